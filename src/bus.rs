@@ -20,7 +20,8 @@ pub fn connect(settings: &Settings) -> anyhow::Result<Arc<dyn Bus>> {
 /// The same, with what only a Kafka can be asked.
 pub fn kafka(settings: &Settings) -> Result<KafkaBus, BusError> {
     let bus = &settings.bus;
-    KafkaBus::connect(KafkaOptions::secured(&*bus.brokers, &bus.properties, &bus.security, CLIENT)?)
+    let options = KafkaOptions::secured(&*bus.brokers, &bus.properties, &bus.security, CLIENT)?;
+    KafkaBus::connect(options.with_fetch(bus.fetch))
 }
 
 /// Kafka where brokers are set, else the embedded log of the data folder.

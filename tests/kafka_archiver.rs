@@ -13,7 +13,7 @@ use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Star
 use eadt_lake::{Archive, Row};
 use eadt_schemas::Topic;
 use eadt_service::{Health, Metrics, Shutdown};
-use eadt_tests::kafka::Kafka;
+use eadt_tests::kafka::{Kafka, fetch_path};
 
 const PARTITIONS: i32 = 4;
 const PREFIX: &str = "eadt.";
@@ -107,8 +107,12 @@ fn committed(bus: &KafkaBus, at: &TopicPartition) -> (Vec<(i64, Option<Bytes>)>,
 #[test]
 fn two_archivers_share_the_partitions_and_write_each_offset_once() {
     let kafka = Kafka::start().expect("a Kafka");
-    let options =
-        KafkaOptions { brokers: kafka.brokers(), properties: BTreeMap::new(), client_id: "kafka-archiver-test".to_owned() };
+    let options = KafkaOptions {
+        brokers: kafka.brokers(),
+        properties: BTreeMap::new(),
+        client_id: "kafka-archiver-test".to_owned(),
+        fetch: fetch_path(),
+    };
     let bus = KafkaBus::connect(options).expect("a connection");
     for topic in topics::desired(PREFIX, PARTITIONS, 1) {
         bus.create_topic(&topic).expect("a topic");

@@ -11,6 +11,7 @@ use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::topics::{Repartition, apply, check_layout, desired, plan, survey};
 use eadt_bus::{Bus, Isolation, Member, MemberOptions, Membership, Polled, Remedy, Start, Step, TopicPartition};
 use eadt_tests::Kafka;
+use eadt_tests::kafka::fetch_path;
 
 const WAIT: Duration = Duration::from_mins(1);
 
@@ -21,7 +22,7 @@ fn brokers() -> String {
 
 fn options(brokers: String, properties: &[(&str, &str)]) -> KafkaOptions {
     let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    KafkaOptions { brokers, properties, client_id: "tests".into() }
+    KafkaOptions { brokers, properties, client_id: "tests".into(), fetch: fetch_path() }
 }
 
 fn bus(properties: &[(&str, &str)]) -> KafkaBus {

@@ -12,6 +12,7 @@ use eadt_schemas::v1::dead_letter_header as header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics, Shutdown};
 use eadt_tests::Kafka;
+use eadt_tests::kafka::fetch_path;
 
 const PREFIX: &str = "eadt.";
 /// Compressed by gzip it is some 20 KB, which is what the broker counts.
@@ -19,7 +20,8 @@ const LARGE: usize = 20_000_000;
 
 fn connect(kafka: &Kafka, properties: &[(&str, &str)]) -> KafkaBus {
     let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    KafkaBus::connect(KafkaOptions { brokers: kafka.brokers(), properties, client_id: "tests".into() }).unwrap()
+    KafkaBus::connect(KafkaOptions { brokers: kafka.brokers(), properties, client_id: "tests".into(), fetch: fetch_path() })
+        .unwrap()
 }
 
 #[test]

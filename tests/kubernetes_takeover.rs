@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use eadt_bus::Bus;
-use eadt_bus::kafka::{KafkaBus, KafkaOptions};
+use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions};
 use eadt_schemas::v1::Workload;
 use eadt_tests::{Kafka, Kubernetes};
 use serde_json::{Value, json};
@@ -87,7 +87,12 @@ impl Place {
     /// Decides for another percentage, and waits until the object has it; how long that took.
     fn change(&self, id: &str, present: Workload, percentage: u32) -> Duration {
         let record = decision(id, present, percentage);
-        let options = KafkaOptions { brokers: self.kafka.brokers().clone(), properties: [].into(), client_id: "test".into() };
+        let options = KafkaOptions {
+            brokers: self.kafka.brokers().clone(),
+            properties: [].into(),
+            client_id: "test".into(),
+            fetch: FetchPath::default(),
+        };
         let mut producer = KafkaBus::connect(options).unwrap().producer("test").unwrap();
         producer.send(record).unwrap();
         assert!(producer.flush(WITHIN).unwrap());

@@ -5,6 +5,7 @@ mod support;
 
 mod kafka_archiver;
 mod kafka_bus;
+mod kafka_fetch;
 mod kafka_harness;
 mod kafka_pipeline;
 mod kafka_power_budget;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use config::{Config, Environment, File, FileFormat};
-use eadt_bus::kafka::{Secret, Security, hide, is_secret_variable, property_of_variable, secret_in_file};
+use eadt_bus::kafka::{FetchPath, Secret, Security, hide, is_secret_variable, property_of_variable, secret_in_file};
 use eadt_service::address;
 use eadt_service::logs::LogFormat;
 use eadt_service::shown::Secrets;
@@ -83,6 +83,9 @@ pub struct BusSettings {
     pub brokers: String,
     /// Folder of the embedded log, and of the archive under `archive`. Default: `eadt-data`.
     pub data_dir: PathBuf,
+    /// By what records are read from Kafka: `librdkafka`, or `native`, a fetch path of our own. Groups,
+    /// transactions and what is written are librdkafka's with both. Default: `librdkafka`.
+    pub fetch: FetchPath,
     /// How Kafka's brokers know this process, and it them.
     pub security: Security,
     /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only. Each has a variable of its own:
@@ -96,6 +99,7 @@ impl Default for BusSettings {
         Self {
             brokers: String::new(),
             data_dir: PathBuf::from("eadt-data"),
+            fetch: FetchPath::default(),
             security: Security::default(),
             properties: BTreeMap::new(),
         }

@@ -38,7 +38,12 @@ fn main() -> Result<(), Error> {
 
     let (fake, mps, dir) = (FakeLibrary::with_gpus(GPUS, ""), FakeMps::new("100"), tempfile::tempdir()?);
     let kafka = Kafka::start_fast(&[])?;
-    let options = KafkaOptions { brokers: kafka.brokers(), properties: [].into(), client_id: "bench".to_owned() };
+    let options = KafkaOptions {
+        brokers: kafka.brokers(),
+        properties: [].into(),
+        client_id: "bench".to_owned(),
+        fetch: eadt_tests::kafka::fetch_path(),
+    };
     let bus = KafkaBus::connect(options)?;
     for topic in topics::desired("eadt.", 2, 1) {
         bus.create_topic(&topic)?;

@@ -52,7 +52,12 @@ fn bus(brokers: &str) -> Result<KafkaBus, Error> {
 
 fn bus_with(brokers: &str, properties: &[(&str, &str)]) -> Result<KafkaBus, Error> {
     let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Ok(KafkaBus::connect(KafkaOptions { brokers: brokers.to_owned(), properties, client_id: "bench".to_owned() })?)
+    Ok(KafkaBus::connect(KafkaOptions {
+        brokers: brokers.to_owned(),
+        properties,
+        client_id: "bench".to_owned(),
+        fetch: eadt_tests::kafka::fetch_path(),
+    })?)
 }
 
 fn main() -> Result<(), Error> {

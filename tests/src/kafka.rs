@@ -12,9 +12,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use eadt_bus::kafka::FetchPath;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::{INSTALL, cache};
+
+/// Returns by what the tests read from Kafka: as the variable of `bus.fetch` says, so that each test runs on both paths.
+pub fn fetch_path() -> FetchPath {
+    match std::env::var("EADT_BUS__FETCH").as_deref() {
+        Ok("native") => FetchPath::Native,
+        _ => FetchPath::Librdkafka,
+    }
+}
 
 const POM: &str = include_str!("../kafka/pom.xml");
 const SERVER: &str = include_str!("../kafka/server.properties");

@@ -1,11 +1,14 @@
 //! The headers of a record that was read: a list, or still in the block they came in.
 
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::Header;
+use crate::kafka::header_ranges;
 
 /// Bytes of one header in a packed table: index of the name, length of the value.
 const ENTRY: usize = 6;
@@ -20,6 +23,44 @@ pub struct Headers(Form);
 enum Form {
     List(Vec<Header>),
     Packed(Packed),
+    InBatch(InBatch),
+}
+
+/// Headers as they came in a batch of Kafka's: whoever makes it has found them whole.
+#[derive(Clone)]
+struct InBatch {
+    block: Bytes,
+    /// Where the first header begins.
+    from: usize,
+    count: usize,
+}
+
+impl InBatch {
+    fn iter(&self) -> impl Iterator<Item = (&[u8], std::ops::Range<usize>)> {
+        header_ranges(&self.block, self.from, self.count).map(|(name, value)| (&self.block[name], value))
+    }
+}
+
+thread_local! {
+    /// Names that were given out, since records repeat them; bounded, since foreign producers may invent names without end.
+    static NAMES: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Names that are remembered.
+const KNOWN_NAMES: usize = 64;
+
+/// Returns one text for all records of a thread that have this name.
+fn shared_name(name: &[u8]) -> Arc<str> {
+    NAMES.with_borrow_mut(|names| {
+        if let Some(known) = names.iter().find(|known| known.as_bytes() == name) {
+            return Arc::clone(known);
+        }
+        let name: Arc<str> = String::from_utf8_lossy(name).into();
+        if names.len() < KNOWN_NAMES {
+            names.push(Arc::clone(&name));
+        }
+        name
+    })
 }
 
 impl Default for Form {
@@ -92,14 +133,26 @@ impl Headers {
         if packed.count == 0 { Self::default() } else { Self(Form::Packed(packed)) }
     }
 
-    /// Names and values, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &[u8])> {
-        let (list, packed) = match &self.0 {
-            Form::List(list) => (Some(list), None),
-            Form::Packed(packed) => (None, Some(packed)),
+    /// Returns headers that lie in an unpacked batch.
+    pub(crate) fn in_batch(block: &Bytes, from: usize, count: usize) -> Self {
+        if count == 0 { Self::default() } else { Self(Form::InBatch(InBatch { block: block.clone(), from, count })) }
+    }
+
+    /// Names and values, in order. A name that is not UTF-8 is given with what is not replaced.
+    pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
+        let (list, packed, in_batch) = match &self.0 {
+            Form::List(list) => (Some(list), None, None),
+            Form::Packed(packed) => (None, Some(packed), None),
+            Form::InBatch(in_batch) => (None, None, Some(in_batch)),
         };
-        let list = list.into_iter().flatten().map(|(name, value)| (name, &value[..]));
-        list.chain(packed.into_iter().flat_map(|packed| packed.ranges().map(|(name, range)| (name, &packed.block[range]))))
+        let list = list.into_iter().flatten().map(|(name, value)| (Cow::Borrowed(&**name), &value[..]));
+        let packed = packed
+            .into_iter()
+            .flat_map(|packed| packed.ranges().map(|(name, range)| (Cow::Borrowed(&**name), &packed.block[range])));
+        let in_batch = in_batch
+            .into_iter()
+            .flat_map(|in_batch| in_batch.iter().map(|(name, value)| (String::from_utf8_lossy(name), &in_batch.block[value])));
+        list.chain(packed).chain(in_batch)
     }
 
     /// The last value of this name.
@@ -107,6 +160,10 @@ impl Headers {
         match &self.0 {
             Form::List(list) => list.iter().rev().find(|(known, _)| **known == *name).map(|(_, value)| &value[..]),
             Form::Packed(packed) => packed.get(name),
+            Form::InBatch(in_batch) => {
+                let found = in_batch.iter().filter(|(known, _)| *known == name.as_bytes()).last();
+                found.map(|(_, value)| &in_batch.block[value])
+            }
         }
     }
 
@@ -114,6 +171,7 @@ impl Headers {
         match &self.0 {
             Form::List(list) => list.len(),
             Form::Packed(packed) => packed.count,
+            Form::InBatch(in_batch) => in_batch.count,
         }
     }
 
@@ -126,6 +184,9 @@ impl Headers {
         match &self.0 {
             Form::List(list) => list.clone(),
             Form::Packed(packed) => packed.ranges().map(|(name, range)| (Arc::clone(name), packed.block.slice(range))).collect(),
+            Form::InBatch(in_batch) => {
+                in_batch.iter().map(|(name, value)| (shared_name(name), in_batch.block.slice(value))).collect()
+            }
         }
     }
 }
@@ -182,7 +243,8 @@ mod tests {
         let listed = Headers::from(list.clone());
         for headers in [&packed, &listed] {
             assert_eq!((headers.len(), headers.is_empty()), (4, false));
-            let all: Vec<_> = headers.iter().map(|(name, value)| (&**name, value)).collect();
+            let all: Vec<_> = headers.iter().collect();
+            let all: Vec<_> = all.iter().map(|(name, value)| (&**name, *value)).collect();
             assert_eq!(all, [("a", &b"first"[..]), ("b", b""), ("a", b"the last"), ("c", b"x")]);
             assert_eq!(headers.to_vec(), list);
             for (name, value) in [("a", Some(&b"the last"[..])), ("b", Some(b"")), ("c", Some(b"x")), ("d", None), ("", None)] {

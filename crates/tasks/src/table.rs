@@ -45,6 +45,7 @@ tasks! {
     MAINTENANCE "maintenance" in "`eadt up`, tidying the log": Restart, "it is tried again in a minute";
     LOG_PROBE "log-probe" in "all services on Kafka": Restart, "asked again after a second; readiness stays as it was meanwhile";
     LOG_WRITER "log-writer" in "the embedded log": Fatal, "what it had not written counts as failed, and whoever appends next is told and ends";
+    KAFKA_FETCH "kafka-fetch" in "Kafka, reading with `bus.fetch = \"native\"`, a thread a broker": Starter, "the reader gets an error, and whoever reads begins anew at its positions";
     KAFKA_POSITIONS "kafka-positions" in "Kafka, the end of a step": Starter, "the step counts as indeterminate: it is taken back and done again";
     KAFKA_CLOSE "kafka-close" in "Kafka, a consumer's end": Starter, "the group finds out by its session";
     OUTBOX "outbox" in "node agent": Restart, "what was not acknowledged is said again after a second";

@@ -103,7 +103,8 @@ fn log(raw: &RawSettings) -> anyhow::Result<Option<Log>> {
         );
         return Ok(None);
     }
-    let options = KafkaOptions::secured(&*raw.bus.brokers, &raw.bus.properties, &raw.bus.security, "eadt-agent")?;
+    let options =
+        KafkaOptions::secured(&*raw.bus.brokers, &raw.bus.properties, &raw.bus.security, "eadt-agent")?.with_fetch(raw.bus.fetch);
     Ok(Some(Log::new(move || Ok(Arc::new(KafkaBus::connect(options.clone())?) as Arc<dyn Bus>))))
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Config, Environment, File, FileFormat};
-use eadt_bus::kafka::{Secret, Security, hide, is_secret_variable, property_of_variable, secret_in_file};
+use eadt_bus::kafka::{FetchPath, Secret, Security, hide, is_secret_variable, property_of_variable, secret_in_file};
 use eadt_service::logs::LogFormat;
 use eadt_service::shown::Secrets;
 use schemars::JsonSchema;
@@ -38,6 +38,8 @@ pub struct RawSettings {
 pub struct RawBus {
     /// Kafka bootstrap servers, `host:port` separated by commas. The variable `KAFKA_BROKERS` sets it, too.
     pub brokers: String,
+    /// By what records are read from Kafka: `librdkafka` or `native`. Default: `librdkafka`.
+    pub fetch: FetchPath,
     /// How Kafka's brokers know this process, and it them.
     pub security: Security,
     /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only.

@@ -321,7 +321,7 @@ fn state_that_falls_behind_what_was_said_loses_and_doubles_nothing() {
     // As where outputs and positions of steps are there, and their state is not.
     let mut producer = rig.bus().producer("torn").unwrap();
     for record in before {
-        let headers = record.headers.iter().map(|(name, value)| (name.clone(), Bytes::copy_from_slice(value))).collect();
+        let headers = record.headers.to_vec();
         let partition = Some(record.at.partition);
         producer.send(Outgoing { topic: record.at.topic, partition, key: record.key, value: record.value, headers }).unwrap();
     }

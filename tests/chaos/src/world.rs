@@ -12,6 +12,7 @@ use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, Watermarks, topics
 use eadt_processor::ProcessorSettings;
 use eadt_schemas::Topic;
 use eadt_tests::Kafka;
+use eadt_tests::kafka::fetch_path;
 
 use crate::part::{Faults, Part, Service, Task, processor_settings};
 use crate::proxy::Proxy;
@@ -80,8 +81,12 @@ impl World {
             }
         };
         let addresses: Vec<String> = brokers.iter().map(Kafka::brokers).collect();
-        let options =
-            KafkaOptions { brokers: addresses.join(","), properties: BTreeMap::new(), client_id: "chaos-harness".into() };
+        let options = KafkaOptions {
+            brokers: addresses.join(","),
+            properties: BTreeMap::new(),
+            client_id: "chaos-harness".into(),
+            fetch: fetch_path(),
+        };
         let bus = KafkaBus::connect(options)?;
         let prefix = "chaos.".to_owned();
         for topic in topics::desired(&prefix, PARTITIONS, copies) {

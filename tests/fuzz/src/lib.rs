@@ -38,9 +38,10 @@ use serde_json::Value;
 pub type Target = fn(&[u8]);
 
 /// The targets by their names.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("events", events),
     ("exporter-text", exporter_text),
+    ("fetch", fetch),
     ("imports", imports),
     ("ingest", ingest),
     ("objects", objects),
@@ -48,6 +49,11 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("state", state),
     ("tables", tables),
 ];
+
+/// Answers of Kafka, their batches and how they are packed. The first byte says as which of them.
+pub fn fetch(data: &[u8]) {
+    eadt_bus::kafka::read_foreign_bytes(data);
+}
 
 /// Values of events. The first byte says of which.
 pub fn events(data: &[u8]) {

@@ -19,7 +19,7 @@ use super::packing::{Content, Packer};
 use crate::{Record, TopicPartition, chaos};
 
 /// Stands for an event that is not taken with the fields that it has, where a test of that is run.
-const REFUSED: &[u8] = b"fields that are not known";
+pub const REFUSED: &[u8] = b"fields that are not known";
 
 /// What the client library has to say.
 #[derive(Debug)]

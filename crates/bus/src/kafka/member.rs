@@ -20,7 +20,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::KafkaBus;
 use super::context::Context;
 use super::errors::{from_code, from_error, is_fenced, lacks};
-use super::fetch::{Fetcher, Rebalance};
+use super::fetcher::{Fetcher, Rebalance};
 use super::producer::{LOOK_EVERY, attend, hand_over, settle};
 use crate::rights::{Operation, Resource};
 use crate::{BusError, Isolation, Member, MemberOptions, Membership, Polled, Reader, Remedy, Result, Step, TopicPartition};
@@ -173,7 +173,13 @@ impl KafkaMember {
             return told();
         }
         let mut positions = TopicPartitionList::new();
-        if let Ok(committed) = consumer.committed(ANSWER) {
+        let mut assigned = TopicPartitionList::new();
+        for (at, _) in self.fetcher.positions() {
+            assigned.add_partition(&at.topic, at.partition);
+        }
+        if assigned.count() > 0
+            && let Ok(committed) = consumer.committed_offsets(assigned, ANSWER)
+        {
             for element in committed.elements() {
                 if let Offset::Offset(offset) = element.offset() {
                     // The list takes every offset that was committed before.

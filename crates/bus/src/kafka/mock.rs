@@ -6,7 +6,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 
 use super::member::KafkaMember;
-use super::{KafkaBus, KafkaOptions};
+use super::{FetchPath, KafkaBus, KafkaOptions};
 use crate::conformance::{await_assignment, send_all};
 use crate::{Bus, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Reader, Start, Step, TopicPartition};
 
@@ -32,7 +32,7 @@ impl Brokers {
         }
         let brokers = cluster.bootstrap_servers();
         let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let options = KafkaOptions { brokers, properties, client_id: "tests".into() };
+        let options = KafkaOptions { brokers, properties, client_id: "tests".into(), fetch: FetchPath::Librdkafka };
         Self { cluster, bus: KafkaBus::connect(options).unwrap() }
     }
 

@@ -10,6 +10,8 @@ mod context;
 mod errors;
 mod events;
 mod fetch;
+mod fetcher;
+mod library_fetcher;
 mod member;
 #[cfg(test)]
 mod mock;
@@ -42,9 +44,15 @@ use crate::{
 use context::Context;
 use errors::{explain, from_error, lacks};
 use events::Events;
-use fetch::Fetcher;
+use fetch::{FetchOptions, NativeFetcher};
+use fetcher::Fetcher;
+use library_fetcher::LibraryFetcher;
 use member::{SESSION_TIMEOUT, TRANSACTION_TIMEOUT};
 
+pub(crate) use fetch::header_ranges;
+#[cfg(feature = "conformance")]
+pub use fetch::read_foreign_bytes;
+pub use fetcher::FetchPath;
 pub use secret::{Secret, hide, is_secret, is_secret_variable, property_of_variable, secret_in_file};
 pub use security::{Mechanism, Protocol, Security, TLS};
 
@@ -89,6 +97,8 @@ pub struct KafkaOptions {
     pub properties: BTreeMap<String, String>,
     /// Appears in the brokers' logs.
     pub client_id: String,
+    /// By what records are read.
+    pub fetch: FetchPath,
 }
 
 // Properties hold passwords: their values are never shown.
@@ -98,6 +108,7 @@ impl fmt::Debug for KafkaOptions {
             .field("brokers", &self.brokers)
             .field("properties", &self.properties.keys())
             .field("client_id", &self.client_id)
+            .field("fetch", &self.fetch)
             .finish()
     }
 }
@@ -117,7 +128,13 @@ impl KafkaOptions {
                 return Err(BusError::new(Remedy::Stop, "securing the connection to Kafka", detail));
             }
         }
-        Ok(Self { brokers: brokers.into(), properties: all, client_id: client_id.into() })
+        Ok(Self { brokers: brokers.into(), properties: all, client_id: client_id.into(), fetch: FetchPath::default() })
+    }
+
+    /// Reads records by this path.
+    #[must_use]
+    pub fn with_fetch(self, fetch: FetchPath) -> Self {
+        Self { fetch, ..self }
     }
 
     /// The name by which the brokers know this client, as far as it can know itself: they may map certificates to other names.
@@ -239,7 +256,8 @@ impl KafkaBus {
         &self.shared.options.client_id
     }
 
-    fn fetcher(&self, group: &str, membership: &Membership, isolation: Isolation) -> Result<Fetcher> {
+    /// The settings of a consumer.
+    fn consumer_config(&self, group: &str, membership: &Membership, isolation: Isolation) -> ClientConfig {
         let mut config = common(&self.shared.options);
         config
             .set("group.id", group)
@@ -258,17 +276,33 @@ impl KafkaBus {
         if let Some(name) = membership.name() {
             config.set("group.instance.id", name);
         }
-        // The end of a partition is known only from a fetch that found nothing, and the broker holds that one back for so
-        // long. Who merges inputs waits for their ends before it can go on; others save requests.
+        // The end of a partition is known to the client library only from a fetch that found nothing, and the broker holds that one
+        // back for so long. Who merges inputs waits for their ends before it can go on; others save requests.
         if !self.shared.options.properties.contains_key("fetch.wait.max.ms") {
-            config.set("fetch.wait.max.ms", if membership.is_transactional() { "10" } else { "100" });
+            let is_merging = membership.is_transactional() && self.shared.options.fetch == FetchPath::Librdkafka;
+            config.set("fetch.wait.max.ms", if is_merging { "10" } else { "100" });
         }
+        config
+    }
+
+    fn consumer(&self, config: &ClientConfig, what: impl Fn() -> String) -> Result<BaseConsumer<Context>> {
+        BaseConsumer::from_config_and_context(config, self.context()).map_err(|error| from_error(what(), &error, Remedy::Stop))
+    }
+
+    fn fetcher(&self, group: &str, membership: &Membership, isolation: Isolation) -> Result<Fetcher> {
+        let config = self.consumer_config(group, membership, isolation);
         let what = || format!("reading from Kafka for group {group}");
-        let consumer = BaseConsumer::from_config_and_context(&config, self.context())
-            .map_err(|error| from_error(what(), &error, Remedy::Stop))?;
-        let events =
-            Events::new(consumer).ok_or_else(|| BusError::new(Remedy::Stop, what(), "the client library gave no queue"))?;
-        Ok(Fetcher::new(events, group))
+        let events = Events::new(self.consumer(&config, what)?)
+            .ok_or_else(|| BusError::new(Remedy::Stop, what(), "the client library gave no queue"))?;
+        Ok(match self.shared.options.fetch {
+            FetchPath::Librdkafka => Fetcher::Library(Box::new(LibraryFetcher::new(events, group))),
+            FetchPath::Native => {
+                let options = FetchOptions::read(&config).map_err(|detail| {
+                    BusError::new(Remedy::Stop, what(), format!("bus.fetch=native cannot follow the settings: {detail}"))
+                })?;
+                Fetcher::Native(Box::new(NativeFetcher::new(events, group, options)))
+            }
+        })
     }
 
     fn transactional_producer(&self, instance: &str) -> Result<(BaseProducer<Context>, Context)> {
@@ -486,8 +520,13 @@ impl Bus for KafkaBus {
     }
 
     fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
-        let fetcher = self.fetcher(group, &Membership::Dynamic, Isolation::ReadCommitted)?;
-        committed(fetcher.consumer(), group, of)
+        let config = self.consumer_config(group, &Membership::Dynamic, Isolation::ReadCommitted);
+        let consumer = self.consumer(&config, || format!("fetching the positions of group {group}"))?;
+        // Its queue belongs to it until it is closed.
+        let events = Events::new(consumer).ok_or_else(|| {
+            BusError::new(Remedy::Stop, format!("fetching the positions of group {group}"), "the client library gave no queue")
+        })?;
+        committed(events.consumer(), group, of)
     }
 
     fn probe(&self, topic: &str) -> Result<()> {

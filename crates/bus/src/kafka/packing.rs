@@ -156,7 +156,7 @@ mod tests {
                 let plain = plainly(raw);
                 prop_assert_eq!(packed, &plain);
                 for (name, _) in plain.headers.iter() {
-                    prop_assert_eq!(packed.headers.get(name), plain.headers.get(name));
+                    prop_assert_eq!(packed.headers.get(&name), plain.headers.get(&name));
                 }
             }
             prop_assert!(packer.names.len() <= KNOWN + 40);

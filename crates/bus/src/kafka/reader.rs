@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::KafkaBus;
-use super::fetch::Fetcher;
+use super::fetcher::Fetcher;
 use crate::{Bus, Isolation, Membership, Polled, Reader, Result, Start, TopicPartition};
 
 #[derive(Debug)]

@@ -38,7 +38,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::ScramSha512 => "SCRAM-SHA-512",
             Self::ScramSha256 => "SCRAM-SHA-256",

@@ -16,6 +16,7 @@ use eadt_schemas::v1::Origin;
 use eadt_service::shown::Secrets;
 use eadt_service::supervise::on_signals;
 use eadt_service::{Health, Metrics, Shutdown, logs};
+use eadt_tests::kafka::fetch_path;
 
 fn main() -> ExitCode {
     match run() {
@@ -36,7 +37,12 @@ fn run() -> Result<bool> {
     let task: Task = serde_json::from_slice(&std::fs::read(path)?)?;
     let filter = std::env::var("EADT_CHAOS_LOG").unwrap_or_else(|_| "info".into());
     logs::start(logs::LogFormat::Text, &filter, None, Secrets::default())?;
-    let options = KafkaOptions { brokers: task.brokers.clone(), properties: task.properties.clone(), client_id: "chaos".into() };
+    let options = KafkaOptions {
+        brokers: task.brokers.clone(),
+        properties: task.properties.clone(),
+        client_id: "chaos".into(),
+        fetch: fetch_path(),
+    };
     if let Service::Agent(own) = task.service {
         return hold(&own, (!task.brokers.is_empty()).then_some(options));
     }

@@ -1,4 +1,4 @@
-//! Partitions being read: positions, pauses and ends, over the consumer's one queue.
+//! Partitions being read by the client library: positions, pauses and ends, over the consumer's one queue.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,15 +7,13 @@ use rdkafka::consumer::Consumer;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::errors::{explain, from_error, is_denied, is_fenced, lacks};
+use super::errors::from_error;
 use super::events::{Event, Events};
-use crate::rights::{Operation, Resource};
+use super::fetcher::{Rebalance, group_failure, lost_position};
 use crate::{BusError, Polled, Remedy, Result, TopicPartition};
 
 /// What a paused partition may hold here before the broker is asked to pause, too: that costs fetching again.
 const HOLD_BYTES: usize = 2 << 20;
-/// Asking for watermarks in an error message.
-const ASK: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct Part {
@@ -32,15 +30,8 @@ struct Part {
     held_bytes: usize,
 }
 
-/// What [`Fetcher::poll`] leaves to its owner.
 #[derive(Debug)]
-pub enum Rebalance {
-    Assign(Vec<TopicPartition>),
-    Revoke(Vec<TopicPartition>),
-}
-
-#[derive(Debug)]
-pub struct Fetcher {
+pub struct LibraryFetcher {
     events: Events,
     group: String,
     parts: Vec<Part>,
@@ -52,9 +43,13 @@ pub struct Fetcher {
     released: bool,
 }
 
-impl Fetcher {
+impl LibraryFetcher {
     pub fn new(events: Events, group: &str) -> Self {
         Self { events, group: group.to_owned(), parts: Vec::new(), last: 0, dirty: false, released: false }
+    }
+
+    pub fn positions(&self) -> impl Iterator<Item = (&TopicPartition, Option<i64>)> {
+        self.parts.iter().map(|part| (&part.at, part.next))
     }
 
     pub fn consumer(&self) -> &rdkafka::consumer::BaseConsumer<super::context::Context> {
@@ -229,57 +224,17 @@ impl Fetcher {
         }
         Ok(())
     }
+}
 
+impl LibraryFetcher {
     /// What the caller must hear of; everything else is tried again by the client library.
     fn failure(&self, code: Code, said: &str, fatal: bool, at: Option<&TopicPartition>) -> Option<BusError> {
-        let of = || at.map_or_else(|| "reading".to_owned(), |at| format!("reading {at}"));
-        match code {
-            Code::AutoOffsetReset => Some(self.lost_position(at, said)),
-            Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed => {
-                let resource = match (code, at) {
-                    (Code::TopicAuthorizationFailed, Some(at)) => Resource::Topic(at.topic.to_string()),
-                    (Code::GroupAuthorizationFailed, _) => Resource::Group(self.group.clone()),
-                    _ => return Some(BusError::new(Remedy::Stop, of(), explain(code, said))),
-                };
-                let who = self.consumer().context().who();
-                Some(BusError::new(Remedy::Stop, of(), lacks(who, Operation::Read, &resource)))
+        match (code, at) {
+            (Code::AutoOffsetReset, Some(at)) => {
+                let position = self.parts.iter().find(|part| part.at == *at).and_then(|part| part.next).unwrap_or(-1);
+                Some(lost_position(self.consumer(), at, position, said))
             }
-            code if fatal || is_fenced(code) || is_denied(code) => Some(BusError::new(Remedy::Stop, of(), explain(code, said))),
-            Code::PollExceeded => Some(BusError::new(
-                Remedy::Restart,
-                of(),
-                format!("the member was away for longer than max.poll.interval.ms and has lost its partitions ({said})"),
-            )),
-            Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
-                Some(BusError::new(Remedy::Retry, of(), explain(code, said)))
-            }
-            code => {
-                tracing::warn!(?code, partition = at.map(ToString::to_string), "{said}");
-                None
-            }
-        }
-    }
-
-    fn lost_position(&self, at: Option<&TopicPartition>, said: &str) -> BusError {
-        let Some(at) = at else {
-            return BusError::new(Remedy::Stop, "reading", format!("retention has deleted what was there ({said})"));
-        };
-        let position = self.parts.iter().find(|part| part.at == *at).and_then(|part| part.next).unwrap_or(-1);
-        let what = format!("reading {at} from {position}");
-        match self.consumer().fetch_watermarks(&at.topic, at.partition, ASK) {
-            Ok((_, high)) if position > high => BusError::new(
-                Remedy::Stop,
-                what,
-                format!(
-                    "the partition ends at {high}: the position belongs to another log, or records were lost; was the topic made anew?"
-                ),
-            ),
-            Ok((low, _)) => BusError::new(
-                Remedy::Stop,
-                what,
-                format!("retention has deleted what was there: go on at {low}, and treat what lies between as a gap"),
-            ),
-            Err(_) => BusError::new(Remedy::Stop, what, format!("retention has deleted what was there ({said})")),
+            _ => group_failure(self.consumer(), &self.group, code, said, fatal, at),
         }
     }
 }
@@ -298,17 +253,18 @@ mod tests {
     use rdkafka::consumer::BaseConsumer;
 
     use super::super::context::Context;
+    use super::super::fetcher::Fetcher;
     use super::super::mock::{self, Brokers, at, told};
     use super::*;
     use crate::conformance::send_all;
     use crate::{Bus, Isolation, Membership, Record, Start};
 
     /// Of a consumer that nobody answers.
-    fn fetcher(partitions: &[i32]) -> Fetcher {
+    fn fetcher(partitions: &[i32]) -> LibraryFetcher {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", "127.0.0.1:1").set("group.id", "group");
         let consumer = BaseConsumer::from_config_and_context(&config, Context::new("User:eadt".into())).unwrap();
-        let mut fetcher = Fetcher::new(Events::new(consumer).unwrap(), "group");
+        let mut fetcher = LibraryFetcher::new(Events::new(consumer).unwrap(), "group");
         fetcher.set_partitions(&partitions.iter().map(|partition| at(*partition)).collect::<Vec<_>>()).unwrap();
         for partition in partitions {
             fetcher.start(&at(*partition), 0).unwrap();
@@ -323,10 +279,14 @@ mod tests {
     }
 
     /// Of brokers, for these partitions, none of them started.
-    fn reading(brokers: &Brokers, partitions: &[i32]) -> Fetcher {
-        let mut fetcher = brokers.bus.fetcher("reader", &Membership::Dynamic, Isolation::ReadCommitted).unwrap();
+    fn reading(brokers: &Brokers, partitions: &[i32]) -> LibraryFetcher {
+        let Fetcher::Library(mut fetcher) =
+            brokers.bus.fetcher("reader", &Membership::Dynamic, Isolation::ReadCommitted).unwrap()
+        else {
+            panic!("the path is another one")
+        };
         fetcher.set_partitions(&partitions.iter().map(|partition| at(*partition)).collect::<Vec<_>>()).unwrap();
-        fetcher
+        *fetcher
     }
 
     #[test]
@@ -371,7 +331,7 @@ mod tests {
     fn what_came_during_a_pause_is_handed_out_after_it_in_order_and_no_more_than_asked_for() {
         let mut fetcher = fetcher(&[0, 1]);
         let mut into = Vec::new();
-        let deliver = |fetcher: &mut Fetcher, partition, offset, into: &mut Vec<Polled>| {
+        let deliver = |fetcher: &mut LibraryFetcher, partition, offset, into: &mut Vec<Polled>| {
             fetcher.find(&at(partition)).unwrap();
             fetcher.deliver(record(partition, offset, 1), 1, into).unwrap();
         };
@@ -479,7 +439,7 @@ mod tests {
         brokers.append("in", 1, 0..2);
         let mut fetcher = reading(&brokers, &[0, 1]);
         let mut polled = Vec::new();
-        let mut poll = |fetcher: &mut Fetcher, count: usize| {
+        let mut poll = |fetcher: &mut LibraryFetcher, count: usize| {
             mock::until(|| {
                 assert!(fetcher.poll(100, Duration::from_millis(100), &mut polled).unwrap().is_none());
                 polled.len() >= count
@@ -526,7 +486,7 @@ mod tests {
             if let Some(position) = position {
                 fetcher.start(&at(0), position).unwrap();
             }
-            let error = fetcher.lost_position(Some(&at(0)), "said");
+            let error = fetcher.failure(Code::AutoOffsetReset, "said", false, Some(&at(0))).unwrap();
             assert_eq!(error.remedy, Remedy::Stop);
             error.to_string()
         };

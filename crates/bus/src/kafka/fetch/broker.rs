@@ -1,0 +1,191 @@
+//! The threads of a reader: one that finds out who leads, and one for each broker that is read from.
+//!
+//! A broker's thread asks again as soon as an answer is in, so that the next one is made while the reader works through this one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::connection::{Connection, ConnectionError, Result};
+use super::messages::{Api, ClusterLayout, read_fetch, read_metadata, write_fetch, write_metadata};
+use super::session::FetchSession;
+use super::shared::FetchShared;
+use super::state::{FetchFailure, FetchPlan, code};
+use crate::Patience;
+
+/// Between two looks at who leads.
+const LAYOUT_PAUSE: Duration = Duration::from_millis(100);
+const LEAST_PAUSE: Duration = Duration::from_millis(50);
+const MOST_PAUSE: Duration = Duration::from_secs(2);
+/// A broker that holds a client back for its quota is believed for so long.
+const MOST_THROTTLE: Duration = Duration::from_mins(1);
+/// Stands for the thread that finds out who leads, among the brokers' numbers.
+const NO_NODE: i32 = -1;
+
+/// Tells the reader if its thread ends by a panic.
+struct ThreadGuard(Arc<FetchShared>);
+
+impl Drop for ThreadGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(FetchFailure::Thread);
+        }
+    }
+}
+
+/// Starts the thread that finds out who leads, and with it, as they are needed, those of the brokers.
+pub fn start_threads(shared: &Arc<FetchShared>) {
+    start_thread(shared, NO_NODE);
+}
+
+fn start_thread(shared: &Arc<FetchShared>, node: i32) {
+    let guard = ThreadGuard(Arc::clone(shared));
+    let started = eadt_tasks::KAFKA_FETCH
+        .thread_of(node, move || if node == NO_NODE { follow_layout(&guard.0) } else { fetch_from_broker(&guard.0, node) });
+    if started.is_err() {
+        shared.fail(FetchFailure::Thread);
+    }
+}
+
+fn follow_layout(shared: &Arc<FetchShared>) {
+    let mut patience = Patience::new(LAYOUT_PAUSE, MOST_PAUSE);
+    const WHAT: &str = "asking who leads the partitions that are read";
+    while let Some(topics) = shared.wait_for_layout_need() {
+        let pause = match ask_for_layout(shared, &topics) {
+            Ok(layout) => {
+                patience.worked(WHAT);
+                for node in shared.take_layout(&layout, Instant::now()) {
+                    start_thread(shared, node);
+                }
+                LAYOUT_PAUSE
+            }
+            Err(_) if shared.is_stopped() => return,
+            Err(error) => {
+                shared.need_layout();
+                patience.failed(WHAT, &error)
+            }
+        };
+        if !shared.pause_thread(pause) {
+            return;
+        }
+    }
+}
+
+/// Asks one broker after the other, those that are known first.
+fn ask_for_layout(shared: &FetchShared, topics: &[String]) -> Result<ClusterLayout> {
+    let known = shared.addresses().into_iter().map(|broker| (broker.host, broker.port));
+    let configured = shared.options.bootstrap.iter().filter_map(|address| parse_address(address));
+    let mut last = ConnectionError::Refused("no broker is configured".to_owned());
+    for (host, port) in known.chain(configured) {
+        let ask = || {
+            let mut connection = Connection::open(&host, port, &shared.options, |socket| shared.keep_socket(NO_NODE, socket))?;
+            let version = connection.versions.metadata;
+            let body = connection.exchange(Api::Metadata, version, |body| {
+                write_metadata(body, version, topics.iter().map(String::as_str));
+            })?;
+            Ok(read_metadata(body, version)?)
+        };
+        let answer = ask();
+        shared.forget_socket(NO_NODE);
+        match answer {
+            Ok(layout) => return Ok(layout),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Reads `host:port`, also with a protocol before it and brackets around an IPv6 host.
+fn parse_address(address: &str) -> Option<(String, u16)> {
+    let address = address.split_once("://").map_or(address, |(_, address)| address);
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, "9092"));
+    Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
+}
+
+/// A connection and what the broker remembers of it.
+struct Link {
+    connection: Connection,
+    session: FetchSession,
+}
+
+fn fetch_from_broker(shared: &Arc<FetchShared>, node: i32) {
+    let mut patience = Patience::new(LEAST_PAUSE, MOST_PAUSE);
+    let what = format!("reading from broker {node}");
+    let mut link = None;
+    while let Some(plan) = shared.wait_for_plan(node) {
+        match fetch_once(shared, node, &mut link, &plan) {
+            Ok(pause) => {
+                patience.worked(&what);
+                if !pause.is_zero() && !shared.pause_thread(pause) {
+                    return;
+                }
+            }
+            Err(_) if shared.is_stopped() => return,
+            Err(error) => {
+                link = None;
+                shared.forget_socket(node);
+                let pause = patience.failed(&what, &error);
+                shared.lose_broker(node);
+                if !shared.pause_thread(pause) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Makes one request and takes its answer in; returns for how long the broker wants to be left alone.
+fn fetch_once(shared: &Arc<FetchShared>, node: i32, link: &mut Option<Link>, plan: &FetchPlan) -> Result<Duration> {
+    let now = Instant::now();
+    let Link { connection, session } = match link.take().filter(|link| !link.connection.is_expired(now)) {
+        Some(open) => link.insert(open),
+        None => link.insert(Link { connection: open_connection(shared, node)?, session: FetchSession::default() }),
+    };
+    if plan.is_fresh {
+        session.reset();
+    }
+    let request = session.request(&plan.positions);
+    let version = connection.versions.fetch;
+    let body = connection.exchange(Api::Fetch, version, |body| {
+        let of_session = (request.id, request.epoch);
+        write_fetch(body, version, plan.limits, of_session, &request.positions, &request.forgotten, &shared.options.rack);
+    })?;
+    let answer = read_fetch(body, version)?;
+    let throttle = Duration::from_millis(u64::try_from(answer.throttle_ms).unwrap_or(0)).min(MOST_THROTTLE);
+    if code::OF_SESSIONS.contains(&answer.error) {
+        session.reset();
+        return Ok(throttle);
+    }
+    if answer.error != 0 {
+        return Err(ConnectionError::Refused(format!("the broker answers with error {}", answer.error)));
+    }
+    session.take_answer(answer.session_id);
+    for node in shared.take_answer(node, plan, &answer, Instant::now()) {
+        start_thread(shared, node);
+    }
+    Ok(throttle)
+}
+
+fn open_connection(shared: &FetchShared, node: i32) -> Result<Connection> {
+    let Some(broker) = shared.address(node) else {
+        return Err(ConnectionError::Refused(format!("nobody says where broker {node} is")));
+    };
+    Connection::open(&broker.host, broker.port, &shared.options, |socket| shared.keep_socket(node, socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_the_client_library_reads_them() {
+        for (address, expected) in [
+            ("k:9093", Some(("k", 9093))),
+            ("k", Some(("k", 9092))),
+            ("PLAINTEXT://k:1", Some(("k", 1))),
+            ("[::1]:9094", Some(("::1", 9094))),
+            ("k:port", None),
+        ] {
+            assert_eq!(parse_address(address), expected.map(|(host, port)| (host.to_owned(), port)), "{address}");
+        }
+    }
+}

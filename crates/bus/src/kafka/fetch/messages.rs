@@ -1,0 +1,329 @@
+//! The requests that reading needs, and their answers: `ApiVersions`, `Metadata` and `Fetch`.
+//!
+//! Each is known in the versions of Kafka 3.0 to today's; of these the newest that the broker knows, too, is used.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::wire::{WireError, WireReader, WireWriter};
+
+type Result<T> = std::result::Result<T, WireError>;
+
+/// Stands for no topic id: the broker, or the version in use, knows none.
+pub const NO_TOPIC_ID: [u8; 16] = [0; 16];
+
+/// A request that this client can make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Api {
+    Fetch = 1,
+    Metadata = 3,
+    SaslHandshake = 17,
+    ApiVersions = 18,
+    SaslAuthenticate = 36,
+}
+
+impl Api {
+    /// The versions that are written and read here.
+    pub const fn versions(self) -> RangeInclusive<i16> {
+        match self {
+            Self::Fetch => 12..=13,
+            Self::Metadata => 9..=12,
+            Self::SaslHandshake | Self::SaslAuthenticate => 1..=1,
+            Self::ApiVersions => 3..=3,
+        }
+    }
+
+    /// Returns whether requests and answers have tagged fields.
+    pub const fn is_flexible(self) -> bool {
+        !matches!(self, Self::SaslHandshake | Self::SaslAuthenticate)
+    }
+}
+
+/// The newest versions that a broker and this client know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Versions {
+    pub fetch: i16,
+    pub metadata: i16,
+}
+
+/// Appends the body of an `ApiVersions` request.
+pub fn write_api_versions(body: &mut Vec<u8>) {
+    body.put_compact_text("eadt");
+    body.put_compact_text(env!("CARGO_PKG_VERSION"));
+    body.put_no_tags();
+}
+
+/// Reads which versions to use. The error says which request the broker knows only in other versions.
+pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<Versions, String>> {
+    let mut reader = WireReader::new(body);
+    let error = reader.i16()?;
+    if error != 0 {
+        return Ok(Err(format!("it does not say which requests it knows (error {error}): it is older than Kafka 2.4")));
+    }
+    let (mut fetch, mut metadata) = (None, None);
+    for _ in 0..reader.compact_count()? {
+        let (key, least, most) = (reader.i16()?, reader.i16()?, reader.i16()?);
+        reader.skip_tags()?;
+        let common = |api: Api| {
+            Some(*api.versions().end()).map(|ours| ours.min(most)).filter(|v| *v >= least.max(*api.versions().start()))
+        };
+        match key {
+            _ if key == Api::Fetch as i16 => fetch = common(Api::Fetch),
+            _ if key == Api::Metadata as i16 => metadata = common(Api::Metadata),
+            _ => {}
+        }
+    }
+    let needs = |api: Api| format!("it knows no version of {api:?} of {:?}, which Kafka 3.0 to 4.4 know", api.versions());
+    Ok(match (fetch, metadata) {
+        (Some(fetch), Some(metadata)) => Ok(Versions { fetch, metadata }),
+        (None, _) => Err(needs(Api::Fetch)),
+        (_, None) => Err(needs(Api::Metadata)),
+    })
+}
+
+/// A broker as `Metadata` tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokerAddress {
+    pub node: i32,
+    pub host: String,
+    pub port: u16,
+}
+
+/// Who leads a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartitionLeader {
+    pub partition: i32,
+    pub error: i16,
+    /// −1 if nobody does.
+    pub node: i32,
+    pub epoch: i32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicLeaders {
+    pub error: i16,
+    pub name: String,
+    pub id: [u8; 16],
+    pub partitions: Vec<PartitionLeader>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterLayout {
+    pub brokers: Vec<BrokerAddress>,
+    pub topics: Vec<TopicLeaders>,
+}
+
+/// Appends the body of a `Metadata` request for these topics.
+pub fn write_metadata<'a>(body: &mut Vec<u8>, version: i16, topics: impl ExactSizeIterator<Item = &'a str>) {
+    body.put_compact_count(topics.len());
+    for topic in topics {
+        if version >= 10 {
+            body.extend_from_slice(&NO_TOPIC_ID);
+        }
+        body.put_compact_text(topic);
+        body.put_no_tags();
+    }
+    // Topics are made by `eadt topics apply` only.
+    body.put_i8(0);
+    if version <= 10 {
+        body.put_i8(0);
+    }
+    body.put_i8(0);
+    body.put_no_tags();
+}
+
+pub fn read_metadata(body: &[u8], version: i16) -> Result<ClusterLayout> {
+    let mut reader = WireReader::new(body);
+    reader.i32()?;
+    let mut brokers = Vec::new();
+    for _ in 0..reader.compact_count()? {
+        let node = reader.i32()?;
+        let host = reader.compact_text()?.unwrap_or_default().to_owned();
+        let port = u16::try_from(reader.i32()?).map_err(|_| WireError("a port is not one"))?;
+        reader.compact_bytes()?;
+        reader.skip_tags()?;
+        brokers.push(BrokerAddress { node, host, port });
+    }
+    reader.compact_bytes()?;
+    reader.i32()?;
+    let mut topics = Vec::new();
+    for _ in 0..reader.compact_count()? {
+        topics.push(read_topic_leaders(&mut reader, version)?);
+    }
+    Ok(ClusterLayout { brokers, topics })
+}
+
+fn read_topic_leaders(reader: &mut WireReader<'_>, version: i16) -> Result<TopicLeaders> {
+    let error = reader.i16()?;
+    let name = reader.compact_text()?.unwrap_or_default().to_owned();
+    let id = if version >= 10 { reader.uuid()? } else { NO_TOPIC_ID };
+    reader.take(1)?;
+    let mut partitions = Vec::new();
+    for _ in 0..reader.compact_count()? {
+        let (error, partition, node, epoch) = (reader.i16()?, reader.i32()?, reader.i32()?, reader.i32()?);
+        for _ in 0..3 {
+            let replicas = reader.compact_count()?;
+            reader.take(replicas * 4)?;
+        }
+        reader.skip_tags()?;
+        partitions.push(PartitionLeader { partition, error, node, epoch });
+    }
+    reader.i32()?;
+    reader.skip_tags()?;
+    Ok(TopicLeaders { error, name, id, partitions })
+}
+
+/// A partition in a `Fetch` request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchPosition {
+    pub topic: Arc<str>,
+    pub topic_id: [u8; 16],
+    pub partition: i32,
+    /// The next offset that is wanted.
+    pub offset: i64,
+    /// The epoch of the leader that is asked; −1: unknown.
+    pub leader_epoch: i32,
+    /// The epoch of the batch that was read last; −1: unknown. The broker finds by it whether its log was cut off meanwhile.
+    pub last_epoch: i32,
+}
+
+/// What a `Fetch` request asks for besides its partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FetchLimits {
+    pub max_wait_ms: i32,
+    pub max_bytes: i32,
+    pub partition_max_bytes: i32,
+    pub is_committed_only: bool,
+}
+
+/// A topic, its id, and a partition of it.
+pub type PartitionName = (Arc<str>, [u8; 16], i32);
+
+/// Appends the body of a `Fetch` request.
+pub fn write_fetch(
+    body: &mut Vec<u8>,
+    version: i16,
+    limits: FetchLimits,
+    (session_id, session_epoch): (i32, i32),
+    positions: &[FetchPosition],
+    forgotten: &[PartitionName],
+    rack: &str,
+) {
+    body.put_i32(-1);
+    body.put_i32(limits.max_wait_ms);
+    body.put_i32(1);
+    body.put_i32(limits.max_bytes);
+    body.put_i8(i8::from(limits.is_committed_only));
+    body.put_i32(session_id);
+    body.put_i32(session_epoch);
+    let put_topic = |body: &mut Vec<u8>, name: &str, id: &[u8; 16]| {
+        if version >= 13 { body.extend_from_slice(id) } else { body.put_compact_text(name) }
+    };
+    // A topic for each run of its partitions: the caller sorts.
+    let runs: Vec<_> = positions.chunk_by(|a, b| a.topic == b.topic).collect();
+    body.put_compact_count(runs.len());
+    for run in runs {
+        put_topic(body, &run[0].topic, &run[0].topic_id);
+        body.put_compact_count(run.len());
+        for position in run {
+            body.put_i32(position.partition);
+            body.put_i32(position.leader_epoch);
+            body.put_i64(position.offset);
+            body.put_i32(position.last_epoch);
+            body.put_i64(-1);
+            body.put_i32(limits.partition_max_bytes);
+            body.put_no_tags();
+        }
+        body.put_no_tags();
+    }
+    body.put_compact_count(forgotten.len());
+    for (topic, id, partition) in forgotten {
+        put_topic(body, topic, id);
+        body.put_compact_count(1);
+        body.put_i32(*partition);
+        body.put_no_tags();
+    }
+    body.put_compact_text(rack);
+    body.put_no_tags();
+}
+
+/// A transaction that was taken back: the records of this producer from this offset on to its marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AbortedTransaction {
+    pub producer: i64,
+    pub first_offset: i64,
+}
+
+/// The answer for one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionAnswer<'a> {
+    /// Empty if the version in use names topics by their ids.
+    pub topic: &'a str,
+    pub topic_id: [u8; 16],
+    pub partition: i32,
+    pub error: i16,
+    pub high_watermark: i64,
+    pub last_stable: i64,
+    pub aborted: Vec<AbortedTransaction>,
+    /// −1 if the leader is to be read from.
+    pub preferred_replica: i32,
+    /// Where the log was cut off before the asked position.
+    pub diverging_offset: Option<i64>,
+    pub records: &'a [u8],
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchAnswer<'a> {
+    pub throttle_ms: i32,
+    pub error: i16,
+    pub session_id: i32,
+    pub partitions: Vec<PartitionAnswer<'a>>,
+}
+
+pub fn read_fetch(body: &[u8], version: i16) -> Result<FetchAnswer<'_>> {
+    let mut reader = WireReader::new(body);
+    let (throttle_ms, error, session_id) = (reader.i32()?, reader.i16()?, reader.i32()?);
+    let mut partitions = Vec::new();
+    for _ in 0..reader.compact_count()? {
+        let (topic, topic_id) =
+            if version >= 13 { ("", reader.uuid()?) } else { (reader.compact_text()?.unwrap_or_default(), NO_TOPIC_ID) };
+        for _ in 0..reader.compact_count()? {
+            partitions.push(read_partition(&mut reader, topic, topic_id)?);
+        }
+        reader.skip_tags()?;
+    }
+    Ok(FetchAnswer { throttle_ms, error, session_id, partitions })
+}
+
+fn read_partition<'a>(reader: &mut WireReader<'a>, topic: &'a str, topic_id: [u8; 16]) -> Result<PartitionAnswer<'a>> {
+    let (partition, error) = (reader.i32()?, reader.i16()?);
+    let (high_watermark, last_stable) = (reader.i64()?, reader.i64()?);
+    reader.i64()?;
+    let mut aborted = Vec::new();
+    for _ in 0..reader.compact_count()? {
+        aborted.push(AbortedTransaction { producer: reader.i64()?, first_offset: reader.i64()? });
+        reader.skip_tags()?;
+    }
+    let preferred_replica = reader.i32()?;
+    let records = reader.compact_bytes()?.unwrap_or_default();
+    let mut diverging_offset = None;
+    reader.tags(|tag, mut field| {
+        if tag == 0 {
+            let (epoch, end) = (field.i32()?, field.i64()?);
+            diverging_offset = (epoch >= 0).then_some(end);
+        }
+        Ok(())
+    })?;
+    Ok(PartitionAnswer {
+        topic,
+        topic_id,
+        partition,
+        error,
+        high_watermark,
+        last_stable,
+        aborted,
+        preferred_replica,
+        diverging_offset,
+        records,
+    })
+}

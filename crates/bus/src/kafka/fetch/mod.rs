@@ -1,0 +1,312 @@
+//! Reading Kafka without the client library: a fetch path that keeps batches as they come and gives views of them.
+//!
+//! In: an assignment and positions, from the reader or from the group that the client library keeps up. Out: records in the order of
+//! their partitions, and ends. Group membership, transactions, producing and administration stay with the client library.
+//!
+//! A stage is a file: [`connection`] (socket, TLS, SASL, versions), [`session`] (what the broker remembers), [`batch`] (heads, checksums,
+//! transactions that were taken back), [`decompress`], [`records`]. [`broker`] has the threads, [`shared`] and [`state`] what they and the reader share.
+//!
+//! Batches stay compressed until the reader comes to them; read ahead is what the byte budget allows. A partition that is paused is not
+//! asked for. Where a partition ends is known from the last stable offset in the answer that brings its last record.
+
+mod batch;
+mod broker;
+mod connection;
+mod decompress;
+#[cfg(feature = "conformance")]
+mod foreign;
+mod messages;
+mod options;
+mod records;
+#[cfg(feature = "kafka-tls")]
+mod sasl;
+mod security;
+mod session;
+mod shared;
+mod state;
+#[cfg(feature = "kafka-tls")]
+mod tls;
+mod wire;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_schemas::EventTime;
+use rdkafka::consumer::Consumer;
+
+use super::errors::lacks;
+use super::events::{Event, Events, REFUSED};
+use super::fetcher::{Rebalance, group_failure, lost_position};
+use crate::rights::{Operation, Resource};
+use crate::{BusError, Headers, Polled, Record, Remedy, Result, TopicPartition, chaos};
+use batch::{BatchError, OpenBatch};
+use decompress::Unpacker;
+#[cfg(feature = "conformance")]
+pub use foreign::read_foreign_bytes;
+pub use options::FetchOptions;
+pub use records::header_ranges;
+use shared::FetchShared;
+use state::{FetchFailure, FetchedChunk};
+
+/// The group's events are looked at so often while nothing comes.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A partition as the reader has it.
+#[derive(Debug)]
+struct ReadPartition {
+    at: TopicPartition,
+    /// The next offset to be delivered; `None`: not started.
+    next: Option<i64>,
+    is_paused: bool,
+    /// Where the end was told last.
+    told_end: Option<i64>,
+    chunk: Option<FetchedChunk>,
+    open: Option<OpenBatch>,
+    /// Why nothing more of it can be read before it is started anew.
+    damage: Option<String>,
+}
+
+impl ReadPartition {
+    /// Delivers some of what is there; true once that is all.
+    fn deliver(&mut self, unpacker: &mut Unpacker, end: usize, into: &mut Vec<Polled>) -> Result<bool> {
+        if let Some(damage) = &self.damage {
+            return Err(BusError::new(Remedy::Stop, format!("reading {}", self.at), damage));
+        }
+        self.advance(unpacker, end, into).map_err(|(offset, error)| {
+            let damage = format!("the batch at offset {offset} cannot be read: {error}");
+            let error = BusError::new(Remedy::Stop, format!("reading {}", self.at), &damage);
+            // What is behind it must not be taken for what comes next.
+            self.damage = Some(damage);
+            error
+        })
+    }
+
+    fn advance(&mut self, unpacker: &mut Unpacker, end: usize, into: &mut Vec<Polled>) -> Result<bool, (i64, BatchError)> {
+        let Self { at, next: Some(next), chunk, open, told_end, .. } = self else {
+            (self.chunk, self.open) = (None, None);
+            return Ok(true);
+        };
+        if let Some(batch) = open {
+            if deliver_batch(at, batch, next, end, into, told_end)? {
+                *open = None;
+            }
+            return Ok(false);
+        }
+        let Some(fetched) = chunk else { return Ok(true) };
+        if let Some(batch) = fetched.batches.next_batch(unpacker, next)? {
+            *open = Some(batch);
+            return Ok(false);
+        }
+        if *next >= fetched.end && *told_end != Some(*next) {
+            *told_end = Some(*next);
+            into.push(Polled::End { at: at.clone(), position: *next });
+        }
+        *chunk = None;
+        Ok(true)
+    }
+}
+
+/// Partitions being read by the fetch path of our own. The client library's consumer fetches nothing: it is a member of the group.
+#[derive(Debug)]
+pub struct NativeFetcher {
+    events: Events,
+    group: String,
+    shared: Arc<FetchShared>,
+    partitions: Vec<ReadPartition>,
+    unpacker: Unpacker,
+    /// The partition that is looked at first.
+    turn: usize,
+}
+
+impl NativeFetcher {
+    pub fn new(events: Events, group: &str, options: FetchOptions) -> Self {
+        let shared = Arc::new(FetchShared::new(options));
+        broker::start_threads(&shared);
+        let (partitions, unpacker) = (Vec::new(), Unpacker::default());
+        Self { events, group: group.to_owned(), shared, partitions, unpacker, turn: 0 }
+    }
+
+    pub const fn events(&self) -> &Events {
+        &self.events
+    }
+
+    pub fn positions(&self) -> impl Iterator<Item = (&TopicPartition, Option<i64>)> {
+        self.partitions.iter().map(|partition| (&partition.at, partition.next))
+    }
+
+    /// Replaces the partitions; nothing of them is delivered before [`Self::start`].
+    pub fn set_partitions(&mut self, partitions: &[TopicPartition]) {
+        let read = |at: &TopicPartition| ReadPartition {
+            at: at.clone(),
+            next: None,
+            is_paused: false,
+            told_end: None,
+            chunk: None,
+            open: None,
+            damage: None,
+        };
+        self.partitions = partitions.iter().map(read).collect();
+        self.turn = 0;
+        self.shared.set_partitions(partitions);
+    }
+
+    pub fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
+        let slot = self.slot(at, "starting")?;
+        let partition = &mut self.partitions[slot];
+        (partition.next, partition.told_end) = (Some(offset), None);
+        (partition.chunk, partition.open, partition.damage) = (None, None, None);
+        self.shared.start(slot, offset);
+        Ok(())
+    }
+
+    pub fn set_paused(&mut self, at: &[TopicPartition], is_paused: bool) -> Result<()> {
+        for at in at {
+            let slot = self.slot(at, if is_paused { "pausing" } else { "resuming" })?;
+            if self.partitions[slot].is_paused != is_paused {
+                self.partitions[slot].is_paused = is_paused;
+                self.shared.set_paused(slot, is_paused);
+            }
+        }
+        Ok(())
+    }
+
+    fn slot(&self, at: &TopicPartition, what: &str) -> Result<usize> {
+        self.partitions
+            .iter()
+            .position(|partition| partition.at == *at)
+            .ok_or_else(|| BusError::new(Remedy::Stop, format!("{what} {at}"), "it is not assigned here"))
+    }
+
+    /// Appends at most `max` items; a rebalance ends the call at once.
+    pub fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<Option<Rebalance>> {
+        let (begun, end) = (Instant::now(), into.len() + max);
+        let before = into.len();
+        loop {
+            if let Some(failure) = self.shared.take_failure() {
+                return Err(self.failure(failure));
+            }
+            if let Some(rebalance) = self.look_at_group()? {
+                return Ok(Some(rebalance));
+            }
+            while into.len() < end && self.deliver(end, into)? {}
+            let left = timeout.saturating_sub(begun.elapsed());
+            if into.len() > before || left.is_zero() {
+                return Ok(None);
+            }
+            self.shared.wait_for_arrival(left.min(LOOK_EVERY));
+        }
+    }
+
+    /// Takes what the group has to say.
+    fn look_at_group(&mut self) -> Result<Option<Rebalance>> {
+        while let Some(event) = self.events.next(Duration::ZERO) {
+            match event {
+                Event::Assign(partitions) => return Ok(Some(Rebalance::Assign(partitions))),
+                Event::Revoke(partitions) => return Ok(Some(Rebalance::Revoke(partitions))),
+                Event::Failed { code, said, fatal, at } => {
+                    if let Some(error) = group_failure(self.events.consumer(), &self.group, code, &said, fatal, at.as_ref()) {
+                        return Err(error);
+                    }
+                }
+                // Nothing is assigned that it could fetch.
+                Event::Record(_) | Event::End { .. } => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Delivers some of what is there; false if nothing is.
+    fn deliver(&mut self, end: usize, into: &mut Vec<Polled>) -> Result<bool> {
+        let count = self.partitions.len();
+        let has_part =
+            |partition: &ReadPartition| !partition.is_paused && (partition.open.is_some() || partition.chunk.is_some());
+        let slot = (0..count).map(|n| (self.turn + n) % count).find(|slot| has_part(&self.partitions[*slot]));
+        let slot = match slot {
+            Some(slot) => slot,
+            None => {
+                let Some(chunk) = self.shared.take_chunk(self.turn) else { return Ok(false) };
+                let slot = chunk.slot;
+                self.partitions[slot].chunk = Some(chunk);
+                slot
+            }
+        };
+        let partition = &mut self.partitions[slot];
+        let is_done = partition.deliver(&mut self.unpacker, end, into)?;
+        if is_done {
+            // The others first, now.
+            self.turn = (slot + 1) % count;
+        }
+        Ok(true)
+    }
+
+    fn failure(&self, failure: FetchFailure) -> BusError {
+        let consumer = self.events.consumer();
+        match failure {
+            FetchFailure::OutOfRange { at, position } => lost_position(consumer, &at, position, "the position is out of range"),
+            FetchFailure::Truncated { at, position, end } => BusError::new(
+                Remedy::Stop,
+                format!("reading {at} from {position}"),
+                format!(
+                    "the log was cut off at {end} after more of it had been read: records were lost, and others have their offsets"
+                ),
+            ),
+            FetchFailure::Recreated { at, position } => BusError::new(
+                Remedy::Stop,
+                format!("reading {at} from {position}"),
+                "the topic was deleted and made anew: the position belongs to another log",
+            ),
+            FetchFailure::Denied { topic } => {
+                let what = format!("reading topic {topic}");
+                BusError::new(Remedy::Stop, what, lacks(consumer.context().who(), Operation::Read, &Resource::Topic(topic)))
+            }
+            FetchFailure::UnknownTopic { at } => {
+                let detail = "there is no such topic or partition: run `eadt topics apply`";
+                BusError::new(Remedy::Retry, format!("reading {at}"), detail)
+            }
+            FetchFailure::Thread => {
+                BusError::new(Remedy::Restart, format!("reading from Kafka for group {}", self.group), "a thread of it failed")
+            }
+        }
+    }
+}
+
+impl Drop for NativeFetcher {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+/// Delivers records of a batch until there are enough; true once all of it is.
+fn deliver_batch(
+    at: &TopicPartition,
+    batch: &mut OpenBatch,
+    next: &mut i64,
+    end: usize,
+    into: &mut Vec<Polled>,
+    told_end: &mut Option<i64>,
+) -> Result<bool, (i64, BatchError)> {
+    while into.len() < end {
+        let Some(found) = batch.next_record()? else {
+            *next = batch.next_offset().max(*next);
+            return Ok(true);
+        };
+        // A start within a batch.
+        if found.offset < *next {
+            continue;
+        }
+        *next = found.offset + 1;
+        *told_end = None;
+        let (block, place) = (&batch.unpacked, found.place);
+        let value = place.value.map(|range| block.slice(range));
+        let value = value.map(|value| if chaos::is_refused(&value) { REFUSED.into() } else { value });
+        into.push(Polled::Record(Record {
+            at: at.clone(),
+            offset: found.offset,
+            stamp: EventTime::from_millis(found.stamp_millis),
+            key: place.key.map(|range| block.slice(range)),
+            value,
+            headers: Headers::in_batch(block, place.headers.start, place.header_count),
+        }));
+    }
+    Ok(false)
+}

@@ -1,0 +1,67 @@
+//! TLS and SASL of a connection, by the same properties as the client library's.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rdkafka::config::ClientConfig;
+
+use super::connection::{Connection, Result, Stream};
+
+/// How a connection is protected, and as whom.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectionSecurity {
+    #[cfg(feature = "kafka-tls")]
+    pub tls: Option<super::tls::TlsFiles>,
+    #[cfg(feature = "kafka-tls")]
+    pub sasl: Option<super::sasl::SaslUser>,
+}
+
+/// Reads what the properties say; the error names one that cannot be followed.
+pub fn read_security(config: &ClientConfig) -> std::result::Result<ConnectionSecurity, String> {
+    let protocol = config.get("security.protocol").unwrap_or("plaintext").to_lowercase();
+    #[cfg(not(feature = "kafka-tls"))]
+    if protocol == "plaintext" {
+        Ok(ConnectionSecurity::default())
+    } else {
+        Err(format!("this build knows no security.protocol={protocol}: build with --features kafka-tls"))
+    }
+    #[cfg(feature = "kafka-tls")]
+    {
+        let (has_tls, has_sasl) = match &*protocol {
+            "plaintext" => (false, false),
+            "ssl" => (true, false),
+            "sasl_plaintext" => (false, true),
+            "sasl_ssl" => (true, true),
+            other => return Err(format!("security.protocol={other} is not known")),
+        };
+        let tls = has_tls.then(|| super::tls::TlsFiles::read(config)).transpose()?;
+        let sasl = has_sasl.then(|| super::sasl::SaslUser::read(config)).transpose()?;
+        Ok(ConnectionSecurity { tls, sasl })
+    }
+}
+
+/// Puts TLS around a socket if that is asked for.
+#[cfg_attr(
+    not(feature = "kafka-tls"),
+    expect(unused_variables, clippy::unnecessary_wraps, reason = "a build without TLS has nothing to do")
+)]
+pub fn protect(socket: TcpStream, host: &str, security: &ConnectionSecurity) -> Result<Stream> {
+    #[cfg(feature = "kafka-tls")]
+    if let Some(files) = &security.tls {
+        return files.protect(socket, host);
+    }
+    Ok(Stream::Plain(socket))
+}
+
+/// Tells the broker who this is if that is asked for; returns for how long it believes it, if not for ever.
+#[cfg_attr(
+    not(feature = "kafka-tls"),
+    expect(unused_variables, clippy::unnecessary_wraps, reason = "a build without SASL has nothing to do")
+)]
+pub fn authenticate(connection: &mut Connection, security: &ConnectionSecurity) -> Result<Option<Duration>> {
+    #[cfg(feature = "kafka-tls")]
+    if let Some(user) = &security.sasl {
+        return user.authenticate(connection);
+    }
+    Ok(None)
+}

@@ -1,0 +1,271 @@
+//! Positions, what came for them, and who leads: what to ask next, and what an answer means. Nothing here waits.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::batch::{BatchHead, BatchStream, end_of_batches};
+use super::messages::{BrokerAddress, FetchLimits, FetchPosition, NO_TOPIC_ID, PartitionAnswer};
+use super::options::FetchOptions;
+use crate::TopicPartition;
+
+/// How long a partition is left alone after a broker could not serve it.
+const BACKOFF: Duration = Duration::from_millis(100);
+/// How long the broker that was recommended is asked, before the leader is asked again who is best.
+const PREFERRED: Duration = Duration::from_mins(5);
+/// A request waits no longer than this while a partition is left out of it only because it is full.
+const FULL_WAIT: Duration = Duration::from_millis(5);
+/// How long a partition is left alone that may not be read.
+const DENIED_PAUSE: Duration = Duration::from_secs(1);
+
+/// Error codes of the protocol that mean something of their own here.
+pub mod code {
+    pub const OFFSET_OUT_OF_RANGE: i16 = 1;
+    pub const UNKNOWN_TOPIC: i16 = 3;
+    pub const TOPIC_DENIED: i16 = 29;
+    pub const UNKNOWN_TOPIC_ID: i16 = 100;
+    pub const INCONSISTENT_TOPIC_ID: i16 = 103;
+    /// Codes that end a session, and nothing else.
+    pub const OF_SESSIONS: [i16; 3] = [70, 71, 106];
+}
+
+/// What the reader must hear of; everything else is tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FetchFailure {
+    /// The log does not have this position.
+    OutOfRange {
+        at: TopicPartition,
+        position: i64,
+    },
+    /// The log was cut off before this position after it had been read.
+    Truncated {
+        at: TopicPartition,
+        position: i64,
+        end: i64,
+    },
+    Denied {
+        topic: String,
+    },
+    UnknownTopic {
+        at: TopicPartition,
+    },
+    /// The topic was deleted and made anew since it was first read.
+    Recreated {
+        at: TopicPartition,
+        position: i64,
+    },
+    /// A thread has failed, or could not be started.
+    Thread,
+}
+
+/// What came for a partition in one answer.
+#[derive(Debug)]
+pub struct FetchedChunk {
+    pub slot: usize,
+    pub batches: BatchStream,
+    /// Where the partition ended as far as readers may see it.
+    pub end: i64,
+    pub bytes: usize,
+}
+
+#[derive(Debug)]
+pub struct PartitionFetch {
+    pub at: TopicPartition,
+    pub topic_id: [u8; 16],
+    /// Changes with every start, so that an answer to an older request is known.
+    pub start: u64,
+    /// The next offset to ask for; `None`: not started, or given up after a failure.
+    pub next: Option<i64>,
+    pub last_epoch: i32,
+    pub leader: Option<(i32, i32)>,
+    pub preferred: Option<(i32, Instant)>,
+    pub is_paused: bool,
+    /// No answer has come since the start.
+    pub is_fresh: bool,
+    pub end_told: Option<i64>,
+    pub wait_until: Option<Instant>,
+    pub unknown_since: Option<Instant>,
+    pub chunks: VecDeque<FetchedChunk>,
+    pub chunk_bytes: usize,
+}
+
+impl PartitionFetch {
+    pub fn new(at: &TopicPartition) -> Self {
+        Self {
+            at: at.clone(),
+            topic_id: NO_TOPIC_ID,
+            start: 0,
+            next: None,
+            last_epoch: -1,
+            leader: None,
+            preferred: None,
+            is_paused: false,
+            is_fresh: true,
+            end_told: None,
+            wait_until: None,
+            unknown_since: None,
+            chunks: VecDeque::new(),
+            chunk_bytes: 0,
+        }
+    }
+
+    /// The broker to ask.
+    fn node(&self, now: Instant) -> Option<i32> {
+        match self.preferred {
+            Some((node, until)) if until > now => Some(node),
+            _ => self.leader.map(|(node, _)| node),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct FetchState {
+    pub is_stopped: bool,
+    pub partitions: Vec<PartitionFetch>,
+    pub starts: u64,
+    pub buffered_bytes: usize,
+    pub brokers: HashMap<i32, BrokerAddress>,
+    pub needs_layout: bool,
+    /// Brokers with a thread.
+    pub threads: Vec<i32>,
+    pub sockets: HashMap<i32, TcpStream>,
+    pub failures: VecDeque<FetchFailure>,
+}
+
+/// A request to be made.
+#[derive(Debug)]
+pub struct FetchPlan {
+    pub limits: FetchLimits,
+    /// Every partition is to be told of, also one without news.
+    pub is_fresh: bool,
+    pub positions: Vec<FetchPosition>,
+    /// The start of each position's partition.
+    pub starts: Vec<u64>,
+}
+
+impl FetchState {
+    /// Returns what to ask a broker for, and when to look again if that is nothing now.
+    pub fn plan(&self, options: &FetchOptions, node: i32, now: Instant) -> (Option<FetchPlan>, Option<Instant>) {
+        let (mut positions, mut starts, mut wake) = (Vec::new(), Vec::new(), None::<Instant>);
+        let (mut is_fresh, mut is_full) = (false, false);
+        let is_over_budget = self.buffered_bytes >= options.budget_bytes;
+        for partition in &self.partitions {
+            let Some(offset) = partition.next.filter(|_| !partition.is_paused && partition.node(now) == Some(node)) else {
+                continue;
+            };
+            if let Some(until) = partition.wait_until.filter(|until| *until > now) {
+                wake = Some(wake.map_or(until, |wake| wake.min(until)));
+                continue;
+            }
+            // One of which nothing is there is asked for in any case, else the others' bytes could hold everything up.
+            if !partition.chunks.is_empty() && (is_over_budget || partition.chunk_bytes >= options.partition_bytes) {
+                is_full = true;
+                continue;
+            }
+            is_fresh |= partition.is_fresh;
+            positions.push(FetchPosition {
+                topic: partition.at.topic.clone(),
+                topic_id: partition.topic_id,
+                partition: partition.at.partition,
+                offset,
+                leader_epoch: partition.leader.map_or(-1, |(_, epoch)| epoch),
+                last_epoch: partition.last_epoch,
+            });
+            starts.push(partition.start);
+        }
+        if positions.is_empty() {
+            return (None, wake);
+        }
+        // Where the end is not known the broker shall not hold back that it is there.
+        let max_wait = match (is_fresh, is_full) {
+            (true, _) => Duration::ZERO,
+            (false, true) => options.max_wait.min(FULL_WAIT),
+            (false, false) => options.max_wait,
+        };
+        let room = options.budget_bytes.saturating_sub(self.buffered_bytes).max(options.partition_bytes);
+        let limits = FetchLimits {
+            max_wait_ms: max_wait.as_millis() as i32,
+            max_bytes: i32::try_from(room).unwrap_or(i32::MAX),
+            partition_max_bytes: i32::try_from(options.partition_bytes).unwrap_or(i32::MAX),
+            is_committed_only: options.is_committed_only,
+        };
+        (Some(FetchPlan { limits, is_fresh, positions, starts }), None)
+    }
+
+    /// Takes in the answer for one partition; returns the broker that is to be asked instead, if there is one.
+    pub fn take_part(
+        &mut self,
+        slot: usize,
+        node: i32,
+        part: &PartitionAnswer<'_>,
+        is_committed_only: bool,
+        now: Instant,
+    ) -> Option<i32> {
+        let partition = &mut self.partitions[slot];
+        let position = partition.next.unwrap_or(-1);
+        let at = partition.at.clone();
+        if part.error != 0 {
+            self.take_error(slot, node, part.error, now);
+            return None;
+        }
+        partition.is_fresh = false;
+        if let Some(end) = part.diverging_offset {
+            partition.next = None;
+            self.failures.push_back(FetchFailure::Truncated { at, position, end });
+            return None;
+        }
+        if part.preferred_replica >= 0 && part.preferred_replica != node {
+            partition.preferred = Some((part.preferred_replica, now + PREFERRED));
+            partition.is_fresh = true;
+            return Some(part.preferred_replica);
+        }
+        let end = if is_committed_only && part.last_stable >= 0 { part.last_stable } else { part.high_watermark };
+        match (end_of_batches(part.records), BatchHead::read(part.records)) {
+            (Some((next, epoch)), _) => (partition.next, partition.last_epoch) = (Some(next.max(position)), epoch),
+            // What is wrong with it the reader finds, and says.
+            (None, Err(_)) => partition.next = None,
+            (None, Ok(_)) if end <= position && partition.end_told != Some(position) => {}
+            (None, Ok(_)) => return None,
+        }
+        if partition.next.is_some_and(|next| next >= end) {
+            partition.end_told = partition.next;
+        }
+        let bytes = part.records.len();
+        let batches = BatchStream::new(Bytes::copy_from_slice(part.records), part.aborted.clone(), is_committed_only);
+        partition.chunks.push_back(FetchedChunk { slot, batches, end, bytes });
+        partition.chunk_bytes += bytes;
+        self.buffered_bytes += bytes;
+        None
+    }
+
+    fn take_error(&mut self, slot: usize, node: i32, error: i16, now: Instant) {
+        let partition = &mut self.partitions[slot];
+        let position = partition.next.unwrap_or(-1);
+        let is_follower = partition.leader.is_some_and(|(leader, _)| leader != node);
+        partition.preferred = None;
+        match error {
+            code::OFFSET_OUT_OF_RANGE if !is_follower => {
+                partition.next = None;
+                let at = partition.at.clone();
+                self.failures.push_back(FetchFailure::OutOfRange { at, position });
+            }
+            code::TOPIC_DENIED => {
+                partition.wait_until = Some(now + DENIED_PAUSE);
+                let failure = FetchFailure::Denied { topic: partition.at.topic.to_string() };
+                self.failures.push_back(failure);
+            }
+            code::UNKNOWN_TOPIC | code::UNKNOWN_TOPIC_ID | code::INCONSISTENT_TOPIC_ID => {
+                // It may be one that was made anew under this name.
+                (partition.leader, partition.wait_until) = (None, Some(now + BACKOFF));
+                self.needs_layout = true;
+            }
+            _ => {
+                tracing::debug!(at = %partition.at, node, error, "a partition cannot be read now");
+                partition.wait_until = Some(now + BACKOFF);
+                self.needs_layout = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Partitions being read, by either path: the client library's, or the one of our own.
+
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::types::RDKafkaErrorCode as Code;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::context::Context;
+use super::errors::{explain, from_error, is_denied, is_fenced, lacks};
+use super::fetch::NativeFetcher;
+use super::library_fetcher::LibraryFetcher;
+use crate::rights::{Operation, Resource};
+use crate::{BusError, Polled, Remedy, Result, TopicPartition};
+
+/// Asking for watermarks in an error message.
+const ASK: Duration = Duration::from_secs(5);
+
+/// By what records are read from Kafka.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FetchPath {
+    /// The client library.
+    #[default]
+    Librdkafka,
+    /// The fetch path of our own.
+    Native,
+}
+
+/// What [`Fetcher::poll`] leaves to its owner.
+#[derive(Debug)]
+pub enum Rebalance {
+    Assign(Vec<TopicPartition>),
+    Revoke(Vec<TopicPartition>),
+}
+
+#[derive(Debug)]
+pub enum Fetcher {
+    Library(Box<LibraryFetcher>),
+    Native(Box<NativeFetcher>),
+}
+
+impl Fetcher {
+    pub fn consumer(&self) -> &BaseConsumer<Context> {
+        match self {
+            Self::Library(fetcher) => fetcher.consumer(),
+            Self::Native(fetcher) => fetcher.events().consumer(),
+        }
+    }
+
+    /// Returns the partitions, and the next offset of those that were started.
+    pub fn positions(&self) -> Vec<(TopicPartition, Option<i64>)> {
+        let cloned = |(at, next): (&TopicPartition, Option<i64>)| (at.clone(), next);
+        match self {
+            Self::Library(fetcher) => fetcher.positions().map(cloned).collect(),
+            Self::Native(fetcher) => fetcher.positions().map(cloned).collect(),
+        }
+    }
+
+    /// Replaces the partitions; nothing of them is delivered before [`Self::start`].
+    pub fn set_partitions(&mut self, partitions: &[TopicPartition]) -> Result<()> {
+        match self {
+            Self::Library(fetcher) => fetcher.set_partitions(partitions),
+            Self::Native(fetcher) => {
+                fetcher.set_partitions(partitions);
+                // Tells the group that it is done; the consumer itself gets nothing to fetch.
+                let none = rdkafka::TopicPartitionList::new();
+                let assigned = fetcher.events().consumer().assign(&none);
+                assigned.map_err(|error| from_error("starting partitions", &error, Remedy::Restart))
+            }
+        }
+    }
+
+    /// Gives everything away.
+    pub fn clear(&mut self) -> Result<()> {
+        match self {
+            Self::Library(fetcher) => fetcher.clear(),
+            Self::Native(fetcher) => {
+                fetcher.set_partitions(&[]);
+                let given = fetcher.events().consumer().unassign();
+                given.map_err(|error| from_error("giving partitions away", &error, Remedy::Restart))
+            }
+        }
+    }
+
+    pub fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
+        match self {
+            Self::Library(fetcher) => fetcher.start(at, offset),
+            Self::Native(fetcher) => fetcher.start(at, offset),
+        }
+    }
+
+    pub fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
+        match self {
+            Self::Library(fetcher) => fetcher.pause(at),
+            Self::Native(fetcher) => fetcher.set_paused(at, true),
+        }
+    }
+
+    pub fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
+        match self {
+            Self::Library(fetcher) => fetcher.resume(at),
+            Self::Native(fetcher) => fetcher.set_paused(at, false),
+        }
+    }
+
+    /// Appends at most `max` items; a rebalance ends the call at once.
+    pub fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<Option<Rebalance>> {
+        match self {
+            Self::Library(fetcher) => fetcher.poll(max, timeout, into),
+            Self::Native(fetcher) => fetcher.poll(max, timeout, into),
+        }
+    }
+}
+
+/// What the caller must hear of what the client library says; everything else it tries again.
+pub fn group_failure(
+    consumer: &BaseConsumer<Context>,
+    group: &str,
+    code: Code,
+    said: &str,
+    fatal: bool,
+    at: Option<&TopicPartition>,
+) -> Option<BusError> {
+    let of = || at.map_or_else(|| "reading".to_owned(), |at| format!("reading {at}"));
+    match code {
+        Code::AutoOffsetReset => {
+            Some(BusError::new(Remedy::Stop, of(), format!("retention has deleted what was there ({said})")))
+        }
+        Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed => {
+            let resource = match (code, at) {
+                (Code::TopicAuthorizationFailed, Some(at)) => Resource::Topic(at.topic.to_string()),
+                (Code::GroupAuthorizationFailed, _) => Resource::Group(group.to_owned()),
+                _ => return Some(BusError::new(Remedy::Stop, of(), explain(code, said))),
+            };
+            let who = consumer.context().who();
+            Some(BusError::new(Remedy::Stop, of(), lacks(who, Operation::Read, &resource)))
+        }
+        code if fatal || is_fenced(code) || is_denied(code) => Some(BusError::new(Remedy::Stop, of(), explain(code, said))),
+        Code::PollExceeded => Some(BusError::new(
+            Remedy::Restart,
+            of(),
+            format!("the member was away for longer than max.poll.interval.ms and has lost its partitions ({said})"),
+        )),
+        Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
+            Some(BusError::new(Remedy::Retry, of(), explain(code, said)))
+        }
+        code => {
+            tracing::warn!(?code, partition = at.map(ToString::to_string), "{said}");
+            None
+        }
+    }
+}
+
+/// Says why a position cannot be read: it is past, or it never was.
+pub fn lost_position(consumer: &BaseConsumer<Context>, at: &TopicPartition, position: i64, said: &str) -> BusError {
+    let detail = match consumer.fetch_watermarks(&at.topic, at.partition, ASK) {
+        Ok((_, high)) if position > high => format!(
+            "the partition ends at {high}: the position belongs to another log, or records were lost; was the topic made anew?"
+        ),
+        Ok((low, _)) => format!("retention has deleted what was there: go on at {low}, and treat what lies between as a gap"),
+        Err(_) => format!("retention has deleted what was there ({said})"),
+    };
+    BusError::new(Remedy::Stop, format!("reading {at} from {position}"), detail)
+}

@@ -1,0 +1,226 @@
+//! The fetch path of our own against a real Apache Kafka: the checks that every backend owes, and the same bytes as by the client library.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use eadt_bus::conformance::{Backend, CHECKS, fresh_name, fresh_topic, join, outgoing, read_to_end, send_all};
+use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions};
+use eadt_bus::{Bus, Isolation, Outgoing, Polled, Record, Remedy, Start, Step, TopicPartition, TopicSpec};
+use eadt_tests::Kafka;
+
+const WAIT: Duration = Duration::from_mins(1);
+
+fn brokers() -> String {
+    static KAFKA: OnceLock<Mutex<Kafka>> = OnceLock::new();
+    KAFKA.get_or_init(|| Mutex::new(Kafka::start().unwrap())).lock().unwrap().brokers()
+}
+
+fn connect(brokers: String, properties: &[(&str, &str)], fetch: FetchPath) -> KafkaBus {
+    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    KafkaBus::connect(KafkaOptions { brokers, properties, client_id: "tests".into(), fetch }).unwrap()
+}
+
+struct NativeCluster {
+    bus: Arc<KafkaBus>,
+    tight: Arc<KafkaBus>,
+}
+
+impl Backend for NativeCluster {
+    fn bus(&self) -> Arc<dyn Bus> {
+        self.bus.clone()
+    }
+
+    fn tight_bus(&self) -> Arc<dyn Bus> {
+        self.tight.clone()
+    }
+
+    fn settle(&self) {
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+#[test]
+fn the_native_path_keeps_every_promise() {
+    let native = |properties: &[(&str, &str)]| Arc::new(connect(brokers(), properties, FetchPath::Native));
+    let cluster = NativeCluster { bus: native(&[]), tight: native(&[("queue.buffering.max.messages", "100")]) };
+    for (name, check) in CHECKS {
+        let begun = Instant::now();
+        check(&cluster);
+        eprintln!("{:5} ms  {name}", begun.elapsed().as_millis());
+    }
+}
+
+/// Everything of a topic's partitions with all that a reader sees, in the order of each partition, and their ends.
+fn read_whole(
+    bus: &KafkaBus,
+    topic: &Arc<str>,
+    partitions: i32,
+    isolation: Isolation,
+) -> (Vec<Record>, BTreeMap<TopicPartition, i64>) {
+    let at = |partition| TopicPartition::new(Arc::clone(topic), partition);
+    let highs: BTreeMap<_, _> = (0..partitions).map(|p| (at(p), bus.watermarks(&at(p)).unwrap().high)).collect();
+    let from: Vec<_> = highs.keys().map(|at| (at.clone(), Start::Earliest)).collect();
+    let mut reader = bus.reader(&from, isolation).unwrap();
+    let (mut records, ends) = read_to_end(&mut *reader, partitions as usize);
+    let mut ends: BTreeMap<_, _> = ends.into_iter().collect();
+    let begun = Instant::now();
+    // The markers of the last transaction may be on their way.
+    while ends != highs {
+        assert!(begun.elapsed() < WAIT, "{ends:?} instead of {highs:?}");
+        let (more, again) = read_to_end(&mut *reader, 1);
+        records.extend(more);
+        ends.extend(again);
+    }
+    records.sort_by(|a, b| (&a.at, a.offset).cmp(&(&b.at, b.offset)));
+    (records, ends)
+}
+
+/// Records with everything that may be special about one.
+fn special_records(topic: &Arc<str>, count: usize) -> Vec<Outgoing> {
+    (0..count)
+        .map(|n| Outgoing {
+            topic: Arc::clone(topic),
+            partition: Some((n % 2) as i32),
+            key: (!n.is_multiple_of(7)).then(|| format!("key-{}", n % 13).into()),
+            value: match n % 5 {
+                0 => None,
+                1 => Some(Bytes::new()),
+                _ => Some(format!("{{\"power_watts\":{n},\"text\":\"{}\"}}", "abc".repeat(n % 300)).into()),
+            },
+            headers: (0..n % 4)
+                .map(|header| (format!("ce_{header}").into(), Bytes::from(vec![0xff, n as u8, 0][..n % 4].to_vec())))
+                .collect(),
+        })
+        .collect()
+}
+
+#[test]
+fn both_paths_read_the_same_bytes() {
+    let library = connect(brokers(), &[], FetchPath::Librdkafka);
+    let native = connect(brokers(), &[("max.partition.fetch.bytes", "20000")], FetchPath::Native);
+    let topic = fresh_topic(&library, 2, &[]);
+    let small = fresh_topic(&library, 1, &[("max.message.bytes", "2000")]);
+    let noise: String = (0..40_000_u32).map(|n| char::from(b'!' + (n.wrapping_mul(2_654_435_761) >> 24) as u8 % 90)).collect();
+    for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
+        let writer = connect(brokers(), &[("compression.type", codec)], FetchPath::Librdkafka);
+        send_all(&writer, &special_records(&topic, 1500));
+        let (mut member, _) = join(&writer, &fresh_name("group"), Some(&fresh_name("instance")), std::slice::from_ref(&small));
+        for round in 0..3 {
+            member.commit(&Step { outputs: special_records(&topic, 100 + round), positions: Vec::new() }).unwrap();
+            // Taken back: one of its records is too large for its topic.
+            let mut outputs = special_records(&topic, 90);
+            outputs.push(outgoing(&small, "k", &noise));
+            let error = member.commit(&Step { outputs, positions: Vec::new() }).unwrap_err();
+            assert_ne!(error.remedy, Remedy::Retry, "{error}");
+        }
+    }
+    for isolation in [Isolation::ReadCommitted, Isolation::ReadUncommitted] {
+        let expected = read_whole(&library, &topic, 2, isolation);
+        let found = read_whole(&native, &topic, 2, isolation);
+        assert_eq!(found.0.len(), expected.0.len(), "{isolation:?}");
+        for (found, expected) in found.0.iter().zip(&expected.0) {
+            assert_eq!(found, expected);
+        }
+        assert_eq!(found.1, expected.1);
+    }
+}
+
+#[test]
+fn stamps_of_the_sender_and_compacted_gaps_are_read_alike() {
+    let library = connect(brokers(), &[], FetchPath::Librdkafka);
+    let native = connect(brokers(), &[], FetchPath::Native);
+    let name: Arc<str> = fresh_name("created").into();
+    let settings = [
+        ("message.timestamp.type", "CreateTime"),
+        ("cleanup.policy", "compact"),
+        ("segment.ms", "100"),
+        ("min.cleanable.dirty.ratio", "0.001"),
+    ];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    library.create_topic(&TopicSpec { name: Arc::clone(&name), partitions: 1, replication: 1, settings }).unwrap();
+    let records: Vec<_> = (0..300).map(|n| outgoing(&name, &format!("k{}", n % 10), &n.to_string())).collect();
+    send_all(&library, &records);
+    let begun = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_millis(300));
+        send_all(&library, &[outgoing(&name, "other", &"x".repeat(70_000))]);
+        let before = read_whole(&library, &name, 1, Isolation::ReadCommitted);
+        let found = read_whole(&native, &name, 1, Isolation::ReadCommitted);
+        let after = read_whole(&library, &name, 1, Isolation::ReadCommitted);
+        // Compaction may go on between the reads.
+        if before == after {
+            assert_eq!(found, before);
+            if found.0.iter().filter(|record| record.offset < 300).count() == 10 {
+                return;
+            }
+        }
+        assert!(begun.elapsed() < WAIT, "it is not compacted: {} records", found.0.len());
+    }
+}
+
+#[test]
+fn a_broker_that_comes_back_is_read_on_without_a_gap_or_a_repetition() {
+    let mut kafka = Kafka::start().unwrap();
+    let bus = connect(kafka.brokers(), &[], FetchPath::Native);
+    let topic = fresh_topic(&bus, 2, &[]);
+    let from: Vec<_> = (0..2).map(|p| (TopicPartition::new(Arc::clone(&topic), p), Start::Earliest)).collect();
+    let mut reader = bus.reader(&from, Isolation::ReadCommitted).unwrap();
+    let mut next = [0_i64, 0];
+    let mut read = |until: i64| {
+        let (mut polled, begun) = (Vec::new(), Instant::now());
+        while next != [until; 2] {
+            assert!(begun.elapsed() < WAIT, "{next:?}");
+            reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
+            for item in polled.drain(..) {
+                if let Polled::Record(record) = item {
+                    let of = &mut next[record.at.partition as usize];
+                    assert_eq!(record.offset, *of);
+                    *of += 1;
+                }
+            }
+        }
+    };
+    for round in 1..3 {
+        send_all(&bus, &special_records(&topic, 400));
+        read(200 * round);
+        kafka.kill().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        kafka.start_again().unwrap();
+    }
+}
+
+#[test]
+fn a_partition_whose_leader_of_two_goes_is_read_from_the_other() {
+    let mut kafka = Kafka::start_cluster(3, &["broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500"]).unwrap();
+    let addresses: Vec<String> = kafka.iter().map(Kafka::brokers).collect();
+    let bus = connect(addresses.join(","), &[], FetchPath::Native);
+    let topic: Arc<str> = fresh_name("copied").into();
+    let spec = TopicSpec { name: Arc::clone(&topic), partitions: 3, replication: 3, settings: BTreeMap::new() };
+    bus.create_topic(&spec).unwrap();
+    let from: Vec<_> = (0..3).map(|p| (TopicPartition::new(Arc::clone(&topic), p), Start::Earliest)).collect();
+    let mut reader = bus.reader(&from, Isolation::ReadCommitted).unwrap();
+    let mut next = [0_i64; 3];
+    for round in 1..=3 {
+        let records: Vec<_> =
+            (0..300).map(|n| Outgoing { partition: Some(n % 3), ..outgoing(&topic, "k", &n.to_string()) }).collect();
+        send_all(&bus, &records);
+        let (mut polled, begun) = (Vec::new(), Instant::now());
+        while next != [100 * round; 3] {
+            assert!(begun.elapsed() < WAIT, "{next:?}");
+            reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
+            for item in polled.drain(..) {
+                if let Polled::Record(record) = item {
+                    let of = &mut next[record.at.partition as usize];
+                    assert_eq!(record.offset, *of);
+                    *of += 1;
+                }
+            }
+        }
+        if round > 1 {
+            kafka[round as usize - 2].start_again().unwrap();
+        }
+        kafka[round as usize - 1].kill().unwrap();
+    }
+}
