@@ -7,8 +7,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use eadt_core::controller::ControllerName;
 use eadt_simulator_service::Speed;
 
+use crate::live::keys::SortKey;
 use crate::number;
 use crate::rights::Part;
+use crate::sheet::SheetForm;
 
 fn controllers() -> PossibleValuesParser {
     PossibleValuesParser::new(ControllerName::NAMED.map(ControllerName::as_str))
@@ -63,6 +65,10 @@ pub enum Command {
     ///
     /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` archives what it does, and `eadt record` writes an event log.
     Archiver,
+    /// Serve metrics by workload and GPU for Prometheus: power, energy, samples, savings, what became of decisions.
+    ///
+    /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` serves them if `metrics.by_workload` is set.
+    Exporter,
     /// Learn models from the archive and publish those that predict unseen data better.
     ///
     /// As a service it needs a Kafka. `--dry-run` needs an archive only, and `--once` takes the embedded log of `eadt up`, too.
@@ -99,8 +105,20 @@ pub enum Command {
     Replay(Replay),
     /// Energy, samples, joules per sample and savings per workload.
     Report(Report),
+    /// The live view of a pipeline that runs on Kafka: workloads, power, savings, decisions.
+    ///
+    /// The same view as in `eadt up`. Where standard output is no terminal: one line a minute.
+    Top(Top),
+    /// List workloads, decisions or GPUs.
+    Get(Get),
+    /// Show one workload: what it takes, what was saved, how it is set, what was decided last and why.
+    Describe(Describe),
     /// Show events as they arrive.
     Tail(Tail),
+    /// Serve the web page: of an archive, or of a pipeline that runs on Kafka.
+    ///
+    /// It reads only: outside of any consumer group, so no other process is disturbed. `eadt up` serves the same page by itself.
+    Dashboard(Dashboard),
     /// Look for what a start would trip over: settings, brokers, topics, rights, clocks, disk, folders, log, archive.
     Doctor(Doctor),
     /// Show settings and their reference.
@@ -180,6 +198,17 @@ pub enum Gpus {
     Simulated,
     /// This machine's GPUs, observed through NVML.
     Nvml,
+    /// None: what jobs report is measured, and their energy is unknown.
+    None,
+}
+
+#[derive(Debug, Args)]
+pub struct Dashboard {
+    /// Data folder, archive or output of `replay`; without it, the pipeline on the Kafka of `--kafka`.
+    pub path: Option<PathBuf>,
+    /// Address of the page [default: 127.0.0.1:9580, or the setting `dashboard.address`].
+    #[arg(long, value_name = "ADDRESS")]
+    pub address: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -598,9 +627,15 @@ pub struct Report {
     /// Column of the carbon intensities [default: the one whose name fits best, life-cycle figures first].
     #[arg(long, value_name = "COLUMN", requires = "carbon")]
     pub carbon_column: Option<String>,
+    /// Another run to hold this one against: data folder, archive or output of `replay`.
+    #[arg(long, value_name = "OTHER", conflicts_with_all = ["json", "format", "by"])]
+    pub compare: Option<PathBuf>,
     /// Form of the report.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text, conflicts_with = "json")]
     pub format: ReportFormat,
+    /// Print raw figures as CSV: a row a workload, with --by a row a window or span.
+    #[arg(long, conflicts_with_all = ["json", "format"])]
+    pub csv: bool,
     /// Print the figures as JSON.
     #[arg(long)]
     pub json: bool,
@@ -622,6 +657,92 @@ pub enum ReportFormat {
 }
 
 #[derive(Debug, Args)]
+pub struct Top {
+    /// Read what the log got in the last so much time only: `6h`, `2d`. Savings need the whole record and are not shown then.
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// What the workloads are sorted by.
+    #[arg(long, value_enum, default_value_t = SortKey::Energy)]
+    pub sort: SortKey,
+    /// Lines instead of the view, also on a terminal.
+    #[arg(long)]
+    pub plain: bool,
+    /// One line on what is there, then end; implies --plain.
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GetKind {
+    #[value(alias = "workload", alias = "wl")]
+    Workloads,
+    /// Changes and verdicts; with --all also those to leave everything as it is.
+    #[value(alias = "decision")]
+    Decisions,
+    /// The newest sample of each.
+    #[value(alias = "gpu")]
+    Gpus,
+}
+
+/// Where events are read from.
+#[derive(Debug, Args)]
+pub struct GetSource {
+    /// Data folder, archive or output of `replay` [default: the Kafka of `--kafka`, else the data folder].
+    #[arg(long, value_name = "PATH")]
+    pub from: Option<PathBuf>,
+    /// Read what the log got in the last so much time only: `6h`, `2d`. Savings need the whole record and are not shown then.
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Get {
+    /// What to list.
+    #[arg(value_enum, value_name = "KIND")]
+    pub kind: GetKind,
+    /// Only these: workloads with or without their namespace; GPUs by UUID or node.
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub source: GetSource,
+    /// Only of this namespace.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Form of the list.
+    #[arg(short, long, value_enum, default_value_t = SheetForm::Table)]
+    pub output: SheetForm,
+    /// What workloads are sorted by [default: name].
+    #[arg(long, value_enum)]
+    pub sort: Option<SortKey>,
+    /// At most so many rows; of decisions the newest.
+    #[arg(long, value_name = "ROWS")]
+    pub limit: Option<usize>,
+    /// Decisions to maintain, too.
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Describe {
+    /// What is described.
+    #[arg(value_enum, value_name = "KIND")]
+    pub kind: DescribeKind,
+    /// Its name, with or without its namespace.
+    pub name: String,
+    /// Data folder, archive or output of `replay` [default: the Kafka of `--kafka`, else the data folder].
+    #[arg(long, value_name = "PATH")]
+    pub from: Option<PathBuf>,
+    /// Print everything as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DescribeKind {
+    #[value(alias = "workloads", alias = "wl")]
+    Workload,
+}
+
+#[derive(Debug, Args)]
 pub struct Tail {
     /// Topics without prefix [default: decisions.v1, actuations.v1].
     pub topics: Vec<String>,
@@ -631,12 +752,26 @@ pub struct Tail {
     /// End at the present end instead of waiting for more.
     #[arg(long)]
     pub until_end: bool,
-    /// Only this workload or device.
-    #[arg(long, value_name = "KEY")]
+    /// Only of this workload or device.
+    #[arg(long, value_name = "KEY", alias = "workload")]
     pub key: Option<String>,
+    /// Only what changed or judged something: no decisions to maintain, no windows without a restart.
+    #[arg(long)]
+    pub changes: bool,
+    /// Form of a line [default: readable on a terminal, else raw].
+    #[arg(short, long, value_enum, value_name = "FORM", conflicts_with = "json")]
+    pub output: Option<TailForm>,
     /// One CloudEvents JSON object a line.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TailForm {
+    /// Time, workload and what happened, with units.
+    Readable,
+    /// Stamp, topic, partition, offset, key, and the value as it is.
+    Raw,
 }
 
 #[derive(Debug, Subcommand)]

@@ -5,10 +5,12 @@ mod cli;
 mod commands;
 mod duration;
 mod help;
+mod live;
 mod number;
 mod output;
 mod rights;
 mod services;
+mod sheet;
 mod target;
 mod up;
 
@@ -24,6 +26,9 @@ use cli::{Cli, Command, ConfigCommand};
 use services::Single;
 use settings::{Settings, Variables};
 
+/// The exit status of a process that ended in good order and whose collector lost events.
+const LOST: u8 = 3;
+
 fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&help::command().get_matches()).unwrap_or_else(|error| error.exit());
     // What is no UTF-8 is no setting.
@@ -34,7 +39,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::print_note(&secrets.hide(&format!("error: {error:#}")));
-            ExitCode::FAILURE
+            if error.downcast_ref::<services::LostEvents>().is_some() { ExitCode::from(LOST) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -78,7 +83,10 @@ fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<
         let prefix = up::kafka::topic_prefix(args, cli.kafka.as_deref(), &eadt_collector::host_name());
         overrides.extend(prefix.map(|prefix| ("topics.prefix", prefix.into())));
     }
-    let settings = settings::load(cli.config.as_deref(), &variables, &overrides);
+    let mut settings = settings::load(cli.config.as_deref(), &variables, &overrides);
+    if let (Ok(settings), false) = (&mut settings, matches!(cli.command, Command::Up(_))) {
+        settings::carry_prefix(settings);
+    }
     if let Command::Doctor(args) = &cli.command {
         if let Ok(settings) = &settings {
             start_logs(&cli.command, settings, secrets)?;
@@ -89,6 +97,7 @@ fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<
     if let Command::Up(args) = &cli.command {
         lines.extend(up::kafka::confine(&mut settings, args, cli.kafka.as_deref())?);
     }
+    lines.append(&mut settings.warnings);
     start_logs(&cli.command, &settings, secrets)?;
     for line in lines {
         tracing::warn!("{line}");
@@ -107,11 +116,19 @@ fn start_logs(command: &Command, settings: &Settings, secrets: &Secrets) -> anyh
             std::fs::create_dir_all(&settings.bus.data_dir)?;
             Some(std::fs::OpenOptions::new().create(true).append(true).open(settings.bus.data_dir.join("eadt.log"))?)
         }
+        Command::Top(args) if commands::top::wants_view(args) => Some(view_log()?),
         _ => None,
     };
     let format = if settings.log.format == LogFormat::Json { LogFormat::Json } else { LogFormat::Text };
     logs::start(format, &settings.log.filter, file, secrets.clone())?;
     Ok(())
+}
+
+/// Where log lines go while the view of somebody else's pipeline has the terminal.
+fn view_log() -> anyhow::Result<std::fs::File> {
+    let path = std::env::temp_dir().join(format!("eadt-top-{}.log", std::process::id()));
+    output::print_note(&format!("log lines are in {}", path.display()));
+    Ok(std::fs::OpenOptions::new().create_new(true).append(true).open(path)?)
 }
 
 fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::Result<()> {
@@ -140,11 +157,13 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
         Command::Processor => on_runtime(Box::pin(services::run(Single::Processor, settings, shutdown.clone()))),
         Command::Actuator(flags) => on_runtime(Box::pin(services::run(Single::Actuator(flags), settings, shutdown.clone()))),
         Command::Archiver => on_runtime(Box::pin(services::run(Single::Archiver, settings, shutdown.clone()))),
+        Command::Exporter => on_runtime(Box::pin(services::run(Single::Exporter, settings, shutdown.clone()))),
         Command::Optimizer(args) if args.once || args.dry_run => commands::optimizer::run(&args, &settings, &shutdown),
         Command::Optimizer(args) if args.json => anyhow::bail!("--json needs --once or --dry-run: a service prints no result"),
         Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),
         Command::Archive(command) => commands::archive::run(&command, &settings),
         Command::Backtest(args) => commands::backtest::run(&args, &settings),
+        Command::Dashboard(args) => on_runtime(Box::pin(commands::dashboard::run(args, settings, shutdown.clone()))),
         Command::Dataset(command) => commands::dataset::run(&command),
         Command::Topics(cli::Topics::Desired { json, strimzi }) => {
             commands::topics::desired(json, strimzi.as_deref(), &settings.topics)
@@ -166,6 +185,28 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move {
                 tokio::task::spawn_blocking(move || commands::record::run(&args, &*bus, &settings, &stop)).await?
+            }))
+        }
+        Command::Top(args) => {
+            let bus = bus::open(&settings)?;
+            let stop = shutdown.clone();
+            on_runtime(Box::pin(async move {
+                if commands::top::wants_view(&args) {
+                    live::screen::watch_continues();
+                }
+                tokio::task::spawn_blocking(move || commands::top::run(&args, &*bus, &settings, &stop)).await?
+            }))
+        }
+        Command::Get(args) => {
+            let stop = shutdown.clone();
+            on_runtime(Box::pin(async move {
+                tokio::task::spawn_blocking(move || commands::get::run(&args, &settings, &stop)).await?
+            }))
+        }
+        Command::Describe(args) => {
+            let stop = shutdown.clone();
+            on_runtime(Box::pin(async move {
+                tokio::task::spawn_blocking(move || commands::get::describe(&args, &settings, &stop)).await?
             }))
         }
         Command::Tail(args) => {

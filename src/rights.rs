@@ -59,7 +59,8 @@ impl Part {
             GpuTelemetry, Models, ProcessorState, SimulatorState, TrainingProgress, Workloads,
         };
         match self {
-            Self::Collector => (vec![], vec![GpuTelemetry, TrainingProgress, DeviceHolders]),
+            // Directives are handed on to the jobs that report.
+            Self::Collector => (vec![Directives], vec![GpuTelemetry, TrainingProgress, DeviceHolders]),
             Self::Processor => (
                 // A start looks at what was said beyond the state; windows are also what is shared a power budget by.
                 Topic::PROCESSOR_INPUTS.into_iter().chain([ProcessorState, EfficiencyWindows, Decisions, DeadLetters]).collect(),

@@ -4,12 +4,14 @@ mod pods;
 mod tokens;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 use eadt_actuator::ActuatorService as Actuator;
 use eadt_archiver::Service as Archiver;
 use eadt_bus::{Bus, topics};
 use eadt_collector::{Environment, RawSettings};
+use eadt_dashboard::{Model, Server, SharedModel, SourceFacts, SourceKind};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_optimizer::Service as Optimizer;
 use eadt_processor::{HeartbeatClock, ProcessorService as Processor};
@@ -20,6 +22,8 @@ use eadt_service::{Clock, Health, Metrics, Shutdown, Supervisor, address, http, 
 use eadt_simulator_service::{SimClock, SimulatedCluster};
 
 use crate::cli;
+use crate::commands;
+use crate::live::exporter::Exporter;
 use crate::settings::Settings;
 use crate::up;
 
@@ -31,6 +35,27 @@ pub enum Single {
     Actuator(cli::Actuator),
     Archiver,
     Optimizer,
+    /// Metrics by workload and GPU.
+    Exporter,
+}
+
+/// Events that did not reach the log: the end of a process that lost some is no success.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} sampled events did not reach the log; the metric eadt_collector_events_dropped says why")]
+pub struct LostEvents(pub u64);
+
+/// What the collector of a process lost.
+#[derive(Debug, Clone, Default)]
+pub struct Losses(Arc<AtomicU64>);
+
+impl Losses {
+    /// An error where something was lost.
+    pub fn check(&self) -> Result<(), LostEvents> {
+        match self.0.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            lost => Err(LostEvents(lost)),
+        }
+    }
 }
 
 /// Runs one service against Kafka until interrupted.
@@ -44,10 +69,16 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     tracing::debug!(partitions, "topics are as they should be");
     watch_log(&health, &settings, &bus, &shutdown)?;
     let mut supervisor = Supervisor::new(shutdown.clone());
+    let losses = Losses::default();
     match single {
         Single::Collector => {
             let raw = settings.collector.clone();
-            spawn_collector(&mut supervisor, raw, &settings, &bus, &shutdown, &metrics, &health)?;
+            spawn_collector(&mut supervisor, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses)?;
+        }
+        Single::Exporter => {
+            let exporter = Exporter::new(&metrics, settings.metrics.clone());
+            let (bus, names, stop) = (bus.clone(), settings.topics.clone(), shutdown.clone());
+            supervisor.spawn_thread(&tasks::EXPORTER, move || commands::exporter::follow(&*bus, &names, &exporter, &stop));
         }
         Single::Processor => {
             spawn_processor(&mut supervisor, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
@@ -84,7 +115,7 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     tracing::info!(address = %bound, "metrics and health");
     supervisor.spawn(&tasks::HTTP, server);
     supervisor.join().await?;
-    Ok(())
+    Ok(losses.check()?)
 }
 
 /// Makes the process ready only while the log answers. Each question is about another topic, so that one without a leader is found.
@@ -102,10 +133,10 @@ pub fn spawn_collector(
     raw: RawSettings,
     settings: &Settings,
     bus: &Arc<dyn Bus>,
-    shutdown: &Shutdown,
-    metrics: &Metrics,
-    health: &Health,
+    (shutdown, metrics, health): (&Shutdown, &Metrics, &Health),
+    losses: &Losses,
 ) -> anyhow::Result<()> {
+    let losses = losses.clone();
     let collector = raw.validate(&eadt_collector::host_name())?;
     let mut environment =
         Environment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
@@ -121,7 +152,8 @@ pub fn spawn_collector(
             environment.owners = collector.asks_api_server().then(|| Arc::new(pods::ByApiServer::new(pods)) as _);
             environment.reviewer = collector.asks_for_reviews().then(|| Arc::new(tokens::ByTokenReview::new(reviews)) as _);
         }
-        eadt_collector::run(collector, environment).await?;
+        let summary = eadt_collector::run(collector, environment).await?;
+        losses.0.store(summary.dropped.total(), Ordering::SeqCst);
         anyhow::Ok(())
     });
     Ok(())
@@ -215,6 +247,28 @@ pub fn spawn_processor(
     supervisor.spawn_thread(&tasks::PROCESSOR, move || eadt_processor::run_processor(&service));
 }
 
+/// The web page on a log. Returns where it is; with `further` the next free one of so many ports is taken.
+pub async fn spawn_dashboard(
+    supervisor: &mut Supervisor,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    further: u16,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Server> {
+    let source = SourceFacts {
+        kind: SourceKind::Live,
+        place: up::place(settings),
+        window_seconds: Some(settings.processor.window_seconds),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let limits = eadt_dashboard::Limits { windows: settings.dashboard.windows, ..Default::default() };
+    let model = SharedModel::new(Model::new(source, limits));
+    let server = Server::bind(&settings.dashboard, further, model.clone(), shutdown.clone()).await?;
+    let (bus, prefix, stop) = (bus.clone(), settings.topics.prefix.clone(), shutdown.clone());
+    supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || eadt_dashboard::follow(&*bus, &prefix, &model, &stop));
+    Ok(server)
+}
+
 pub fn spawn_archiver(
     supervisor: &mut Supervisor,
     settings: &Settings,
@@ -237,5 +291,5 @@ pub fn spawn_archiver(
 
 /// Drains at the first signal, ends at the second.
 pub fn watch_signals(shutdown: Shutdown) {
-    beside(&tasks::SIGNALS, on_signals(shutdown, up::give_terminal_back));
+    beside(&tasks::SIGNALS, on_signals(shutdown, crate::live::screen::give_terminal_back));
 }

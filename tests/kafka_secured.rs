@@ -161,7 +161,7 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     let mut processor = with_budget(as_user(&kafka, dir, "processor", &["processor"]));
     processor
         .env("EADT_PROCESSOR__MAX_FUTURE_SECONDS", "off")
-        .env("EADT_PROCESSOR__SM_PARTITION__ENABLED", "true")
+        .env("EADT_PROCESSOR__GPU_SHARING__ENABLED", "true")
         .env("EADT_HTTP__ADDRESS", &page_of_processor)
         .stdout(Stdio::null());
     let processor = Running(processor.spawn().unwrap());

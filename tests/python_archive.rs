@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use eadt_lake::{Archive, Limits, Row, Writer};
-use eadt_schemas::envelope::{Envelope, EventType};
+use eadt_schemas::envelope::Envelope;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, Layout, dead_letter_header};
 use eadt_schemas::{EventTime, Topic};
 use serde::Serialize;
@@ -19,7 +19,7 @@ fn row(topic: Topic, partition: i32, offset: i64, at: i64, value: &impl Serializ
     let envelope = Envelope {
         id: format!("{partition}-{offset}"),
         source: "/tests".to_owned(),
-        kind: EventType::of_topic(topic),
+        kind: topic.event_type(),
         time: time(at),
         subject: "ns/job".to_owned(),
     };

@@ -30,3 +30,4 @@ mod kubernetes_up;
 mod python_archive;
 mod python_dataset;
 mod python_sql;
+mod python_training;

@@ -20,7 +20,7 @@ const MINUTES: usize = 150;
 
 fn up(dir: &Path, scenario: &Path, more: &[&str]) -> Command {
     let mut command = eadt(dir, &["up", "--no-view", "--scenario", scenario.to_str().unwrap()]);
-    command.args(more).env("EADT_PROCESSOR__SM_PARTITION__ENABLED", "true");
+    command.args(more).env("EADT_PROCESSOR__GPU_SHARING__ENABLED", "true");
     command
 }
 

@@ -56,6 +56,13 @@ pub trait Check: DeserializeOwned + Default {
 
 /// Longest accepted name (workload, device, collector, node) in bytes.
 pub const MAX_NAME_BYTES: usize = 253;
+/// Longest accepted id (of a window, a decision, an actuation) in bytes. Ids are made of names: of this workload, that span, this
+/// controller, and of a moment and words of ours. Whatever the names are, the id that is made of them must be one.
+pub const MAX_ID_BYTES: usize = 1024;
+/// The most names in one id, and room for a moment, a kind, an outcome and what divides them.
+const NAMES_IN_ID: usize = 3;
+const WORDS_IN_ID: usize = 128;
+const _: () = assert!(NAMES_IN_ID * MAX_NAME_BYTES + WORDS_IN_ID <= MAX_ID_BYTES);
 /// Longest accepted value in bytes.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
 
@@ -81,12 +88,25 @@ pub fn decode_into<T: Check>(event: &mut T, value: &[u8]) -> Result<(), Refusal>
     event.check()
 }
 
-fn name(field: &'static str, text: &str) -> Result<(), Refusal> {
+/// Checks a name where it enters: settings, scenarios, files. Events check their own.
+pub fn name(field: &'static str, text: &str) -> Result<(), Refusal> {
+    at_most(field, text, MAX_NAME_BYTES)
+}
+
+fn id(field: &'static str, text: &str) -> Result<(), Refusal> {
+    at_most(field, text, MAX_ID_BYTES)
+}
+
+fn optional_id(field: &'static str, value: Option<&str>) -> Result<(), Refusal> {
+    value.filter(|text| !text.is_empty()).map_or(Ok(()), |text| id(field, text))
+}
+
+fn at_most(field: &'static str, text: &str, bytes: usize) -> Result<(), Refusal> {
     if text.is_empty() {
         return Err(Refusal::invalid(field, "missing or empty"));
     }
-    if text.len() > MAX_NAME_BYTES {
-        return Err(Refusal::invalid(field, format_args!("{} bytes, at most {MAX_NAME_BYTES} are allowed", text.len())));
+    if text.len() > bytes {
+        return Err(Refusal::invalid(field, format_args!("{} bytes, at most {bytes} are allowed", text.len())));
     }
     // Most names are ASCII, for which this takes them several bytes at a time.
     let odd = text.bytes().fold(0, |odd, byte| odd | u8::from(!(b' '..=b'~').contains(&byte)));
@@ -100,7 +120,8 @@ fn text(field: &'static str, value: Option<&str>) -> Result<(), Refusal> {
     value.filter(|text| !text.is_empty()).map_or(Ok(()), |text| name(field, text))
 }
 
-fn workload(text: &str) -> Result<(), Refusal> {
+/// Checks a workload's name, `namespace/name`, as [`name`] does.
+pub fn workload(text: &str) -> Result<(), Refusal> {
     name("workload", text)?;
     let slashes = text.bytes().filter(|byte| *byte == b'/').count();
     if slashes == 1 && !text.starts_with('/') && !text.ends_with('/') {
@@ -126,6 +147,18 @@ const MAX_COUNTER: f64 = 1e18;
 /// One device of any meter: a rack draws less than 10 MW.
 const MAX_WATTS: f64 = 1e7;
 const MAX_MHZ: f64 = 1e5;
+
+/// Longest list that a job may report.
+const MAX_LIST: usize = 4096;
+
+fn list<T>(field: &'static str, entries: Option<&[T]>) -> Result<(), Refusal> {
+    match entries {
+        Some(entries) if entries.len() > MAX_LIST => {
+            Err(Refusal::invalid(field, format_args!("{} entries, at most {MAX_LIST} are allowed", entries.len())))
+        }
+        _ => Ok(()),
+    }
+}
 
 fn percentage(field: &'static str, value: Option<u32>) -> Result<(), Refusal> {
     match value {
@@ -205,6 +238,13 @@ impl Check for TrainingProgress {
         within("epoch", self.epoch, 0.0, 1e9)?;
         within("gradient_norm", self.gradient_norm, 0.0, f64::MAX)?;
         within("loss", self.loss, f64::MIN, f64::MAX)?;
+        within("validation_loss", self.validation_loss, f64::MIN, f64::MAX)?;
+        within("learning_rate", self.learning_rate, 0.0, f64::MAX)?;
+        within("loss_scale", self.loss_scale, 0.0, f64::MAX)?;
+        list("plasticity", self.plasticity.as_deref())?;
+        list("live_knobs", self.live_knobs.as_deref())?;
+        text("decision_id", self.decision_id.as_deref())?;
+        text("directive_refused", self.directive_refused.as_deref())?;
         percentage("mps_thread_percentage", self.mps_thread_percentage)
     }
 }
@@ -242,7 +282,7 @@ impl Check for Workload {
 
 impl Check for EfficiencyWindow {
     fn check(&self) -> Result<(), Refusal> {
-        name("id", &self.id)?;
+        id("id", &self.id)?;
         name("workload", &self.workload)?;
         text("span", self.span.as_deref())?;
         time("window_start", self.window_start)?;
@@ -257,7 +297,7 @@ impl Check for EfficiencyWindow {
 impl Check for Decision {
     fn check(&self) -> Result<(), Refusal> {
         time("time", self.time)?;
-        name("id", &self.id)?;
+        id("id", &self.id)?;
         workload(&self.workload)?;
         text("controller", Some(&self.controller))?;
         layout(&self.from)?;
@@ -268,8 +308,8 @@ impl Check for Decision {
 impl Check for Actuation {
     fn check(&self) -> Result<(), Refusal> {
         time("time", self.time)?;
-        name("id", &self.id)?;
-        name("decision_id", &self.decision_id)?;
+        id("id", &self.id)?;
+        id("decision_id", &self.decision_id)?;
         workload(&self.workload)?;
         within("downtime_seconds", self.downtime_seconds, 0.0, MAX_COUNTER)?;
         layout(&self.layout)
@@ -280,7 +320,7 @@ impl Check for Directive {
     fn check(&self) -> Result<(), Refusal> {
         time("time", self.time)?;
         workload(&self.workload)?;
-        name("decision_id", &self.decision_id)?;
+        id("decision_id", &self.decision_id)?;
         text("precision", self.precision.as_deref())
     }
 }
@@ -289,14 +329,14 @@ impl Check for DeviceIntent {
     fn check(&self) -> Result<(), Refusal> {
         time("time", self.time)?;
         name("node", &self.node)?;
-        name("decision_id", &self.decision_id)?;
+        id("decision_id", &self.decision_id)?;
         text("device", self.device.as_deref())?;
         within("power_limit_watts", self.power_limit_watts, 0.0, MAX_WATTS)?;
         within("sm_clock_mhz", self.sm_clock_mhz, 0.0, MAX_MHZ)?;
         percentage("mps_default_thread_percentage", self.mps_default_thread_percentage)?;
         for setting in self.devices.iter().flatten() {
             text("devices.device", setting.device.as_deref())?;
-            text("devices.decision_id", setting.decision_id.as_deref())?;
+            optional_id("devices.decision_id", setting.decision_id.as_deref())?;
             setting.workload.as_deref().map_or(Ok(()), workload)?;
             within("devices.power_limit_watts", setting.power_limit_watts, 0.0, MAX_WATTS)?;
             within("devices.sm_clock_mhz", setting.sm_clock_mhz, 0.0, MAX_MHZ)?;
@@ -317,13 +357,13 @@ impl Check for DeviceState {
         time("time", self.time)?;
         name("node", &self.node)?;
         text("agent_version", Some(&self.agent_version))?;
-        text("decision_id", self.decision_id.as_deref())?;
+        optional_id("decision_id", self.decision_id.as_deref())?;
         percentage("mps_default_thread_percentage", self.mps_default_thread_percentage)?;
         percentage("original_mps_default_thread_percentage", self.original_mps_default_thread_percentage)?;
         for device in &self.devices {
             name("devices.device", &device.device)?;
             text("devices.gpu_model", device.gpu_model.as_deref())?;
-            text("devices.decision_id", device.decision_id.as_deref())?;
+            optional_id("devices.decision_id", device.decision_id.as_deref())?;
             within("devices.power_limit_watts", device.power_limit_watts, 0.0, MAX_WATTS)?;
             within("devices.original_power_limit_watts", device.original_power_limit_watts, 0.0, MAX_WATTS)?;
             within("devices.power_limit_watts_min", device.power_limit_watts_min, 0.0, MAX_WATTS)?;

@@ -147,11 +147,11 @@ pub fn events_page() -> String {
             Cleanup::Delete { retention_days } => format!("{retention_days} days"),
             Cleanup::Compact => "the last of every key".to_owned(),
         };
-        let kind = EventType::of_topic(topic);
+        let kind = topic.event_type();
         let event =
             schema(kind).map_or_else(|| format!("`{}`", kind.name()), |_| format!("[`{0}`](#{1})", kind.name(), anchor(kind)));
         let largest = f64::from(topic.max_message_bytes()) / f64::from(1 << 20);
-        let (key, from) = (key_of(topic), written_by(topic));
+        let (key, from) = (topic.key(), topic.writers());
         writeln!(page, "| `{topic}` | {key} | {kept} | {largest:.0} MiB | {from} | {event} |").expect("writing to a String");
     }
     page.push_str(AFTER_TOPICS);
@@ -247,32 +247,6 @@ const HEADERS: [(&str, &str); 13] = [
         "the service that refused it, with the stage where it is a second one (`processor/cluster`)",
     ),
 ];
-
-const fn key_of(topic: Topic) -> &'static str {
-    match topic {
-        Topic::GpuTelemetry => "workload, or the device where it runs none",
-        Topic::EfficiencyWindows => "workload, `gpus` for devices without one",
-        Topic::DeviceIntents | Topic::DeviceStates | Topic::DeviceHolders => "node",
-        Topic::Models => "model name",
-        Topic::DeadLetters => "source topic",
-        Topic::ProcessorState => "private, begins with the workload",
-        Topic::SimulatorState => "private",
-        Topic::TrainingProgress | Topic::Workloads | Topic::Decisions | Topic::Actuations | Topic::Directives => "workload",
-    }
-}
-
-const fn written_by(topic: Topic) -> &'static str {
-    match topic {
-        Topic::GpuTelemetry | Topic::TrainingProgress => "collector, simulator",
-        Topic::Workloads | Topic::Actuations | Topic::Directives | Topic::DeviceIntents => "actuator",
-        Topic::EfficiencyWindows | Topic::Decisions | Topic::ProcessorState => "processor",
-        Topic::DeviceStates => "node agent",
-        Topic::DeviceHolders => "collector",
-        Topic::Models => "optimizer",
-        Topic::DeadLetters => "every reader",
-        Topic::SimulatorState => "simulator",
-    }
-}
 
 fn anchor(kind: EventType) -> String {
     kind.name().replace('.', "")

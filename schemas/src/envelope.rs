@@ -78,29 +78,9 @@ impl EventType {
         Self::ALL.into_iter().find(|kind| kind.name() != name && family(kind.name()).as_ref() == Some(&wanted))
     }
 
-    /// The topic that events of this type are in; heartbeats are in every input.
+    /// Returns the topic of events of this type, or `None` for heartbeats, which are in every input.
     pub fn topic(self) -> Option<Topic> {
-        Topic::ALL.into_iter().find(|topic| Self::of_topic(*topic) == self)
-    }
-
-    /// The type that a record of `topic` has where it carries no `ce_type` header.
-    pub const fn of_topic(topic: Topic) -> Self {
-        match topic {
-            Topic::GpuTelemetry => Self::GpuTelemetry,
-            Topic::TrainingProgress => Self::TrainingProgress,
-            Topic::Workloads => Self::Workload,
-            Topic::EfficiencyWindows => Self::EfficiencyWindow,
-            Topic::Decisions => Self::Decision,
-            Topic::Actuations => Self::Actuation,
-            Topic::Directives => Self::Directive,
-            Topic::DeviceIntents => Self::DeviceIntent,
-            Topic::DeviceStates => Self::DeviceState,
-            Topic::DeviceHolders => Self::DeviceHolders,
-            Topic::Models => Self::Model,
-            Topic::DeadLetters => Self::DeadLetter,
-            Topic::ProcessorState => Self::ProcessorState,
-            Topic::SimulatorState => Self::SimulatorState,
-        }
+        Topic::ALL.into_iter().find(|topic| topic.event_type() == self)
     }
 }
 

@@ -127,7 +127,7 @@ impl<'a> Cursor<'a> {
     /// What follows a value; a number that goes on (`1.`, `1e5`, `0x1`) is not at its end.
     #[inline]
     fn at_end_of_value(&self) -> bool {
-        matches!(self.0.first(), Some(b',' | b'}'))
+        matches!(self.0.first(), Some(b',' | b'}' | b']'))
     }
 }
 
@@ -264,6 +264,44 @@ impl<T: Value> Value for Option<T> {
         } else {
             *self = Some(T::read(cursor)?);
             Some(())
+        }
+    }
+}
+
+/// An entry of a list.
+trait Item: Sized {
+    fn read_item(cursor: &mut Cursor<'_>) -> Option<Self>;
+}
+
+impl Item for String {
+    fn read_item(cursor: &mut Cursor<'_>) -> Option<Self> {
+        Self::read(cursor)
+    }
+}
+
+impl Item for Option<f64> {
+    fn read_item(cursor: &mut Cursor<'_>) -> Option<Self> {
+        if cursor.take(b"null") { Some(None) } else { f64::read(cursor).map(Some) }
+    }
+}
+
+impl<T: Item> Value for Vec<T> {
+    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+        let mut list = Self::new();
+        if !cursor.take(b"[") {
+            return None;
+        }
+        if cursor.take(b"]") {
+            return Some(list);
+        }
+        loop {
+            list.push(T::read_item(cursor)?);
+            if cursor.take(b"]") {
+                return Some(list);
+            }
+            if !cursor.take(b",") {
+                return None;
+            }
         }
     }
 }

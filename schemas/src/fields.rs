@@ -83,7 +83,15 @@ macro_rules! training_progress_fields {
             overflow_skips_total,
             gradient_norm,
             frozen_prefix_layers,
-            mps_thread_percentage
+            mps_thread_percentage,
+            validation_loss,
+            learning_rate,
+            loss_scale,
+            layers,
+            plasticity,
+            live_knobs,
+            decision_id,
+            directive_refused
         }
     };
 }

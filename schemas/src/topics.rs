@@ -1,122 +1,192 @@
-//! The topics: names, what is kept, who writes.
+//! The topics: one table, [`Topic`], with a row for each.
 
 use serde::{Deserialize, Serialize};
 
-/// A topic of the pipeline, without the configurable prefix (default `eadt.`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Topic {
-    #[serde(rename = "gpu.telemetry.v1")]
-    GpuTelemetry,
-    #[serde(rename = "training.progress.v1")]
-    TrainingProgress,
-    #[serde(rename = "workloads.v1")]
-    Workloads,
-    #[serde(rename = "efficiency.windows.v1")]
-    EfficiencyWindows,
-    #[serde(rename = "decisions.v1")]
-    Decisions,
-    #[serde(rename = "actuations.v1")]
-    Actuations,
-    #[serde(rename = "directives.v1")]
-    Directives,
-    #[serde(rename = "device-intents.v1")]
-    DeviceIntents,
-    #[serde(rename = "device-states.v1")]
-    DeviceStates,
-    #[serde(rename = "device-holders.v1")]
-    DeviceHolders,
-    #[serde(rename = "models.v1")]
-    Models,
-    #[serde(rename = "dead-letters.v1")]
-    DeadLetters,
-    #[serde(rename = "processor-state.v1")]
-    ProcessorState,
-    /// State of the simulated cluster; empty where nothing is simulated.
-    #[serde(rename = "simulator-state.v1")]
-    SimulatorState,
-}
+use crate::EventType;
 
 /// What a topic keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cleanup {
     /// Records older than this are deleted.
     Delete { retention_days: u32 },
-    /// The last record of every key is kept.
+    /// The last record of each key is kept.
     Compact,
 }
 
-impl Topic {
-    pub const ALL: [Self; 14] = [
-        Self::GpuTelemetry,
-        Self::TrainingProgress,
-        Self::Workloads,
-        Self::EfficiencyWindows,
-        Self::Decisions,
-        Self::Actuations,
-        Self::Directives,
-        Self::DeviceIntents,
-        Self::DeviceStates,
-        Self::DeviceHolders,
-        Self::Models,
-        Self::DeadLetters,
-        Self::ProcessorState,
-        Self::SimulatorState,
-    ];
+const fn days(retention_days: u32) -> Cleanup {
+    Cleanup::Delete { retention_days }
+}
 
+/// The default of Apache Kafka's `message.max.bytes`.
+const MESSAGE_MAX_BYTES: u32 = 1_048_588;
+
+/// Defines [`Topic`] from one row for each topic: its name, event type, cleanup, largest record, key and writers.
+macro_rules! topics {
+    ($(
+        $(#[$documentation:meta])*
+        $topic:ident = $name:literal {
+            event: $event:ident,
+            cleanup: $cleanup:expr,
+            max_message_bytes: $bytes:expr,
+            key: $key:literal,
+            writers: $writers:literal,
+        }
+    )*) => {
+        /// A topic of the pipeline, without the configurable prefix (default `eadt.`).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum Topic {
+            $($(#[$documentation])* #[serde(rename = $name)] $topic,)*
+        }
+
+        impl Topic {
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$topic),*];
+
+            /// Returns the name without prefix, for example `gpu.telemetry.v1`.
+            pub const fn base_name(self) -> &'static str {
+                match self { $(Self::$topic => $name,)* }
+            }
+
+            pub const fn cleanup(self) -> Cleanup {
+                match self { $(Self::$topic => $cleanup,)* }
+            }
+
+            /// Returns the size of the largest record in bytes.
+            pub const fn max_message_bytes(self) -> u32 {
+                match self { $(Self::$topic => $bytes,)* }
+            }
+
+            /// Returns the type of the topic's own events. Private topics have one, too.
+            pub const fn event_type(self) -> EventType {
+                match self { $(Self::$topic => EventType::$event,)* }
+            }
+
+            /// Returns what the topic's records are keyed by, for the reference page.
+            pub const fn key(self) -> &'static str {
+                match self { $(Self::$topic => $key,)* }
+            }
+
+            /// Returns the parts that write the topic, for the reference page.
+            pub const fn writers(self) -> &'static str {
+                match self { $(Self::$topic => $writers,)* }
+            }
+        }
+    };
+}
+
+topics! {
+    GpuTelemetry = "gpu.telemetry.v1" {
+        event: GpuTelemetry,
+        cleanup: days(7),
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "workload, or the device where it runs none",
+        writers: "collector, simulator",
+    }
+    TrainingProgress = "training.progress.v1" {
+        event: TrainingProgress,
+        cleanup: days(7),
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "workload",
+        writers: "collector, simulator",
+    }
+    Workloads = "workloads.v1" {
+        event: Workload,
+        cleanup: Cleanup::Compact,
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "workload",
+        writers: "actuator",
+    }
+    EfficiencyWindows = "efficiency.windows.v1" {
+        event: EfficiencyWindow,
+        cleanup: days(30),
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "workload, `gpus` for devices without one",
+        writers: "processor",
+    }
+    Decisions = "decisions.v1" {
+        event: Decision,
+        cleanup: days(90),
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "workload",
+        writers: "processor",
+    }
+    Actuations = "actuations.v1" {
+        event: Actuation,
+        cleanup: days(90),
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "workload",
+        writers: "actuator",
+    }
+    Directives = "directives.v1" {
+        event: Directive,
+        cleanup: Cleanup::Compact,
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "workload",
+        writers: "actuator",
+    }
+    DeviceIntents = "device-intents.v1" {
+        event: DeviceIntent,
+        cleanup: Cleanup::Compact,
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "node",
+        writers: "actuator",
+    }
+    DeviceStates = "device-states.v1" {
+        event: DeviceState,
+        cleanup: Cleanup::Compact,
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "node",
+        writers: "node agent",
+    }
+    DeviceHolders = "device-holders.v1" {
+        event: DeviceHolders,
+        cleanup: Cleanup::Compact,
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "node",
+        writers: "collector",
+    }
+    Models = "models.v1" {
+        event: Model,
+        cleanup: Cleanup::Compact,
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "model name",
+        writers: "optimizer",
+    }
+    /// Holds the original bytes of a refused record, so its records may be twice as large.
+    DeadLetters = "dead-letters.v1" {
+        event: DeadLetter,
+        cleanup: days(30),
+        max_message_bytes: 2 * MESSAGE_MAX_BYTES,
+        key: "source topic",
+        writers: "every reader",
+    }
+    ProcessorState = "processor-state.v1" {
+        event: ProcessorState,
+        cleanup: Cleanup::Compact,
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "private, begins with the workload",
+        writers: "processor",
+    }
+    /// State of the simulated cluster. Empty if nothing is simulated.
+    SimulatorState = "simulator-state.v1" {
+        event: SimulatorState,
+        cleanup: Cleanup::Compact,
+        max_message_bytes: MESSAGE_MAX_BYTES,
+        key: "private",
+        writers: "simulator",
+    }
+}
+
+impl Topic {
     /// The inputs of the processor, merged per partition. Ties in time are folded in this order.
     pub const PROCESSOR_INPUTS: [Self; 5] =
         [Self::Workloads, Self::Models, Self::Actuations, Self::GpuTelemetry, Self::TrainingProgress];
 
-    /// The name without prefix, for example `gpu.telemetry.v1`.
-    pub const fn base_name(self) -> &'static str {
-        match self {
-            Self::GpuTelemetry => "gpu.telemetry.v1",
-            Self::TrainingProgress => "training.progress.v1",
-            Self::Workloads => "workloads.v1",
-            Self::EfficiencyWindows => "efficiency.windows.v1",
-            Self::Decisions => "decisions.v1",
-            Self::Actuations => "actuations.v1",
-            Self::Directives => "directives.v1",
-            Self::DeviceIntents => "device-intents.v1",
-            Self::DeviceStates => "device-states.v1",
-            Self::DeviceHolders => "device-holders.v1",
-            Self::Models => "models.v1",
-            Self::DeadLetters => "dead-letters.v1",
-            Self::ProcessorState => "processor-state.v1",
-            Self::SimulatorState => "simulator-state.v1",
-        }
-    }
-
-    /// The topic with this name without prefix.
+    /// Returns the topic with this name without prefix.
     pub fn from_base_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|topic| topic.base_name() == name)
     }
 
-    pub const fn cleanup(self) -> Cleanup {
-        match self {
-            Self::GpuTelemetry | Self::TrainingProgress => Cleanup::Delete { retention_days: 7 },
-            Self::EfficiencyWindows | Self::DeadLetters => Cleanup::Delete { retention_days: 30 },
-            Self::Decisions | Self::Actuations => Cleanup::Delete { retention_days: 90 },
-            Self::Workloads
-            | Self::Directives
-            | Self::DeviceIntents
-            | Self::DeviceStates
-            | Self::DeviceHolders
-            | Self::Models
-            | Self::ProcessorState
-            | Self::SimulatorState => Cleanup::Compact,
-        }
-    }
-
-    /// The largest record in bytes. Dead letters hold the original bytes of an input, so they may be twice as large.
-    pub const fn max_message_bytes(self) -> u32 {
-        match self {
-            Self::DeadLetters => 2 * 1_048_588,
-            _ => 1_048_588,
-        }
-    }
-
-    /// Table topics: the last event of a key is the present state of that key.
+    /// Returns true for table topics: the last event of a key is the present state of that key.
     pub const fn is_table(self) -> bool {
         matches!(self.cleanup(), Cleanup::Compact)
     }

@@ -20,6 +20,7 @@ pub fn reference() -> String {
     eadt_archiver::metrics::ArchiverMetrics::new(&metrics).touch();
     eadt_optimizer::metrics::OptimizerMetrics::new(&metrics).touch();
     eadt_simulator_service::metrics::SimulatorMetrics::new(&metrics);
+    crate::live::exporter::Exporter::new(&metrics, crate::settings::MetricsSettings::default()).touch();
     let exposition = metrics.text();
     let mut rows: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

@@ -3,8 +3,11 @@
 pub mod acls;
 pub mod archive;
 pub mod backtest;
+pub mod dashboard;
 pub mod dataset;
 pub mod doctor;
+pub mod exporter;
+pub mod get;
 pub mod import;
 pub mod man;
 pub mod metrics;
@@ -18,6 +21,7 @@ pub mod replay;
 pub mod report;
 pub mod tail;
 pub mod token;
+pub mod top;
 pub mod topics;
 pub mod tune;
 
@@ -27,7 +31,7 @@ use eadt_bus::{Bus, Record, Start, TopicPartition};
 use eadt_processor::codec::Structured;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
-use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
+use eadt_schemas::{EventTime, LoggedEvent, Topic};
 use serde_json::value::RawValue;
 
 use crate::settings::TopicSettings;
@@ -95,7 +99,7 @@ pub fn logged(record: &Record, topic: Topic) -> Option<LoggedEvent> {
         record.header(name).map(str::to_owned).or(own)
     };
     let kind = attribute(header::TYPE, |event| event.kind.to_string());
-    let kind = kind.unwrap_or_else(|| EventType::of_topic(topic).name().to_owned());
+    let kind = kind.unwrap_or_else(|| topic.event_type().name().to_owned());
     let value = match &event {
         Some(event) => event.data(),
         None => record.value.as_deref().map(std::str::from_utf8).transpose().ok()?,

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use eadt_bus::{Bus, Outgoing, Producer, Remedy};
 use eadt_recordings::LogReader;
-use eadt_schemas::{Envelope, EventType, Topic};
+use eadt_schemas::{Envelope, Topic};
 use eadt_service::Shutdown;
 
 use crate::output::say;
@@ -55,7 +55,7 @@ pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Sh
             let envelope = Envelope {
                 id: event.id.to_string(),
                 source: event.source.to_string(),
-                kind: EventType::of_topic(topic),
+                kind: topic.event_type(),
                 time: event.time,
                 subject: event.subject.to_string(),
             };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_report::{
-    By, Form, Reporter, Settings, SupplyError, parse_baseline, parse_currency, read_carbon, read_prices, time_zone,
+    By, Form, Reporter, Settings, SupplyError, parse_baseline, parse_currency, read_carbon, read_prices, time_zone, units,
 };
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
@@ -13,7 +13,9 @@ use eadt_schemas::{Topic, decode};
 
 use super::{partitions, topic_of};
 use crate::cli::{Breakdown, Report, ReportFormat};
+use crate::live::origin_word;
 use crate::settings::TopicSettings;
+use crate::sheet::{Cell, Column, Sheet, SheetForm};
 
 pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     if !args.path.exists() {
@@ -45,9 +47,37 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
             Breakdown::Span => By::Span,
         }),
     };
+    let reporter = read(&args.path, names)?;
+    let report = reporter.report(&settings);
+    if report.workloads.is_empty() {
+        anyhow::bail!("{} holds no windows yet", args.path.display());
+    }
+    if let Some(unknown) = settings.baselines.keys().find(|name| !report.workloads.iter().any(|w| w.workload == **name)) {
+        let known: Vec<_> = report.workloads.iter().map(|w| w.workload.as_str()).collect();
+        anyhow::bail!("--baseline names workload={unknown}, which has no windows here; there are: {}", known.join(", "));
+    }
+    if let Some(other) = &args.compare {
+        let other = read(other, names).with_context(|| format!("--compare {}", other.display()))?.report(&settings);
+        return crate::output::print(&comparison(&report, &other)?);
+    }
+    if args.csv {
+        return crate::output::print(&csv(&report, settings.by)?);
+    }
+    let form = match args.format {
+        _ if args.json => Form::Json,
+        ReportFormat::Text => return crate::output::print(&report.text(crate::output::width())),
+        ReportFormat::Markdown => Form::Markdown,
+        ReportFormat::Html => Form::Html,
+    };
+    crate::output::print(&report.render(form))?;
+    Ok(())
+}
+
+/// The events of a data folder, an archive or a replay's output.
+fn read(path: &Path, names: &TopicSettings) -> anyhow::Result<Reporter> {
     let mut reporter = Reporter::default();
-    let log = args.path.join("log");
-    let archived = archived(&args.path, &mut reporter);
+    let log = path.join("log");
+    let archived = archived(path, &mut reporter);
     if log.is_dir() {
         // What the archive does not hold yet is in the log; what both hold counts once.
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
@@ -60,22 +90,94 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     } else {
         archived?;
     }
-    let report = reporter.report(&settings);
-    if report.workloads.is_empty() {
-        anyhow::bail!("{} holds no windows yet", args.path.display());
+    Ok(reporter)
+}
+
+/// The rows of a report with raw figures. What a row has several of, such as notes, is left out.
+fn csv(report: &eadt_report::Report, by: Option<By>) -> anyhow::Result<String> {
+    let mut rows: Vec<serde_json::Map<String, serde_json::Value>> = Vec::new();
+    for workload in &report.workloads {
+        let mut add = |row: serde_json::Value| {
+            if let serde_json::Value::Object(mut row) = row {
+                row.insert("workload".to_owned(), workload.workload.clone().into());
+                row.retain(|_, value| !value.is_array());
+                rows.push(row);
+            }
+        };
+        match by {
+            None => add(serde_json::to_value(workload)?),
+            Some(By::Window) => {
+                workload.by_window.iter().flatten().try_for_each(|row| anyhow::Ok(add(serde_json::to_value(row)?)))?;
+            }
+            Some(By::Span) => {
+                workload.by_span.iter().flatten().try_for_each(|row| anyhow::Ok(add(serde_json::to_value(row)?)))?
+            }
+        }
     }
-    if let Some(unknown) = settings.baselines.keys().find(|name| !report.workloads.iter().any(|w| w.workload == **name)) {
-        let known: Vec<_> = report.workloads.iter().map(|w| w.workload.as_str()).collect();
-        anyhow::bail!("--baseline names workload={unknown}, which has no windows here; there are: {}", known.join(", "));
+    let mut columns: Vec<String> = rows.iter().flat_map(|row| row.keys().cloned()).collect();
+    // The name first, the others by the alphabet, so that a column stays where it is when another one comes.
+    columns.sort_by_key(|name| (name != "workload", name.clone()));
+    columns.dedup();
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(&columns)?;
+    for row in &rows {
+        writer.write_record(columns.iter().map(|name| match row.get(name) {
+            None | Some(serde_json::Value::Null) => String::new(),
+            Some(serde_json::Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+        }))?;
     }
-    let form = match args.format {
-        _ if args.json => Form::Json,
-        ReportFormat::Text => return crate::output::print(&report.text(crate::output::width())),
-        ReportFormat::Markdown => Form::Markdown,
-        ReportFormat::Html => Form::Html,
+    Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
+/// Two runs side by side, by workload; what only one of them has is named.
+fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> anyhow::Result<String> {
+    let columns = vec![
+        Column::text("WORKLOAD", "workload"),
+        Column::figure("J/SAMPLE OTHER", "other_joules_per_sample"),
+        Column::figure("THIS", "joules_per_sample"),
+        Column::figure("CHANGE", "joules_per_sample_change_ratio"),
+        Column::figure("SAMPLES/S OTHER", "other_samples_per_second"),
+        Column::figure("THIS", "samples_per_second"),
+        Column::figure("CHANGE", "samples_per_second_change_ratio"),
+        Column::figure("ENERGY OTHER", "other_energy_joules"),
+        Column::figure("THIS", "energy_joules"),
+        Column::text("ORIGINS", "origins"),
+    ];
+    let change = |this: Option<f64>, other: Option<f64>| {
+        let ratio = this.zip(other.filter(|other| *other > 0.0)).map(|(this, other)| this / other - 1.0);
+        Cell::figure(ratio, |ratio| format!("{:+.1} %", 100.0 * ratio))
     };
-    crate::output::print(&report.render(form))?;
-    Ok(())
+    let rate = |it: &eadt_report::WorkloadReport| it.samples.zip(it.duration_seconds.filter(|it| *it > 0.0)).map(|(a, b)| a / b);
+    let mut rows = Vec::new();
+    let mut alone: Vec<String> = Vec::new();
+    for this in report.by_energy() {
+        let Some(that) = other.workloads.iter().find(|that| that.workload == this.workload) else {
+            alone.push(format!("{} is only in this run", this.workload));
+            continue;
+        };
+        rows.push(vec![
+            Cell::text(this.workload.clone()),
+            Cell::figure(that.joules_per_sample, units::joules_per_sample),
+            Cell::figure(this.joules_per_sample, units::joules_per_sample),
+            change(this.joules_per_sample, that.joules_per_sample),
+            Cell::figure(rate(that), units::count),
+            Cell::figure(rate(this), units::count),
+            change(rate(this), rate(that)),
+            Cell::figure(that.energy_joules, units::joules),
+            Cell::figure(this.energy_joules, units::joules),
+            Cell::text(format!("{} / {}", origin_word(that.origin), origin_word(this.origin))),
+        ]);
+    }
+    let here = |name: &String| report.workloads.iter().any(|this| this.workload == *name);
+    let there = other.workloads.iter().map(|that| &that.workload).filter(|name| !here(name));
+    alone.extend(there.map(|name| format!("{name} is only in the other run")));
+    let mut text = Sheet { columns, rows }.render(SheetForm::Wide, None)?;
+    for line in alone {
+        text += &format!("note: {line}\n");
+    }
+    text += "note: whole runs are compared, restarts and trials included; that they did the same work is not checked\n";
+    Ok(text)
 }
 
 /// Reads a file of prices or carbon intensities; its name stands in the notes.

@@ -1,7 +1,7 @@
 //! `eadt tail`: events as they arrive.
 
 use std::collections::HashSet;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -11,7 +11,8 @@ use eadt_schemas::v1::dead_letter_header as h;
 use eadt_service::{Shutdown, shown};
 
 use super::{logged, parse_topics, partitions, topic_of};
-use crate::cli::Tail;
+use crate::cli::{Tail, TailForm};
+use crate::live::event_line;
 use crate::settings::Settings;
 
 /// Prints until interrupted, or with `--until-end` and on the embedded log up to the present end of every partition.
@@ -30,6 +31,8 @@ pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown)
     let from = partitions(bus, names, &topics, start)?;
     let mut open: HashSet<_> = from.iter().map(|(at, _)| at.clone()).collect();
     let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let terminal = if std::io::stdout().is_terminal() { TailForm::Readable } else { TailForm::Raw };
+    let form = args.output.unwrap_or(terminal);
     let (mut batch, mut out) = (Vec::new(), std::io::stdout().lock());
     while !shutdown.is_cancelled() && (!(args.until_end || embedded) || !open.is_empty()) {
         reader.poll(1000, Duration::from_millis(200), &mut batch)?;
@@ -47,6 +50,9 @@ pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown)
             if args.key.as_deref().is_some_and(|wanted| wanted != key) {
                 continue;
             }
+            if args.changes && record.value.as_deref().is_some_and(|value| !event_line::is_news(topic, value)) {
+                continue;
+            }
             let written = if args.json {
                 // A dead letter's value may be anything; what is said about it is always JSON.
                 if topic == Topic::DeadLetters {
@@ -58,7 +64,9 @@ pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown)
                     }
                 }
             } else {
-                writeln!(out, "{}", line(topic, &key, &record))
+                let readable = (form == TailForm::Readable).then(|| event_line::readable(topic, &record)).flatten();
+                let readable = readable.map(|text| shown::line(&text).into_owned());
+                writeln!(out, "{}", readable.unwrap_or_else(|| line(topic, &key, &record)))
             };
             match written {
                 Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),

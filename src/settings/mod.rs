@@ -2,6 +2,7 @@
 
 mod origins;
 mod reference;
+mod renamed;
 mod unknown;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,9 @@ pub use unknown::{first as first_unknown, resolve};
 const CONFIG_FILE: &str = "EADT_CONFIG_FILE";
 /// Sets `bus.brokers`, too.
 const BROKERS: &str = "KAFKA_BROKERS";
+/// Read by the Python package in training jobs, and no settings of this program.
+const PACKAGE: [&str; 7] =
+    ["EADT_URL", "EADT_WORKLOAD", "EADT_TOKEN_FILE", "EADT_CA_FILE", "EADT_DIRECTIVES_FILE", "EADT_DISABLED", "EADT_RANK"];
 const USERNAME: &str = "EADT_BUS__SECURITY__USERNAME";
 const PASSWORD: &str = "EADT_BUS__SECURITY__PASSWORD";
 const KEY_PASSWORD: &str = "EADT_BUS__SECURITY__KEY_PASSWORD";
@@ -46,6 +50,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// The operational endpoints `/metrics`, `/healthz`, `/readyz`.
     pub http: HttpSettings,
+    /// Metrics by workload and GPU.
+    pub metrics: MetricsSettings,
     /// GPU telemetry and training progress.
     pub collector: eadt_collector::RawSettings,
     /// Windows and decisions.
@@ -60,6 +66,12 @@ pub struct Settings {
     pub optimizer: eadt_optimizer::Settings,
     /// The simulated cluster.
     pub simulator: eadt_simulator_service::Settings,
+    /// The web page.
+    pub dashboard: eadt_dashboard::Settings,
+    /// Warnings about how these were given, such as keys under an old name.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub warnings: Vec<String>,
 }
 
 /// Where the log is.
@@ -130,6 +142,24 @@ impl Default for LogSettings {
     }
 }
 
+/// Metrics by workload and GPU, of `eadt exporter` and `eadt up`. Each workload has about 20 series, each GPU about 5.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsSettings {
+    /// Whether `eadt up` has them at `/metrics`, too; `eadt exporter` always does. Default: false.
+    pub by_workload: bool,
+    /// Workloads with series; those that come later are counted only. Default: 200.
+    pub workloads_max: usize,
+    /// GPUs with series; those that come later are counted only. Default: 1000.
+    pub gpus_max: usize,
+}
+
+impl Default for MetricsSettings {
+    fn default() -> Self {
+        Self { by_workload: false, workloads_max: 200, gpus_max: 1000 }
+    }
+}
+
 /// The operational endpoints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -184,16 +214,20 @@ pub fn read(
     overrides: &[(&str, toml::Value)],
 ) -> Result<Settings, SettingsError> {
     let mut builder = Config::builder();
+    let mut variables = variables.clone();
+    let mut warnings = renamed::rename_variables(&mut variables)?;
+    let variables = &variables;
     let mut table = None;
     if let Some((path, text)) = file {
         let unreadable = |detail: String| SettingsError::Unreadable { path: path.to_owned(), detail };
-        let read: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(parse_error(text, &error)))?;
+        let mut read: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(parse_error(text, &error)))?;
         if let Some(key) = serde_json::to_value(&read).ok().and_then(|tree| secret_in_file(&tree)) {
             return Err(SettingsError::Refused(format!(
                 "{key} is a secret, and settings files are copied and shown: name a file with bus.security.password_file or key_password_file, or set the variable {}",
                 variable_of(&key)
             )));
         }
+        warnings.extend(renamed::rename_in_file(&mut read, &path.display().to_string())?);
         let flattened = toml::to_string(&read).map_err(|error| unreadable(error.to_string()))?;
         builder = builder.add_source(File::from_str(&flattened, FileFormat::Toml));
         table = Some(read);
@@ -231,6 +265,7 @@ pub fn read(
         return Err(SettingsError::Unknown { key, from, advice });
     }
     let mut settings: Settings = merged.try_deserialize().map_err(|error| origins.explain(&tree, &error))?;
+    settings.warnings = warnings;
     let verbatim = |name: &str| variables.get(name).cloned();
     let properties = variables.iter().filter_map(|(name, value)| Some((property_of_variable(name)?, value.clone())));
     settings.bus.properties.extend(properties);
@@ -252,11 +287,37 @@ pub fn read(
     validate(settings, &origins)
 }
 
+/// Names that an installation has in Kafka carry the prefix of its topics, as these do: two installations on one cluster would take
+/// each other's partitions, and end each other's processes. The names of the default prefix are as they are; `up` has its own rule.
+pub fn carry_prefix(settings: &mut Settings) {
+    let prefix = &settings.topics.prefix;
+    if *prefix == TopicSettings::default().prefix {
+        return;
+    }
+    let Settings { processor, archiver, actuator, simulator, .. } = settings;
+    for name in [
+        &mut processor.group,
+        &mut processor.instance,
+        &mut archiver.group,
+        &mut archiver.instance,
+        &mut actuator.group,
+        &mut actuator.instance,
+        &mut simulator.group,
+        &mut simulator.instance,
+    ] {
+        // What is empty is refused, and what was shown can be given again.
+        if !name.is_empty() && !name.starts_with(prefix.as_str()) {
+            name.insert_str(0, prefix);
+        }
+    }
+}
+
 /// Whether a variable means a setting. Tests of this project read `EADT_TEST_…`.
 fn is_setting(name: &str) -> bool {
     name.starts_with("EADT_")
         && !name.starts_with("EADT_TEST_")
         && name != CONFIG_FILE
+        && !PACKAGE.contains(&name)
         && !VERBATIM.contains(&name)
         && property_of_variable(name).is_none()
 }
@@ -306,6 +367,7 @@ fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, Setti
     settings.archiver.check().map_err(SettingsError::Refused)?;
     settings.optimizer.check().map_err(SettingsError::Refused)?;
     settings.kubernetes.check().map_err(SettingsError::Refused)?;
+    settings.dashboard.check().map_err(SettingsError::Refused)?;
     Ok(settings)
 }
 
@@ -509,5 +571,18 @@ mod tests {
             }
         }
         assert!(seen > 0);
+    }
+
+    #[test]
+    fn names_in_kafka_carry_the_prefix_of_the_topics_and_once_only() {
+        let names = |text: &str| {
+            let mut settings = with_file(text).unwrap();
+            carry_prefix(&mut settings);
+            [settings.processor.group, settings.processor.instance, settings.archiver.group, settings.actuator.instance]
+        };
+        assert_eq!(names(""), ["processor", "processor-0", "archiver", "actuator-0"]);
+        assert_eq!(names("[topics]\nprefix = \"lab.\""), ["lab.processor", "lab.processor-0", "lab.archiver", "lab.actuator-0"]);
+        let given = "[topics]\nprefix = \"lab.\"\n[processor]\ngroup = \"lab.mine\"\ninstance = \"one\"";
+        assert_eq!(names(given)[..2], ["lab.mine", "lab.one"]);
     }
 }

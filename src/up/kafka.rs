@@ -71,7 +71,7 @@ pub fn confine(settings: &mut Settings, args: &Up, flag: Option<&str>) -> anyhow
     ] {
         name.insert_str(0, &groups);
     }
-    let events = if args.gpus == crate::cli::Gpus::Nvml { "measured" } else { "simulated" };
+    let events = if args.gpus == crate::cli::Gpus::Simulated { "simulated" } else { "measured" };
     let members = if groups.is_empty() { "as the groups of the services there".to_owned() } else { format!("groups {groups}*") };
     Ok(Some(format!("up writes {events} events to Kafka at {}: topics {topics}*, {members}", settings.bus.brokers)))
 }

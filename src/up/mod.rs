@@ -5,10 +5,8 @@
 
 mod follow;
 pub mod kafka;
-pub mod tally;
-pub mod view;
 
-pub use follow::{give_terminal_back, wants_view};
+pub use follow::{place, wants_view};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +22,8 @@ use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, addres
 use eadt_simulator_service::{Driver, SimClock, SimulatedCluster, Speed};
 
 use crate::cli::{Gpus, Simulation, Up};
+use crate::live::exporter::Exporter;
+use crate::live::follow::RunLength;
 use crate::services;
 use crate::settings::Settings;
 
@@ -80,10 +80,10 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         let given =
             [("--speed", flags.speed.is_some()), ("--seed", flags.seed.is_some()), ("--scenario", flags.scenario.is_some())];
         if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
-            bail!("{flag} is of the simulation, and --gpus nvml observes this machine's GPUs: leave it out");
+            bail!("{flag} is of the simulation, and with --gpus nvml or none nothing is simulated: leave it out");
         }
         // Before anything is opened or written.
-        collector_settings(&settings).validate(&eadt_collector::host_name())?;
+        collector_settings(&settings, args.gpus).validate(&eadt_collector::host_name())?;
     }
     let real_duration = match &args.simulation.duration {
         Some(text) if !simulated => Some(crate::duration::parse(text).context("--duration")?),
@@ -115,6 +115,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let deciding = Shutdown::new();
     let keeping = Shutdown::new();
     let mut sampling = Supervisor::new(shutdown.clone());
+    let losses = services::Losses::default();
     let mut deciders = Supervisor::new(deciding.clone());
     let mut keepers = Supervisor::new(keeping.clone());
 
@@ -134,6 +135,8 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     }
     keepers.spawn(&tasks::HTTP, server);
 
+    let page = serve_page(&mut keepers, &settings, &bus, &keeping, wants_view(args)).await?;
+
     if let Some(context) = &args.kubernetes {
         let cluster = services::connect(&settings, context, Origin::Simulated, clock.source()).await?;
         services::spawn_leading(&mut deciders, &settings, &bus, &cluster, &deciding, &metrics, &health);
@@ -148,8 +151,8 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         let cluster = spawn_simulator(&mut sampling, &settings, clock, &bus, &shutdown, &metrics, &health)?;
         services::spawn_actuator(&mut deciders, &settings, &bus, cluster, &deciding, &metrics, &health);
     } else {
-        let raw = collector_settings(&settings);
-        services::spawn_collector(&mut sampling, raw, &settings, &bus, &shutdown, &metrics, &health)?;
+        let raw = collector_settings(&settings, args.gpus);
+        services::spawn_collector(&mut sampling, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses)?;
     }
     if let Some(duration) = real_duration {
         let stop = shutdown.clone();
@@ -172,7 +175,16 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         spawn_maintenance(&mut keepers, log, now, keeping.clone());
     }
 
-    let follower = follow::Follower::start(args, &settings, &bus, simulated, shutdown.clone())?;
+    let length = match (settings.simulator.duration_seconds, real_duration) {
+        (_, Some(real)) => RunLength::Real(real.as_secs_f64()),
+        (Some(seconds), None) if simulated => RunLength::Simulated(seconds),
+        _ => RunLength::Endless,
+    };
+    let exporter = settings.metrics.by_workload.then(|| Exporter::new(&metrics, settings.metrics.clone()));
+    if wants_view(args) {
+        crate::live::screen::watch_continues();
+    }
+    let follower = follow::Follower::start(args, &settings, &bus, simulated, &page, length, exporter, shutdown.clone())?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
     let tally = follower.finish();
     // A failure is said alone; the figures of an earlier run below it would look like this one's.
@@ -180,13 +192,31 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let tally = tally?;
     let report = tally.report();
     crate::output::print(&if args.json { report.render(Form::Json) } else { report.text(crate::output::width()) })?;
-    Ok(())
+    Ok(losses.check()?)
 }
 
-/// The collector of `--gpus nvml`.
-fn collector_settings(settings: &Settings) -> eadt_collector::RawSettings {
+/// Serves the web page, prints where it is, and returns that.
+async fn serve_page(
+    keepers: &mut Supervisor,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    keeping: &Shutdown,
+    views: bool,
+) -> anyhow::Result<String> {
+    let server = services::spawn_dashboard(keepers, settings, bus, FURTHER_PORTS, keeping).await?;
+    let url = server.url();
+    tracing::info!(url, "the web page");
+    if views {
+        crate::output::print_note(&format!("the web page is at {url}"));
+    }
+    keepers.spawn(&tasks::DASHBOARD, server.run());
+    Ok(url)
+}
+
+/// The collector of `--gpus nvml` and `--gpus none`.
+fn collector_settings(settings: &Settings, gpus: Gpus) -> eadt_collector::RawSettings {
     let mut raw = settings.collector.clone();
-    raw.nvml.enabled = true;
+    raw.nvml.enabled = gpus == Gpus::Nvml;
     raw
 }
 

@@ -1,11 +1,12 @@
 //! Python with the libraries that analysts read Parquet with, in a virtual environment of its own.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{INSTALL, cache};
+use crate::{INSTALL, cache, root};
 
 /// The interpreter; the environment is made once, in the user's cache folder.
 pub fn interpreter() -> Result<PathBuf> {
@@ -20,6 +21,45 @@ pub fn interpreter() -> Result<PathBuf> {
         run(pip.arg(&requirements)).map(drop)
     })?;
     Ok(environment.join("bin/python"))
+}
+
+/// What the training frameworks take on disk, said before they are fetched.
+const FRAMEWORKS_SIZE: &str = "5.3 GB";
+
+/// The interpreter with the training frameworks that the Python package is tested on; made once, in the user's cache folder.
+pub fn training_interpreter() -> Result<PathBuf> {
+    let requirements = root().join("python/tests/requirements.txt");
+    let wanted = std::fs::read_to_string(&requirements).with_context(|| format!("reading {}", requirements.display()))?;
+    let mut hasher = DefaultHasher::new();
+    wanted.hash(&mut hasher);
+    let environment = cache::once(&format!("python-training-{:016x}", hasher.finish()), |place| {
+        println!("fetching PyTorch and the training frameworks from PyPI: {FRAMEWORKS_SIZE}, once");
+        run(Command::new("python3").args(["-m", "venv"]).arg(place))?;
+        let python = place.join("bin/python");
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv"]))?;
+        let packages = cache::folder()?.join("uv");
+        let install = |more: &[&str], file: &Path| {
+            let mut uv = Command::new(&python);
+            uv.args(["-m", "uv", "pip", "install", "--quiet", "--python"]).arg(&python).env("UV_CACHE_DIR", &packages);
+            run(uv.args(more).arg("--requirement").arg(file)).map(drop)
+        };
+        // DeepSpeed looks for PyTorch while it is installed.
+        let before = place.join("before.txt");
+        let others: Vec<&str> = wanted.lines().filter(|line| !line.starts_with("deepspeed==")).collect();
+        std::fs::write(&before, others.join("\n") + "\nsetuptools\nwheel\n")?;
+        install(&[], &before)?;
+        install(&["--no-build-isolation"], &requirements)
+    })?;
+    Ok(environment.join("bin/python"))
+}
+
+/// Runs test modules of the Python package in one process; what they said.
+pub fn package_tests(interpreter: &Path, modules: &[&str], variables: &[(&str, &Path)]) -> Result<()> {
+    let folder = root().join("python");
+    let mut command = Command::new(interpreter);
+    command.args(["-W", "ignore", "-m", "unittest"]).args(modules).current_dir(&folder).env("PYTHONPATH", "src:.");
+    command.env("PYTHONDONTWRITEBYTECODE", "1").envs(variables.iter().copied());
+    run(&mut command).map(drop)
 }
 
 /// Runs a script of this folder or of `docs/`; what it printed.

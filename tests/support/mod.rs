@@ -41,15 +41,9 @@ pub fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// The folder of third-party measurements, or `None` with a message.
+/// Returns the folder of measurements by others, or `None` with a message.
 pub fn shared_data() -> Option<PathBuf> {
-    let folder = std::env::var_os("EADT_TEST_SHARED_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    eprintln!("skipped: no measurements by others in {}", folder.display());
-    None
+    eadt_testing::shared_data("")
 }
 
 /// Waits until a process has ended, and well.

@@ -67,6 +67,7 @@ fn documents_from(options: Options, program: &Path) -> anyhow::Result<()> {
         documents::schema_files().into_iter().map(|(path, text)| (PathBuf::from("schemas").join(path), text)).collect();
     wanted.push(("docs/reference/events.md".into(), documents::events_page()));
     wanted.push(("docs/reference/tasks.md".into(), eadt_tasks::page()));
+    wanted.extend(crate::monitoring::files().into_iter().map(|(path, text)| (PathBuf::from(path), text)));
     let mut failed = Vec::new();
     for (path, arguments) in PRINTED.into_iter().filter(|_| !options.schemas) {
         match printed(program, arguments) {

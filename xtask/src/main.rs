@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask test`, `times`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `words`, `deny`, `sbom`.
+//! The commands of this repository: `cargo xtask test`, `times`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `web`, `words`, `deny`, `sbom`.
 //!
 //! In: the checked-out tree. Out: what each step says, and an exit status. It changes nothing outside the tree and
 //! cargo's folders, except with `test --install` (or `CI=true`), which installs missing system packages.
@@ -7,10 +7,12 @@ mod bench;
 mod chaos;
 mod fuzz;
 mod generate;
+mod monitoring;
 mod prerequisites;
 mod process;
 mod sbom;
 mod test;
+mod web;
 mod words;
 
 use std::process::ExitCode;
@@ -40,6 +42,8 @@ enum Command {
     Chaos(chaos::Options),
     /// Look for inputs from outside that make a reader panic (tests/fuzz).
     Fuzz(fuzz::Options),
+    /// Build the web page that the program embeds (needs Node).
+    Web(web::Options),
     /// How this code reads: names of one word, words of comments, long functions, circles of imports.
     Words(words::Options),
     /// Licences, bans, sources and advisories of all dependencies, by cargo-deny.
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Chaos(options) => chaos::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Web(options) => web::run(options),
         Command::Words(options) => words::run(&options),
         Command::Deny => process::deny(),
         Command::Sbom(options) => sbom::run(&options),

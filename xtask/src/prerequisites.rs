@@ -61,6 +61,8 @@ pub fn missing(machine: &impl Machine) -> Vec<Missing> {
     let package = java_package(&machine.os_release());
     need(java.is_some_and(|major| major >= JAVA), format!("Java {JAVA} or newer ({found}; for Apache Kafka)"), &[package]);
     need(has("mvn", &["--version"]), "Maven (mvn; fetches Apache Kafka)".to_owned(), &["maven"]);
+    let prometheus = has("prometheus", &["--version"]) && has("promtool", &["--version"]);
+    need(prometheus, "Prometheus with promtool (for the dashboards and alerts)".to_owned(), &["prometheus"]);
     let python = has("python3", &["-c", "import venv, ensurepip"]) && has("python3", &["-m", "pip", "--version"]);
     // The Kubernetes control plane is built with Go, which Python's index has where the machine's is missing or too old.
     need(
@@ -134,6 +136,32 @@ pub fn ensure(install: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Programs of Chromium, by distribution.
+const BROWSERS: [&str; 2] = ["chromium", "chromium-browser"];
+
+/// Returns the browser for the tests of the web page; `None`, after a line that says so, if it or Node is missing and may not be
+/// installed.
+pub fn browser(install: bool) -> anyhow::Result<Option<String>> {
+    let found = || BROWSERS.iter().find(|name| process::output(name, &["--version"]).is_some()).map(ToString::to_string);
+    if let Some(browser) = found().filter(|_| crate::web::has_node()) {
+        return Ok(Some(browser));
+    }
+    let lacking =
+        [Missing { what: "Node and Chromium (for the web page)".to_owned(), packages: vec!["chromium", "nodejs", "npm"] }];
+    let root = process::output("id", &["-u"]).is_some_and(|id| id.trim() == "0");
+    let commands = install_commands(&lacking, root);
+    if !install || process::output("apt-get", &["--version"]).is_none() {
+        let shown = commands.iter().map(|words| words.join(" ")).collect::<Vec<_>>().join(" && ");
+        println!("skipped: the tests of the web page; this machine lacks Chromium or Node. On Debian: {shown}");
+        return Ok(None);
+    }
+    for words in commands {
+        let mut command = std::process::Command::new(&words[0]);
+        process::run(command.args(&words[1..]).env("DEBIAN_FRONTEND", "noninteractive"))?;
+    }
+    found().map_or_else(|| bail!("Chromium was installed, and does not start"), |browser| Ok(Some(browser)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -156,7 +184,18 @@ mod tests {
 
     fn all() -> BTreeMap<&'static str, &'static str> {
         let java = "openjdk version \"17.0.15\" 2025-04-15";
-        [("cc", ""), ("c++", ""), ("make", ""), ("pkg-config", ""), ("java", java), ("mvn", ""), ("python3", "")].into()
+        [
+            ("cc", ""),
+            ("c++", ""),
+            ("make", ""),
+            ("pkg-config", ""),
+            ("java", java),
+            ("mvn", ""),
+            ("python3", ""),
+            ("prometheus", ""),
+            ("promtool", ""),
+        ]
+        .into()
     }
 
     #[test]
@@ -174,6 +213,8 @@ mod tests {
             ("java", "openjdk-17-jre-headless"),
             ("mvn", "maven"),
             ("python3", "python3-venv"),
+            ("prometheus", "prometheus"),
+            ("promtool", "prometheus"),
         ] {
             let mut machine = all();
             machine.remove(program);
@@ -210,7 +251,7 @@ mod tests {
             shown(true),
             [
                 "apt-get update",
-                "apt-get install -y --no-install-recommends gcc g++ libc6-dev make libssl-dev pkg-config openjdk-17-jre-headless maven python3 \
+                "apt-get install -y --no-install-recommends gcc g++ libc6-dev make libssl-dev pkg-config openjdk-17-jre-headless maven prometheus python3 \
                  python3-venv python3-pip"
             ]
         );

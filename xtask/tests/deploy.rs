@@ -141,7 +141,7 @@ fn the_program_understands_every_command_and_every_variable() {
         }
         seen += 1;
     }
-    assert_eq!(seen, 6);
+    assert_eq!(seen, 7);
 }
 
 #[test]
@@ -156,30 +156,66 @@ fn prometheus_scrapes_every_service_on_its_port() {
     assert_eq!(targets, wanted.collect());
 }
 
+/// The metrics in a query: those of the program.
+fn metrics_of(query: &str) -> impl Iterator<Item = &str> {
+    query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("eadt_"))
+}
+
 #[test]
-fn the_dashboard_shows_metrics_that_exist() {
-    let dashboard: Value = serde_json::from_str(&text("deploy/grafana/dashboards/eadt.json")).unwrap();
+fn the_dashboards_and_rules_use_metrics_that_exist() {
     let source = yaml("deploy/grafana/provisioning/datasources/prometheus.yml")["datasources"][0].clone();
     let documented = text("docs/reference/metrics.md");
     let mut metrics = 0;
-    for panel in dashboard["panels"].as_array().unwrap() {
-        assert_eq!(panel["datasource"]["uid"], source["uid"], "{}", panel["title"]);
-        for target in panel["targets"].as_array().unwrap() {
-            let expression = target["expr"].as_str().unwrap();
-            for word in
-                expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("eadt_"))
-            {
-                let name = word.trim_end_matches("_bucket").trim_end_matches("_total");
-                assert!(documented.contains(&format!("`{name}`")), "{}: docs/reference/metrics.md has no {name}", panel["title"]);
-                metrics += 1;
+    let mut check = |place: &str, query: &str| {
+        for word in metrics_of(query) {
+            let name = word.trim_end_matches("_bucket").trim_end_matches("_total");
+            assert!(documented.contains(&format!("`{name}`")), "{place}: docs/reference/metrics.md has no {name}");
+            metrics += 1;
+        }
+    };
+    for board in ["gpus", "energy", "sharing", "pipeline"] {
+        let dashboard: Value = serde_json::from_str(&text(&format!("deploy/grafana/dashboards/{board}.json"))).unwrap();
+        for panel in dashboard["panels"].as_array().unwrap() {
+            assert_eq!(panel["datasource"]["uid"], source["uid"], "{}", panel["title"]);
+            for target in panel["targets"].as_array().unwrap() {
+                let query = target["expr"].as_str().unwrap();
+                check(&panel["title"].to_string(), query);
+                // A variable is only ever a value that a label is matched with.
+                let mut rest = query.replace("$__rate_interval", "");
+                for variable in ["namespace", "workload"] {
+                    rest = rest.replace(&format!("{variable}=~\"${variable}\""), "");
+                }
+                assert!(!rest.contains('$'), "{}: {query}", panel["title"]);
             }
         }
+        for annotation in dashboard["annotations"]["list"].as_array().unwrap() {
+            check(board, annotation["expr"].as_str().unwrap());
+        }
     }
-    assert!(metrics >= 9, "{metrics}");
-    assert_eq!(dashboard["templating"]["list"], serde_json::json!([]), "no label's value becomes part of a query");
+    for group in yaml("deploy/prometheus/rules.yml")["groups"].as_array().unwrap() {
+        for rule in group["rules"].as_array().unwrap() {
+            check(&rule.to_string(), rule["expr"].as_str().unwrap());
+        }
+    }
+    assert!(metrics >= 60, "{metrics}");
     let mounted = yaml("deploy/grafana/provisioning/dashboards/eadt.yml")["providers"][0]["options"]["path"].clone();
     let volumes = words(&yaml("docker-compose.yml")["services"]["grafana"]["volumes"]);
     assert!(volumes.iter().any(|volume| *volume == format!("./deploy/grafana/dashboards:{}:ro", mounted.as_str().unwrap())));
+}
+
+/// Each alert fires on its cause and is silent otherwise, in Prometheus' own engine.
+#[test]
+fn promtool_is_content_with_the_rules_and_settings() {
+    let promtool = |arguments: &[&str]| {
+        let output = Command::new("promtool").current_dir(root()).args(arguments).output();
+        let output =
+            output.unwrap_or_else(|error| panic!("promtool: {error}; `cargo xtask test --install` brings Debian's prometheus"));
+        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "promtool {arguments:?}: {told}");
+    };
+    promtool(&["check", "rules", "deploy/prometheus/rules.yml"]);
+    promtool(&["check", "config", "deploy/prometheus/prometheus.yml"]);
+    promtool(&["test", "rules", "deploy/prometheus/rules.test.yml"]);
 }
 
 #[test]

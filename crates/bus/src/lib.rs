@@ -260,6 +260,11 @@ pub trait Producer: Send + fmt::Debug {
     /// record can never be written (too large, no such topic, no key on a compacted topic), or when records taken earlier have
     /// failed, which is said once; this record was not taken then.
     fn send(&mut self, record: Outgoing) -> Result<()>;
+    /// Looks after what is on its way. Whoever sends nothing for a while and has records on their way calls it now and then: `send` and
+    /// `flush` do so themselves.
+    fn attend(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// Counts of records since creation. Each sent record ends as exactly one of acknowledged or failed.
     fn counts(&self) -> ProducerCounts;
     /// Waits until nothing is in flight, at most so long; true when nothing is, and everything acknowledged is durable.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use eadt_models::published::Unusable;
-use eadt_schemas::decode::Refusal;
+use eadt_schemas::decode::{Check, Refusal};
 use eadt_schemas::v1::{
     Actuation, DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
 };
@@ -260,6 +260,12 @@ impl Partition {
 
     /// Folds the next record of the merged order.
     pub fn fold(&mut self, input: &Input<'_>, out: &mut Vec<Output>) {
+        let from = out.len();
+        self.fold_unchecked(input, out);
+        refuse_invalid(out, from);
+    }
+
+    fn fold_unchecked(&mut self, input: &Input<'_>, out: &mut Vec<Output>) {
         self.tally.events += 1;
         self.head.clock.observe(input.stamp);
         let clock = self.head.clock.elapsed();
@@ -458,6 +464,32 @@ impl Partition {
     }
 }
 
+/// What would be refused by whoever reads it is not written: the record that led to it is a dead letter, which says what is missing.
+fn refuse_invalid(out: &mut Vec<Output>, from: usize) {
+    let mut first: Option<Refusal> = None;
+    let mut index = from;
+    while index < out.len() {
+        let checked = match &out[index] {
+            Output::Window(window) => window.check().map_err(|refusal| (refusal, format!("window {}", window.id))),
+            Output::Decision(decision) => decision.check().map_err(|refusal| (refusal, format!("decision {}", decision.id))),
+            Output::Refused(_) => Ok(()),
+        };
+        if let Err((refusal, what)) = checked {
+            let detail = format!("the {what} that this record led to cannot be written: {}", refusal.detail);
+            first.get_or_insert_with(|| Refusal::invalid(refusal.field.unwrap_or("id"), detail));
+            out.remove(index);
+        } else {
+            index += 1;
+        }
+    }
+    // One letter for a record.
+    if let Some(refusal) = first
+        && !out[from..].iter().any(|output| matches!(output, Output::Refused(_)))
+    {
+        out.push(Output::Refused(refusal));
+    }
+}
+
 /// Refuses an event that may not be folded: one too far ahead of the log's stamp, or under another key than that of what it speaks of.
 pub fn accept(event: Event<'_>, key: Option<&str>, stamp: EventTime, max_future: Option<i64>) -> Result<(), Refusal> {
     if let (Some(time), Some(most)) = (event.time(), max_future)
@@ -564,5 +596,39 @@ mod tests {
         assert_eq!(found_by(&device_name("GPU-1"), Some("nvml/first")).as_deref(), Some("nvml/first"));
         assert_eq!(found_by(&device_name("GPU-1"), None).as_deref(), Some("nvml/second"), "as far as it is known");
         assert_eq!(found_by("team/job", None), None);
+    }
+}
+
+#[cfg(test)]
+mod refused_outputs {
+    use super::*;
+
+    #[test]
+    fn an_output_that_would_be_refused_is_a_dead_letter_and_never_a_hole() {
+        let minute = EventTime::from_millis(60_000);
+        let window = |id: &str| {
+            let window = EfficiencyWindow {
+                id: id.to_owned(),
+                workload: "team/one".to_owned(),
+                window_start: EventTime::from_millis(0),
+                window_end: minute,
+                ..EfficiencyWindow::default()
+            };
+            Output::Window(Box::new(window))
+        };
+        let bad = "x".repeat(eadt_schemas::decode::MAX_ID_BYTES + 1);
+        let mut out = vec![window(&bad), window("before"), window(&bad), window("good"), window(&bad)];
+        refuse_invalid(&mut out, 1);
+        // What was there before is somebody else's.
+        assert_eq!(out.len(), 4);
+        assert!(matches!(&out[1], Output::Window(window) if window.id == "before"), "{out:?}");
+        assert!(matches!(&out[2], Output::Window(window) if window.id == "good"), "{out:?}");
+        let Output::Refused(refusal) = &out[3] else { panic!("{out:?}") };
+        assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::InvalidValue, Some("id")));
+        assert!(refusal.detail.contains("the window xxx") && refusal.detail.contains("at most 1024"), "{}", refusal.detail);
+        // A record that was refused anyway has one letter.
+        let mut out = vec![Output::Refused(Refusal::invalid("time", "late")), window(&bad)];
+        refuse_invalid(&mut out, 0);
+        assert!(matches!(&out[..], [Output::Refused(refusal)] if refusal.field == Some("time")), "{out:?}");
     }
 }

@@ -5,6 +5,7 @@ mod commits;
 mod histories;
 mod model;
 mod models;
+mod names;
 mod observed;
 mod power_budget;
 mod runs;

@@ -1,7 +1,5 @@
 //! Measurements that others made: pairs of jobs on V100s (Gavel), and slices of an A100 (MISO).
 
-use crate::support;
-
 use std::collections::BTreeMap;
 
 use eadt_gpu_sharing::forest::{Forest, ForestSettings, Samples};
@@ -24,7 +22,8 @@ struct Pair {
 }
 
 fn gavel() -> Option<(BTreeMap<String, f64>, Vec<Pair>)> {
-    let text = std::fs::read_to_string(support::shared("gavel-colocated")?.join("simulation_throughputs__v100.json")).unwrap();
+    let text =
+        std::fs::read_to_string(eadt_testing::shared_data("gavel-colocated")?.join("simulation_throughputs__v100.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     let all = all["v100"].as_object().unwrap();
     let single = |key: &&String| key.ends_with(", 1)");
@@ -95,7 +94,7 @@ fn throughput_beside_another_job_is_predicted() {
 /// gain more from more of them.
 #[test]
 fn slices_show_how_jobs_react_to_their_share() {
-    let Some(folder) = support::shared("miso-a100-mig") else { return };
+    let Some(folder) = eadt_testing::shared_data("miso-a100-mig") else { return };
     let mut reader = csv::Reader::from_path(folder.join("derived_median_iter_time.csv")).unwrap();
     let mut seconds: BTreeMap<(String, u32), Vec<(u32, f64)>> = BTreeMap::new();
     for row in reader.records() {

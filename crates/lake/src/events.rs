@@ -4,7 +4,7 @@ use std::path::Path;
 
 use eadt_schemas::decode::Check;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
-use eadt_schemas::{EventType, Refusal, Topic};
+use eadt_schemas::{Refusal, Topic};
 
 use crate::archive::Archive;
 use crate::error::Result;
@@ -24,7 +24,7 @@ pub fn read_events<T: Check>(archive: &Archive, topic: Topic) -> Result<Events<T
     for (topic, partition) in listing.partitions().into_keys().filter(|(t, _)| *t == topic) {
         for row in archive.rows(&listing, topic, partition) {
             let row = row?;
-            let Some(value) = row.value.as_deref().filter(|_| row.kind() == Some(EventType::of_topic(topic))) else {
+            let Some(value) = row.value.as_deref().filter(|_| row.kind() == Some(topic.event_type())) else {
                 continue;
             };
             match eadt_schemas::decode::<T>(value) {

@@ -190,7 +190,7 @@ pub(crate) fn plan(topic: Topic) -> &'static Plan {
 fn build(topic: Topic) -> Plan {
     let mut columns = Vec::new();
     let mut headers = Vec::new();
-    let members = match EventType::of_topic(topic) {
+    let members = match topic.event_type() {
         EventType::GpuTelemetry => fields_of::<GpuTelemetry>(&mut columns),
         EventType::TrainingProgress => fields_of::<TrainingProgress>(&mut columns),
         EventType::Workload => fields_of::<Workload>(&mut columns),

@@ -30,6 +30,6 @@ impl Row {
     /// The event's type: `ce_type`, or what the topic holds where the record has no such header.
     /// `None`: a type that this version does not know.
     pub fn kind(&self) -> Option<EventType> {
-        self.header(header::TYPE).map_or(Some(EventType::of_topic(self.topic)), EventType::from_name)
+        self.header(header::TYPE).map_or(Some(self.topic.event_type()), EventType::from_name)
     }
 }

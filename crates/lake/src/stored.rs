@@ -14,8 +14,8 @@ use eadt_schemas::decode::Check;
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, ShareMethod, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, Topic};
 use serde::Deserialize;
-use serde::de::IntoDeserializer;
 use serde::de::value::{Error as NoSuchName, StrDeserializer};
+use serde::de::{DeserializeOwned, IntoDeserializer};
 
 use crate::plan::{Common, Kind, Plan, plan};
 use crate::row::Row;
@@ -163,7 +163,7 @@ impl StoredRow {
     /// Everything stands in the columns of this type's event, and nothing beside them.
     fn is_plain(&self, kind: EventType) -> bool {
         let (opened, at) = (&*self.opened, self.at);
-        EventType::of_topic(opened.topic) == kind
+        opened.topic.event_type() == kind
             && opened.common(Common::CeType).text(at) == Some(kind.name())
             && opened.common(Common::Tombstone).bool(at) != Some(true)
             && opened.common(Common::Value).bytes(at).is_none()
@@ -251,6 +251,17 @@ impl Field for Option<u32> {
 impl Field for Option<u64> {
     fn read(&mut self, column: &Column, at: usize) -> Option<()> {
         *self = column.int(at).map(u64::try_from).transpose().ok()?;
+        Some(())
+    }
+}
+
+/// Lists stand in their columns as JSON.
+impl<T: DeserializeOwned> Field for Option<Vec<T>> {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        *self = match column.text(at) {
+            None => None,
+            Some(text) => Some(serde_json::from_str(text).ok()?),
+        };
         Some(())
     }
 }

@@ -2,7 +2,7 @@
 //! where they are absent.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use eadt_models::choose::{
     BatchPoint, Choice, Choices, Epochs, Knob, Limits, Measurement, Method, Objective, Robust, choose, energy_to_accuracy,
@@ -12,18 +12,7 @@ use eadt_models::fit::{Activity, CapCurve, CapPoint, Observation, PowerModel, Ve
 use eadt_recordings::{Format, Input, Options, import};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
-
-/// `None`, with a message, where they are absent.
-fn folder(name: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("EADT_TEST_SHARED_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
-    let folder = root.join(name);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    eprintln!("skipped: {} is absent", folder.display());
-    None
-}
+use eadt_testing::shared_data;
 
 type Row = BTreeMap<String, String>;
 
@@ -96,7 +85,7 @@ fn robust_keeps_its_limit(knob: Knob, points: &[Measurement], max: f64, what: &s
 
 #[test]
 fn a100_clocks_of_thirteen_applications() {
-    let Some(folder) = folder("a100-dvfs-apps") else { return };
+    let Some(folder) = shared_data("a100-dvfs-apps") else { return };
     // Least energy, at most 5 % slower, at most 10 % slower, EDP, ED²P.
     let expected = [
         ("LAMMPS", [795.0, 1215.0, 1110.0, 1110.0, 1215.0]),
@@ -148,7 +137,7 @@ fn a100_clocks_of_thirteen_applications() {
 
 #[test]
 fn a100_power_from_counters() {
-    let Some(folder) = folder("a100-dvfs-apps") else { return };
+    let Some(folder) = shared_data("a100-dvfs-apps") else { return };
     let all = rows(&folder.join("GA100-dvfs-accel-dcgm__subset.csv"));
     let observation = |row: &Row| Observation {
         activity: Activity {
@@ -181,7 +170,7 @@ fn a100_power_from_counters() {
 
 #[test]
 fn perseus_pipeline_stages() {
-    let Some(folder) = folder("perseus-sosp24-freq") else { return };
+    let Some(folder) = shared_data("perseus-sosp24-freq") else { return };
     let all = rows(&folder.join("gpt3-175b+a100_sxm_bf16.csv"));
     let groups = by(&all, &["stage", "instruction"]);
     let points = |key: [&str; 2]| -> Vec<Measurement> {
@@ -229,7 +218,7 @@ fn zeus_points(rows: &[&Row]) -> Vec<Measurement> {
 
 #[test]
 fn zeus_power_limits_of_two_boards() {
-    let Some(folder) = folder("zeus-nsdi23") else { return };
+    let Some(folder) = shared_data("zeus-nsdi23") else { return };
     for (board, count, unconstrained, constrained) in [("v100", 68, 21.360, 14.748), ("rtx6000", 51, 20.514, 15.552)] {
         let all = rows(&folder.join(format!("summary_power_{board}.csv")));
         let groups = by(&all, &ZEUS_GROUP);
@@ -290,7 +279,7 @@ fn zeus_power_limits_of_two_boards() {
 
 #[test]
 fn zeus_energy_to_accuracy() {
-    let Some(folder) = folder("zeus-nsdi23") else { return };
+    let Some(folder) = shared_data("zeus-nsdi23") else { return };
     let power = rows(&folder.join("summary_power_v100.csv"));
     let train = rows(&folder.join("summary_train.csv"));
     for (dataset, target, batch_size, watts, kilojoules, tolerance) in [
@@ -350,7 +339,7 @@ fn sweep(path: &Path) -> (Vec<Measurement>, Vec<CapPoint>) {
 
 #[test]
 fn zeus_power_limit_sweeps() {
-    let Some(folder) = folder("zeus-powerlimit-profiles") else { return };
+    let Some(folder) = shared_data("zeus-powerlimit-profiles") else { return };
     // Least energy, at most 10 % slower, EDP: settings; then savings and slowdown in percent where stated.
     let nan = f64::NAN;
     for (file, settings, least, within) in [
@@ -418,7 +407,7 @@ fn event_millis(path: &Path, key: &str) -> f64 {
 
 #[test]
 fn mlperf_training_energies() {
-    let Some(folder) = folder("mlperf-train-v4.0-smc-8xH100") else { return };
+    let Some(folder) = shared_data("mlperf-train-v4.0-smc-8xH100") else { return };
     for (result, node, seconds, joules, units, joules_per_unit) in [
         (
             "bert/result_5119-240510190348838227199_06.txt",
@@ -461,7 +450,7 @@ fn mlperf_training_energies() {
 
 #[test]
 fn mlperf_inference_energy() {
-    let Some(folder) = folder("mlperf-inf-v4.1-8xH200-MaxQ") else { return };
+    let Some(folder) = shared_data("mlperf-inf-v4.1-8xH200-MaxQ") else { return };
     let run = folder.join("bert-99__Offline");
     let inputs = ["spl.txt", "mlperf_log_detail.txt", "mlperf_log_summary.txt"];
     let (readings, _) = power(Format::MlperfInference, &run, &inputs, &Options::default());
@@ -486,7 +475,7 @@ fn mlperf_inference_energy() {
 
 #[test]
 fn a_reading_in_milliwatts() {
-    let Some(folder) = folder("zeus-nvml-sample") else { return };
+    let Some(folder) = shared_data("zeus-nvml-sample") else { return };
     let options = Options { maps: vec!["power_watts=Power:mW".parse().unwrap()], ..Options::default() };
     let (readings, _) = power(Format::Csv, &folder, &["sample.csv"], &options);
     let (_, series) = series(&readings);
@@ -498,7 +487,7 @@ fn a_reading_in_milliwatts() {
 
 #[test]
 fn integrals_against_the_hardware_counter() {
-    let Some(folder) = folder("a100-dcgmi-raw") else { return };
+    let Some(folder) = shared_data("a100-dcgmi-raw") else { return };
     for (file, rows, counter, estimate) in [
         ("bfs-1410-1", 592, 1353.012, 1332.649),
         ("bfs-1005-0", 608, 1136.845, 1128.900),
@@ -523,7 +512,7 @@ fn integrals_against_the_hardware_counter() {
 
 #[test]
 fn carbon_and_price_of_a_training_run() {
-    let Some(folder) = folder("carbon-and-price") else { return };
+    let Some(folder) = shared_data("carbon-and-price") else { return };
     let joules = 12_092_000.0;
     near("kWh", joules / JOULES_PER_KWH, 3.358_89, 0.000_005);
     let at = |text: &str| text.parse().unwrap();

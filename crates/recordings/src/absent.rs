@@ -1,5 +1,7 @@
 //! What recordings write where there is no value: one table for all readers.
 
+use std::ops::RangeInclusive;
+
 use eadt_schemas::v1::Meter;
 
 use crate::Field;
@@ -53,21 +55,62 @@ pub(crate) fn is_absent_text(text: &str) -> bool {
 /// Slurm's `NO_VAL` and `INFINITE` in 32 bits.
 const SLURM: [f64; 2] = [4_294_967_294.0, 4_294_967_295.0];
 
-/// Whether a number, as written, stands for "no value" in a field.
+/// DCGM's values for "blank", "not found", "not supported" and "not permitted" in 32 and 48 bits. In 64 bits it is all from
+/// [`DCGM_WIDE_BLANK`] on.
+const DCGM_BLANKS: [RangeInclusive<f64>; 2] = [2_147_483_632.0..=2_147_483_647.0, 140_737_488_355_328.0..=140_737_488_355_343.0];
+const DCGM_WIDE_BLANK: f64 = 9.223_372_036_854_775e18;
+
+/// An energy counter is 64 bits wide: below this, in mJ, a blank value of 32 bits is an honest reading.
+const ENERGY_BLANKS_FROM: f64 = 1e12;
+
+fn may_be_negative(field: Field) -> bool {
+    field.dimension() == Dimension::Temperature || matches!(field, Field::Loss | Field::GradientNorm)
+}
+
+fn is_minus_one(field: Field, value: f64) -> bool {
+    value == -1.0 && !may_be_negative(field)
+}
+
+fn is_no_draw(field: Field, value: f64) -> bool {
+    value == 0.0 && matches!(field, Field::PowerWatts | Field::PowerAverageWatts)
+}
+
+/// Returns true if a number, as written in a recording, stands for "no value" in a field.
 ///
 /// These are: -1 where no value is negative; the blanks of DCGM in its integer and float widths; Slurm's `NO_VAL` in 32 and 64 bits;
 /// and 0 W of a GPU, which draws some watts whenever it answers. Counters and sizes may come by DCGM's 32-bit blanks honestly.
 pub(crate) fn is_absent_number(field: Field, value: f64, meter: Meter) -> bool {
-    let may_be_negative = field.dimension() == Dimension::Temperature || matches!(field, Field::Loss | Field::GradientNorm);
     let may_be_large =
         matches!(field.dimension(), Dimension::Energy | Dimension::Bytes | Dimension::BytesPerSecond | Dimension::Count);
-    let is_draw = matches!(field, Field::PowerWatts | Field::PowerAverageWatts);
-    value == -1.0 && !may_be_negative
-        || value >= 9.223_372_036_854_775e18
+    let [narrow, middle] = &DCGM_BLANKS;
+    is_minus_one(field, value)
+        || value >= DCGM_WIDE_BLANK
         || SLURM.contains(&value)
-        || (140_737_488_355_328.0..=140_737_488_355_343.0).contains(&value)
-        || (2_147_483_632.0..=2_147_483_647.0).contains(&value) && !may_be_large
-        || value == 0.0 && is_draw && meter == Meter::Gpu
+        || middle.contains(&value)
+        || narrow.contains(&value) && !may_be_large
+        || meter == Meter::Gpu && is_no_draw(field, value)
+}
+
+/// Returns true if a value of a Prometheus series, in the series' own unit, stands for "no value": NaN (a stale series), infinities, -1 where
+/// no value is negative, DCGM's blanks, and zeros that no working sensor gives.
+pub(crate) fn is_absent_in_series(field: Field, value: f64) -> bool {
+    let is_no_sensor =
+        value == 0.0 && matches!(field, Field::PowerLimitWatts | Field::EnergyJoulesTotal | Field::MemoryTemperatureCelsius);
+    let is_device = !field.is_progress();
+    !value.is_finite()
+        || is_no_draw(field, value)
+        || is_no_sensor
+        || is_device && (is_minus_one(field, value) || is_blank_in_series(field, value))
+}
+
+/// Returns true if a value of a Prometheus series, in the series' own unit, is one of DCGM's blanks.
+pub(crate) fn is_blank_in_series(field: Field, value: f64) -> bool {
+    is_dcgm_blank(value) && !(field == Field::EnergyJoulesTotal && value < ENERGY_BLANKS_FROM)
+}
+
+/// Returns true for DCGM's values for "blank", "not found", "not supported" and "not permitted", in all its integer and float widths.
+pub fn is_dcgm_blank(value: f64) -> bool {
+    DCGM_BLANKS.iter().any(|blanks| blanks.contains(&value)) || value >= DCGM_WIDE_BLANK
 }
 
 #[cfg(test)]
@@ -139,5 +182,37 @@ mod tests {
             assert!(!absent(field, value), "{} {value}", field.name());
         }
         assert!(!is_absent_number(Field::PowerWatts, 0.0, Meter::Wall), "a metered socket may be off");
+    }
+
+    #[test]
+    fn knows_what_exporters_write_for_none() {
+        for (field, value) in [
+            (Field::PowerWatts, f64::NAN),
+            (Field::PowerWatts, f64::INFINITY),
+            (Field::SamplesTotal, f64::NEG_INFINITY),
+            (Field::PowerWatts, -1.0),
+            (Field::UtilizationRatio, -1.0),
+            (Field::PowerWatts, 0.0),
+            (Field::PowerLimitWatts, 0.0),
+            (Field::EnergyJoulesTotal, 0.0),
+            (Field::MemoryTemperatureCelsius, 0.0),
+            (Field::MemoryUsedBytes, 2_147_483_632.0),
+            (Field::EnergyJoulesTotal, 140_737_488_355_328.0),
+            (Field::SmClockMhz, 9_223_372_036_854_775_794.0),
+        ] {
+            assert!(is_absent_in_series(field, value), "{} {value}", field.name());
+        }
+        for (field, value) in [
+            (Field::EnergyJoulesTotal, 2_147_483_634.0),
+            (Field::TemperatureCelsius, -1.0),
+            (Field::UtilizationRatio, 0.0),
+            (Field::SamplesTotal, 2_147_483_632.0),
+            (Field::Loss, -1.0),
+            (Field::PowerWatts, 68.244),
+        ] {
+            assert!(!is_absent_in_series(field, value), "{} {value}", field.name());
+        }
+        assert!(is_dcgm_blank(9_223_372_036_854_775_794.0) && is_dcgm_blank(2_147_483_632.0));
+        assert!(!is_dcgm_blank(15_152_422_938.0), "an energy counter in mJ");
     }
 }

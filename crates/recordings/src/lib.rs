@@ -7,7 +7,7 @@
 //! This crate never reads a clock, never opens a file, never fills in a value that the recording does not have, and
 //! never drops a row without counting it. A damaged row costs that row.
 
-mod absent;
+pub mod absent;
 mod assemble;
 mod boards;
 mod checks;
@@ -97,7 +97,7 @@ pub fn import(format: Format, inputs: Vec<Input<'_>>, options: &Options) -> Resu
     }
     match format {
         Format::Mlperf => mlperf::read(files, &mut recording)?,
-        Format::MlperfInference => mlperf_inference::read(files, &mut recording)?,
+        Format::MlperfInference => mlperf_inference::read(files, &mut recording, options)?,
         Format::Dcgmi => dcgmi::read(files, &mut recording, options)?,
         Format::NvidiaSmi => nvidia_smi::read(files, &mut recording, options)?,
         Format::Prometheus => prometheus::read(files, &mut recording, options)?,

@@ -1,4 +1,4 @@
-//! `MLPerf` Inference: `mlperf_log_detail.txt` and the power analyser's `spl.txt`, which share one clock.
+//! `MLPerf` Inference: `mlperf_log_detail.txt`, whose times are in UTC, and the power analyser's `spl.txt`, whose times are in the zone of its host.
 //!
 //! `power_begin` and `power_end` become the phases. Samples and tokens are the log's own rates times the time between, because
 //! `LoadGen` pads the queries of Offline: `effective_samples_per_query` is what was asked for, not what was done. Without a rate,
@@ -11,13 +11,14 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::Phase;
 use serde_json::Value;
 
+use crate::clock::{Clock, Stamp};
 use crate::error::quote;
 use crate::lines::Lines;
 use crate::mlperf::{DAMAGED_ENTRY, NO_READING_WATTS, number, parse_line};
 use crate::overlap::{self, Range};
 use crate::recording::{Device, FileId, Mark, Recording, SourceId, SourceKind};
 use crate::units::{Cell, cell};
-use crate::{Field, ImportError, TimeFormat};
+use crate::{Field, ImportError, Options, TimeFormat};
 
 /// Keys of samples per second, the best first: Offline's, then Server's.
 const SAMPLE_RATES: [&str; 3] =
@@ -120,13 +121,23 @@ impl DetailLog {
     }
 }
 
-pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording) -> Result<(), ImportError> {
+/// The times of a run, as two programs write them.
+struct RunClocks {
+    /// `LoadGen`'s, in UTC.
+    detail: TimeFormat,
+    /// The power analyser's, in the zone of its host.
+    power: Clock,
+}
+
+pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
     recording.columns.insert(Field::PowerWatts, "Watts".to_owned());
-    let clock = TimeFormat::Pattern("%m-%d-%Y %H:%M:%S%.f".to_owned());
+    let detail_format = TimeFormat::Pattern("%m-%d-%Y %H:%M:%S%.f".to_owned());
+    let power = Clock::new(Some(detail_format.clone()), options.time_zone.clone());
+    let clocks = RunClocks { detail: detail_format, power };
     let mut detail = DetailLog::default();
     let mut readings: Option<Range> = None;
     for (file, mut lines) in files {
-        let range = read_file(file, &mut lines, &clock, &mut detail, recording)?;
+        let range = read_file(file, &mut lines, &clocks, &mut detail, recording)?;
         readings = match (readings, range) {
             (Some(all), Some(range)) => Some((all.0.min(range.0), all.1.max(range.1))),
             (all, range) => all.or(range),
@@ -139,7 +150,7 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording) -
 fn read_file(
     file: FileId,
     lines: &mut Lines<'_>,
-    clock: &TimeFormat,
+    clocks: &RunClocks,
     detail: &mut DetailLog,
     recording: &mut Recording,
 ) -> Result<Option<Range>, ImportError> {
@@ -147,11 +158,14 @@ fn read_file(
     let mut range: Option<Range> = None;
     let mut damaged: Option<(ImportError, u64)> = None;
     let mut good = 0;
+    let mut before: Option<EventTime> = None;
     while let Some((line, text)) = lines.next_line()? {
         if text.starts_with("Time,") {
             recording.rows += 1;
-            match power_line(&text, clock) {
-                Ok((time, watts)) => {
+            match power_line(&text, &clocks.power) {
+                Ok((stamp, watts)) => {
+                    let time = stamp.after(before);
+                    before = Some(time);
                     good += 1;
                     let Some(watts) = watts else {
                         recording.absent += 1;
@@ -179,7 +193,7 @@ fn read_file(
             };
             let at = |recording: &Recording| {
                 let text = entry.value.as_str().unwrap_or_default();
-                let time = clock.parse(text).map_err(|problem| {
+                let time = clocks.detail.parse(text).map_err(|problem| {
                     recording.error(file, line, format!("{} is {problem}", quote(text)), "restore the line").column(&entry.key)
                 });
                 time.map(|time| (file, line, time))
@@ -218,14 +232,14 @@ fn once(recording: &Recording, slot: &mut Option<Moment>, found: Moment) -> Resu
 }
 
 /// `Time,…,Watts,…` with further pairs; the first `Watts` is the total, `None` if the analyser had no reading.
-fn power_line(text: &str, clock: &TimeFormat) -> Result<(EventTime, Option<f64>), (&'static str, String)> {
+fn power_line(text: &str, clock: &Clock) -> Result<(Stamp, Option<f64>), (&'static str, String)> {
     let mut parts = text.split(',');
     let mut after = |name: &str| {
         parts.find(|part| *part == name)?;
         parts.next()
     };
     let time = after("Time").ok_or_else(|| ("Time", "no time in the power reading".to_owned()))?;
-    let time = clock.parse(time).map_err(|problem| ("Time", format!("{} is {problem}", quote(time))))?;
+    let time = clock.read(time).map_err(|problem| ("Time", format!("{} is {problem}", quote(time))))?;
     let watts = after("Watts").ok_or_else(|| ("Watts", "no Watts in the power reading".to_owned()))?;
     match cell(watts) {
         Cell::Number(watts) if watts == NO_READING_WATTS => Ok((time, None)),
@@ -300,7 +314,10 @@ fn write_phases(detail: &DetailLog, readings: Option<Range>, recording: &mut Rec
         Some(readings) if overlap::are_apart(readings, (begin, end)) => {
             let problem =
                 format!("no power reading lies between power_begin and power_end: {}", overlap::describe(readings, (begin, end)));
-            let remedy = "shift the times of one of the two files, give the spl.txt of this run, or import the power log alone";
+            let remedy = overlap::zone_of_readings(readings, (begin, end)).map_or_else(
+                || "give the spl.txt of this run, or import the power log alone".to_owned(),
+                |zone| format!("if the power analyser's times are local, say its zone: --time-zone {zone}"),
+            );
             return Err(recording.error(file, begin_line, problem, remedy));
         }
         Some(_) => {}

@@ -115,8 +115,11 @@ impl Options {
         if self.time_format.is_some() && !matches!(format, Format::Csv | Format::NvidiaSmi) {
             return wrong(format!("--time-format is for csv and nvidia-smi, not for {format}"), "leave it out");
         }
-        if self.time_zone.is_some() && !matches!(format, Format::Csv | Format::NvidiaSmi) {
-            return wrong(format!("--time-zone is for csv and nvidia-smi; times of {format} are no local times"), "leave it out");
+        if self.time_zone.is_some() && !matches!(format, Format::Csv | Format::NvidiaSmi | Format::MlperfInference) {
+            return wrong(
+                format!("--time-zone is for csv, nvidia-smi and mlperf-inference; times of {format} are no local times"),
+                "leave it out",
+            );
         }
         if self.decimal.is_some() && !matches!(format, Format::Csv | Format::NvidiaSmi) {
             return wrong(format!("--decimal is for csv and nvidia-smi, not for {format}"), "leave it out");

@@ -34,6 +34,13 @@ pub(crate) fn zone_shift_hours(readings: Range, run: Range) -> Option<f64> {
     None
 }
 
+/// Returns the offset of the readings' local times that would explain the distance from a run in UTC: `-07:00`.
+pub(crate) fn zone_of_readings(readings: Range, run: Range) -> Option<String> {
+    let minutes = (-zone_shift_hours(readings, run)? * 60.0) as i64;
+    let sign = if minutes < 0 { '-' } else { '+' };
+    Some(format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60))
+}
+
 /// Returns what a reader has to know of readings that lie outside a run: both ranges, and the shift that would match.
 pub(crate) fn describe(readings: Range, run: Range) -> String {
     let ranges = format!("the readings run from {} to {}, the run from {} to {}", readings.0, readings.1, run.0, run.1);

@@ -9,9 +9,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Field;
+use crate::absent::{is_absent_in_series, is_blank_in_series};
 use crate::prometheus_text::Sample;
 use crate::stays::Tenant;
-use crate::units::{Unit, is_dcgm_sentinel};
+use crate::units::Unit;
 
 /// The labels of a series.
 pub trait Labels {
@@ -51,25 +52,14 @@ impl Metric {
         self.unit.map_or(value, |unit| unit.to_ours(value))
     }
 
-    /// Returns true if the value stands for "no value": DCGM's blank values, NaN (a stale series), infinities, and zeros that no
-    /// working sensor gives.
+    /// Returns true if the value, in the series' own unit, stands for "no value".
     pub fn is_absent(self, value: f64) -> bool {
-        let zero = matches!(
-            self.field,
-            Field::PowerWatts
-                | Field::PowerAverageWatts
-                | Field::PowerLimitWatts
-                | Field::EnergyJoulesTotal
-                | Field::MemoryTemperatureCelsius
-        );
-        !value.is_finite() || (zero && value == 0.0) || (!self.field.is_progress() && self.is_sentinel(value))
+        is_absent_in_series(self.field, value)
     }
 
     /// Returns true if the value is one of DCGM's blank values.
-    pub fn is_sentinel(self, value: f64) -> bool {
-        // The energy counter is 64 bits wide and may pass the blank value of 32 bits: two megajoules.
-        let wide = self.field == Field::EnergyJoulesTotal && value < 1e12;
-        !wide && is_dcgm_sentinel(value)
+    pub fn is_blank(self, value: f64) -> bool {
+        is_blank_in_series(self.field, value)
     }
 }
 

@@ -181,13 +181,6 @@ pub fn cell(text: &str) -> Cell {
     }
 }
 
-/// DCGM's values for "blank", "not found", "not supported" and "not permitted", in all its integer and float widths.
-pub fn is_dcgm_sentinel(value: f64) -> bool {
-    (2_147_483_632.0..=2_147_483_647.0).contains(&value)
-        || (140_737_488_355_328.0..=140_737_488_355_343.0).contains(&value)
-        || value >= 9.223_372_036_854_775e18
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,12 +210,5 @@ mod tests {
         for text in ["1e999", "inf", "12 W", "1,5", "abc"] {
             assert_eq!(cell(text), Cell::Other, "{text:?}");
         }
-    }
-
-    #[test]
-    fn knows_dcgm_sentinels() {
-        assert!(is_dcgm_sentinel(9_223_372_036_854_775_794.0));
-        assert!(is_dcgm_sentinel(2_147_483_632.0));
-        assert!(!is_dcgm_sentinel(15_152_422_938.0), "an energy counter in mJ");
     }
 }

@@ -1,6 +1,6 @@
 //! Each format on small recordings made for the purpose.
 
-use eadt_recordings::{Format, Imported, Input, Options, SameTime, TimeFormat, import};
+use eadt_recordings::{Format, Imported, Input, Options, SameTime, TimeFormat, Zone, import};
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, TrainingProgress};
 use eadt_schemas::{EventTime, LoggedEvent, Topic, decode};
 
@@ -322,19 +322,26 @@ fn mlperf_inference_power_that_was_not_read_is_absent_and_damage_is_left_out() {
 
 #[test]
 fn mlperf_inference_without_power_between_begin_and_end_is_refused_with_the_shift_that_would_match() {
-    for (begin, end, hint) in [
-        ("01-10-2025 20:00:02.000", "01-10-2025 20:00:12.000", "shifted by +7 h"),
-        ("01-10-2025 04:00:02.000", "01-10-2025 04:00:12.000", "shifted by -9 h"),
-        ("01-10-2025 18:30:02.000", "01-10-2025 18:30:12.000", "shifted by +5.5 h"),
-        ("01-11-2025 03:00:02.000", "01-11-2025 03:00:12.000", "shifted by +14 h"),
-        ("01-14-2025 13:00:02.000", "01-14-2025 13:00:12.000", "no difference of time zones explains it"),
-        ("01-10-2025 13:04:00.000", "01-10-2025 13:05:00.000", "no difference of time zones explains it"),
+    for (begin, end, hint, zone) in [
+        ("01-10-2025 20:00:02.000", "01-10-2025 20:00:12.000", "shifted by +7 h", Some("-07:00")),
+        ("01-10-2025 04:00:02.000", "01-10-2025 04:00:12.000", "shifted by -9 h", Some("+09:00")),
+        ("01-10-2025 18:30:02.000", "01-10-2025 18:30:12.000", "shifted by +5.5 h", Some("-05:30")),
+        ("01-11-2025 03:00:02.000", "01-11-2025 03:00:12.000", "shifted by +14 h", Some("-14:00")),
+        ("01-14-2025 13:00:02.000", "01-14-2025 13:00:12.000", "no difference of time zones explains it", None),
+        ("01-10-2025 13:04:00.000", "01-10-2025 13:05:00.000", "no difference of time zones explains it", None),
     ] {
         let line = |i: usize| format!("Time,01-10-2025 13:00:{i:02}.000,Watts,500,Volts,230\n");
         let spl = (0..15).map(line).collect::<Vec<_>>().concat();
         let detail =
             mllog("", 1, "power_begin", &format!("\"{begin}\""), "{}") + &mllog("", 1, "power_end", &format!("\"{end}\""), "{}");
-        let error = read(Format::MlperfInference, &[("spl.txt", &spl), ("d.txt", &detail)], &Options::default()).unwrap_err();
+        let files = [("spl.txt", &*spl), ("d.txt", &*detail)];
+        let error = read(Format::MlperfInference, &files, &Options::default()).unwrap_err();
+        if let Some(zone) = zone {
+            assert!(error.contains(&format!("--time-zone {zone}")), "{error}");
+            let options = Options { time_zone: Some(Zone::new(zone, |_| None).unwrap()), ..Options::default() };
+            let power = telemetry(&read(Format::MlperfInference, &files, &options).unwrap().events().collect::<Vec<_>>());
+            assert_eq!(power[2].time.to_string()[11..19], begin[11..19], "{zone}");
+        }
         for part in ["no power reading lies between power_begin and power_end", "2025-01-10T13:00:00", hint] {
             assert!(error.contains(part), "{part}: {error}");
         }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use eadt_recordings::{Format, Imported, Input, Options, import};
 use eadt_schemas::v1::{GpuTelemetry, Phase, TrainingProgress};
 use eadt_schemas::{EventTime, Topic};
-use support::{folder, read};
+use eadt_testing::shared_data;
+use support::read;
 
 /// What a reader of the events sees.
 struct Seen {
@@ -89,7 +90,7 @@ fn near(got: f64, expected: f64, relative: f64) {
 const TRAINING: &str = "mlperf-train-v4.0-smc-8xH100";
 
 fn training(files: &[&str]) -> Option<(Imported, Seen)> {
-    let imported = read(Format::Mlperf, &folder(TRAINING)?, files, &Options::default());
+    let imported = read(Format::Mlperf, &shared_data(TRAINING)?, files, &Options::default());
     let seen = see(&imported);
     Some((imported, seen))
 }
@@ -175,7 +176,7 @@ fn resnet_epochs() {
 
 #[test]
 fn inference_at_the_wall() {
-    let Some(folder) = folder("mlperf-inf-v4.1-8xH200-MaxQ") else { return };
+    let Some(folder) = shared_data("mlperf-inf-v4.1-8xH200-MaxQ") else { return };
     let files = ["bert-99__Offline/mlperf_log_detail.txt", "bert-99__Offline/spl.txt"];
     let imported = read(Format::MlperfInference, &folder, &files, &Options::default());
     let seen = see(&imported);
@@ -194,7 +195,7 @@ fn inference_at_the_wall() {
 
 #[test]
 fn dcgmi_counters_are_exact() {
-    let Some(folder) = folder("a100-dcgmi-raw") else { return };
+    let Some(folder) = shared_data("a100-dcgmi-raw") else { return };
     let options = Options { interval: Some(Duration::from_millis(20)), ..Options::default() };
     for (file, rows, counter, estimate) in [
         ("GA100-bfs-1410-1.txt", 592, 1353.012, 1332.649),
@@ -234,7 +235,7 @@ fn dcgmi_counters_are_exact() {
 
 #[test]
 fn zeus_sample_is_in_milliwatts() {
-    let Some(folder) = folder("zeus-nvml-sample") else { return };
+    let Some(folder) = shared_data("zeus-nvml-sample") else { return };
     let options = Options { maps: vec!["power_watts=Power:mW".parse().unwrap()], ..Options::default() };
     let imported = read(Format::Csv, &folder, &["sample.csv"], &options);
     let seen = see(&imported);
@@ -250,7 +251,7 @@ fn zeus_sample_is_in_milliwatts() {
 
 #[test]
 fn azure_requests_fill_46_of_58_windows() {
-    let Some(folder) = folder("azure-llm-trace-2023") else { return };
+    let Some(folder) = shared_data("azure-llm-trace-2023") else { return };
     let maps = ["samples=*", "tokens=GeneratedTokens"].map(|map| map.parse().unwrap()).to_vec();
     let imported = read(Format::Csv, &folder, &["AzureLLMInferenceTrace_code.csv"], &Options { maps, ..Options::default() });
     assert_eq!(imported.report.rows, 8819);

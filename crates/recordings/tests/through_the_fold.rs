@@ -8,7 +8,8 @@ use eadt_recordings::{Format, Imported, Options};
 use eadt_report::{By, Reporter, Settings, WorkloadReport};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{EfficiencyWindow, WindowKind};
-use support::{folder, read};
+use eadt_testing::shared_data;
+use support::read;
 
 /// As a replay of a log without stamps does it.
 fn fold(imported: &Imported, align_to_run: bool) -> Vec<EfficiencyWindow> {
@@ -54,7 +55,7 @@ fn near(got: Option<f64>, expected: f64, relative: f64) {
 
 fn training(benchmark: &str, run: &str, node: &str) -> Option<(Vec<EfficiencyWindow>, WorkloadReport)> {
     let files = [format!("{benchmark}/{run}.txt"), format!("{benchmark}/power/{run}/{node}.txt")];
-    let folder = folder("mlperf-train-v4.0-smc-8xH100")?;
+    let folder = shared_data("mlperf-train-v4.0-smc-8xH100")?;
     let imported = read(Format::Mlperf, &folder, &[&files[0], &files[1]], &Options::default());
     let windows = fold(&imported, false);
     let report = report(&windows);
@@ -79,7 +80,7 @@ fn bert() {
 
 #[test]
 fn bert_windows_from_the_start_of_the_run() {
-    let folder = folder("mlperf-train-v4.0-smc-8xH100");
+    let folder = shared_data("mlperf-train-v4.0-smc-8xH100");
     let Some(folder) = folder else { return };
     let run = "result_5119-240510190348838227199_06";
     let files = [format!("bert/{run}.txt"), format!("bert/power/{run}/node_0.txt")];
@@ -132,7 +133,7 @@ fn resnet_epochs() {
 
 #[test]
 fn inference_at_the_wall() {
-    let Some(folder) = folder("mlperf-inf-v4.1-8xH200-MaxQ") else { return };
+    let Some(folder) = shared_data("mlperf-inf-v4.1-8xH200-MaxQ") else { return };
     let files = ["bert-99__Offline/mlperf_log_detail.txt", "bert-99__Offline/spl.txt"];
     let it = report(&fold(&read(Format::MlperfInference, &folder, &files, &Options::default()), false));
     near(it.duration_seconds, 659.229, 1e-9);
@@ -142,7 +143,7 @@ fn inference_at_the_wall() {
 
 #[test]
 fn azure_windows_have_their_requests_and_their_gaps() {
-    let Some(folder) = folder("azure-llm-trace-2023") else { return };
+    let Some(folder) = shared_data("azure-llm-trace-2023") else { return };
     let maps = ["samples=*", "tokens=GeneratedTokens"].map(|map| map.parse().unwrap()).to_vec();
     let imported = read(Format::Csv, &folder, &["AzureLLMInferenceTrace_code.csv"], &Options { maps, ..Options::default() });
     let all = fold(&imported, true);
@@ -161,7 +162,7 @@ fn azure_windows_have_their_requests_and_their_gaps() {
 
 #[test]
 fn dcgmi_windows_and_unassigned_add_up_to_the_counter() {
-    let Some(folder) = folder("a100-dcgmi-raw") else { return };
+    let Some(folder) = shared_data("a100-dcgmi-raw") else { return };
     let options = Options { interval: Some(std::time::Duration::from_millis(20)), ..Options::default() };
     for (file, joules) in [("GA100-bfs-1410-1.txt", 1353.012), ("GA100-lud-510-0.txt", 2831.456)] {
         let it = report(&fold(&read(Format::Dcgmi, &folder, &[file], &options), false));

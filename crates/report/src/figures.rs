@@ -89,17 +89,34 @@ pub struct WorkloadReport {
     /// For the chart.
     #[serde(skip)]
     pub(crate) curve: Vec<Point>,
-    /// For the chart: when changes were applied.
+    /// For the chart: what was changed, and what came of it.
     #[serde(skip)]
-    pub(crate) changed: Vec<EventTime>,
+    pub(crate) decided: Vec<DecidedChange>,
 }
 
-/// The middle of a window and its J/sample.
+/// A window, as the chart has it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Point {
-    pub(crate) time: EventTime,
+    pub(crate) start: EventTime,
+    pub(crate) end: EventTime,
     pub(crate) joules_per_sample: Option<f64>,
+    pub(crate) power_watts: Option<f64>,
+    /// J/sample of the starting layout in its phase.
+    pub(crate) baseline: Option<f64>,
+    pub(crate) phase: Option<u64>,
+    pub(crate) restarted: bool,
     pub(crate) origin: Origin,
+}
+
+/// A decision to change something.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DecidedChange {
+    pub(crate) time: EventTime,
+    pub(crate) action: Action,
+    pub(crate) reason: String,
+    pub(crate) taken_back: bool,
+    /// When it was judged, whether it was kept, and why.
+    pub(crate) verdict: Option<(EventTime, bool, String)>,
 }
 
 /// One tumbling window.

@@ -6,13 +6,16 @@
 //! stand in every row of such figures, and in a heading only where they hold for all below it.
 
 mod figures;
+mod headline;
 mod render;
 mod reporter;
 mod saving;
 mod settings;
 mod supply;
+pub mod units;
 
 pub use figures::{Report, SpanRow, WindowRow, WorkloadReport};
+pub use headline::{Summary, Verdict};
 pub use render::Form;
 pub use reporter::Reporter;
 pub use settings::{By, InvalidBaseline, InvalidBy, InvalidCurrency, Settings, parse_baseline, parse_currency};

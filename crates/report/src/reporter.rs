@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Meter, Origin, Outcome, Validation, WindowKind};
 
-use crate::figures::{JOULES_PER_KWH, Point, per};
+use crate::figures::{DecidedChange, JOULES_PER_KWH, Point, per};
 use crate::render::origin_word;
 use crate::saving::{Compared, Saving, saving};
 use crate::supply::Priced;
@@ -214,10 +214,26 @@ impl Reporter {
         collected.fates.insert(event.decision_id.clone(), fate);
     }
 
+    /// The report on one workload so far; `None` if nothing is known of it.
+    pub fn report_of(&self, workload: &str, settings: &Settings) -> Option<WorkloadReport> {
+        self.workloads.get(workload).map(|collected| collected.in_run().report(workload, settings))
+    }
+
     /// The report on everything so far.
     pub fn report(&self, settings: &Settings) -> Report {
         let of = |(name, collected): (&String, &Collected)| collected.in_run().report(name, settings);
         Report { workloads: self.workloads.iter().map(of).collect() }
+    }
+
+    /// The same on one workload, without the chart that HTML has; `None` if nothing is known of it.
+    pub fn workload(&self, name: &str, settings: &Settings) -> Option<WorkloadReport> {
+        let report = self.workloads.get(name)?.in_run().report(name, settings);
+        Some(WorkloadReport { curve: Vec::new(), changed: Vec::new(), ..report })
+    }
+
+    /// Forgets a workload, so that whoever follows a log for weeks can bound what is kept.
+    pub fn forget(&mut self, name: &str) {
+        self.workloads.remove(name);
     }
 }
 
@@ -429,10 +445,35 @@ impl Collected {
             unassigned_energy_joules: unassigned,
             notes,
             curve: rows.iter().map(point).collect(),
-            changed: self.fates.values().filter_map(|fate| fate.applied).collect(),
+            decided: self.changes(),
             by_window: (settings.by == Some(By::Window)).then_some(rows),
             by_span: (settings.by == Some(By::Span)).then(|| self.spans.values().cloned().collect()),
         }
+    }
+
+    /// What was changed and took effect, by time, with the verdict on it. Without an actuator everything counts.
+    fn changes(&self) -> Vec<DecidedChange> {
+        let mut verdicts: BTreeMap<&str, &Decided> = BTreeMap::new();
+        for decided in self.decisions.values() {
+            if let Some(concerned) = &decided.concerns
+                && decided.layouts.is_some()
+            {
+                verdicts.insert(concerned, decided);
+            }
+        }
+        let applied = |id: &String| !self.actuated || self.fates.get(id).is_some_and(|fate| fate.applied.is_some());
+        let mut changes: Vec<DecidedChange> = self
+            .decisions
+            .iter()
+            .filter(|(id, decided)| decided.action != Action::Maintain && applied(id))
+            .map(|(id, decided)| {
+                let verdict = verdicts.get(id.as_str()).map(|it| (it.time, it.action != Action::Revert, it.reason.clone()));
+                let taken_back = verdict.as_ref().is_some_and(|(_, kept, _)| !kept);
+                DecidedChange { time: decided.time, action: decided.action, reason: decided.reason.clone(), taken_back, verdict }
+            })
+            .collect();
+        changes.sort_by_key(|change| change.time);
+        changes
     }
 
     /// The energy of each window of the run, spread evenly over the window.
@@ -506,8 +547,16 @@ impl Collected {
 }
 
 fn point(row: &WindowRow) -> Point {
-    let time = row.window_start.plus_micros((row.window_end.micros() - row.window_start.micros()) / 2);
-    Point { time, joules_per_sample: row.joules_per_sample, origin: row.origin }
+    Point {
+        start: row.window_start,
+        end: row.window_end,
+        joules_per_sample: row.joules_per_sample,
+        power_watts: row.mean_power_watts,
+        baseline: per(row.baseline_energy_joules, row.baseline_samples),
+        phase: row.phase,
+        restarted: row.restarted,
+        origin: row.origin,
+    }
 }
 
 fn window_row(

@@ -496,11 +496,43 @@ fn every_rendering_says_simulated_beside_every_heading() {
         assert!(line.contains("(simulated)"), "{line}");
     }
     let text = report.render(Form::Text);
-    assert!(text.starts_with("Energy by workload (simulated)\n"), "{text}");
+    assert!(text.starts_with("simulated: eadt/llm-training: no clear saving: 0.0 % ± "), "{text}");
+    assert!(text.contains("\nEnergy by workload (simulated)\n"), "{text}");
     assert_eq!(text.matches("(simulated)").count(), 4);
     let empty = Report::default();
     assert_eq!(empty.render(Form::Text), "No workload has a window yet.\n");
     assert_eq!(empty.render(Form::Json), "{\n  \"workloads\": []\n}\n");
+}
+
+#[test]
+fn a_page_has_verdict_contents_and_a_chart_that_restarts_do_not_scale() {
+    let (mut windows, mut decisions, mut actuations) = story();
+    let revert = Decision { concerns: Some(decisions[2].id.clone()), reason: "no better".into(), ..decision(5, Action::Revert) };
+    decisions.push(revert);
+    actuations.push(applied(3));
+    let html = report(&windows, &decisions, &actuations, &Settings::default()).render(Form::Html);
+    for part in [
+        "<p class=\"verdict\">simulated: eadt/llm-training: no clear saving",
+        "<main>",
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Energy by workload (simulated)\">",
+        "url(#hatch)",
+        "class=\"baseline\"",
+        "class=\"power\"",
+        "default-src 'none'",
+        "<strong>Taken back</strong>",
+    ] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    // 30 J/sample of the restart are not in the scale, 10 are.
+    assert!(html.contains(">10.50</text>"), "{html}");
+    assert!(!html.contains("<nav"));
+    for index in 0..40 {
+        windows.push(EfficiencyWindow { workload: format!("lab/job-{index}"), ..window(0, 1e6 + f64::from(index), 1.0) });
+    }
+    let html = report(&windows, &decisions, &actuations, &Settings::default()).render(Form::Html);
+    assert_eq!(html.matches("<li><a href=\"#w").count(), 41);
+    assert!(html.contains("<li><a href=\"#w0\">lab/job-39</a> 1.00 MJ</li>"), "those that used most come first");
+    assert_eq!(html.matches("id=\"hatch\"").count(), 1);
 }
 
 /// One workload measured, one simulated, one that was simulated first and measured then.
@@ -550,7 +582,7 @@ fn measured_figures_never_stand_under_simulated_and_simulated_ones_always_say_so
         html.lines().filter(|line| line.starts_with("<tr><td") || (line.starts_with("<h2") && !line.contains("over time")));
     check(&mut body.map(|line| (line.starts_with("<h2"), line.to_owned())));
     // The curve of the mixed one changes its stroke, and says what the strokes mean.
-    let charts: Vec<&str> = html.split("<h2>").filter(|part| part.contains("over time")).collect();
+    let charts: Vec<&str> = html.split("<section").filter(|part| part.contains("over time")).collect();
     let chart = |name: &str| *charts.iter().find(|chart| chart.contains(name)).unwrap();
     assert!(chart("toy/job").contains("over time (simulated)"));
     assert!(!chart("real/job").contains("simulated"));
@@ -624,7 +656,8 @@ proptest! {
             let report = reporter.report(&Settings { by: Some(by), ..Settings::default() });
             let html = report.render(Form::Html);
             let known = ["!DOCTYPE", "html", "head", "meta", "title", "style", "body", "h1", "h2", "div", "table", "thead", "tbody",
-                "tr", "th", "td", "ul", "li", "svg", "line", "text", "polyline", "circle"];
+                "tr", "th", "td", "ul", "li", "svg", "line", "text", "polyline", "circle", "main", "section", "p", "h3", "defs", "pattern",
+                "rect", "details", "summary", "ol", "strong"];
             for tag in html.split('<').skip(1) {
                 let name = tag.trim_start_matches('/').split([' ', '>', '/']).next().unwrap();
                 prop_assert!(known.contains(&name), "<{}", tag);

@@ -8,15 +8,11 @@ use std::path::{Path, PathBuf};
 
 use eadt_simulator::calibration::parameter_tables;
 use eadt_simulator::gpu::BoardModel;
+use eadt_testing::shared_data;
 
 fn data() -> Option<PathBuf> {
-    let root = std::env::var_os("EADT_TEST_SHARED_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
-    if root.join("zeus-nsdi23").is_dir() && root.join("perseus-sosp24-freq").is_dir() {
-        return Some(root);
-    }
-    eprintln!("skipped: no measurements by others in {}", root.display());
-    None
+    shared_data("zeus-nsdi23")?;
+    Some(shared_data("perseus-sosp24-freq")?.parent()?.to_owned())
 }
 
 #[test]

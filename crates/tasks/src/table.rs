@@ -15,6 +15,7 @@ tasks! {
     HTTP "http" in "all": Report, "`/metrics`, `/healthz` and `/readyz` are gone, by which a prober sees it; the work goes on";
     CONNECTION "connection" in "all, one to an HTTP endpoint": Report, "that connection is closed; its client sees it and asks or sends again";
     SIGNALS "signals" in "all": Report, "no signal drains it any more: SIGKILL ends it, and it goes on where its steps stand";
+    CONTINUES "continues" in "`eadt up`, `eadt top`": Report, "after a stop (`kill -STOP`) the view is not drawn anew by itself";
     COLLECTOR "collector" in "`eadt collector`, `eadt up --gpus nvml`": Fatal, "what was sampled is sent, or counted as dropped";
     NVML "nvml" in "collector": Fatal, "as the collector; a GPU that hangs or is lost is no failure of its task";
     DCGM "dcgm" in "collector": Fatal, "as the collector; an exporter that is away is no failure of its task";
@@ -22,6 +23,7 @@ tasks! {
     JOB "job" in "collector": Fatal, "as the collector; a job that is away is no failure of its task";
     ASSIGNMENTS "assignments" in "collector": Fatal, "as the collector";
     KUBELET "kubelet" in "collector": Fatal, "as the collector; a kubelet that is away is no failure of its task";
+    DIRECTIVES "directives" in "collector": Fatal, "as the collector; a log that cannot be read is no failure of its task";
     PUBLISHER "publisher" in "collector": Fatal, "as the collector";
     GPU_SAMPLER "gpu-sampler" in "collector, a thread a GPU": Restart, "its GPU is marked down and opened again after `collector.nvml.retry_seconds`; the others go on";
     POD_FACTS "pod-facts" in "collector, a question about a pod": Restart, "the pod's workload is asked for again after ten seconds";
@@ -33,9 +35,12 @@ tasks! {
     KUBERNETES "kubernetes" in "actuator, its watches, statuses and intents": Fatal, "as the actuator; an API server that is away is no failure of its tasks";
     ARCHIVER "archiver" in "`eadt archiver`, `eadt up`": Fatal, "the next start goes on behind the last whole file";
     OPTIMIZER "optimizer" in "`eadt optimizer`": Fatal, "the next start learns anew";
+    DASHBOARD "dashboard" in "`eadt up`, `eadt dashboard`": Report, "the page is gone; the work goes on";
+    DASHBOARD_FEED "dashboard-feed" in "`eadt up`, `eadt dashboard`": Report, "the page shows nothing newer; the work goes on";
     SIMULATOR "simulator" in "`eadt actuator`, `eadt up`, simulated": Fatal, "the next start goes on from its last step";
     STAGE "stage" in "`eadt up`": Fatal, "as what it looks after";
-    FOLLOWER "follower" in "`eadt up`, the live view and the closing report": Fatal, "the terminal is given back; there is no report, the error is said instead";
+    FOLLOWER "follower" in "`eadt up`, `eadt top`: the live view, and the closing report": Fatal, "the terminal is given back; there is no report, the error is said instead";
+    EXPORTER "exporter" in "`eadt exporter`": Fatal, "the next start reads the record again; counters begin anew, as after any restart";
     DURATION "duration" in "`eadt up --gpus nvml --duration`": Fatal, "the run ends early rather than never";
     MAINTENANCE "maintenance" in "`eadt up`, tidying the log": Restart, "it is tried again in a minute";
     LOG_PROBE "log-probe" in "all services on Kafka": Restart, "asked again after a second; readiness stays as it was meanwhile";

@@ -1,23 +1,12 @@
 //! Profiling series into operating points.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use eadt_recordings::{Format, Options};
+use eadt_testing::shared_data;
 use eadt_tune::aggregate::{Pattern, points, read, to_csv};
 use eadt_tune::points::Key;
-
-fn folder(name: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("EADT_TEST_SHARED_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
-    let folder = root.join(name);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    eprintln!("skipped: {} is absent", folder.display());
-    None
-}
 
 #[test]
 fn names_say_what_was_run() {
@@ -153,7 +142,7 @@ fn boards_of_one_file_are_added_up_and_what_lacks_power_says_how_to_record_it() 
 
 #[test]
 fn dcgmi_logs_of_an_a100() {
-    let Some(folder) = folder("a100-dcgmi-raw") else { return };
+    let Some(folder) = shared_data("a100-dcgmi-raw") else { return };
     let pattern = Pattern::new("{gpu_model}-{workload}-{sm_clock_mhz}-{run}").unwrap();
     let options = Options { interval: Some(Duration::from_millis(20)), ..Options::default() };
     let mut profiles = Vec::new();

@@ -1,21 +1,9 @@
 //! Published sweeps: no figure claims more than their own rows say. Skipped, with a message, where they are absent.
 
-use std::path::{Path, PathBuf};
-
 use eadt_models::choose::{Choice, Knob, Method, Objective, Robust};
+use eadt_testing::shared_data;
 use eadt_tune::points::PointGroup;
 use eadt_tune::{NoteKind, Request, points, tune};
-
-fn folder(name: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("EADT_TEST_SHARED_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
-    let folder = root.join(name);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    eprintln!("skipped: {} is absent", folder.display());
-    None
-}
 
 struct Set {
     folder: &'static str,
@@ -64,7 +52,7 @@ fn in_rows(group: &PointGroup, choice: &Choice, reference: f64) -> (f64, f64) {
 #[test]
 fn no_group_claims_more_than_its_rows_say_and_no_published_row_is_a_glitch() {
     for set in &SETS {
-        let Some(folder) = folder(set.folder) else { return };
+        let Some(folder) = shared_data(set.folder) else { return };
         for file in set.files {
             for method in [Method::Measured, Method::Robust(Robust { resamples: 60, ..Robust::default() })] {
                 let request = Request {

@@ -29,10 +29,10 @@ pub enum Outcome {
 #[schemars(extend("required" = ["id", "decision_id", "workload", "time"]))]
 pub struct Actuation {
     /// Deterministic: from decision and outcome.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 1024))]
     pub id: String,
     /// The decision that this answers.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 1024))]
     pub decision_id: String,
     /// `namespace/name`.
     #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
@@ -73,7 +73,7 @@ pub struct Directive {
     #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
     pub workload: String,
     /// The decision that asks for it.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 1024))]
     pub decision_id: String,
     /// Precision to compute in: `fp32`, `tf32`, `fp16`, `bf16`; absent: the one that the job was started with.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -34,6 +34,16 @@ pub enum Origin {
     Simulated,
 }
 
+/// Kinds of telemetry sources, the preferred first: a driver's own reading comes before an exporter's copy of it. A collector's name begins with
+/// its kind, `nvml/node-1`. Kinds that are not listed come last.
+pub const SOURCE_KINDS_BY_PREFERENCE: [&str; 1] = ["nvml"];
+
+/// Returns the rank of a collector among several that read the same device in the same way. The least is preferred.
+pub fn source_rank(collector: &str) -> usize {
+    let kind = collector.split_once('/').map_or(collector, |(kind, _)| kind);
+    SOURCE_KINDS_BY_PREFERENCE.iter().position(|known| *known == kind).unwrap_or(SOURCE_KINDS_BY_PREFERENCE.len())
+}
+
 /// How the share of a GPU that several workloads use was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]

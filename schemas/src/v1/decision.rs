@@ -52,7 +52,7 @@ pub enum Validation {
 #[schemars(extend("required" = ["id", "workload", "time"]))]
 pub struct Decision {
     /// Deterministic: from workload, window end, controller.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 1024))]
     pub id: String,
     /// `namespace/name`.
     #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]

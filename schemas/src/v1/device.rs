@@ -18,7 +18,7 @@ pub struct DeviceIntent {
     #[schemars(length(min = 1, max = 253))]
     pub node: String,
     /// The last decision that changed anything here.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 1024))]
     pub decision_id: String,
     /// Short form of `devices` with one entry: GPU UUID; absent: every GPU of the node. Not looked at beside `devices`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +62,7 @@ pub struct DeviceSetting {
     pub workload: Option<String>,
     /// The decision that asks for it; absent: the event's.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 1024))]
     pub decision_id: Option<String>,
     /// Power cap to set; absent: left alone, or put back where an earlier intent set it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,7 +128,7 @@ pub struct DeviceState {
     pub intent_time: Option<EventTime>,
     /// `decision_id` of that intent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 1024))]
     pub decision_id: Option<String>,
     /// When everything is put back unless a newer intent arrives; absent: no intent is live.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,7 +166,7 @@ pub struct DeviceReport {
     pub gpu_model: Option<String>,
     /// The decision behind what is asked of it now.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 1024))]
     pub decision_id: Option<String>,
     /// Where the power cap stands.
     pub power_limit_outcome: SettingOutcome,

@@ -12,7 +12,7 @@ mod window;
 mod workload;
 
 pub use actuation::{Actuation, Directive, Outcome};
-pub use common::{Layout, Meter, Origin, Precision, ShareMethod};
+pub use common::{Layout, Meter, Origin, Precision, SOURCE_KINDS_BY_PREFERENCE, ShareMethod, source_rank};
 pub use dead_letter::{DeadLetterReason, dead_letter_header};
 pub use decision::{Action, Decision, Validation};
 pub use device::{

@@ -106,7 +106,7 @@ pub struct TrainingProgress {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub backend: Option<String>,
-    /// `fp32`, `tf32`, `fp16`, `bf16`.
+    /// Precision that the job really computes in: `fp32`, `tf32`, `fp16`, `bf16`, `fp8`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub precision: Option<String>,
@@ -125,4 +125,34 @@ pub struct TrainingProgress {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub mps_thread_percentage: Option<u32>,
+    /// Loss on data that the job does not train on, at its last evaluation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation_loss: Option<f64>,
+    /// Learning rate of the last step; of several, the largest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub learning_rate: Option<f64>,
+    /// Scale that the loss is multiplied with before the backward pass; absent: the job scales none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub loss_scale: Option<f64>,
+    /// Layers that can be frozen: blocks of the model, counted from the input side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<u32>,
+    /// How much each of these layers still changes, from the input side, as a ratio; null: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub plasticity: Option<Vec<Option<f64>>>,
+    /// What the job changes without a restart, if it is asked: `precision`, `frozen_prefix_layers`, `checkpoint_now`. Absent: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub live_knobs: Option<Vec<String>>,
+    /// The decision of the last directive that the job has taken up, or refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub decision_id: Option<String>,
+    /// Why the job does not do what that directive asks; absent: it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub directive_refused: Option<String>,
 }

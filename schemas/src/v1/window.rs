@@ -43,7 +43,7 @@ pub enum EnergyMethod {
 #[schemars(extend("required" = ["id", "workload", "window_start", "window_end"]))]
 pub struct EfficiencyWindow {
     /// `workload`, kind, span and start: deterministic.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 1024))]
     pub id: String,
     /// `namespace/name`, or `gpus` for devices without a workload.
     #[schemars(length(min = 1, max = 253))]

@@ -108,15 +108,29 @@ struct JobAnswers {
     ranks: BTreeMap<u32, u32>,
     /// The last word that was another.
     contradiction: Option<String>,
+    decision_id: String,
+    /// Why the job does not do it.
+    refusal: Option<String>,
 }
 
 impl JobAnswers {
     fn from_decision(workload: &str, applied: &AppliedDecision) -> Option<Self> {
         let (asked, replicas) = (applied.job_request()?, applied.layout.replicas.unwrap_or(u32::MAX));
-        Some(Self { workload: workload.to_owned(), request: asked, replicas, ranks: BTreeMap::new(), contradiction: None })
+        Some(Self {
+            workload: workload.to_owned(),
+            request: asked,
+            replicas,
+            ranks: BTreeMap::new(),
+            contradiction: None,
+            decision_id: applied.decision_id.clone(),
+            refusal: None,
+        })
     }
 
     fn add_report(&mut self, report: &TrainingProgress) {
+        if report.decision_id.as_ref() == Some(&self.decision_id) {
+            self.refusal.clone_from(&report.directive_refused);
+        }
         let Some(done) = follows_request(self.request, report).filter(|_| report.rank < self.replicas) else { return };
         let times = self.ranks.entry(report.rank).or_default();
         *times = if done { times.saturating_add(1) } else { 0 };
@@ -133,6 +147,9 @@ impl JobAnswers {
     }
 
     fn describe_missing(&self) -> String {
+        if let Some(refusal) = &self.refusal {
+            return format!("the job was asked for {} and refused: {refusal}", self.request);
+        }
         let instead = self.contradiction.as_deref().unwrap_or("none of its reports says what it does");
         format!("the job was asked for {} and did not take it up: {instead}", self.request)
     }
@@ -188,6 +205,11 @@ impl JobFollower {
         )?;
         let done = self.jobs.iter().filter(|(_, heard)| heard.is_done());
         Ok(done.map(|(decision, heard)| (heard.workload.clone(), decision.clone())).collect())
+    }
+
+    /// Why a job refused what the change of a decision asks of it; `None`: it did not.
+    pub fn refusal(&self, decision: &str) -> Option<&str> {
+        self.jobs.get(decision)?.refusal.as_deref()
     }
 
     /// What of the change of a decision the job does not do, in words; `None`: nothing. `withdrawn`: it is not asked any more.
@@ -325,6 +347,19 @@ mod tests {
         heard.add_report(&report(5, Some("fp16"), Some(8)));
         heard.add_report(&report(1, Some("bf16"), Some(8)));
         assert!(heard.is_done(), "rank 5 is none of the two processes");
+
+        let mut asked = of(&before, &layout).unwrap();
+        let refused = |decision: &str, why: Option<&str>| TrainingProgress {
+            decision_id: Some(decision.into()),
+            directive_refused: why.map(str::to_owned),
+            ..report(0, Some("fp16"), None)
+        };
+        asked.add_report(&refused("another", Some("no")));
+        assert_eq!(asked.refusal, None);
+        asked.add_report(&refused("d-0", Some("no scaler")));
+        assert_eq!(asked.describe_missing(), "the job was asked for precision bf16 and refused: no scaler");
+        asked.add_report(&refused("d-0", None));
+        assert_eq!(asked.refusal, None, "it changed its mind");
 
         let layers = Layout { frozen_prefix_layers: Some(4), ..before.clone() };
         let both = Layout { precision: Some(Precision::Bf16), ..layers };

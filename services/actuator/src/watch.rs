@@ -3,14 +3,26 @@
 use eadt_cluster::{ManagedWorkload, RollBack};
 use eadt_schemas::EventTime;
 
-/// What must be taken back now.
+/// Returns what must be taken back because its time is over.
 pub fn overdue_rollout(managed: &ManagedWorkload, now: EventTime) -> Option<RollBack> {
+    let applied = managed.rolling_out().filter(|applied| now >= applied.ready_by)?;
+    let reason = format!("not ready {} s after the change", applied.ready_by.seconds_since(applied.time).round());
+    take_back(managed, reason)
+}
+
+/// Returns what must be taken back because the job refused what the change asks of it.
+pub fn refused_rollout(managed: &ManagedWorkload) -> Option<RollBack> {
+    take_back(managed, "refused by the job".to_owned())
+}
+
+/// `None`: somebody else has changed the workload since.
+fn take_back(managed: &ManagedWorkload, reason: String) -> Option<RollBack> {
     let applied = managed.rolling_out().filter(|applied| applied.generation == managed.state.generation)?;
-    (now >= applied.ready_by).then(|| RollBack {
+    Some(RollBack {
         workload: managed.state.workload.clone(),
         decision_id: applied.decision_id.clone(),
         generation: applied.generation,
-        reason: format!("not ready {} s after the change", applied.ready_by.seconds_since(applied.time).round()),
+        reason,
     })
 }
 
@@ -30,6 +42,8 @@ mod tests {
         let back = overdue_rollout(&managed, at(610.0)).unwrap();
         assert_eq!((back.decision_id.as_str(), back.generation), ("d-0", 4));
         assert_eq!(back.reason, "not ready 600 s after the change");
+        let back = refused_rollout(&managed).unwrap();
+        assert_eq!(back.reason, "refused by the job");
         // Somebody else changed it since: that rollout is not ours.
         managed.state.generation = 5;
         assert_eq!(overdue_rollout(&managed, at(9999.0)), None);

@@ -70,7 +70,7 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
 
 fn headers(chance: &mut Chance, topic: Topic, time: EventTime) -> Vec<(Arc<str>, Bytes)> {
     let heartbeat = chance.one_in(6);
-    let kind = if heartbeat { EventType::Heartbeat } else { EventType::of_topic(topic) };
+    let kind = if heartbeat { EventType::Heartbeat } else { topic.event_type() };
     let envelope = Envelope { id: format!("e-{time}"), source: "/tests".to_owned(), kind, time, subject: "team/job".to_owned() };
     let unknown = chance.one_in(6);
     let mut headers: Vec<(Arc<str>, Bytes)> =

@@ -41,6 +41,7 @@ use kubelet::owners::{ByName, Owners};
 use metrics::CollectorMetrics;
 use nvml::{Driver, NvmlSource};
 use outlet::Outlet;
+use progress::directives::Directives;
 use progress::reviews::Reviewer;
 pub use publish::{Dropped, Summary};
 use publish::{PublishError, Publisher};
@@ -102,7 +103,9 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     let shutdown = environment.shutdown.child_token();
 
     let pods = PodGpus::new(settings.kubelet.as_ref());
-    let mut sources = sources(&settings, &environment, &outlet, &metrics, &assignments, &pods).map_err(CollectorError::Start)?;
+    let directives = Directives::default();
+    let mut sources =
+        sources(&settings, &environment, &outlet, &metrics, &assignments, &pods, &directives).map_err(CollectorError::Start)?;
     for source in &mut sources {
         tokio::select! {
             opened = source.open() => opened.map_err(CollectorError::Start)?,
@@ -130,6 +133,14 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
         let stop = shutdown.clone();
         collecting.spawn(&tasks::KUBELET, async move {
             follower.run(stop).await;
+            Ok::<_, SourceError>(())
+        });
+    }
+    if settings.progress.is_some() {
+        let (bus, prefix) = (environment.bus.clone(), environment.topic_prefix.clone());
+        let (metrics, stop) = (metrics.clone(), shutdown.clone());
+        collecting.spawn_thread(&tasks::DIRECTIVES, move || {
+            directives.follow(&*bus, &prefix, &metrics, &stop);
             Ok::<_, SourceError>(())
         });
     }
@@ -191,6 +202,7 @@ fn sources(
     metrics: &CollectorMetrics,
     assignments: &Assignments,
     pods: &PodGpus,
+    directives: &Directives,
 ) -> Result<Vec<Box<dyn Source>>, SourceError> {
     let clock = &environment.clock;
     let named = |kind: &str| format!("{kind}/{}", settings.name);
@@ -217,7 +229,8 @@ fn sources(
     if let Some(progress) = settings.progress.clone() {
         let (outlet, metrics) = (outlet.clone(), metrics.clone());
         let (clock, reviewer) = (clock.clone(), environment.reviewer.clone());
-        sources.push(Box::new(progress::http::HttpSource::new(progress, outlet, metrics, clock, named("progress"), reviewer)));
+        let source = progress::http::HttpSource::new(progress, outlet, metrics, clock, named("progress"), reviewer);
+        sources.push(Box::new(source.with_directives(directives.clone())));
     }
     for job in settings.jobs.clone() {
         let (outlet, metrics) = (outlet.clone(), metrics.clone());

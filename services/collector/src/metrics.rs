@@ -102,6 +102,8 @@ pub struct CollectorMetrics {
     pub scrape_skipped: Family<SkippedLabel, Counter>,
     pub requests: Family<RequestLabel, Counter>,
     pub progress_refused: Family<CodeLabel, Counter>,
+    pub absent_values: Counter,
+    pub directives_readable: Gauge,
     pub progress_sources: Gauge,
     pub connections_refused: Family<ReasonLabel, Counter>,
     pub secrets_failed: Gauge,
@@ -141,6 +143,8 @@ impl CollectorMetrics {
             scrape_skipped: Family::default(),
             requests: Family::default(),
             progress_refused: Family::default(),
+            absent_values: Counter::default(),
+            directives_readable: Gauge::default(),
             progress_sources: Gauge::default(),
             connections_refused: Family::default(),
             secrets_failed: Gauge::default(),
@@ -220,6 +224,16 @@ impl CollectorMetrics {
             "progress_events_refused",
             "Events posted to the progress endpoint that were not accepted, by the status code that each would have alone",
             all.progress_refused.clone(),
+        );
+        registry.register(
+            "progress_absent_values",
+            "Values posted to the progress endpoint that are no numbers and were taken as absent",
+            all.absent_values.clone(),
+        );
+        registry.register(
+            "directives_readable",
+            "1 while the directives to jobs are read from the log, 0 while they cannot be",
+            all.directives_readable.clone(),
         );
         registry.register("progress_sources", "Progress sources known now", all.progress_sources.clone());
         registry.register(

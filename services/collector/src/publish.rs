@@ -131,6 +131,12 @@ impl Publisher {
                 let silent = format!("it has acknowledged nothing of {in_flight} events for {:?}", self.silence);
                 self.reachable(&mut sending, stalled.then_some(&silent as &dyn std::fmt::Display));
             }
+            if stalled
+                && let Some(producer) = sending.producer.as_mut()
+                && let Err(error) = producer.attend()
+            {
+                self.reachable(&mut sending, Some(&error));
+            }
             if in_flight >= self.in_flight {
                 std::thread::sleep(self.until_deadline(FULL));
                 continue;

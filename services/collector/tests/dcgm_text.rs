@@ -1,18 +1,11 @@
 //! Real answers of dcgm-exporter, made by others; skipped where they are not at hand.
 
-use std::path::PathBuf;
-
 use eadt_collector::dcgm::{Rules, Skipped, read};
+use eadt_testing::shared_data;
 
 fn text(name: &str) -> Option<String> {
-    let shared = std::env::var_os("EADT_TEST_SHARED_DATA")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data")), PathBuf::from);
-    let path = shared.join("dcgm-exporter-text").join(name);
-    let text = std::fs::read_to_string(&path).ok();
-    if text.is_none() {
-        eprintln!("skipped: {} is not there", path.display());
-    }
-    text
+    let path = shared_data("dcgm-exporter-text")?.join(name);
+    Some(std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
 #[test]

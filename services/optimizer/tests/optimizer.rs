@@ -10,7 +10,7 @@ use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, topics};
 use eadt_lake::{Archive, Limits, Row, Writer};
 use eadt_optimizer::{Service, Settings, Training, Verdict, learn};
-use eadt_schemas::envelope::{Envelope, EventType};
+use eadt_schemas::envelope::Envelope;
 use eadt_schemas::v1::{EfficiencyWindow, Layout, Model, Origin, Workload};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Clock, Health, Metrics, Shutdown};
@@ -153,7 +153,7 @@ fn rows(archive: &Path, windows: &[EfficiencyWindow], from: i64) {
         let envelope = Envelope {
             id: offset.to_string(),
             source: "/tests".to_owned(),
-            kind: EventType::of_topic(topic),
+            kind: topic.event_type(),
             time: minute(offset as usize),
             subject: JOB.to_owned(),
         };

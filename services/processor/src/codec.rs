@@ -64,7 +64,7 @@ pub enum DecodedRecord {
 impl DecodedRecord {
     /// As [`Self::decode`], in place of a record that is folded: the events that there are many of use its memory again.
     pub fn decode_into(&mut self, topic: Topic, kind: Option<&str>, value: Option<&[u8]>) {
-        let expected = EventType::of_topic(topic);
+        let expected = topic.event_type();
         let refused = match (&mut *self, value) {
             (Self::Telemetry(event), Some(value)) if expected == EventType::GpuTelemetry && kind == Some(expected.name()) => {
                 decode_into(event, value).err()
@@ -88,7 +88,7 @@ impl DecodedRecord {
         fn read<T: Check>(event: &mut T, value: &[u8]) -> Option<Result<(), Refusal>> {
             (value.len() <= MAX_VALUE_BYTES).then(|| event.fast(value)).flatten().map(|()| event.check())
         }
-        if kind != Some(EventType::of_topic(topic).name()) {
+        if kind != Some(topic.event_type().name()) {
             return false;
         }
         match (topic, &*self) {
@@ -115,7 +115,7 @@ impl DecodedRecord {
         if let Some(event) = value.filter(|_| kind.is_none()).and_then(Structured::of) {
             return Self::decode(topic, Some(&event.kind), event.data().map(str::as_bytes));
         }
-        let expected = EventType::of_topic(topic);
+        let expected = topic.event_type();
         match kind {
             Some(kind) if kind == expected.name() => {}
             Some(kind) if kind == EventType::Heartbeat.name() => return Self::Heartbeat,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn kind(topic: Topic) -> &'static str {
-        EventType::of_topic(topic).name()
+        topic.event_type().name()
     }
 
     /// The same event as EADT writes it; `None`: of a topic of which few come, and no short way is taken.

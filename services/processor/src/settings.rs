@@ -117,7 +117,6 @@ pub struct ProcessorSettings {
     /// group need the same.
     pub power_budget: BudgetSettings,
     /// How workloads of the controller `sm-partition` share GPUs; off unless `enabled`. All processors of a group need the same.
-    #[serde(rename = "sm_partition")]
     pub gpu_sharing: GpuSharingSettings,
     /// What becomes of records that lie in another partition than their key belongs to (murmur2, as the JVM clients do): `process`, folded
     /// where they lie, or `dead_letter`, refused. Counted in either case. A replay folds them. Default `process`.
@@ -189,7 +188,7 @@ const DECISIVE: [&str; 16] = [
     "controller",
     "controller_settings",
     "power_budget",
-    "sm_partition",
+    "gpu_sharing",
 ];
 
 type Map = serde_json::Map<String, serde_json::Value>;
@@ -281,11 +280,11 @@ impl ProcessorSettings {
             }
         }
         let sharing = &self.gpu_sharing;
-        sharing.check().map_err(|why| format!("processor.sm_partition.{why}"))?;
+        sharing.check().map_err(|why| format!("processor.gpu_sharing.{why}"))?;
         for (name, value) in [("silence_seconds", sharing.silence_seconds), ("expiry_seconds", sharing.expiry_seconds)] {
             if sharing.enabled && value < least {
                 return Err(format!(
-                    "processor.sm_partition.{name} is {value}, but must be at least two windows (processor.window_seconds), {least}"
+                    "processor.gpu_sharing.{name} is {value}, but must be at least two windows (processor.window_seconds), {least}"
                 ));
             }
         }
@@ -312,6 +311,10 @@ impl ProcessorSettings {
     /// object, or a value that this version does not know; [`Self::check`] has the ranges. What is of no name known here is passed over.
     pub fn as_recorded(&self, recorded: &str) -> Result<Self, serde_json::Error> {
         let mut recorded: Map = serde_json::from_str(recorded)?;
+        // Written by a release that called it so.
+        if let Some(sharing) = recorded.remove("sm_partition") {
+            recorded.insert("gpu_sharing".to_owned(), sharing);
+        }
         recorded.retain(|name, _| DECISIVE.contains(&name.as_str()));
         for (all, each) in [("max_workloads", "max_workloads_per_namespace"), ("max_sources", "max_sources_per_namespace")] {
             // Written by a release in which one namespace could take all there is.
@@ -363,7 +366,7 @@ mod tests {
             standard.contains("\"window_seconds\":60.0")
                 && !standard.contains("controller_settings")
                 && !standard.contains("power_budget")
-                && !standard.contains("sm_partition"),
+                && !standard.contains("gpu_sharing"),
             "{standard}"
         );
         let mut live =
@@ -379,6 +382,9 @@ mod tests {
         let replayed = here.as_recorded(&recorded).unwrap();
         assert_eq!(replayed.fold(), live.fold(), "{recorded}");
         assert_eq!((&*replayed.prefix, &*replayed.group), ("x.", "processor"));
+
+        // A release before called a group of settings otherwise.
+        assert_eq!(here.as_recorded(&recorded.replace("gpu_sharing", "sm_partition")).unwrap(), replayed);
 
         let mut here = ProcessorSettings { window_seconds: 10.0, ..ProcessorSettings::default() };
         here.controller_settings.power_low_watts = 1.0;
@@ -397,10 +403,10 @@ mod tests {
         assert!(long.check().unwrap_err().contains("silence_seconds is 300, but must be at least two windows"));
         let mut odd = live.clone();
         odd.gpu_sharing.probe_percentages = vec![50];
-        assert!(odd.check().unwrap_err().starts_with("processor.sm_partition.probe_percentages must hold 100"));
+        assert!(odd.check().unwrap_err().starts_with("processor.gpu_sharing.probe_percentages must hold 100"));
         odd.gpu_sharing = GpuSharingSettings { enabled: true, expiry_seconds: 50.0, ..GpuSharingSettings::default() };
         assert!(
-            odd.check().unwrap_err().contains("processor.sm_partition.expiry_seconds is 50, but must be at least two windows")
+            odd.check().unwrap_err().contains("processor.gpu_sharing.expiry_seconds is 50, but must be at least two windows")
         );
         here.power_budget.budget_watts = Some(0.0);
         assert!(here.check().unwrap_err().starts_with("processor.power_budget.budget_watts is 0,"));

@@ -118,7 +118,7 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
             }
         };
         // An empty value stands for a heartbeat.
-        let kind = if value.is_empty() { EventType::Heartbeat } else { EventType::of_topic(topic) };
+        let kind = if value.is_empty() { EventType::Heartbeat } else { topic.event_type() };
         let record = Outgoing {
             topic: format!("eadt.{topic}").into(),
             partition: None,

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use anyhow::Context;
 use eadt_lake::{Archive, Listing, StoredRow, StoredRows};
 use eadt_processor::offline::{RawRecord, ReplayRecord};
+use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
-use eadt_schemas::{EventType, Topic};
 use eadt_service::tasks::REPLAY_READER;
 
 use super::batches::{Batches, Lane};
@@ -54,7 +54,7 @@ pub fn read_own(archive: &Archive, listing: &Listing, own: &mut Own) -> anyhow::
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| Own::TOPICS.contains(topic)) {
         for row in archive.rows(listing, topic, partition) {
             let row = row?;
-            if row.kind() == Some(EventType::of_topic(topic)) {
+            if row.kind() == Some(topic.event_type()) {
                 let headers = Headers {
                     positions: row.header(header::INPUT_POSITIONS),
                     reason: row.header(dead_letter_header::REASON),

@@ -17,6 +17,8 @@ const FLUSH: Duration = Duration::from_mins(2);
 pub struct Feeder {
     stop: Arc<AtomicBool>,
     hushed: Arc<AtomicBool>,
+    hold: Arc<AtomicBool>,
+    holds: Arc<AtomicBool>,
     seconds: Arc<AtomicU64>,
     thread: JoinHandle<Result<Story>>,
 }
@@ -79,8 +81,19 @@ impl Feeder {
         let (asked, count) = (Arc::clone(&stop), Arc::clone(&seconds));
         let hushed = Arc::new(AtomicBool::new(false));
         let silent = Arc::clone(&hushed);
+        let (hold, holds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (wanted, is_held) = (Arc::clone(&hold), Arc::clone(&holds));
         let thread = std::thread::spawn(move || {
             while !asked.load(Ordering::SeqCst) {
+                if wanted.load(Ordering::SeqCst) {
+                    if !is_held.load(Ordering::SeqCst) {
+                        ensure!(producer.flush(FLUSH)?, "records were not acknowledged");
+                        is_held.store(true, Ordering::SeqCst);
+                    }
+                    std::thread::sleep(pace);
+                    continue;
+                }
+                is_held.store(false, Ordering::SeqCst);
                 let from = story.tick();
                 tell(&mut *producer, &prefix, &story.told[from..])?;
                 count.fetch_add(1, Ordering::SeqCst);
@@ -96,12 +109,22 @@ impl Feeder {
             ensure!(producer.flush(FLUSH)?, "the last records were not acknowledged");
             Ok(story)
         });
-        Ok(Self { stop, hushed, seconds, thread })
+        Ok(Self { stop, hushed, hold, holds, seconds, thread })
     }
 
     /// Seconds of the story told so far.
     pub fn seconds(&self) -> u64 {
         self.seconds.load(Ordering::SeqCst)
+    }
+
+    /// Says nothing until it is let go on; when this returns, all that was told is acknowledged.
+    pub fn hold(&self, held: bool) -> Result<()> {
+        self.hold.store(held, Ordering::SeqCst);
+        while held && !self.holds.load(Ordering::SeqCst) {
+            ensure!(!self.thread.is_finished(), "the feeder has ended");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
     }
 
     /// Says nothing any more, and nothing of that; what was told.

@@ -34,6 +34,9 @@ pub enum Next {
 struct State {
     next: Option<(Request, Next)>,
     held: Option<Vec<u8>>,
+    /// Connections of before this number lead nowhere: what comes is taken and goes no further, either way, and nobody is told.
+    open_from: u64,
+    connections: u64,
 }
 
 #[derive(Debug)]
@@ -72,6 +75,12 @@ impl Proxy {
 
     pub fn on_next(&self, request: Request, next: Next) {
         lock(&self.state).next = Some((request, next));
+    }
+
+    /// What was connected so far is half open from now on: no answer comes any more, and no end.
+    pub fn half_open(&self) {
+        let mut state = lock(&self.state);
+        state.open_from = state.connections;
     }
 
     /// Waits until the request that was chosen has come.
@@ -120,17 +129,39 @@ fn carry(client: TcpStream, broker: TcpStream, state: Arc<Mutex<State>>) -> Resu
     client.set_nodelay(true)?;
     broker.set_nodelay(true)?;
     let (mut from_broker, mut to_client) = (broker.try_clone()?, client.try_clone()?);
+    let number = {
+        let mut state = lock(&state);
+        state.connections += 1;
+        state.connections - 1
+    };
+    let answers = Arc::clone(&state);
     std::thread::spawn(move || {
         // Either side may hang up at any time.
-        drop(std::io::copy(&mut from_broker, &mut to_client));
+        drop(pass_answers(&mut from_broker, &mut to_client, number, &answers));
         drop(to_client.shutdown(Shutdown::Both));
     });
-    std::thread::spawn(move || drop(requests(client, broker, &state)));
+    std::thread::spawn(move || drop(requests(client, broker, number, &state)));
     Ok(())
 }
 
-fn requests(mut client: TcpStream, mut broker: TcpStream, state: &Mutex<State>) -> Result<()> {
+fn pass_answers(broker: &mut TcpStream, client: &mut TcpStream, number: u64, state: &Mutex<State>) -> Result<()> {
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        let count = broker.read(&mut bytes)?;
+        if count == 0 {
+            return Ok(());
+        }
+        if number >= lock(state).open_from {
+            client.write_all(&bytes[..count])?;
+        }
+    }
+}
+
+fn requests(mut client: TcpStream, mut broker: TcpStream, number: u64, state: &Mutex<State>) -> Result<()> {
     while let Some(frame) = read_frame(&mut client)? {
+        if number < lock(state).open_from {
+            continue;
+        }
         let key = i16::from_be_bytes([frame[4], frame[5]]);
         let next = lock(state).next.take_if(|(request, _)| *request as i16 == key);
         match next.map(|(_, next)| next) {

@@ -176,7 +176,7 @@ impl Story {
 
     fn tell(&mut self, topic: Topic, key: String, event: &impl serde::Serialize, time: EventTime) {
         let value = serde_json::to_vec(event).expect("events have string keys");
-        self.told.push(Told { topic, key, value, kind: EventType::of_topic(topic), time });
+        self.told.push(Told { topic, key, value, kind: topic.event_type(), time });
     }
 
     fn at(&self, seconds: f64) -> EventTime {

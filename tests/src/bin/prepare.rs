@@ -1,10 +1,10 @@
 //! Fetches and builds what the tests with real parts need, so that no test has to wait for it: Apache Kafka, the Kubernetes
-//! control plane, kubectl and helm. What is there already is left as it is.
+//! control plane, kubectl and helm, and the training frameworks of the Python package. What is there already is left as it is.
 
 use std::time::Instant;
 
 use anyhow::Result;
-use eadt_tests::{kafka, kubernetes};
+use eadt_tests::{kafka, kubernetes, python};
 
 fn main() -> Result<()> {
     let step = |what: &str, make: &dyn Fn() -> Result<std::path::PathBuf>| -> Result<()> {
@@ -15,5 +15,6 @@ fn main() -> Result<()> {
     };
     step("Apache Kafka", &kafka::fetch)?;
     step("kubectl and helm", &|| Ok(kubernetes::tools()?.kubectl))?;
-    step("Kubernetes control plane", &kubernetes::program)
+    step("Kubernetes control plane", &kubernetes::program)?;
+    step("training frameworks", &python::training_interpreter)
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use super::libtest::{Reader, Totals};
 use super::times::{self, Times};
 use crate::fuzz::Target;
-use crate::process;
+use crate::{process, web};
 
 /// Something to run.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub enum Job {
     Fuzz(Target),
     /// Fetches and builds what the tests on real parts need.
     Prepare(Command),
+    /// The web page, built anew and in a browser.
+    Web(web::BrowserTest),
 }
 
 /// What came of a job.
@@ -69,6 +71,12 @@ fn run(job: Job) -> Done {
             let name = format!("fuzz {}", target.name());
             plain(name, |times| target.run(times))
         }
+        Job::Web(test) => plain("web page".to_owned(), |times| {
+            let begun = Instant::now();
+            let result = test.run();
+            times.add("web page", begun.elapsed(), None);
+            result
+        }),
         Job::Prepare(mut command) => plain("real parts".to_owned(), |times| {
             times::run("real parts", &mut command, times).context("cannot get Kafka, Kubernetes and their tools")
         }),

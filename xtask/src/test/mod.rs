@@ -23,7 +23,7 @@ use self::lanes::{Job, run_lanes};
 use self::libtest::Totals;
 use self::plan::{Binary, Selection};
 use self::times::Times;
-use crate::{fuzz, generate, prerequisites, process};
+use crate::{fuzz, generate, prerequisites, process, web};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -112,6 +112,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 Ok(jobs) => second.extend(jobs),
                 Err(error) => step("real parts", Err(error)),
             }
+        }
+        if whole {
+            second.extend(web::BrowserTest::find(&program, options.install || ci)?.map(Job::Web));
         }
         second.extend(rows.iter().map(|binary| Job::Test(environment.test(binary, &selection, 1))));
     }

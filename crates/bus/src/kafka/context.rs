@@ -7,13 +7,13 @@ use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::KafkaError;
-use rdkafka::message::DeliveryResult;
+use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers as _, Message as _};
 use rdkafka::producer::ProducerContext;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::errors::{from_code, lacks};
 use crate::rights::{Operation, Resource};
-use crate::{BusError, Remedy};
+use crate::{BusError, Outgoing, Remedy};
 
 /// What became of records.
 #[derive(Debug, Default)]
@@ -21,6 +21,53 @@ pub struct Deliveries {
     pub acknowledged: AtomicU64,
     pub failed: AtomicU64,
     first_failure: Mutex<Option<Failure>>,
+    /// Records that a producer gives back as it is made anew; `None` while none is.
+    given_back: Mutex<Option<GivenBack>>,
+}
+
+/// Records that were taken and are not known to be in the log, in the order in which they were sent.
+#[derive(Debug, Default)]
+pub struct GivenBack {
+    /// They were on their way: the log may have them.
+    pub unanswered: Vec<Outgoing>,
+    pub unsent: Vec<Outgoing>,
+}
+
+impl Deliveries {
+    /// From now on, records that are purged are kept and not counted as failed.
+    pub fn keep_purged(&self) {
+        *self.given_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(GivenBack::default());
+    }
+
+    pub fn take_back(&self) -> GivenBack {
+        self.given_back.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    }
+
+    /// Whether this one was purged and is kept.
+    fn keep(&self, code: Code, message: &BorrowedMessage<'_>) -> bool {
+        let mut given_back = self.given_back.lock().unwrap_or_else(PoisonError::into_inner);
+        match (given_back.as_mut(), code) {
+            (Some(kept), Code::PurgeInflight) => kept.unanswered.push(detached(message)),
+            (Some(kept), Code::PurgeQueue) => kept.unsent.push(detached(message)),
+            _ => return false,
+        }
+        true
+    }
+}
+
+fn detached(message: &BorrowedMessage<'_>) -> Outgoing {
+    let bytes = |bytes: &[u8]| bytes::Bytes::copy_from_slice(bytes);
+    let headers = message
+        .headers()
+        .map(|headers| headers.iter().map(|header| (header.key.into(), bytes(header.value.unwrap_or_default()))).collect());
+    Outgoing {
+        topic: message.topic().into(),
+        // Without one, the key says it again.
+        partition: Some(message.partition()).filter(|partition| *partition >= 0),
+        key: message.key().map(bytes),
+        value: message.payload().map(bytes),
+        headers: headers.unwrap_or_default(),
+    }
 }
 
 /// A record that was not delivered.
@@ -173,14 +220,13 @@ impl ProducerContext for Context {
                 self.deliveries.acknowledged.fetch_add(1, Ordering::Relaxed);
             }
             Err((error, message)) => {
-                self.deliveries.failed.fetch_add(1, Ordering::Relaxed);
                 let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
+                if self.deliveries.keep(code, message) {
+                    return;
+                }
+                self.deliveries.failed.fetch_add(1, Ordering::Relaxed);
                 let mut first = self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner);
-                first.get_or_insert_with(|| Failure {
-                    code,
-                    topic: rdkafka::Message::topic(message).to_owned(),
-                    said: error.to_string(),
-                });
+                first.get_or_insert_with(|| Failure { code, topic: message.topic().to_owned(), said: error.to_string() });
             }
         }
     }

@@ -71,6 +71,7 @@ impl Transactional {
 
 pub struct KafkaMember {
     group: String,
+    topics: Vec<Arc<str>>,
     fetcher: Fetcher,
     transactional: Option<Transactional>,
     /// Partitions told as revoked; the next poll gives them away.
@@ -88,13 +89,13 @@ impl std::fmt::Debug for KafkaMember {
 
 impl KafkaMember {
     pub fn join(bus: &KafkaBus, options: &MemberOptions) -> Result<Self> {
-        bus.require_topics(&options.topics)?;
+        let layout = bus.require_topics(&options.topics)?;
         // First of all: it fences older members of the instance, and ends what they left open.
         let transactional = match &options.membership {
             Membership::Transactional(name) => Some(Transactional::new(bus, name)?),
             Membership::Static(_) | Membership::Dynamic => None,
         };
-        let fetcher = bus.fetcher(&options.group, &options.membership, Isolation::ReadCommitted)?;
+        let fetcher = bus.fetcher(&options.group, &membership(&options.membership, &layout), Isolation::ReadCommitted)?;
         let topics: Vec<&str> = options.topics.iter().map(|topic| &**topic).collect();
         fetcher
             .consumer()
@@ -102,6 +103,7 @@ impl KafkaMember {
             .map_err(|error| from_error(format!("joining group {}", options.group), &error, Remedy::Stop))?;
         Ok(Self {
             group: options.group.clone(),
+            topics: options.topics.clone(),
             fetcher,
             transactional,
             leaving: false,
@@ -114,6 +116,17 @@ impl KafkaMember {
         self.dead.as_ref().map_or(Ok(()), |why| {
             Err(BusError::new(Remedy::Restart, self.what(), format!("the outcome of an earlier step is open: {why}")))
         })
+    }
+
+    /// What the group hands out must be of what was asked for.
+    fn check_assigned(&self, partitions: &[TopicPartition]) -> Result<()> {
+        match partitions.iter().find(|at| !self.topics.contains(&at.topic)) {
+            Some(at) if !crate::chaos::is_off("member-name") => {
+                let detail = format!("the group gave it {at}, of another member's subscription: is somebody else in this group?");
+                Err(BusError::new(Remedy::Restart, format!("joining group {}", self.group), detail))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn what(&self) -> String {
@@ -236,6 +249,31 @@ impl KafkaMember {
             }
         }
     }
+}
+
+/// The name by which the group knows a member: its own, and a mark of what it reads. To a member of a name that it knows the group
+/// gives back what that one had, whatever it asks for now, as long as the session lasts: so who reads other topics, or topics with
+/// other partitions, is somebody else.
+fn membership(own: &Membership, layout: &[(Arc<str>, i32)]) -> Membership {
+    match own {
+        Membership::Dynamic => Membership::Dynamic,
+        Membership::Static(name) => Membership::Static(member_name(name, layout)),
+        Membership::Transactional(name) => Membership::Transactional(member_name(name, layout)),
+    }
+}
+
+fn member_name(name: &str, layout: &[(Arc<str>, i32)]) -> String {
+    if crate::chaos::is_off("member-name") {
+        return name.to_owned();
+    }
+    // FNV-1a: it need only differ, and be the same in every version.
+    let mut mark = 0xcbf2_9ce4_8422_2325_u64;
+    for (topic, partitions) in layout {
+        for byte in topic.bytes().chain([0]).chain(partitions.to_be_bytes()) {
+            mark = (mark ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    format!("{name}-{:08x}", mark as u32 ^ (mark >> 32) as u32)
 }
 
 /// Whether a step that took so long may have been ended for its age: the broker then answers as if a newer producer had fenced it, and
@@ -373,6 +411,7 @@ impl Reader for KafkaMember {
         match self.fetcher.poll(max, timeout, into)? {
             None => {}
             Some(Rebalance::Assign(partitions)) => {
+                self.check_assigned(&partitions)?;
                 self.fetcher.set_partitions(&partitions)?;
                 into.push(Polled::Assigned(partitions));
             }
@@ -703,5 +742,33 @@ mod tests {
         assert_eq!(polled, ["in-1/0", "in-1/e1"]);
         member.resume(&[at(0)]).unwrap();
         assert_eq!(told(&poll(&mut member, 3)), ["in-0/0", "in-0/1", "in-0/e2"]);
+    }
+
+    #[test]
+    fn a_member_that_reads_something_else_has_another_name_in_the_group() {
+        let layout = |topics: &[(&str, i32)]| -> Vec<(Arc<str>, i32)> {
+            topics.iter().map(|(topic, partitions)| (Arc::from(*topic), *partitions)).collect()
+        };
+        let one = member_name("archiver", &layout(&[("a.x", 4), ("a.y", 4)]));
+        assert_eq!(one, member_name("archiver", &layout(&[("a.x", 4), ("a.y", 4)])));
+        assert!(one.starts_with("archiver-") && one.len() == "archiver-".len() + 8, "{one}");
+        for other in
+            [&[("b.x", 4), ("b.y", 4)][..], &[("a.x", 4), ("a.y", 8)], &[("a.x", 4)], &[("a.x", 4), ("a.y", 4), ("a.z", 4)]]
+        {
+            assert_ne!(one, member_name("archiver", &layout(other)), "{other:?}");
+        }
+        // The producer's name stays: it is what fences an older process.
+        assert_eq!(membership(&Membership::Dynamic, &layout(&[("a.x", 4)])), Membership::Dynamic);
+    }
+
+    #[test]
+    fn partitions_of_a_topic_that_was_not_asked_for_are_not_taken() {
+        let brokers = Brokers::start();
+        let member = brokers.member(Membership::Dynamic);
+        let foreign = TopicPartition { topic: "other".into(), partition: 0 };
+        assert!(member.check_assigned(&[at(0), at(1)]).is_ok());
+        let error = member.check_assigned(&[at(0), foreign]).unwrap_err();
+        assert_eq!(error.remedy, Remedy::Restart);
+        assert!(error.detail.contains("other"), "{}", error.detail);
     }
 }

@@ -20,6 +20,7 @@ mod producer;
 mod reader;
 mod secret;
 mod security;
+mod silence;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -328,14 +329,24 @@ impl KafkaBus {
         config
     }
 
-    fn require_topics(&self, topics: &[Arc<str>]) -> Result<()> {
+    /// The topics with how many partitions they have, by name; refuses where one is missing.
+    fn require_topics(&self, topics: &[Arc<str>]) -> Result<Vec<(Arc<str>, i32)>> {
         // Names only: of other people's topics the settings may not be shown.
         let present = admin::layout(&self.shared, "")?;
-        let Some(missing) = topics.iter().find(|topic| !present.iter().any(|(present, ..)| present.as_str() == &***topic)) else {
-            return Ok(());
-        };
-        let absent = || format!("there is no such topic at {}: run `eadt topics apply`", self.shared.options.brokers);
-        Err(BusError::new(Remedy::Stop, format!("using topic {missing}"), self.denied(missing).unwrap_or_else(absent)))
+        let mut found: Vec<(Arc<str>, i32)> = Vec::with_capacity(topics.len());
+        for topic in topics {
+            let Some((_, partitions, _)) = present.iter().find(|(present, ..)| present.as_str() == &**topic) else {
+                let absent = || format!("there is no such topic at {}: run `eadt topics apply`", self.shared.options.brokers);
+                return Err(BusError::new(
+                    Remedy::Stop,
+                    format!("using topic {topic}"),
+                    self.denied(topic).unwrap_or_else(absent),
+                ));
+            };
+            found.push((Arc::clone(topic), *partitions));
+        }
+        found.sort();
+        Ok(found)
     }
 }
 
@@ -495,8 +506,7 @@ impl Bus for KafkaBus {
         let mut config = self.producer_config();
         // Records wait for as long as the brokers are away; what is full is said by `send`.
         config.set("client.id", name).set("message.timeout.ms", "0");
-        let (producer, context) = make_producer(&config, name, self.context())?;
-        Ok(Box::new(producer::KafkaProducer::new(producer, context, name)))
+        Ok(Box::new(producer::KafkaProducer::new(self, config, name)?))
     }
 
     fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>> {

@@ -1,16 +1,24 @@
 //! Plain idempotent producers.
+//!
+//! The client library (2.12) sometimes never delivers anything again after its broker was away for some seconds, and says nothing. So a
+//! producer whose records nobody acknowledges although the cluster answers is made anew, with what it had taken: what was on its way
+//! may then be in the log twice, and nothing is missing.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::context::Context;
 use super::errors::from_error;
-use crate::{BusError, Outgoing, Producer, ProducerCounts, Remedy, Result};
+use super::silence::Silence;
+use super::{KafkaBus, make_producer};
+use crate::{Bus, BusError, Outgoing, Producer, ProducerCounts, Remedy, Result};
 
 /// What is still in flight at the end gets so long.
 const LAST_FLUSH: Duration = Duration::from_secs(10);
@@ -65,11 +73,24 @@ pub fn attend(producer: &BaseProducer<Context>, begun: Instant) {
     }
 }
 
+/// Between two looks for silence while somebody waits.
+const WAIT_STEP: Duration = Duration::from_secs(1);
+/// How long records of a producer that is given up are waited for.
+const GIVE_BACK: Duration = Duration::from_secs(2);
+
 pub struct KafkaProducer {
-    producer: BaseProducer<Context>,
+    bus: KafkaBus,
+    config: ClientConfig,
+    /// `None` only while it is made anew.
+    producer: Option<BaseProducer<Context>>,
     context: Context,
     name: String,
     taken: u64,
+    silence: Silence,
+    /// Of the last record, which is what the cluster is asked about.
+    topic: Box<str>,
+    /// Given back by a producer before, and not handed over again yet.
+    again: VecDeque<Outgoing>,
 }
 
 impl std::fmt::Debug for KafkaProducer {
@@ -79,39 +100,118 @@ impl std::fmt::Debug for KafkaProducer {
 }
 
 impl KafkaProducer {
-    pub fn new(producer: BaseProducer<Context>, context: Context, name: &str) -> Self {
-        Self { producer, context, name: name.to_owned(), taken: 0 }
+    pub fn new(bus: &KafkaBus, config: ClientConfig, name: &str) -> Result<Self> {
+        let (producer, context) = make_producer(&config, name, bus.context())?;
+        Ok(Self {
+            bus: bus.clone(),
+            config,
+            producer: Some(producer),
+            context,
+            name: name.to_owned(),
+            taken: 0,
+            silence: Silence::new(Instant::now()),
+            topic: "".into(),
+            again: VecDeque::new(),
+        })
+    }
+
+    fn producer(&self) -> &BaseProducer<Context> {
+        self.producer.as_ref().expect("there is one but while it is made anew")
     }
 
     fn tell_failure(&self) -> Result<()> {
         let what = || format!("delivering records of producer {}", self.name);
-        self.context.take_failure(what, || self.producer.client().fatal_error(), Remedy::Stop).map_or(Ok(()), Err)
+        self.context.take_failure(what, || self.producer().client().fatal_error(), Remedy::Stop).map_or(Ok(()), Err)
+    }
+
+    fn completed(&self) -> u64 {
+        let deliveries = &self.context.deliveries;
+        deliveries.acknowledged.load(Ordering::Relaxed) + deliveries.failed.load(Ordering::Relaxed)
+    }
+
+    /// Asks the cluster where nothing was acknowledged for long, and makes the producer anew where only that one is silent.
+    fn watch_silence(&mut self) -> Result<()> {
+        self.hand_over_again()?;
+        if !self.silence.is_due(Instant::now(), self.completed(), self.taken) {
+            return Ok(());
+        }
+        let answered = self.bus.probe(&self.topic).is_ok();
+        if self.silence.is_over(Instant::now(), answered) && !crate::chaos::is_off("fresh-silent-producer") {
+            self.make_anew()?;
+        }
+        Ok(())
+    }
+
+    fn make_anew(&mut self) -> Result<()> {
+        let (fresh, _) = make_producer(&self.config, &self.name, self.context.clone())?;
+        let deliveries = self.context.deliveries.clone();
+        deliveries.keep_purged();
+        if let Some(old) = self.producer.replace(fresh) {
+            old.purge(PurgeConfig::default().queue().inflight());
+            settle(&old, Instant::now() + GIVE_BACK);
+            drop(old);
+        }
+        let back = deliveries.take_back();
+        let (unanswered, unsent) = (back.unanswered.len(), back.unsent.len());
+        // What it did not give back either is lost.
+        let lost = self.taken.saturating_sub(self.completed() + (unanswered + unsent + self.again.len()) as u64);
+        deliveries.failed.fetch_add(lost, Ordering::Relaxed);
+        for record in back.unsent.into_iter().rev().chain(back.unanswered.into_iter().rev()) {
+            self.again.push_front(record);
+        }
+        self.silence.renew(Instant::now());
+        tracing::warn!(
+            producer = self.name,
+            unanswered,
+            unsent,
+            lost,
+            "the log answers, but acknowledged nothing to this producer: it was made anew; of what was unanswered some may be in the log twice"
+        );
+        self.hand_over_again()
+    }
+
+    fn hand_over_again(&mut self) -> Result<()> {
+        while let Some(record) = self.again.front() {
+            let what = || format!("appending to topic {} again", record.topic);
+            if !hand_over(self.producer(), record).map_err(|error| from_error(what(), &error, Remedy::Retry))? {
+                break;
+            }
+            self.again.pop_front();
+        }
+        Ok(())
     }
 }
 
 impl Producer for KafkaProducer {
     fn send(&mut self, record: Outgoing) -> Result<()> {
         if self.taken.is_multiple_of(LOOK_EVERY as u64) {
-            self.producer.poll(Duration::ZERO);
+            self.producer().poll(Duration::ZERO);
+            self.watch_silence()?;
         }
         self.tell_failure()?;
         let what = || format!("appending to topic {}", record.topic);
-        let mut taken = hand_over(&self.producer, &record).map_err(|error| from_error(what(), &error, Remedy::Retry))?;
+        let mut taken = self.again.is_empty()
+            && hand_over(self.producer(), &record).map_err(|error| from_error(what(), &error, Remedy::Retry))?;
         if !taken {
             // Reports that wait to be looked at count as in flight.
-            self.producer.poll(Duration::ZERO);
-            taken = hand_over(&self.producer, &record).map_err(|error| from_error(what(), &error, Remedy::Retry))?;
+            self.producer().poll(Duration::ZERO);
+            self.watch_silence()?;
+            taken = self.again.is_empty()
+                && hand_over(self.producer(), &record).map_err(|error| from_error(what(), &error, Remedy::Retry))?;
         }
         if !taken {
             let why = self.context.last_error().map_or_else(String::new, |error| format!(" ({error})"));
             return Err(BusError::new(Remedy::Retry, what(), format!("the buffer of producer {} is full{why}", self.name)));
+        }
+        if *self.topic != *record.topic {
+            self.topic = (*record.topic).into();
         }
         self.taken += 1;
         Ok(())
     }
 
     fn counts(&self) -> ProducerCounts {
-        self.producer.poll(Duration::ZERO);
+        self.producer().poll(Duration::ZERO);
         let deliveries = &self.context.deliveries;
         ProducerCounts {
             taken: self.taken,
@@ -120,17 +220,31 @@ impl Producer for KafkaProducer {
         }
     }
 
+    fn attend(&mut self) -> Result<()> {
+        self.producer().poll(Duration::ZERO);
+        self.watch_silence()
+    }
+
     fn flush(&mut self, timeout: Duration) -> Result<bool> {
-        let settled = settle(&self.producer, Instant::now() + timeout);
-        self.tell_failure()?;
+        let deadline = Instant::now() + timeout;
+        let mut settled = false;
+        while !settled {
+            settled = settle(self.producer(), deadline.min(Instant::now() + WAIT_STEP)) && self.again.is_empty();
+            self.tell_failure()?;
+            if settled || Instant::now() >= deadline {
+                break;
+            }
+            self.watch_silence()?;
+        }
         Ok(settled)
     }
 }
 
 impl Drop for KafkaProducer {
     fn drop(&mut self) {
-        if !settle(&self.producer, Instant::now() + LAST_FLUSH) {
-            let lost = self.producer.in_flight_count();
+        let Some(producer) = &self.producer else { return };
+        if !settle(producer, Instant::now() + LAST_FLUSH) || !self.again.is_empty() {
+            let lost = usize::try_from(producer.in_flight_count()).unwrap_or(0) + self.again.len();
             tracing::error!(producer = self.name, records = lost, "records were not delivered before the end");
         }
     }
@@ -138,11 +252,12 @@ impl Drop for KafkaProducer {
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
+    use rdkafka::config::FromClientConfigAndContext;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::super::mock::{Brokers, outgoing};
     use super::*;
-    use crate::{Bus, TopicPartition};
+    use crate::TopicPartition;
 
     /// Of this thread so far.
     fn cpu() -> Duration {
@@ -176,6 +291,36 @@ mod tests {
         assert_eq!(format!("{producer:?}"), "KafkaProducer { name: \"last\", .. }");
         let (lines, ()) = eadt_testing::lines(|| drop(producer));
         assert!(!lines.iter().any(|line| line.contains("records were not delivered")), "{lines:?}");
+        let at = TopicPartition { topic: "out".into(), partition: 0 };
+        assert_eq!(brokers.bus.watermarks(&at).unwrap().high, 100);
+    }
+
+    #[test]
+    fn a_producer_that_nobody_answers_though_the_cluster_does_is_made_anew_and_nothing_is_missing() {
+        let brokers = Brokers::start();
+        let mut producer =
+            KafkaProducer::new(&brokers.bus, brokers.bus.producer_config().set("message.timeout.ms", "0").clone(), "silent")
+                .unwrap();
+        producer.silence = Silence::with(Instant::now(), Duration::from_millis(300));
+        // To be tried again, for ever; the mock forgets what it was told to answer only as it is asked.
+        let away = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 100_000];
+        brokers.cluster.request_errors(RDKafkaApiKey::Produce, &away);
+        for number in 0..100 {
+            producer.send(outgoing("out", 0, &number.to_string())).unwrap();
+        }
+        let (lines, ()) = eadt_testing::lines(|| {
+            let begun = Instant::now();
+            while producer.silence.renewals == 0 {
+                assert!(begun.elapsed() < super::super::mock::WAIT, "it was not made anew");
+                producer.attend().unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        assert!(lines.iter().any(|line| line.contains("it was made anew")), "{lines:?}");
+        assert_eq!(producer.counts(), ProducerCounts { taken: 100, acknowledged: 0, failed: 0 });
+        brokers.cluster.clear_request_errors(RDKafkaApiKey::Produce);
+        assert!(producer.flush(super::super::mock::WAIT).unwrap());
+        assert_eq!(producer.counts(), ProducerCounts { taken: 100, acknowledged: 100, failed: 0 });
         let at = TopicPartition { topic: "out".into(), partition: 0 };
         assert_eq!(brokers.bus.watermarks(&at).unwrap().high, 100);
     }

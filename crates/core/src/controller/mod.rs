@@ -63,7 +63,7 @@ pub enum ControllerName {
     /// Shares the cluster's power budget (`processor.power_budget`) among all workloads that name it; decided by the processor's
     /// second stage, not workload by workload.
     PowerBudget,
-    /// Gives workloads that share a GPU their parts of the SMs (`processor.sm_partition`); decided by a second stage for all of a GPU
+    /// Gives workloads that share a GPU their parts of the SMs (`processor.gpu_sharing`); decided by a second stage for all of a GPU
     /// together.
     SmPartition,
 }
@@ -148,7 +148,7 @@ pub fn decide(name: ControllerName, state: &mut ControllerState, window: &Effici
             UNMANAGED
         }),
         ControllerName::SmPartition => Draft::new(name, window, context).maintain(if context.workload.is_some() {
-            "shared GPUs are decided about for all their workloads together, and nobody does: set processor.sm_partition.enabled"
+            "shared GPUs are decided about for all their workloads together, and nobody does: set processor.gpu_sharing.enabled"
         } else {
             UNMANAGED
         }),

@@ -1,7 +1,7 @@
 //! Closing: when a window closes, whose figures count in it, and what is written.
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{EfficiencyWindow, Meter, Scope, WindowKind};
+use eadt_schemas::v1::{EfficiencyWindow, Meter, Scope, WindowKind, source_rank};
 
 use super::WorkloadState;
 use super::source::{GpuSource, Life, RankSource};
@@ -151,7 +151,7 @@ impl WorkloadState {
             }
             let rank = |i: usize| {
                 let gpu = &self.gpus[i];
-                (kind(parts[i].1), !gpu.collector.starts_with("nvml"), &gpu.collector)
+                (kind(parts[i].1), source_rank(&gpu.collector), &gpu.collector)
             };
             let chosen = pick(group, |i| parts[i].0, rank);
             devices.push((chosen, parts[chosen].0));

@@ -1,23 +1,9 @@
 //! What several tests need.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use std::path::{Path, PathBuf};
-
 use eadt_gpu_sharing::evaluate::EvaluationSet;
 use eadt_simulator::gpu::BoardModel;
 use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, Plan, SharedWorkload, paper_suite, tenths};
-
-/// Measurements by others, or `None` with a message.
-pub fn shared(name: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("EADT_TEST_SHARED_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
-    let folder = root.join(name);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    eprintln!("skipped: no measurements by others in {}", folder.display());
-    None
-}
 
 /// Simulated measurements with noise, and the same without.
 pub fn trial(suite: &[SharedWorkload], seed: u64, plan: impl Fn(&Lab) -> Plan) -> EvaluationSet {

@@ -8,7 +8,7 @@ mod stored;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_schemas::envelope::{Envelope, EventType};
+use eadt_schemas::envelope::Envelope;
 use eadt_schemas::{EventTime, Topic};
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub(crate) fn row(topic: Topic, partition: i32, offset: i64, at: i64, value: &im
     let envelope = Envelope {
         id: format!("e-{partition}-{offset}"),
         source: "/tests".to_owned(),
-        kind: EventType::of_topic(topic),
+        kind: topic.event_type(),
         time: time(at),
         subject: "ns/job".to_owned(),
     };

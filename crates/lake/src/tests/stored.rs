@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use eadt_schemas::Topic;
 use eadt_schemas::decode::{Check, decode};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
-use eadt_schemas::{EventType, Topic};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -41,7 +41,7 @@ fn agrees<T: Check + PartialEq + std::fmt::Debug>(
     assert_eq!((built.partition, built.offset, &built.headers), (row.partition, row.offset, &row.headers));
     let good = read(stored, into);
     if good {
-        assert_eq!(built.header(header::TYPE), Some(EventType::of_topic(row.topic).name()));
+        assert_eq!(built.header(header::TYPE), Some(row.topic.event_type().name()));
         assert_eq!(decode::<T>(built.value.as_deref().unwrap()).as_ref(), Ok(&*into));
         assert_eq!(decode::<T>(row.value.as_deref().unwrap()).as_ref(), Ok(&*into));
     }

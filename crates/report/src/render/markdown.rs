@@ -9,6 +9,12 @@ pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
         writeln!(out, "\n{NOTHING}")?;
         return Ok(());
     }
+    let (first, others) =
+        report.headline().split_first().map(|(first, others)| (first.clone(), others.to_vec())).unwrap_or_default();
+    writeln!(out, "\n**{}**\n", escape(&first))?;
+    for line in others {
+        writeln!(out, "- {}", escape(&line))?;
+    }
     for section in sections(report) {
         writeln!(out, "\n## {}\n", escape(&section.heading))?;
         write_table(out, &section.table)?;

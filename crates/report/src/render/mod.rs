@@ -1,5 +1,6 @@
 //! A report for readers.
 
+mod chart;
 mod html;
 mod markdown;
 mod text;
@@ -175,7 +176,7 @@ fn totals(report: &Report) -> Table {
         }
         row
     };
-    Table { head, texts: 3, rows: report.workloads.iter().map(row).collect() }
+    Table { head, texts: 3, rows: report.by_energy().into_iter().map(row).collect() }
 }
 
 fn counts(report: &Report) -> Table {
@@ -184,7 +185,7 @@ fn counts(report: &Report) -> Table {
         let counts = [w.windows, w.decisions, w.changes, w.reverts].map(|count| count.to_string());
         [w.workload.clone(), origin_word(w.origin).to_owned()].into_iter().chain(counts).collect()
     };
-    Table { head, texts: 2, rows: report.workloads.iter().map(row).collect() }
+    Table { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
 }
 
 fn savings(report: &Report) -> Table {
@@ -221,7 +222,7 @@ fn savings(report: &Report) -> Table {
             figure(w.unassigned_energy_joules),
         ]
     };
-    Table { head, texts: 2, rows: report.workloads.iter().map(row).collect() }
+    Table { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
 }
 
 fn windows(rows: &[WindowRow]) -> Table {

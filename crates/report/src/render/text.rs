@@ -8,6 +8,11 @@ pub(super) fn render(report: &Report, width: Option<usize>, out: &mut String) ->
     if report.workloads.is_empty() {
         return writeln!(out, "{NOTHING}");
     }
+    for line in report.headline() {
+        for part in wrapped(&one_line(&line), width) {
+            writeln!(out, "{part}")?;
+        }
+    }
     for section in sections(report) {
         if !out.is_empty() {
             out.push('\n');
@@ -20,6 +25,24 @@ pub(super) fn render(report: &Report, width: Option<usize>, out: &mut String) ->
         }
     }
     Ok(())
+}
+
+/// Breaks a line between its words, with later parts indented.
+fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
+    let width = width.unwrap_or(usize::MAX);
+    let mut parts = vec![String::new()];
+    for word in line.split(' ') {
+        let part = parts.last_mut().expect("one");
+        if part.trim().is_empty() {
+            part.push_str(word);
+        } else if part.chars().count() + 1 + word.chars().count() <= width {
+            part.push(' ');
+            part.push_str(word);
+        } else {
+            parts.push(format!("  {word}"));
+        }
+    }
+    parts
 }
 
 const GAP: usize = 2;

@@ -293,8 +293,8 @@ impl Scenario {
             if self.workloads[..index].iter().any(|other| other.name == *name) {
                 return fail(format!("workload {name} appears twice"));
             }
-            if !matches!(name.split_once('/'), Some((a, b)) if !a.is_empty() && !b.is_empty() && !b.contains('/')) {
-                return fail(format!("workload {name:?} is not namespace/name"));
+            if let Err(refusal) = eadt_schemas::decode::workload(name) {
+                return fail(format!("workload {name:?}: {}", refusal.detail));
             }
             workload.check().map_err(|error| ScenarioError { detail: format!("workload {name}: {}", error.detail) })?;
             if let Some(host) = &workload.shares_gpus_of {

@@ -153,6 +153,11 @@ impl<'a> JobDirectives<'a> {
         Ok(())
     }
 
+    /// Returns why a job refused what a decision's change asks of it.
+    pub fn refusal(&self, decision: &str) -> Option<&str> {
+        self.follower.refusal(decision)
+    }
+
     /// Returns what of a decision's change the job does not do; `withdrawn`: it is not asked any more.
     pub fn describe_missing(&self, decision: &str, withdrawn: bool) -> Option<String> {
         self.follower.describe_missing(decision, withdrawn)

@@ -1,9 +1,9 @@
-//! Takes back changes that did not become ready in time.
+//! Takes back changes that did not become ready in time, or that the job refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use eadt_cluster::{ClusterError, ClusterRemedy, RollBack};
+use eadt_cluster::{ClusterError, ClusterRemedy, ManagedWorkload, RollBack};
 use eadt_schemas::EventTime;
 
 use super::ActuatorSession;
@@ -40,7 +40,13 @@ impl ActuatorSession<'_> {
             return;
         }
         let now = self.service.cluster.now();
-        let overdue: Vec<_> = self.view.rolling().filter_map(|(_, managed)| watch::overdue_rollout(managed, now)).collect();
+        let refused = |managed: &ManagedWorkload| {
+            self.directives.refusal(&managed.rolling_out()?.decision_id)?;
+            watch::refused_rollout(managed)
+        };
+        let rolling = self.view.rolling();
+        let overdue: Vec<_> =
+            rolling.filter_map(|(_, managed)| refused(managed).or_else(|| watch::overdue_rollout(managed, now))).collect();
         for mut back in overdue {
             let managed = self.view.get(&back.workload);
             let withdrawn = managed.is_some_and(|managed| directives::build_directive(managed, None).is_none());

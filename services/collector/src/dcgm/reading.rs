@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use eadt_recordings::Field;
+use eadt_recordings::absent::is_dcgm_blank;
 use eadt_recordings::prometheus_text::{Sample, is_open_metrics, samples};
 pub use eadt_recordings::series::Rules;
 use eadt_recordings::series::{
@@ -136,9 +137,8 @@ pub fn read(text: &str, rules: &Rules) -> Scraped {
             scraped.skipped.no_workload += 1;
             scraped.unnamed.get_or_insert_with(|| why_unnamed(&attribution));
         }
-        let is_sentinel =
-            metric.map_or_else(|| eadt_recordings::units::is_dcgm_sentinel(sample.value), |m| m.is_sentinel(sample.value));
-        if sample.value.is_nan() || is_sentinel {
+        let is_blank = metric.map_or_else(|| is_dcgm_blank(sample.value), |metric| metric.is_blank(sample.value));
+        if sample.value.is_nan() || is_blank {
             scraped.skipped.sentinel += 1;
         } else {
             device.fill(metric, &sample, &mut scraped.skipped);

@@ -15,6 +15,8 @@ use eadt_service::{Clock, Shutdown};
 
 pub use eadt_nvml::{Driver, FailedReading, Gpu, Identity, Instances, Lost, NvmlDriver};
 
+use eadt_schemas::v1::SOURCE_KINDS_BY_PREFERENCE;
+
 use crate::assignments::Assignments;
 use crate::kubelet::PodGpus;
 use crate::metrics::{CollectorMetrics, DeviceLabel};
@@ -23,7 +25,7 @@ use crate::settings::Nvml;
 use crate::source::{Boxed, Source, SourceError};
 use sampler::Sampler;
 
-pub(crate) const KIND: &str = "nvml";
+pub(crate) const KIND: &str = SOURCE_KINDS_BY_PREFERENCE[0];
 
 /// How long loading the library and counting the GPUs may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);

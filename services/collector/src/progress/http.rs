@@ -2,7 +2,8 @@
 //!
 //! `POST /v1/progress` takes one event or an array of events (`training.progress.v1`), each of which is judged for itself: 202
 //! with `{"accepted", "refused": [{"index", "status", "error", "field"}]}`, or, if none is accepted, the first one's status with a
-//! JSON error `{"error", "field", "index"}`. Kubeflow's contract is in [`super::kubeflow`].
+//! JSON error `{"error", "field", "index"}`. The answer to rank 0 has the directive of its workload, which `GET
+//! /v1/directives/NAMESPACE/NAME` returns, too ([`super::directives`]). Kubeflow's contract is in [`super::kubeflow`].
 //! Off the loopback only with TLS and tokens, the operator's ([`super::tokens`]) or those of service accounts
 //! ([`super::reviews`]), each of which is worth something in its namespaces alone.
 //! Requests of browsers are refused.
@@ -14,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::Phase;
@@ -27,6 +28,7 @@ use eadt_service::tasks::{self, Task};
 use eadt_service::{Clock, Shutdown};
 use serde::Serialize;
 
+use super::directives::{DirectiveAnswer, Directives};
 use super::kubeflow::{self, StatusUpdate};
 use super::rate::Rate;
 use super::reviews::{Accounts, Refusal, Reviewer};
@@ -55,7 +57,7 @@ impl IntoResponse for Rejection {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if self.status == StatusCode::METHOD_NOT_ALLOWED {
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(self.allows));
         }
         if self.closes {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -72,6 +74,9 @@ struct Receipt {
     /// Values that are no numbers (`NaN`, `Infinity`): taken as absent.
     #[serde(skip_serializing_if = "is_zero")]
     absent_values: usize,
+    /// What the workloads are asked for whose rank 0 reported.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    directives: Vec<DirectiveAnswer>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
@@ -94,6 +99,9 @@ struct Endpoint {
     secrets: OnceLock<Secrets>,
     /// Where tokens of service accounts are accepted.
     accounts: Option<Accounts>,
+    directives: Directives,
+    /// Cancelled when the endpoint stops: nobody waits any longer.
+    stopping: Shutdown,
 }
 
 /// Who sends; `None` where nobody is asked.
@@ -123,8 +131,29 @@ impl HttpSource {
         let accounts = settings.service_accounts.as_ref().zip(reviewer);
         let accounts = accounts.map(|(own, reviewer)| Accounts::new(own, reviewer, clock.clone(), metrics.clone()));
         let secrets = OnceLock::new();
-        let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources, rate, strangers, secrets, accounts };
+        let (directives, stopping) = (Directives::default(), Shutdown::new());
+        let endpoint = Endpoint {
+            settings,
+            outlet,
+            metrics,
+            clock,
+            collector,
+            sources,
+            rate,
+            strangers,
+            secrets,
+            accounts,
+            directives,
+            stopping,
+        };
         Self { endpoint: Arc::new(endpoint), opened: None }
+    }
+
+    /// Hands these directives on to the jobs that report.
+    #[must_use]
+    pub fn with_directives(mut self, directives: Directives) -> Self {
+        Arc::get_mut(&mut self.endpoint).expect("nothing serves it yet").directives = directives;
+        self
     }
 
     async fn bind(&mut self) -> Result<SocketAddr, SourceError> {
@@ -170,6 +199,7 @@ impl Source for HttpSource {
             let server = serve::serve(listener, tls, router(self.endpoint.clone()), limits, metrics, shutdown.clone());
             let too_late = async {
                 shutdown.cancelled().await;
+                self.endpoint.stopping.cancel();
                 tokio::time::sleep(STOP).await;
             };
             tokio::select! {
@@ -187,6 +217,7 @@ fn router(endpoint: Arc<Endpoint>) -> Router {
     let limit = endpoint.settings.body_bytes;
     Router::new()
         .route("/v1/progress", post(report))
+        .route("/v1/directives/{namespace}/{name}", get(directives))
         .route("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status", post(trainer_status))
         .layer(DefaultBodyLimit::max(limit))
         .layer(middleware::from_fn_with_state(endpoint.clone(), admit))
@@ -203,7 +234,8 @@ async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next
     };
     let answer = async {
         check_route(request.method(), request.uri().path(), kind).map_err(|rejection| endpoint.stranger(rejection))?;
-        let sender = endpoint.sender(request.headers()).await.map_err(|rejection| endpoint.stranger(rejection))?;
+        let sender =
+            endpoint.sender(request.method(), request.headers()).await.map_err(|rejection| endpoint.stranger(rejection))?;
         if let Some(standing) = request.extensions().get::<Standing>() {
             standing.known();
         }
@@ -211,7 +243,7 @@ async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next
         request.extensions_mut().insert(sender);
         Ok(next.run(request).await)
     };
-    let limit = endpoint.settings.limits.request;
+    let limit = endpoint.settings.limits.request + if kind == DIRECTIVES { LONGEST_POLL } else { Duration::ZERO };
     let answer = tokio::time::timeout(limit, answer).await.map(|answer| answer.unwrap_or_else(&refused));
     answer.unwrap_or_else(|_| {
         let error = format!("the request took longer than {} s; send it at once", limit.as_secs_f64());
@@ -225,6 +257,7 @@ fn endpoint_at(path: &str) -> &'static str {
     let parts: Vec<&str> = path.split('/').collect();
     match parts[..] {
         ["", "v1", "progress"] => "v1",
+        ["", "v1", "directives", namespace, name] if !namespace.is_empty() && !name.is_empty() => DIRECTIVES,
         ["", "apis", "trainer.kubeflow.org", "v1alpha1", "namespaces", namespace, "trainjobs", name, "status"]
             if !namespace.is_empty() && !name.is_empty() =>
         {
@@ -236,6 +269,10 @@ fn endpoint_at(path: &str) -> &'static str {
 
 /// How metrics name what is asked for in vain.
 const NO_ENDPOINT: &str = "none";
+/// How metrics name questions for directives.
+const DIRECTIVES: &str = "directives";
+/// A question for directives waits for no longer.
+const LONGEST_POLL: Duration = Duration::from_secs(30);
 
 /// Refuses a path without an endpoint, and a method that none has, before anything else is asked of the request.
 fn check_route(method: &Method, path: &str, endpoint: &str) -> Result<(), Rejection> {
@@ -243,17 +280,25 @@ fn check_route(method: &Method, path: &str, endpoint: &str) -> Result<(), Reject
         let shown: String = path.chars().take(100).collect();
         return Err(Rejection::new(StatusCode::NOT_FOUND, format!("there is nothing at {shown}: POST progress to /v1/progress")));
     }
-    if method != Method::POST {
-        let error = format!("{method} is not understood here: send progress with POST");
-        return Err(Rejection::new(StatusCode::METHOD_NOT_ALLOWED, error));
+    let (own, allows, what) = if endpoint == DIRECTIVES {
+        (Method::GET, "GET", "ask for directives with GET")
+    } else {
+        (Method::POST, "POST", "send progress with POST")
+    };
+    if method != own {
+        let error = format!("{method} is not understood here: {what}");
+        return Err(Rejection { allows, ..Rejection::new(StatusCode::METHOD_NOT_ALLOWED, error) });
     }
     Ok(())
 }
 
 /// Browsers name the page's origin with every POST, other clients never do: so no web page can report here.
-fn refuse_browsers(headers: &HeaderMap) -> Result<(), Rejection> {
+fn refuse_browsers(method: &Method, headers: &HeaderMap) -> Result<(), Rejection> {
     if headers.contains_key(header::ORIGIN) {
         return Err(Rejection::new(StatusCode::FORBIDDEN, "requests of web pages are not accepted"));
+    }
+    if method == Method::GET {
+        return Ok(());
     }
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -284,6 +329,48 @@ async fn report(
         Err(rejection) => rejection.into_response(),
     };
     endpoint.count("v1", &response);
+    response
+}
+
+/// What a question for directives says.
+#[derive(Debug, Default)]
+struct DirectivePoll {
+    /// The revision that the job knows.
+    after: Option<u64>,
+    /// How long to wait for another one, in seconds.
+    wait: f64,
+}
+
+impl DirectivePoll {
+    fn parse(query: &str) -> Result<Self, Rejection> {
+        let mut poll = Self::default();
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            let is_read = match part.split_once('=') {
+                Some(("after", text)) => text.parse().map(|after| poll.after = Some(after)).is_ok(),
+                Some(("wait", text)) => text.parse().map(|wait| poll.wait = wait).is_ok(),
+                _ => false,
+            };
+            if !is_read {
+                let error = "not understood: after=REVISION and wait=SECONDS may stand in the query";
+                return Err(Rejection::new(StatusCode::BAD_REQUEST, error));
+            }
+        }
+        Ok(poll)
+    }
+}
+
+async fn directives(
+    State(endpoint): State<Arc<Endpoint>>,
+    Path((namespace, name)): Path<(String, String)>,
+    Extension(sender): Extension<Sender>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let query = query.unwrap_or_default();
+    let response = match endpoint.wait_for_directive(&sender, &format!("{namespace}/{name}"), &query).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(rejection) => rejection.into_response(),
+    };
+    endpoint.count(DIRECTIVES, &response);
     response
 }
 
@@ -372,9 +459,22 @@ impl Endpoint {
     }
 
     /// Who sends this.
-    async fn sender(&self, headers: &HeaderMap) -> Result<Sender, Rejection> {
-        refuse_browsers(headers)?;
+    async fn sender(&self, method: &Method, headers: &HeaderMap) -> Result<Sender, Rejection> {
+        refuse_browsers(method, headers)?;
         Ok(Sender(if self.asks() { Some(self.grant(headers).await?) } else { None }))
+    }
+
+    /// Returns the directive of a workload, at once or once it is another than the job knows.
+    async fn wait_for_directive(&self, sender: &Sender, workload: &str, query: &str) -> Result<DirectiveAnswer, Rejection> {
+        sender.check(workload)?;
+        let poll = DirectivePoll::parse(query)?;
+        let wait = Duration::try_from_secs_f64(poll.wait).unwrap_or_default().min(LONGEST_POLL);
+        // Without a revision the present one is asked for.
+        let wait = if poll.after.is_some() { wait } else { Duration::ZERO };
+        self.directives.wait_for_change(workload, poll.after, wait, &self.stopping).await.ok_or_else(|| {
+            let error = "directives cannot be read now: the collector has not read them yet, or may not; ask again later";
+            Rejection::new(StatusCode::SERVICE_UNAVAILABLE, error)
+        })
     }
 
     /// Not more often than they may.
@@ -421,12 +521,18 @@ impl Endpoint {
         let (is_batch, absent) = (request.is_batch, request.absent);
         let mut refused: Vec<(usize, Rejection)> = Vec::new();
         let mut accepted = 0;
+        let mut leaders: Vec<String> = Vec::new();
+        self.metrics.absent_values.inc_by(absent as u64);
         for (index, record) in request.records.into_iter().enumerate() {
             // Without a time of its own an event happened when it came; those of a batch in its order.
             let came = now.plus_micros(index as i64);
             let checked = record.and_then(|sent| self.check(sender, sent, (came, now), absent > 0));
+            let leader = checked.as_ref().ok().filter(|sent| sent.event.rank == 0).map(|sent| sent.event.workload.clone());
             match checked.and_then(|sent| self.take(sent)) {
-                Ok(()) => accepted += 1,
+                Ok(()) => {
+                    accepted += 1;
+                    leaders.extend(leader.filter(|workload| !leaders.contains(workload)));
+                }
                 // Nothing more is taken of any.
                 Err(rejection) if rejection.status == StatusCode::SERVICE_UNAVAILABLE && accepted == 0 => return Err(rejection),
                 Err(rejection) => refused.push((index, rejection)),
@@ -441,7 +547,9 @@ impl Endpoint {
             let all = if refused.len() > 1 { list(&refused) } else { Vec::new() };
             return Err(Rejection { index: is_batch.then_some(*index), refused: all, ..first.clone() });
         }
-        Ok(Receipt { accepted, refused: list(&refused), absent_values: absent })
+        let asked = leaders.iter().filter_map(|workload| self.directives.current(workload));
+        let directives = asked.filter(|answer| answer.revision > 0).collect();
+        Ok(Receipt { accepted, refused: list(&refused), absent_values: absent, directives })
     }
 
     /// Completes one event, and refuses what cannot be, or may not come from this sender.
@@ -924,5 +1032,67 @@ mod tests {
         let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "h".into(), None);
         let error = source.open().await.unwrap_err().to_string();
         assert!(error.contains("collector.progress.listen") && error.contains("in use"), "{error}");
+    }
+
+    async fn ask(f: &Fixture, path: &str) -> (u16, Value) {
+        let response = f.client.get(format!("{}{path}", f.url)).send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_job_gets_its_directive_with_the_answer_to_rank_0_and_by_asking() {
+        use crate::progress::directives::tests::record;
+
+        let (outlet, buffer, metrics) = outlet();
+        let known = Directives::of_records(&[record("n/a", 6, Some(2))]);
+        let source = HttpSource::new(settings(), outlet, metrics.clone(), fixed(), "progress/h".into(), None);
+        let mut source = source.with_directives(known.clone());
+        let url = format!("http://{}", source.bind().await.unwrap());
+        let shutdown = Shutdown::new();
+        let task = tokio::spawn(Box::new(source).run(shutdown.clone()));
+        let f = Fixture { url, client: Client::builder().no_proxy().build().unwrap(), buffer, metrics, shutdown, task };
+
+        let (status, answer) = f.progress(r#"{"workload":"n/a","loss":1,"precision":"bf16-mixed"}"#).await;
+        let told = &answer["directives"][0];
+        assert_eq!((status, &told["workload"], &told["revision"]), (202, &json!("n/a"), &json!(7)), "{answer}");
+        assert_eq!(told["directive"]["frozen_prefix_layers"], 2, "{answer}");
+        assert_eq!(progress(&f.buffer)[0].precision.as_deref(), Some("bf16"));
+        for quiet in [r#"{"workload":"n/a","rank":1,"loss":1}"#, r#"{"workload":"n/b","loss":1}"#] {
+            assert_eq!(f.progress(quiet).await, (202, json!({"accepted": 1})), "{quiet}");
+        }
+        let (status, answer) = f.progress(r#"{"workload":"n/b","loss":NaN,"plasticity":[NaN,0.5]}"#).await;
+        assert_eq!((status, answer), (202, json!({"accepted": 1, "absent_values": 2})));
+        assert_eq!(progress(&f.buffer).last().unwrap().plasticity, Some(vec![None, Some(0.5)]));
+        assert_eq!(f.metrics.absent_values.get(), 2);
+
+        let (status, answer) = ask(&f, "/v1/directives/n/a").await;
+        assert_eq!((status, &answer["revision"]), (200, &json!(7)), "{answer}");
+        let nothing = json!({"workload": "n/b", "revision": 0, "directive": null});
+        assert_eq!(ask(&f, "/v1/directives/n/b").await, (200, nothing));
+        assert_eq!(ask(&f, "/v1/directives/n/a?after=x").await.0, 400);
+        assert_eq!(f.post("/v1/directives/n/a", "{}").await.0, 405);
+        let waiting = ask(&f, "/v1/directives/n/a?after=7&wait=30");
+        let withdraw = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            known.add(&[record("n/a", 8, None)]);
+        };
+        let ((status, answer), ()) = tokio::join!(waiting, withdraw);
+        assert_eq!((status, answer), (200, json!({"workload": "n/a", "revision": 9, "directive": null})));
+        // A stop ends those who wait.
+        let waiting = ask(&f, "/v1/directives/n/a?after=9&wait=30");
+        let stop = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            f.shutdown.cancel();
+        };
+        let ((status, _), ()) = tokio::join!(waiting, stop);
+        assert_eq!(status, 200);
+        f.task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn directives_that_were_not_read_yet_are_asked_for_later() {
+        let f = start().await;
+        let (status, answer) = ask(&f, "/v1/directives/n/a").await;
+        assert_eq!(status, 503, "{answer}");
     }
 }

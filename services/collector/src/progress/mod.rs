@@ -1,9 +1,11 @@
 //! Training progress: reported by jobs over HTTP, or scraped from them.
 
 pub mod accounts;
+pub mod directives;
 pub mod http;
 pub mod job;
 pub mod kubeflow;
+mod precision;
 mod rate;
 pub mod reviews;
 mod secrets;

@@ -15,6 +15,8 @@ use serde::de::{Deserialize, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use super::precision;
+
 /// Why a request was not accepted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rejection {
@@ -34,6 +36,9 @@ pub struct Rejection {
     /// The connection ends with the answer.
     #[serde(skip)]
     pub closes: bool,
+    /// The method that the path has.
+    #[serde(skip)]
+    pub allows: &'static str,
 }
 
 /// One event of a batch that was not accepted.
@@ -59,7 +64,7 @@ impl Refused {
 
 impl Rejection {
     pub fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { status, error: error.into(), field: None, index: None, refused: Vec::new(), closes: false }
+        Self { status, error: error.into(), field: None, index: None, refused: Vec::new(), closes: false, allows: "POST" }
     }
 
     fn of_field(field: &str, error: impl Into<String>) -> Self {
@@ -216,7 +221,8 @@ fn event(text: &[u8], index: Option<usize>) -> Result<Sent, Rejection> {
         };
         return Err(Rejection { index, ..Rejection::of_field(&shown, error) });
     }
-    let event = parse(text, index)?;
+    let mut event: TrainingProgress = parse(text, index)?;
+    event.precision = event.precision.map(|given| precision::event_name(&given));
     Ok(Sent { event, timed: keys.iter().any(|key| key == "time") })
 }
 
@@ -417,7 +423,8 @@ mod tests {
             "tokens_total": 1, "steps_total": 1, "samples_per_second": 1, "tokens_per_second": 1, "loss": 1, "epoch": 1,
             "checkpoint_time": "2026-01-02T03:04:05Z", "steps_remaining": 1, "remaining_seconds": 1, "global_batch_size": 1,
             "world_size": 1, "backend": "nccl", "precision": "bf16", "overflow_skips_total": 1, "gradient_norm": 1,
-            "frozen_prefix_layers": 4, "mps_thread_percentage": 50});
+            "frozen_prefix_layers": 4, "mps_thread_percentage": 50, "validation_loss": 1, "learning_rate": 0.1, "loss_scale": 2,
+            "layers": 6, "plasticity": [null, 0.5], "live_knobs": ["precision"], "decision_id": "d", "directive_refused": "why"});
         assert_eq!(event.as_object().unwrap().len(), FIELDS.len());
         let sent = events(event.to_string().as_bytes(), 1).unwrap().records.remove(0).unwrap();
         assert!(sent.timed && says_something(&sent.event));

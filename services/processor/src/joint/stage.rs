@@ -10,7 +10,7 @@ use eadt_bus::{
 };
 use eadt_core::Merge;
 use eadt_core::joint::{JointEvent, JointFold};
-use eadt_schemas::decode::{Refusal, decode};
+use eadt_schemas::decode::{Check, Refusal, decode};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Action, DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, EventType, Topic};
@@ -199,6 +199,13 @@ impl<K: JointStageKind> JointStage<K> {
                 let positions = self.positions_json();
                 let there = &mut self.there;
                 for decision in self.said.drain(..).filter(|decision| !there.remove(&decision.id)) {
+                    if let Err(refusal) = decision.check() {
+                        let detail = format!("decision {} cannot be written: {}", decision.id, refusal.detail);
+                        tracing::error!("{detail}");
+                        let refusal = Refusal::invalid(refusal.field.unwrap_or("id"), detail);
+                        self.outputs.push(names.dead_letter(&next.record, &refusal, K::SERVICE));
+                        continue;
+                    }
                     kind.metrics().decisions.inc();
                     if decision.action != Action::Maintain {
                         tracing::debug!(decision = decision.id, "{}", decision.reason);
@@ -417,7 +424,7 @@ mod tests {
             let head = DecodedInput::of(Topic::EfficiencyWindows, kind, Some(b"{"));
             assert_eq!(refused(&head).unwrap().0, DeadLetterReason::Malformed);
         }
-        let other = EventType::of_topic(Topic::Workloads).name();
+        let other = Topic::Workloads.event_type().name();
         let head = DecodedInput::of(Topic::EfficiencyWindows, Some(other), Some(&window));
         let (reason, detail) = refused(&head).unwrap();
         assert_eq!(reason, DeadLetterReason::UnexpectedType);

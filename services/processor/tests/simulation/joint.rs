@@ -12,7 +12,7 @@ use eadt_processor::codec::DecodedRecord;
 use eadt_processor::{ProcessorError, ProcessorService, ProcessorSettings};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
-use eadt_schemas::{EventTime, EventType, Topic};
+use eadt_schemas::{EventTime, Topic};
 
 use super::bus::{Chance, Coming, Flaw, PARTITIONS, SimBus};
 use super::story::{BASE, Said, compare, found, play};
@@ -42,7 +42,7 @@ pub fn coming(topic: Topic, time: EventTime, key: &str, value: Option<Vec<u8>>) 
         partition: None,
         key: Some(Bytes::copy_from_slice(key.as_bytes())),
         value: value.map(Bytes::from),
-        headers: vec![(header::TYPE.into(), Bytes::from_static(EventType::of_topic(topic).name().as_bytes()))],
+        headers: vec![(header::TYPE.into(), Bytes::from_static(topic.event_type().name().as_bytes()))],
     };
     Coming { topic, partition: partition_for_key(key.as_bytes(), PARTITIONS), stamp: time, record, holes: 0 }
 }
@@ -59,7 +59,7 @@ fn fold(stage: &mut impl JointFold, coming: &Coming, out: &mut Vec<Decision>) ->
             eadt_schemas::decode::decode(record.value.as_deref().unwrap()).map_err(|refusal| refusal.reason.name().to_owned())?;
         return stage.fold(JointEvent::Window(&window), key, *stamp, out).map_err(|refusal| refusal.to_string());
     }
-    let decoded = DecodedRecord::decode(*topic, Some(EventType::of_topic(*topic).name()), record.value.as_deref());
+    let decoded = DecodedRecord::decode(*topic, Some(topic.event_type().name()), record.value.as_deref());
     stage.fold(JointEvent::Input(decoded.event()), key, *stamp, out).map_err(|refusal| refusal.to_string())
 }
 

@@ -12,11 +12,13 @@ mod ids;
 mod import;
 mod killed;
 mod kubernetes;
+mod paused;
 mod poison;
 mod power;
 mod quiet;
 mod restarts;
 mod retention;
+mod settings;
 mod storm;
 mod upgrade;
 mod zombie;
@@ -31,6 +33,7 @@ pub const ROWS: &[Row] = &[
     restarts::ONE,
     restarts::THREE,
     power::ROW,
+    settings::ROW,
     storm::ROW,
     poison::ROW,
     ids::ROW,
@@ -41,6 +44,8 @@ pub const ROWS: &[Row] = &[
     retention::ROW,
     collector::ROW,
     collector::LONG,
+    paused::BROKER,
+    paused::HALF_OPEN,
     archive::killed::ROW,
     archive::broker::ROW,
     disk::ROW,

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use eadt_bus::Bus;
 use eadt_faults::OF_THE_NEXT_VERSION;
+use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
-use eadt_schemas::{EventType, Topic};
 use serde_json::json;
 
 use crate::chance::Chance;
@@ -104,7 +104,7 @@ fn honest(chance: &mut Chance, number: u32) -> Result<(Told, bool)> {
     if is_large {
         event[OF_THE_NEXT_VERSION] = "x".repeat(LARGE_BYTES).into();
     }
-    Ok((Told { topic, key, value: serde_json::to_vec(&event)?, kind: EventType::of_topic(topic), time }, is_mistake))
+    Ok((Told { topic, key, value: serde_json::to_vec(&event)?, kind: topic.event_type(), time }, is_mistake))
 }
 
 fn send_all(world: &World, count: u32, mut each: impl FnMut(u32) -> Result<Told>) -> Result<()> {
@@ -145,7 +145,7 @@ fn run(run: Run) -> Result<Outcome> {
             let (topic, value, reason) = poison(&mut chance, number);
             *reasons.entry(reason).or_insert(0_u64) += 1;
             let key = Story::name(chance.below(3) as usize);
-            Ok(Told { topic, key, value, kind: EventType::of_topic(topic), time: at(0.0) })
+            Ok(Told { topic, key, value, kind: topic.event_type(), time: at(0.0) })
         })?;
         let folded = world.await_folded(LIMIT)?;
         outcome.check(folded, || format!("not every hostile record was folded: {}", part.tail()));

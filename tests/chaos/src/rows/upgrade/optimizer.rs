@@ -8,7 +8,7 @@ use eadt_bus::Bus;
 use eadt_lake::Archive;
 use eadt_optimizer::{Settings, Verdict, learn};
 use eadt_schemas::v1::{EfficiencyWindow, Layout, Model, Origin, Workload};
-use eadt_schemas::{EventTime, EventType, Topic};
+use eadt_schemas::{EventTime, Topic};
 
 use crate::chance::Chance;
 use crate::feeder::tell_mixed;
@@ -154,7 +154,7 @@ fn workload() -> Result<Told> {
 
 fn told(topic: Topic, event: &impl serde::Serialize, time: EventTime) -> Result<Told> {
     let value = serde_json::to_vec(event)?;
-    Ok(Told { topic, key: JOB.to_owned(), value, kind: EventType::of_topic(topic), time })
+    Ok(Told { topic, key: JOB.to_owned(), value, kind: topic.event_type(), time })
 }
 
 /// By partition, every model in its order.

@@ -1,23 +1,26 @@
-//! What the live view and the closing report know, gathered from the events on the bus.
+//! What the views and the closing report know, gathered from events.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
 
-use eadt_report::Reporter;
+use eadt_report::{By, Reporter, Settings, Summary, WorkloadReport};
 use eadt_schemas::v1::{
     Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, Validation, WindowKind, Workload,
 };
 use eadt_schemas::{EventTime, Topic, decode};
 
-/// Windows kept for the sparkline of a workload.
-const HISTORY: usize = 120;
-/// Decisions shown for a workload: the last that changed or judged something, and the newest.
-const RECENT: usize = 5;
+/// Decisions kept of a workload: those that changed or judged something, and the newest.
+const RECENT: usize = 50;
+/// Time for bringing savings up to date before a frame; what is left comes before the next one.
+const REFRESH: Duration = Duration::from_millis(100);
 
 /// Counts and figures of everything seen so far.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub workloads: BTreeMap<String, WorkloadTally>,
     pub now: Option<EventTime>,
+    /// Start of the oldest window.
+    pub since: Option<EventTime>,
     pub windows: u64,
     pub decisions: u64,
     pub changes: u64,
@@ -26,10 +29,12 @@ pub struct Tally {
     /// Events of an output topic that could not be read; always 0 unless another program writes there.
     pub unreadable: u64,
     reporter: Reporter,
+    /// Workloads with events since their report.
+    stale: BTreeSet<String>,
 }
 
 /// What was saved against the starting layout; negative: lost.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Saving {
     pub joules: f64,
     /// Of what the starting layout would have used.
@@ -38,6 +43,16 @@ pub struct Saving {
     pub ratio_error: Option<f64>,
     /// The part of the run's energy that could be compared.
     pub compared_ratio: Option<f64>,
+}
+
+impl Saving {
+    /// The saving that a report states; `None`: it states none.
+    pub fn of(report: &WorkloadReport) -> Option<Self> {
+        let (joules, ratio) = report.saving_joules.zip(report.saving_ratio)?;
+        let ends = report.saving_ratio_low.zip(report.saving_ratio_high);
+        let ratio_error = ends.map(|(low, high)| 0.5 * (high - low));
+        Some(Self { joules, ratio, ratio_error, compared_ratio: report.compared_energy_ratio })
+    }
 }
 
 /// One workload's latest figures.
@@ -49,16 +64,18 @@ pub struct WorkloadTally {
     pub joules_per_sample: Option<f64>,
     /// The newest window has a restart.
     pub restarted: bool,
-    pub layout: Option<Layout>,
+    /// GPUs heard in the newest window.
+    pub gpus: Option<u32>,
     pub recent: VecDeque<Decision>,
-    saving: Option<Saving>,
+    pub actuations: VecDeque<Actuation>,
+    /// Layout, mode, bounds and settings in force.
+    pub declared: Option<Workload>,
+    /// The report, as of the last refresh.
+    pub report: Option<WorkloadReport>,
     /// Of its windows: the least trustworthy one.
     window_origin: Option<Origin>,
-    /// As the workload itself was declared, for as long as it has no window.
-    declared_origin: Option<Origin>,
     rolling: bool,
     validating: bool,
-    history: VecDeque<f64>,
 }
 
 impl Tally {
@@ -76,20 +93,42 @@ impl Tally {
 
     /// The figures so far.
     pub fn report(&self) -> eadt_report::Report {
-        self.reporter.report(&eadt_report::Settings::default())
+        self.reporter.report(&Settings::default())
     }
 
-    /// Brings the savings up to date; for every frame, not for every event.
+    /// The report on one workload, window by window.
+    pub fn by_window(&self, workload: &str) -> Option<WorkloadReport> {
+        self.reporter.report_of(workload, &Settings { by: Some(By::Window), ..Settings::default() })
+    }
+
+    /// Brings the reports up to date; for every frame, not for every event. Where there are very many, the rest follows at later calls.
     pub fn refresh(&mut self) {
-        for workload in self.report().workloads {
-            if let Some(row) = self.workloads.get_mut(&workload.workload) {
-                let known = workload.saving_joules.zip(workload.saving_ratio);
-                let compared_ratio = workload.compared_energy_ratio;
-                let ends = workload.saving_ratio_low.zip(workload.saving_ratio_high);
-                let ratio_error = ends.map(|(low, high)| 0.5 * (high - low));
-                row.saving = known.map(|(joules, ratio)| Saving { joules, ratio, ratio_error, compared_ratio });
+        let begun = Instant::now();
+        while let Some(name) = self.stale.pop_first() {
+            self.refresh_one(&name);
+            if begun.elapsed() >= REFRESH {
+                break;
             }
         }
+    }
+
+    /// Brings every report up to date.
+    pub fn refresh_all(&mut self) {
+        while let Some(name) = self.stale.pop_first() {
+            self.refresh_one(&name);
+        }
+    }
+
+    fn refresh_one(&mut self, name: &str) {
+        let report = self.reporter.report_of(name, &Settings::default());
+        if let Some(row) = self.workloads.get_mut(name) {
+            row.report = report;
+        }
+    }
+
+    /// Sums of all workloads, as of the last refresh.
+    pub fn summary(&self) -> Summary {
+        Summary::of(self.workloads.values().filter_map(|row| row.report.as_ref()))
     }
 
     /// The origin of every figure shown; `None` if they differ, or if there is none.
@@ -112,30 +151,28 @@ impl Tally {
     }
 
     fn row(&mut self, workload: &str) -> &mut WorkloadTally {
+        self.stale.insert(workload.to_owned());
         self.workloads.entry(workload.to_owned()).or_default()
     }
 
-    fn window(&mut self, window: &EfficiencyWindow) {
+    pub fn window(&mut self, window: &EfficiencyWindow) {
         self.reporter.window(window);
         if window.kind != WindowKind::Tumbling {
             return;
         }
         self.windows += 1;
         self.now = self.now.max(Some(window.window_end));
+        self.since = Some(self.since.map_or(window.window_start, |since| since.min(window.window_start)));
         let row = self.row(&window.workload);
         row.power_watts = window.mean_power_watts;
         row.samples_per_second = window.samples_per_second;
         row.joules_per_sample = window.energy_per_sample();
         row.restarted = window.restarted;
+        row.gpus = Some(window.gpus);
         row.window_origin = row.window_origin.max(Some(window.origin));
-        // A restart would flatten everything else.
-        if let Some(joules) = row.joules_per_sample.filter(|_| !window.restarted) {
-            row.history.push_back(joules);
-            row.history.keep_last(HISTORY);
-        }
     }
 
-    fn decision(&mut self, decision: &Decision) {
+    pub fn decision(&mut self, decision: &Decision) {
         self.decisions += 1;
         self.reverts += u64::from(decision.action == Action::Revert);
         self.reporter.decision(decision);
@@ -150,43 +187,43 @@ impl Tally {
         row.recent.keep_last(RECENT);
     }
 
-    fn actuation(&mut self, actuation: &Actuation) {
+    pub fn actuation(&mut self, actuation: &Actuation) {
         self.changes += u64::from(actuation.outcome == Outcome::Applied);
         self.reporter.actuation(actuation);
-        self.row(&actuation.workload).rolling = actuation.outcome == Outcome::Applied;
+        let row = self.row(&actuation.workload);
+        row.rolling = actuation.outcome == Outcome::Applied;
+        row.actuations.push_back(actuation.clone());
+        row.actuations.keep_last(RECENT);
     }
 
-    fn workload(&mut self, workload: &Workload) {
-        let row = self.row(&workload.workload);
-        row.declared_origin = Some(workload.origin);
-        row.layout = Some(workload.layout.clone());
+    pub fn workload(&mut self, workload: &Workload) {
+        self.row(&workload.workload).declared = Some(workload.clone());
     }
 }
 
 impl WorkloadTally {
     pub fn saving(&self) -> Option<Saving> {
-        self.saving
+        Saving::of(self.report.as_ref()?)
+    }
+
+    pub fn layout(&self) -> Option<&Layout> {
+        self.declared.as_ref().map(|declared| &declared.layout)
     }
 
     /// The origin of its figures: its windows decide, whatever else is declared of it.
     pub fn origin(&self) -> Option<Origin> {
-        self.window_origin.or(self.declared_origin)
+        self.window_origin.or(self.declared.as_ref().map(|declared| declared.origin))
     }
 
     pub fn state(&self) -> &'static str {
-        match (self.rolling, self.restarted, self.validating) {
+        let paused = self.declared.as_ref().is_some_and(|declared| declared.paused);
+        match (self.rolling, self.restarted, self.validating, paused) {
             (true, ..) => "rolling out",
-            (_, true, _) => "restarted",
-            (_, _, true) => "validating",
+            (_, true, ..) => "restarted",
+            (_, _, true, _) => "validating",
+            (.., true) => "paused",
             _ => "steady",
         }
-    }
-
-    /// The last `width` values of J/sample, scaled between their least and greatest.
-    pub fn sparkline(&self, width: usize) -> Vec<u64> {
-        let values: Vec<f64> = self.history.iter().rev().take(width).rev().copied().collect();
-        let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(*v), h.max(*v)));
-        values.iter().map(|v| if high > low { 1 + ((v - low) / (high - low) * 99.0) as u64 } else { 50 }).collect()
     }
 }
 

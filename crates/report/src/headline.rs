@@ -1,0 +1,299 @@
+//! The verdict on a run, first thing of every report and view: what was saved, and of how much of the energy that is known.
+//!
+//! A saving of a part is never worded as one of the whole: where more than [`REST`] of the energy has nothing to be compared with, the
+//! sentence begins with that.
+
+use eadt_schemas::v1::Origin;
+
+use crate::render::origin_word;
+use crate::{Report, WorkloadReport, units};
+
+/// Part of the energy that may stay outside of the comparison of a saving that is called the run's.
+const REST: f64 = 0.05;
+
+/// Sums of one workload or of several, and what they allow to say.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Summary {
+    pub workloads: usize,
+    pub energy_joules: Option<f64>,
+    /// Energy of the windows that are compared.
+    pub compared_joules: f64,
+    /// Energy that the starting layouts would have taken for their samples; `None`: nothing is compared.
+    pub expected_joules: Option<f64>,
+    /// Half of the width of the 90 % interval of the saving. Errors of different workloads are taken as independent.
+    pub error_joules: f64,
+    /// Least and greatest part of the throughput that was kept.
+    pub throughput: Option<(f64, f64)>,
+    pub changes: u64,
+    pub reverts: u64,
+    /// Cost of the energy; `None`: a workload's is not known, or their currencies differ.
+    cost: Option<f64>,
+    currency: Option<String>,
+    /// The origin of all; `None`: they differ.
+    pub origin: Option<Origin>,
+}
+
+/// What may be said about the saving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Less energy than without the changes.
+    Saved,
+    /// More energy than without the changes.
+    Lost,
+    /// The interval holds zero.
+    Unclear,
+    /// There was nothing to compare with.
+    Unknown,
+    /// No change, so no saving.
+    Unchanged,
+}
+
+impl Summary {
+    /// Sums up some workloads.
+    pub fn of<'a>(workloads: impl IntoIterator<Item = &'a WorkloadReport>) -> Self {
+        let mut all = Self::default();
+        for workload in workloads {
+            all.add(workload);
+        }
+        all.error_joules = all.error_joules.sqrt();
+        all
+    }
+
+    /// Adds a workload; the error is summed as its square.
+    fn add(&mut self, workload: &WorkloadReport) {
+        let first = self.workloads == 0;
+        self.origin = if first { Some(workload.origin) } else { self.origin.filter(|origin| *origin == workload.origin) };
+        self.cost = if first { workload.cost } else { self.cost.zip(workload.cost).map(|(a, b)| a + b) };
+        if first {
+            self.currency.clone_from(&workload.currency);
+        } else if self.currency != workload.currency {
+            (self.cost, self.currency) = (None, None);
+        }
+        self.workloads += 1;
+        self.changes += workload.changes;
+        self.reverts += workload.reverts;
+        let Some(energy) = workload.energy_joules else { return };
+        self.energy_joules = Some(self.energy_joules.unwrap_or(0.0) + energy);
+        let (Some(saving), Some(part)) = (workload.saving_joules, workload.compared_energy_ratio) else { return };
+        let compared = part * (energy - workload.unassigned_energy_joules.unwrap_or(0.0));
+        let expected = compared + saving;
+        self.compared_joules += compared;
+        self.expected_joules = Some(self.expected_joules.unwrap_or(0.0) + expected);
+        if let (Some(low), Some(high)) = (workload.saving_ratio_low, workload.saving_ratio_high) {
+            self.error_joules += (0.5 * (high - low) * expected).powi(2);
+        }
+        if let Some(kept) = workload.throughput_kept_ratio {
+            let (least, most) = self.throughput.unwrap_or((kept, kept));
+            self.throughput = Some((least.min(kept), most.max(kept)));
+        }
+    }
+
+    /// Energy saved in the compared windows; negative: lost.
+    pub fn saving_joules(&self) -> Option<f64> {
+        self.expected_joules.map(|expected| expected - self.compared_joules)
+    }
+
+    /// The saving over what the starting layouts would have taken.
+    pub fn saving_ratio(&self) -> Option<f64> {
+        let expected = self.expected_joules.filter(|expected| *expected > 0.0)?;
+        Some(self.saving_joules()? / expected)
+    }
+
+    /// Half of the width of the 90 % interval of the ratio; `None`: it has none.
+    pub fn ratio_error(&self) -> Option<f64> {
+        let expected = self.expected_joules.filter(|expected| *expected > 0.0)?;
+        Some(self.error_joules / expected).filter(|error| *error > 0.0)
+    }
+
+    /// Part of the energy that is compared.
+    pub fn compared_ratio(&self) -> Option<f64> {
+        let energy = self.energy_joules.filter(|energy| *energy > 0.0)?;
+        self.expected_joules.map(|_| (self.compared_joules / energy).clamp(0.0, 1.0))
+    }
+
+    /// Whether the saving may be called that of the whole run.
+    pub fn is_whole(&self) -> bool {
+        self.compared_ratio().is_some_and(|part| part >= 1.0 - REST)
+    }
+
+    /// What may be said about the compared part.
+    pub fn verdict(&self) -> Verdict {
+        let Some(saving) = self.saving_joules().filter(|_| self.saving_ratio().is_some()) else {
+            return if self.changes == 0 { Verdict::Unchanged } else { Verdict::Unknown };
+        };
+        match saving {
+            _ if saving.abs() <= self.error_joules => Verdict::Unclear,
+            _ if saving > 0.0 => Verdict::Saved,
+            _ => Verdict::Lost,
+        }
+    }
+
+    /// The verdict as a sentence, without the name of what it is about.
+    pub fn sentence(&self) -> String {
+        let Some(energy) = self.energy_joules else { return "no energy is known".to_owned() };
+        let used = format!("{} ({}) used", units::joules(energy), units::kilowatt_hours(energy));
+        let compared = match self.verdict() {
+            Verdict::Unchanged => return format!("nothing was changed, so nothing was saved; {used}"),
+            Verdict::Unknown => {
+                return format!("what the changes saved is not known: the starting layout was not measured; {used}");
+            }
+            verdict => self.compared_sentence(verdict, energy),
+        };
+        let part = self.compared_ratio().unwrap_or(0.0);
+        if self.is_whole() {
+            let of =
+                if part < 0.995 { format!(" ({:.0} % of the energy could be compared)", 100.0 * part) } else { String::new() };
+            return format!("{compared}{of}; {used}");
+        }
+        let rest = energy - self.compared_joules;
+        format!(
+            "what the whole run saved is not known: {:.0} % of its energy ({}) has nothing to be compared with. Only of the other {:.0} %: {compared}; \
+             {used}",
+            100.0 * (1.0 - part),
+            units::joules(rest),
+            100.0 * part,
+        )
+    }
+
+    fn compared_sentence(&self, verdict: Verdict, energy: f64) -> String {
+        let (saving, ratio) = (self.saving_joules().unwrap_or(0.0), self.saving_ratio().unwrap_or(0.0));
+        let error = self.ratio_error().map_or_else(String::new, |error| format!(" ± {:.1}", 100.0 * error));
+        let percent = format!("{:.1} %{error}", 100.0 * ratio.abs());
+        let mut amounts = format!("{}, {}", units::joules(saving.abs()), units::kilowatt_hours(saving.abs()));
+        if let (Some(cost), Some(currency)) = (self.cost.filter(|_| energy > 0.0), &self.currency) {
+            // At the mean price of the run.
+            let share = cost * saving.abs() / energy;
+            amounts = format!("{amounts}, {share:.2} {currency}");
+        }
+        let words = match verdict {
+            Verdict::Saved => format!("saved {percent} of the energy ({amounts})"),
+            Verdict::Lost => format!("used {percent} more energy than the starting layout ({amounts})"),
+            _ if ratio >= 0.0 => format!("no clear saving: {percent} less energy than the starting layout ({amounts})"),
+            _ => format!("no clear saving: {percent} more energy than the starting layout ({amounts})"),
+        };
+        let throughput = self.throughput.map_or_else(String::new, |(least, most)| {
+            let (least, most) = (format!("{:.0}", 100.0 * least), format!("{:.0}", 100.0 * most));
+            if least == most { format!("; throughput {least} %") } else { format!("; throughput {least} to {most} %") }
+        });
+        format!("{words}{throughput}")
+    }
+}
+
+/// Workloads that have a sentence of their own; the others are counted.
+const SENTENCES: usize = 10;
+
+impl Report {
+    /// The workloads, those that used most energy first.
+    pub fn by_energy(&self) -> Vec<&WorkloadReport> {
+        let mut workloads: Vec<&WorkloadReport> = self.workloads.iter().collect();
+        let energy = |workload: &WorkloadReport| workload.energy_joules.unwrap_or(-1.0);
+        workloads.sort_by(|a, b| energy(b).total_cmp(&energy(a)).then_with(|| a.workload.cmp(&b.workload)));
+        workloads
+    }
+
+    /// What to read first: the verdict on all workloads, then on each, those that used most energy first.
+    pub fn headline(&self) -> Vec<String> {
+        if self.workloads.is_empty() {
+            return Vec::new();
+        }
+        let all = Summary::of(&self.workloads);
+        let mark = |origin: Option<Origin>| match origin {
+            Some(Origin::Measured) => String::new(),
+            Some(origin) => format!("{}: ", origin_word(origin)),
+            None => "origins differ: ".to_owned(),
+        };
+        let ordered = self.by_energy();
+        if let [one] = ordered.as_slice() {
+            return vec![format!("{}{}: {}", mark(all.origin), one.workload, all.sentence())];
+        }
+        let mut lines = vec![format!("{}{} workloads: {}", mark(all.origin), all.workloads, all.sentence())];
+        for workload in ordered.iter().take(SENTENCES) {
+            let own = if all.origin.is_none() { mark(Some(workload.origin)) } else { String::new() };
+            lines.push(format!("{}: {own}{}", workload.workload, Summary::of([*workload]).sentence()));
+        }
+        if ordered.len() > SENTENCES {
+            lines.push(format!("{} more workloads, which used less: in the tables", ordered.len() - SENTENCES));
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(energy: f64, compared: f64, ratio: f64, error: f64) -> WorkloadReport {
+        let expected = compared * energy / (1.0 - ratio);
+        WorkloadReport {
+            workload: "team/job".into(),
+            energy_joules: Some(energy),
+            compared_energy_ratio: Some(compared),
+            saving_joules: Some(expected * ratio),
+            saving_ratio: Some(ratio),
+            saving_ratio_low: Some(ratio - error),
+            saving_ratio_high: Some(ratio + error),
+            throughput_kept_ratio: Some(0.97),
+            changes: 2,
+            ..WorkloadReport::default()
+        }
+    }
+
+    fn sentence(workload: &WorkloadReport) -> String {
+        Summary::of([workload]).sentence()
+    }
+
+    #[test]
+    fn a_saving_of_nearly_all_energy_is_that_of_the_run() {
+        let said = sentence(&workload(2_504_000.0, 1.0, 0.241, 0.012));
+        assert_eq!(said, "saved 24.1 % ± 1.2 of the energy (795 kJ, 0.221 kWh); throughput 97 %; 2.50 MJ (0.696 kWh) used");
+        let said = sentence(&workload(1e6, 0.97, 0.1, 0.01));
+        assert!(said.starts_with("saved 10.0 % ± 1.0") && said.contains("(97 % of the energy could be compared)"), "{said}");
+    }
+
+    /// 41 % of the energy ran in phases that were never measured at the starting layout. In truth the run saved 16.9 %.
+    #[test]
+    fn a_part_is_never_worded_as_the_whole() {
+        let said = sentence(&workload(1e6, 0.59, -0.04, 0.019));
+        assert!(said.starts_with("what the whole run saved is not known: 41 % of its energy (410 kJ) has nothing"), "{said}");
+        assert!(said.contains("Only of the other 59 %: used 4.0 % ± 1.9 more energy"), "{said}");
+    }
+
+    #[test]
+    fn what_may_be_nothing_is_not_called_a_saving() {
+        let said = sentence(&workload(1e6, 1.0, 0.004, 0.012));
+        assert!(said.starts_with("no clear saving: 0.4 % ± 1.2 less energy"), "{said}");
+        let unknown = WorkloadReport { saving_joules: None, compared_energy_ratio: None, ..workload(1e6, 1.0, 0.1, 0.01) };
+        assert!(sentence(&unknown).contains("is not known: the starting layout was not measured"), "{}", sentence(&unknown));
+        let unchanged = WorkloadReport { changes: 0, ..unknown };
+        assert!(sentence(&unchanged).starts_with("nothing was changed"), "{}", sentence(&unchanged));
+        assert_eq!(sentence(&WorkloadReport::default()), "no energy is known");
+    }
+
+    #[test]
+    fn several_workloads_are_summed_in_joules() {
+        let both = [workload(1e6, 1.0, 0.2, 0.03), workload(3e6, 1.0, -0.1, 0.04)];
+        let all = Summary::of(&both);
+        let (expected, error) = (1.25e6 + 3e6 / 1.1, f64::hypot(0.03 * 1.25e6, 0.04 * 3e6 / 1.1));
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6 * b.abs(), "{a} instead of {b}");
+        near(all.expected_joules.unwrap(), expected);
+        near(all.ratio_error().unwrap(), error / expected);
+        near(all.saving_ratio().unwrap(), 1.0 - 4e6 / expected);
+        assert_eq!(all.verdict(), Verdict::Unclear);
+        // A workload without a comparison is part of what is not known.
+        let third = WorkloadReport { saving_joules: None, compared_energy_ratio: None, ..workload(4e6, 1.0, 0.0, 0.0) };
+        let all = Summary::of(both.iter().chain([&third]));
+        near(all.compared_ratio().unwrap(), 0.5);
+        assert!(!all.is_whole());
+    }
+
+    #[test]
+    fn the_verdict_names_the_origin() {
+        let one = WorkloadReport { origin: Origin::Simulated, ..workload(1e6, 1.0, 0.2, 0.01) };
+        let report =
+            Report { workloads: vec![one.clone(), WorkloadReport { workload: "a/b".into(), ..workload(2e6, 1.0, 0.2, 0.01) }] };
+        let lines = report.headline();
+        assert!(lines[0].starts_with("origins differ: 2 workloads: saved 20.0 %"), "{lines:?}");
+        assert!(lines[1].starts_with("a/b: saved") && lines[2].starts_with("team/job: simulated: saved"), "{lines:?}");
+        assert!(Report { workloads: vec![one] }.headline()[0].starts_with("simulated: team/job: saved 20.0 %"));
+    }
+}

@@ -1,0 +1,20 @@
+"""A job of a loop with Hugging Face Accelerate: what ``prepare`` made is looked through, and its scaler is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .training import Job
+
+
+def job(accelerator: Any, model: Any, optimizer: Any, *, layers: Any = "auto", **options: Any) -> Job:
+    """Returns a job of what ``accelerator.prepare`` returned. Precision is Accelerate's: it is reported, and not changed."""
+    scaler = getattr(accelerator, "scaler", None)
+    made = Job(model, optimizer, layers=layers, scaler=scaler, precision=None, **options)
+    refusal = (
+        "Accelerate was started in BF16 and has no gradient scaler: restart with mixed_precision='fp16'"
+        if accelerator.mixed_precision == "bf16"
+        else "Accelerate fixes its precision at the start: restart with another mixed_precision"
+    )
+    made.precision_refusal = refusal
+    return made

@@ -1,0 +1,340 @@
+"""The way to the collector: a thread that sends the newest report and brings back the directive.
+
+``report`` stores and returns; everything that can fail or wait is the thread's. In training nothing is raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import os
+import re
+import ssl
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from .directives import Directive, parse_answer, read_file
+from .events import event_time, plain_event
+
+logger = logging.getLogger("eadt")
+
+DEFAULT_URL: Final = "http://127.0.0.1:9477"
+#: Seconds between two requests of a job, at least.
+INTERVAL_SECONDS: Final = 2.0
+#: Seconds that one step of a request may take.
+REQUEST_SECONDS: Final = 5.0
+#: Longest wait before a server that failed is tried again.
+BACKOFF_SECONDS: Final = 30.0
+#: Seconds that ``close`` may take.
+CLOSE_SECONDS: Final = 2.0
+#: Events that begin or end something, kept while the server is away.
+KEPT_EVENTS: Final = 64
+#: Longest answer that is read.
+ANSWER_BYTES: Final = 1 << 20
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def default_workload() -> str:
+    """Returns ``EADT_WORKLOAD``, or ``local/`` and the name of the script."""
+    name = os.environ.get("EADT_WORKLOAD", "").strip()
+    if name:
+        return name
+    script = Path(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python").stem
+    return "local/" + (re.sub(r"[^A-Za-z0-9._-]+", "-", script).strip("-") or "python")
+
+
+def default_rank() -> int:
+    """Returns the rank of this process, as launchers name it; 0 if none does."""
+    for name in ("EADT_RANK", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    return 0
+
+
+class Client:
+    """Reports of one rank of one workload. Safe to use from any thread, and after a fork."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        workload: str | None = None,
+        *,
+        rank: int | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        directives_file: str | os.PathLike[str] | None = None,
+        interval_seconds: float = INTERVAL_SECONDS,
+        on_directive: Callable[[Directive | None, int], None] | None = None,
+    ) -> None:
+        environment = os.environ
+        self.url = (url or environment.get("EADT_URL") or DEFAULT_URL).rstrip("/")
+        self.workload = workload or default_workload()
+        self.rank = default_rank() if rank is None else rank
+        self.interval_seconds = interval_seconds
+        self.is_disabled = environment.get("EADT_DISABLED", "") not in ("", "0")
+        self.sent = 0
+        self.failed = 0
+        self.refused = 0
+        self.dropped = 0
+        self.last_error: str | None = None
+        self._token_file = token_file or environment.get("EADT_TOKEN_FILE") or None
+        self._ca_file = ca_file or environment.get("EADT_CA_FILE") or None
+        self._directives_file = directives_file or environment.get("EADT_DIRECTIVES_FILE") or None
+        self._on_directive = on_directive
+        self._answer: tuple[int, Directive | None] = (0, None)
+        self._reset()
+        _clients.add(self)
+
+    def _reset(self) -> None:
+        """Begins anew in this process: a fork copies neither threads nor the owners of locks."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._newest: dict[str, Any] = {}
+        self._sticky: dict[str, Any] = {}
+        self._events: deque[dict[str, Any]] = deque()
+        self._thread: threading.Thread | None = None
+        self._connection: http.client.HTTPConnection | None = None
+        self._context: ssl.SSLContext | None = None
+        self._closing = False
+        self._taken: list[dict[str, Any]] = []
+
+    def report(self, **fields: Any) -> None:
+        """Stores the newest figures; they are sent within ``interval_seconds``. Never raises, never waits.
+
+        Tensors are read by the thread, so that no step waits for a device; they must not be changed in place afterwards.
+        """
+        if self.is_disabled:
+            return
+        try:
+            with self._lock:
+                self._newest.update(fields)
+                self._newest["time"] = time.time_ns()
+            if self._thread is None or not self._thread.is_alive():
+                self._start()
+        except Exception as error:
+            self._note(error)
+
+    def mark(self, **fields: Any) -> None:
+        """Keeps an event that begins or ends something; it is sent at once, and again until it arrived."""
+        if self.is_disabled:
+            return
+        try:
+            with self._lock:
+                newest, self._newest = self._newest, {}
+                if newest:
+                    self._events.append(newest)
+                self._events.append({**fields, "time": time.time_ns()})
+                while len(self._events) > KEPT_EVENTS:
+                    self._events.popleft()
+                    self.dropped += 1
+            if self._thread is None or not self._thread.is_alive():
+                self._start()
+            self._wake.set()
+        except Exception as error:
+            self._note(error)
+
+    def always(self, **fields: Any) -> None:
+        """Adds these fields to every event from now on; ``None`` removes one."""
+        with contextlib.suppress(Exception), self._lock:
+            for name, value in fields.items():
+                if value is None:
+                    self._sticky.pop(name, None)
+                else:
+                    self._sticky[name] = value
+
+    def directive(self) -> tuple[int, Directive | None]:
+        """Returns the revision and the directive that the job is asked for now; revision 0: nothing was ever asked."""
+        return self._answer
+
+    def close(self, **fields: Any) -> None:
+        """Sends what is left, with ``fields`` as the last event; returns within two seconds, whatever the server does."""
+        if self.is_disabled or self._pid != os.getpid():
+            return
+        if fields:
+            self.mark(**fields)
+        self._closing = True
+        self._wake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_SECONDS)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            self._closing = False
+            self._thread = threading.Thread(target=self._run, name="eadt-client", daemon=True)
+            self._thread.start()
+
+    def _note(self, error: BaseException | str) -> None:
+        text = str(error) or type(error).__name__
+        if text != self.last_error:
+            self.last_error = text
+            logger.warning("EADT: progress of %s is not reported to %s: %s", self.workload, self.url, text)
+
+    def _run(self) -> None:
+        backoff = 0.0
+        while True:
+            self._wake.wait(max(self.interval_seconds, backoff))
+            self._wake.clear()
+            closing = self._closing
+            try:
+                self._read_directives_file()
+                batch = self._take()
+                if batch:
+                    self._post(batch)
+                backoff = 0.0
+            except _Refused as refused:
+                self.refused += 1
+                self._note(refused)
+            except Exception as error:
+                self.failed += 1
+                self._drop_connection()
+                self._note(error)
+                backoff = min(BACKOFF_SECONDS, max(1.0, backoff * 2))
+            if closing:
+                self._drop_connection()
+                return
+            # Marks wake the thread at once; a server that failed is left alone all the same.
+            if backoff:
+                time.sleep(min(1.0, backoff) if not self._closing else 0.0)
+
+    def _take(self) -> list[dict[str, Any]]:
+        """Returns what is to be sent; marks stay until they arrived."""
+        with self._lock:
+            raw = [*self._events, *([dict(self._newest)] if self._newest else [])]
+            sticky = dict(self._sticky)
+        batch = []
+        for fields in raw:
+            event = plain_event({**sticky, **fields, "time": _text_of(fields["time"])})
+            batch.append({"workload": self.workload, "rank": self.rank, **event})
+        self._taken = raw
+        return batch
+
+    def _delivered(self) -> None:
+        with self._lock:
+            taken = {id(fields) for fields in self._taken}
+            self._events = deque(fields for fields in self._events if id(fields) not in taken)
+            # Newer figures may have been stored meanwhile.
+            if self._taken and self._newest.get("time") == self._taken[-1]["time"]:
+                self._newest = {}
+        self.sent += len(self._taken)
+
+    def _post(self, batch: list[dict[str, Any]]) -> None:
+        body = json.dumps(batch, allow_nan=False).encode()
+        status, answer = self._request("POST", "/v1/progress", body)
+        if status in (408, 429) or status >= 500:
+            raise ConnectionError(f"the collector answers {status}: {answer.get('error', '')}")
+        self._delivered()
+        if status != 202:
+            raise _Refused(f"the collector refuses the report with {status}: {answer.get('error', '')}")
+        for refused in answer.get("refused", []):
+            self._note(f"the collector refuses {refused.get('field')}: {refused.get('error')}")
+        for told in answer.get("directives", []):
+            if told.get("workload") == self.workload:
+                self._take_answer(told)
+        if not answer.get("refused"):
+            self.last_error = None
+
+    def poll_directive(self, wait_seconds: float = 0.0) -> tuple[int, Directive | None]:
+        """Asks the collector, and waits up to ``wait_seconds`` for a change. Blocks and raises: not for training threads."""
+        after = self._answer[0]
+        namespace, _, name = self.workload.partition("/")
+        path = f"/v1/directives/{quote(namespace, safe='')}/{quote(name, safe='')}"
+        connection = self._connect(REQUEST_SECONDS + wait_seconds)
+        try:
+            status, answer = self._exchange(connection, "GET", f"{path}?after={after}&wait={wait_seconds}", None)
+        finally:
+            connection.close()
+        if status != 200:
+            raise ConnectionError(f"the collector answers {status}: {answer.get('error', '')}")
+        self._take_answer(answer)
+        return self._answer
+
+    def _take_answer(self, told: dict[str, Any]) -> None:
+        revision, directive = parse_answer(told)
+        if revision == self._answer[0]:
+            return
+        self._answer = (revision, directive)
+        if self._on_directive is not None:
+            self._on_directive(directive, revision)
+
+    def _read_directives_file(self) -> None:
+        if self._directives_file is not None:
+            told = read_file(Path(self._directives_file))
+            if told is not None:
+                self._take_answer(told)
+
+    def _request(self, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
+        if self._connection is None:
+            self._connection = self._connect(REQUEST_SECONDS)
+            return self._exchange(self._connection, method, path, body)
+        try:
+            return self._exchange(self._connection, method, path, body)
+        except (ConnectionError, http.client.HTTPException):
+            # A kept connection may have ended meanwhile; reports may arrive twice, as counters do no harm.
+            self._drop_connection()
+            self._connection = self._connect(REQUEST_SECONDS)
+            return self._exchange(self._connection, method, path, body)
+
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        host = parts.hostname or "127.0.0.1"
+        if parts.scheme == "https":
+            if self._context is None:
+                self._context = ssl.create_default_context(cafile=self._ca_file)
+            return http.client.HTTPSConnection(host, parts.port or 443, timeout=timeout, context=self._context)
+        return http.client.HTTPConnection(host, parts.port or 80, timeout=timeout)
+
+    def _exchange(self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
+        headers = {"content-type": "application/json"}
+        if self._token_file is not None:
+            # Read each time: a projected token changes.
+            headers["authorization"] = "Bearer " + Path(self._token_file).read_text().strip()
+        connection.request(method, urlsplit(self.url).path + path, body=body, headers=headers)
+        response = connection.getresponse()
+        text = response.read(ANSWER_BYTES)
+        if response.will_close:
+            connection.close()
+        try:
+            answer = json.loads(text) if text else {}
+        except ValueError:
+            answer = {"error": text[:200].decode(errors="replace")}
+        return response.status, answer if isinstance(answer, dict) else {}
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.close()
+
+
+class _Refused(Exception):
+    """The collector understood the report and does not take it: sending it again would change nothing."""
+
+
+def _text_of(nanoseconds: int) -> str:
+    from datetime import datetime, timezone
+
+    return event_time(datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc))
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,214 @@
+"""Freezes the first blocks of a model, so that their weights do not move at all and their backward pass is not computed.
+
+What frameworks get wrong here is handled or refused; each refusal says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class FreezeRefused(Exception):
+    """The model cannot be frozen without harm; nothing was changed."""
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Returns the model inside DDP, DeepSpeed and torch.compile."""
+    while True:
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def find_blocks(model: nn.Module) -> list[nn.Module]:
+    """Returns the blocks of a model from the input side: the longest list of modules of one class. Empty: it has none."""
+    best: list[nn.Module] = []
+    for module in unwrapped(model).modules():
+        if isinstance(module, (nn.ModuleList, nn.Sequential)):
+            children = list(module)
+            kinds = {type(unwrapped(child)) for child in children}
+            has_weights = all(next(child.parameters(), None) is not None for child in children)
+            if len(children) > max(1, len(best)) and len(kinds) == 1 and has_weights:
+                best = children
+    return best
+
+
+class BlockFreezer:
+    """Freezes and unfreezes a prefix of blocks of one model, on every rank at the same step."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer] = (),
+        blocks: Sequence[nn.Module] | None = None,
+        wrapper_refusal: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.model = model
+        self._wrapper_refusal = wrapper_refusal
+        self.blocks = list(blocks) if blocks is not None else find_blocks(model)
+        self.frozen = 0
+        #: Recompilations that torch.compile was given cause for.
+        self.recompilations = 0
+        self._initial = [[parameter.requires_grad for parameter in block.parameters()] for block in self.blocks]
+        self._before = self._parameters_before()
+        self._boundary: Any = None
+        self._watch = _ReentrantWatch(self.blocks)
+        self._hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in _plain(optimizers)]
+
+    def close(self) -> None:
+        """Removes every hook; what is frozen stays so."""
+        for hook in self._hooks:
+            hook.remove()
+        self._watch.close()
+
+    def refusal(self, layers: int) -> str | None:
+        """Returns why these blocks cannot be frozen; ``None``: they can."""
+        if not self.blocks:
+            return "no blocks were found: name them with layers=[...]"
+        if layers >= len(self.blocks):
+            return f"{layers} of {len(self.blocks)} blocks: at least the last one trains"
+        if layers == self.frozen:
+            return None
+        return self._wrapper_refusal() or _refusal_of_wrapper(self.model) or _refusal_of_checkpointing(self.model, self._watch)
+
+    def freeze(self, layers: int) -> None:
+        """Freezes exactly the first ``layers`` blocks; 0 unfreezes all. Raises :class:`FreezeRefused`."""
+        refusal = self.refusal(layers)
+        if refusal is not None:
+            raise FreezeRefused(refusal)
+        if layers == self.frozen:
+            return
+        for index, (block, initial) in enumerate(zip(self.blocks, self._initial, strict=True)):
+            for parameter, trains in zip(block.parameters(), initial, strict=True):
+                _set_trainable(parameter, trains and index >= layers)
+        for parameter, trains in self._before:
+            _set_trainable(parameter, trains and layers == 0)
+        if self._boundary is not None:
+            self._boundary.remove()
+            self._boundary = None
+        if layers > 0:
+            # With tied embeddings the gradient would go through all frozen blocks to reach them.
+            self._boundary = self.blocks[0].register_forward_pre_hook(_detach_inputs, with_kwargs=True)
+        if _is_compiled(self.model):
+            self.recompilations += 1
+        self.frozen = layers
+
+    def frozen_parameters(self) -> list[nn.Parameter]:
+        """Returns the weights that must not move now."""
+        if self.frozen == 0:
+            return []
+        blocks = [parameter for block in self.blocks[: self.frozen] for parameter in block.parameters()]
+        return [*blocks, *(parameter for parameter, trains in self._before if trains)]
+
+    def _before_step(self, *_: Any) -> None:
+        # A gradient of zeros, as zero_grad(set_to_none=False) leaves it, moves weights by momentum and decay.
+        for parameter in self.frozen_parameters():
+            parameter.grad = None
+
+    def _parameters_before(self) -> list[tuple[nn.Parameter, bool]]:
+        """Returns the embeddings that only the blocks use: behind the boundary nothing reaches them. Tied ones go on training."""
+        model = unwrapped(self.model)
+        uses: dict[int, int] = {}
+        for module in model.modules():
+            for parameter in module.parameters(recurse=False):
+                uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+        for parent in model.modules():
+            lists = [child for child in parent.children() if isinstance(child, (nn.ModuleList, nn.Sequential))]
+            if not self.blocks or not any(self.blocks[0] is child for owner in lists for child in owner):
+                continue
+            embeddings = [child for child in parent.children() if isinstance(child, nn.Embedding)]
+            own = [parameter for embedding in embeddings for parameter in embedding.parameters()]
+            return [(parameter, parameter.requires_grad) for parameter in own if uses[id(parameter)] == 1]
+        return []
+
+
+def _set_trainable(parameter: nn.Parameter, trains: bool) -> None:
+    parameter.requires_grad_(trains)
+    if not trains:
+        parameter.grad = None
+
+
+def _plain(optimizers: Sequence[Any]) -> list[torch.optim.Optimizer]:
+    """Returns the torch optimizers behind wrappers such as Accelerate's."""
+    found = []
+    for optimizer in optimizers:
+        inner = optimizer
+        while not isinstance(inner, torch.optim.Optimizer) or hasattr(inner, "optimizer"):
+            following = getattr(inner, "optimizer", None)
+            if following is None:
+                break
+            inner = following
+        if isinstance(inner, torch.optim.Optimizer):
+            found.append(inner)
+    return found
+
+
+def _detach_inputs(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def detached(value: Any) -> Any:
+        return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
+
+    return tuple(detached(value) for value in args), {name: detached(value) for name, value in kwargs.items()}
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    return any(type(module).__name__ == "OptimizedModule" for module in model.modules())
+
+
+def _refusal_of_wrapper(model: nn.Module) -> str | None:
+    for module in model.modules():
+        kind = type(module).__name__
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            if getattr(module, "static_graph", False):
+                return "DDP was made with static_graph=True, which does not allow other gradients: leave it out"
+            if not module.find_unused_parameters:
+                return "DDP waits for every gradient: wrap the model with find_unused_parameters=True"
+        elif kind == "FullyShardedDataParallel" and not getattr(module, "_use_orig_params", False):
+            return "FSDP flattens frozen and trained weights together: wrap the model with use_orig_params=True"
+        elif kind == "DeepSpeedEngine":
+            return "DeepSpeed moves weights that do not require gradients: use eadt.deepspeed.wrap"
+    return None
+
+
+def _refusal_of_checkpointing(model: nn.Module, watch: _ReentrantWatch) -> str | None:
+    advice = "use use_reentrant=False (Hugging Face: gradient_checkpointing_kwargs={'use_reentrant': False})"
+    if watch.was_seen:
+        return f"reentrant gradient checkpointing gives wrong gradients behind frozen blocks: {advice}"
+    for module in unwrapped(model).modules():
+        function = getattr(module, "_gradient_checkpointing_func", None)
+        if not getattr(module, "gradient_checkpointing", False) or function is None:
+            continue
+        if getattr(function, "keywords", {}).get("use_reentrant", True):
+            return f"reentrant gradient checkpointing gives wrong gradients behind frozen blocks: {advice}"
+    return None
+
+
+class _ReentrantWatch:
+    """Notices reentrant checkpointing, whoever does it: a block in training runs without gradients, and again in the backward pass."""
+
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        self.was_seen = False
+        self._ran_without = False
+        self._hooks = [block.register_forward_pre_hook(self._on_forward) for block in blocks[:1]]
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _on_forward(self, block: nn.Module, _: Any) -> None:
+        if self.was_seen or not block.training or torch.compiler.is_compiling():
+            return
+        if not torch.is_grad_enabled():
+            self._ran_without = True
+        elif self._ran_without:
+            self.was_seen = _in_backward()
+            self._ran_without = False
+
+
+def _in_backward() -> bool:
+    task = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1

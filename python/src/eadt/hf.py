@@ -1,0 +1,86 @@
+"""``Trainer(..., callbacks=[EadtCallback()])`` for Hugging Face transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from .freeze import BlockFreezer
+from .training import Job
+
+
+class EadtCallback(TrainerCallback):  # type: ignore[misc]
+    """Reports steps, samples, loss and learning rate; freezes blocks when asked, at a checkpoint that it has written."""
+
+    def __init__(self, layers: Any = "auto", **options: Any) -> None:
+        self._layers, self._options = layers, options
+        self.job: Job | None = None
+        self._skips = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        model = kwargs.get("model")
+        optimizer = kwargs.get("optimizer")
+        freezer = None
+        if model is not None and self._layers is not None:
+            blocks = None if isinstance(self._layers, str) else list(self._layers)
+            optimizers = [optimizer] if optimizer is not None else []
+            freezer = BlockFreezer(model, optimizers, blocks, lambda: _refusal_of_trainer(args, model))
+        self.job = Job(model, optimizer, freezer=freezer, **self._options)
+        self.job.steps_total = state.global_step
+        self._batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
+        self.job.start(global_batch_size=self._batch, steps_remaining=max(0, state.max_steps - state.global_step))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        job = self.job
+        if job is None:
+            return control
+        scheduler = kwargs.get("lr_scheduler")
+        fields: dict[str, Any] = {
+            "samples_total": float(state.global_step * self._batch),
+            "steps_total": state.global_step,
+            "steps_remaining": max(0, state.max_steps - state.global_step),
+        }
+        if state.epoch is not None:
+            fields["epoch"] = state.epoch
+        if state.num_input_tokens_seen:
+            fields["tokens_total"] = float(state.num_input_tokens_seen)
+        if scheduler is not None:
+            fields["learning_rate"] = max(scheduler.get_last_lr())
+        job.step(self._batch, **fields)
+        if job.checkpoint_due():
+            control.should_save = True
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self.job is None or not state.is_world_process_zero or not logs:
+            return
+        fields = {"loss": logs.get("loss"), "gradient_norm": logs.get("grad_norm")}
+        known = {name: value for name, value in fields.items() if value is not None}
+        if known:
+            self.job.client.report(**known)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        if self.job is not None and metrics and "eval_loss" in metrics:
+            self.job.evaluated(metrics["eval_loss"])
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.job is not None:
+            self.job.checkpointed()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.job is not None:
+            self.job.close()
+
+
+def _refusal_of_trainer(args: Any, model: Any) -> str | None:
+    """The trainer wraps the model where callbacks do not see it: its arguments tell how."""
+    if getattr(args, "deepspeed", None):
+        return "the trainer runs DeepSpeed, which moves weights that do not require gradients: train by eadt.deepspeed instead"
+    if args.world_size <= 1 or getattr(args, "fsdp", None):
+        return None
+    unused = args.ddp_find_unused_parameters
+    if unused is None:
+        # As the trainer decides by itself.
+        unused = not getattr(model, "is_gradient_checkpointing", False)
+    return None if unused else "DDP waits for every gradient: set ddp_find_unused_parameters=True"

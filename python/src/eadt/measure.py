@@ -1,0 +1,134 @@
+"""Joules of a stretch of code, from the energy counters of this machine's NVIDIA GPUs. Unknown is ``None``, never 0."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+
+class Measurement:
+    """Energy and duration between ``__enter__`` and ``__exit__``."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.seconds: float | None = None
+        #: Joules of all GPUs that this process can use; ``None``: unknown, and ``reason`` says why.
+        self.joules: float | None = None
+        self.reason: str | None = None
+        self._start: tuple[float, dict[str, float]] | None = None
+
+    def __enter__(self) -> Measurement:
+        counters, self.reason = read_counters()
+        self._start = (time.perf_counter(), counters)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._start is None:
+            return
+        counters, reason = read_counters()
+        begun, before = self._start
+        self.seconds = time.perf_counter() - begun
+        if not before or counters.keys() != before.keys():
+            self.reason = self.reason or reason or "the GPUs changed meanwhile"
+        elif any(counters[device] < before[device] for device in before):
+            self.reason = "an energy counter was reset meanwhile"
+        else:
+            self.joules = sum(counters[device] - before[device] for device in before)
+
+    def __repr__(self) -> str:
+        known = f"{self.joules:.1f} J" if self.joules is not None else f"energy unknown ({self.reason})"
+        seconds = f"{self.seconds:.3f} s" if self.seconds is not None else "running"
+        return f"<{self.name or 'measurement'}: {known}, {seconds}>"
+
+
+def measure(name: str = "") -> Measurement:
+    """Measures a ``with`` block: ``with eadt.measure("eval") as m: ...``; then ``m.joules``."""
+    return Measurement(name)
+
+
+_lock = threading.Lock()
+_library: Any = None
+_failure: str | None = None
+
+
+def _load() -> Any:
+    """Returns NVML, initialised once; ``None`` with the reason in ``_failure``."""
+    global _library, _failure
+    with _lock:
+        if _library is None and _failure is None:
+            try:
+                library = ctypes.CDLL("libnvidia-ml.so.1")
+                if library.nvmlInit_v2() != 0:
+                    _failure = "NVML does not start: there is no driver"
+                else:
+                    _library = library
+            except OSError:
+                _failure = "there is no NVIDIA driver (libnvidia-ml.so.1)"
+        return _library
+
+
+def read_counters() -> tuple[dict[str, float], str | None]:
+    """Returns the energy counters in joules by the UUID of the GPU, or none and the reason."""
+    library = _load()
+    if library is None:
+        return {}, _failure
+    try:
+        handles = _handles(library)
+        counters = {uuid: _joules(library, handle) for uuid, handle in handles.items()}
+    except _Unknown as unknown:
+        return {}, str(unknown)
+    return (counters, None) if counters else ({}, "this process can use no GPU")
+
+
+class _Unknown(Exception):
+    pass
+
+
+def _joules(library: Any, handle: ctypes.c_void_p) -> float:
+    millijoules = ctypes.c_ulonglong()
+    if library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(millijoules)) != 0:
+        raise _Unknown("a GPU has no energy counter")
+    return millijoules.value / 1000.0
+
+
+def _handles(library: Any) -> dict[str, ctypes.c_void_p]:
+    count = ctypes.c_uint()
+    if library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+        raise _Unknown("NVML does not count the GPUs")
+    handles: list[tuple[str, ctypes.c_void_p]] = []
+    for index in range(count.value):
+        handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+        if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
+            raise _Unknown(f"GPU {index} does not answer")
+        if library.nvmlDeviceGetUUID(handle, text, len(text)) != 0:
+            raise _Unknown(f"GPU {index} has no UUID")
+        handles.append((text.value.decode(), handle))
+    return dict(_visible(handles))
+
+
+def _visible(handles: list[tuple[str, ctypes.c_void_p]]) -> list[tuple[str, ctypes.c_void_p]]:
+    """Leaves those that ``CUDA_VISIBLE_DEVICES`` names."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return handles
+    chosen: list[tuple[str, ctypes.c_void_p]] = []
+    for name in filter(None, (part.strip() for part in wanted.split(","))):
+        if name == "-1":
+            break
+        if name.isdigit():
+            # CUDA numbers the fastest first unless told otherwise, NVML by the bus.
+            if len(handles) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+                raise _Unknown("which GPU is meant is not known: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs")
+            if int(name) >= len(handles):
+                break
+            chosen.append(handles[int(name)])
+            continue
+        matches = [entry for entry in handles if entry[0].startswith(name)]
+        if not matches:
+            raise _Unknown(f"CUDA_VISIBLE_DEVICES names {name}, which NVML does not have as a whole GPU")
+        chosen.append(matches[0])
+    return chosen

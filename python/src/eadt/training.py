@@ -1,0 +1,275 @@
+"""A training job: reports its progress, and takes up directives at checkpoints, on all ranks at the same step."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from .client import Client, default_rank
+from .directives import Directive, agree, first_refusal, is_distributed
+from .events import clip_text, event_time
+from .measure import Measurement
+
+logger = logging.getLogger("eadt")
+
+#: Steps after which rank 0 tells the others whether there is a directive. A count, not a time: all ranks must be at the same step.
+AGREE_EVERY = 20
+
+
+class Job:
+    """Reports of a plain loop, and its directives. Frameworks use it through their callbacks."""
+
+    def __init__(
+        self,
+        model: Any = None,
+        optimizer: Any = None,
+        *,
+        layers: str | Sequence[Any] | None = None,
+        scaler: Any = None,
+        precision: str | None = None,
+        client: Client | None = None,
+        agree_every: int = AGREE_EVERY,
+        freezer: Any = None,
+        **client_options: Any,
+    ) -> None:
+        self.model = model
+        self.rank = default_rank()
+        self.client = client or Client(rank=self.rank, **client_options)
+        self.samples_total = 0.0
+        self.steps_total = 0
+        self.checkpoints = 0
+        self.energy = Measurement("job")
+        #: Directives taken up and refused, newest last: ``(decision_id, refusal or None)``.
+        self.answers: list[tuple[str, str | None]] = []
+        self.scaler = scaler
+        self._agree_every = max(1, agree_every)
+        self._revision = 0
+        self._pending: Directive | None = None
+        self._is_due = False
+        self._probe: Any = None
+        self._autocast: Any = None
+        self._freezer = freezer
+        #: Why precision is not changed, where a framework owns it.
+        self.precision_refusal: str | None = None
+        if model is not None:
+            self._attach(model, optimizer, layers, precision)
+
+    def _attach(self, model: Any, optimizer: Any, layers: str | Sequence[Any] | None, precision: str | None) -> None:
+        from .freeze import BlockFreezer, find_blocks
+        from .precision import AutocastControl, PrecisionProbe
+
+        optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer] if optimizer is not None else []
+        blocks = find_blocks(model) if layers is None or isinstance(layers, str) else list(layers)
+        if self._freezer is None and layers is not None:
+            self._freezer = BlockFreezer(model, optimizers, blocks)
+        self._probe = PrecisionProbe(model, blocks[0] if blocks else None)
+        parameter = next(iter(model.parameters()), None)
+        device = parameter.device.type if parameter is not None else "cpu"
+        self._autocast = AutocastControl(device, precision, self.scaler)
+
+    @property
+    def frozen_layers(self) -> int | None:
+        """Blocks that are frozen now; ``None``: this job freezes none and cannot be asked to."""
+        return None if self._freezer is None else int(self._freezer.frozen)
+
+    @property
+    def effective_precision(self) -> str | None:
+        """The precision of the last forward pass that was looked at."""
+        return None if self._probe is None else self._probe.effective
+
+    def live_knobs(self) -> list[str]:
+        """Returns what this job changes without a restart."""
+        knobs = ["checkpoint_now"]
+        if self._freezer is not None and self._freezer.blocks:
+            knobs.append("frozen_prefix_layers")
+        if self._autocast is not None and self._autocast.is_used and self.precision_refusal is None:
+            knobs.append("precision")
+        return knobs
+
+    def __enter__(self) -> Job:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def start(self, **fields: Any) -> None:
+        """Reports that the job starts."""
+        with contextlib.suppress(Exception):
+            self.energy.__enter__()
+        if not self._leads():
+            return
+        self.client.mark(phase="started", **self._surroundings(), **fields)
+
+    def autocast(self) -> Any:
+        """Returns the context of a forward pass: its precision may be changed by a directive."""
+        if self._autocast is None:
+            return contextlib.nullcontext()
+        return self._autocast.context()
+
+    def step(self, samples: float = 0.0, *, loss: Any = None, **fields: Any) -> None:
+        """Counts one optimiser step of this rank's ``samples``; figures are read later, by another thread."""
+        self.steps_total += 1
+        self.samples_total += samples * (1 if "samples_total" in fields else self._world_size())
+        if self.steps_total % self._agree_every == 0:
+            self._agree()
+        if not self._leads():
+            return
+        try:
+            fields.setdefault("samples_total", self.samples_total)
+            if fields["samples_total"] <= 0:
+                del fields["samples_total"]
+            fields.setdefault("steps_total", self.steps_total)
+            if loss is not None:
+                fields["loss"] = loss.detach() if hasattr(loss, "detach") else loss
+            self.client.report(**fields, **self._state())
+        except Exception as error:
+            logger.debug("EADT: a report was left out: %s", error)
+
+    def evaluated(self, validation_loss: Any, **fields: Any) -> None:
+        """Reports the loss on data that the job does not train on."""
+        if self._leads():
+            self.client.mark(validation_loss=validation_loss, steps_total=self.steps_total, **fields)
+
+    def checkpoint_due(self) -> bool:
+        """Returns whether the job should write a checkpoint now: a directive waits for it. The same on every rank."""
+        return self._is_due
+
+    def checkpointed(self) -> None:
+        """Says that a checkpoint is complete, and takes up what was asked. A collective: call it on every rank."""
+        self.checkpoints += 1
+        self._agree()
+        directive, self._pending, self._is_due = self._pending, None, False
+        if directive is not None:
+            self._take_up(directive)
+        if self._leads():
+            self.client.mark(checkpoint_time=event_time(), steps_total=self.steps_total, **self._state())
+
+    def close(self) -> None:
+        """Reports the end; returns within two seconds."""
+        with contextlib.suppress(Exception):
+            self.energy.__exit__(None, None, None)
+        if self._leads():
+            fields: dict[str, Any] = {"phase": "finished", "steps_total": self.steps_total, **self._state()}
+            if self.samples_total > 0:
+                fields["samples_total"] = self.samples_total
+            self.client.close(**fields)
+
+    def joules_per_sample(self) -> float | None:
+        """Joules of this machine's GPUs per sample, measured here after ``close``; ``None``: unknown."""
+        if self.energy.joules is None or self.samples_total <= 0:
+            return None
+        return self.energy.joules / self.samples_total
+
+    def figures(self) -> dict[str, float]:
+        """Returns what is known, for loggers: an unknown figure is absent, never 0."""
+        known: dict[str, float | None] = {
+            "eadt/samples_total": self.samples_total or None,
+            "eadt/steps_total": float(self.steps_total),
+            "eadt/frozen_layers": None if self.frozen_layers is None else float(self.frozen_layers),
+            "eadt/joules": self.energy.joules,
+            "eadt/joules_per_sample": self.joules_per_sample(),
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+    def _leads(self) -> bool:
+        if is_distributed():
+            import torch.distributed as distributed
+
+            return bool(distributed.get_rank() == 0)
+        return self.rank == 0
+
+    def _world_size(self) -> int:
+        if is_distributed():
+            import torch.distributed as distributed
+
+            return int(distributed.get_world_size())
+        return 1
+
+    def _surroundings(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"world_size": self._world_size()}
+        if is_distributed():
+            import torch.distributed as distributed
+
+            fields["backend"] = str(distributed.get_backend())
+        share = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
+        if share.isdigit() and 1 <= int(share) <= 100:
+            fields["mps_thread_percentage"] = int(share)
+        return fields
+
+    def _state(self) -> dict[str, Any]:
+        """Returns what the job does now, as acknowledgement of what it was asked."""
+        state: dict[str, Any] = {"live_knobs": self.live_knobs()}
+        if self.effective_precision is not None:
+            state["precision"] = self.effective_precision
+        if self._freezer is not None and self._freezer.blocks:
+            state["frozen_prefix_layers"], state["layers"] = self._freezer.frozen, len(self._freezer.blocks)
+        scaler = self.scaler
+        if scaler is not None and scaler.is_enabled():
+            state["loss_scale"] = scaler.get_scale()
+        return state
+
+    def _agree(self) -> None:
+        """Every rank learns rank 0's directive: a collective, at the same step of all."""
+        revision, directive = agree(self.client.directive() if self._leads() else None)
+        if revision == self._revision:
+            return
+        self._revision = revision
+        # Nothing is asked any more: everything is as at the start.
+        self._pending = directive if directive is not None else Directive(decision_id="")
+        self._is_due = True
+
+    def _take_up(self, directive: Directive) -> None:
+        refusal = first_refusal(self._refusal(directive))
+        if refusal is None:
+            self._apply(directive)
+        else:
+            logger.warning("EADT: directive %s is refused: %s", directive.decision_id, refusal)
+        if directive.decision_id:
+            self.answers.append((directive.decision_id, refusal))
+            self.client.always(decision_id=directive.decision_id, directive_refused=None if refusal is None else clip_text(refusal))
+        else:
+            self.client.always(decision_id=None, directive_refused=None)
+
+    def _refusal(self, directive: Directive) -> str | None:
+        layers, precision = directive.frozen_prefix_layers, directive.precision
+        if layers is not None and layers > 0:
+            if self._freezer is None:
+                return "this job was not given layers: eadt.job(model, optimizer, layers='auto')"
+            refusal = self._freezer.refusal(layers)
+            if refusal is not None:
+                return str(refusal)
+        if precision is not None and precision != self.effective_precision:
+            if self.precision_refusal is not None:
+                return self.precision_refusal
+            if self._autocast is None:
+                return "this job does not change its precision"
+            why = self._autocast.refusal(precision)
+            return None if why is None else str(why)
+        return None
+
+    def _apply(self, directive: Directive) -> None:
+        if self._freezer is not None and self._freezer.blocks:
+            self._freezer.freeze(directive.frozen_prefix_layers or 0)
+        if self._autocast is not None and self._autocast.is_used:
+            self._autocast.asked = directive.precision or self._autocast.initial
+            self._probe.look_again()
+
+    def summary(self) -> str:
+        """Returns what the job did, in words: unknown figures are called unknown."""
+        joules = self.joules_per_sample()
+        energy = f"{joules:.4g} J/sample" if joules is not None else f"J/sample unknown ({self.energy.reason or 'still running'})"
+        lines = [f"{self.client.workload}: {self.steps_total} steps, {self.samples_total:g} samples, {energy}"]
+        lines += [f"  {decision}: {refusal or 'done'}" for decision, refusal in self.answers]
+        if self.client.last_error:
+            lines.append(f"  reports: {self.client.sent} sent, last error: {self.client.last_error}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<pre>{html.escape(self.summary())}</pre>"

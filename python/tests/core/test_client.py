@@ -1,0 +1,218 @@
+"""The client against servers that answer, and against those that do harm."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from typing import Any
+
+from eadt import Client, event_precision, measure
+from eadt.client import default_rank, default_workload
+from eadt.events import PROGRESS_FIELDS, plain_event
+from tests.servers import Harmful, Recorder, absent_url, wait_for
+
+logging.getLogger("eadt").setLevel(logging.CRITICAL)
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+class Unreadable:
+    def __float__(self) -> float:
+        raise RuntimeError("on another device")
+
+
+class TestReports(unittest.TestCase):
+    def setUp(self) -> None:
+        self.server = Recorder()
+        self.addCleanup(self.server.close)
+
+    def client(self, **options: Any) -> Client:
+        options.setdefault("interval_seconds", 0.2)
+        return Client(self.server.url, "n/a", **options)
+
+    def test_the_newest_figures_arrive_and_marks_all_do(self) -> None:
+        client = self.client()
+        client.mark(phase="started")
+        for step in range(1, 5001):
+            client.report(steps_total=step, loss=1.0 / step)
+        client.close(phase="finished")
+        events = self.server.events
+        self.assertEqual([events[0]["phase"], events[-1]["phase"]], ["started", "finished"])
+        steps = [event["steps_total"] for event in events if "steps_total" in event]
+        self.assertEqual((steps[-1], steps), (5000, sorted(steps)))
+        self.assertLess(len(events), 100, "reports are coalesced")
+        self.assertEqual([event["time"] for event in events], sorted(event["time"] for event in events))
+
+    def test_there_is_at_most_one_request_in_an_interval(self) -> None:
+        client = self.client(interval_seconds=0.3)
+        until = time.monotonic() + 1.6
+        while time.monotonic() < until:
+            client.report(steps_total=1)
+            time.sleep(0.001)
+        self.assertLessEqual(len(self.server.requests), 6)
+        client.close()
+
+    def test_what_is_no_number_or_cannot_be_read_costs_that_field_alone(self) -> None:
+        client = self.client()
+        client.report(
+            loss=float("nan"), gradient_norm=float("inf"), learning_rate=Unreadable(), steps_total=3, plasticity=[float("nan"), 0.5]
+        )
+        wait_for(lambda: self.server.events)
+        client.close()
+        event = self.server.events[0]
+        self.assertEqual((event["steps_total"], event["plasticity"]), (3, [None, 0.5]))
+        self.assertFalse({"loss", "gradient_norm", "learning_rate"} & event.keys())
+
+    def test_a_directive_comes_with_the_answer_and_is_withdrawn_by_another(self) -> None:
+        told: list[Any] = []
+        client = self.client(on_directive=lambda directive, revision: told.append((revision, directive)))
+        body = {"decision_id": "d-1", "frozen_prefix_layers": 2, "workload": "n/a", "time": "x"}
+        self.server.answer = {"directives": [{"workload": "n/a", "revision": 4, "directive": body}]}
+        client.report(steps_total=1)
+        wait_for(lambda: client.directive()[0] == 4)
+        directive = client.directive()[1]
+        self.assertEqual((directive.decision_id, directive.frozen_prefix_layers), ("d-1", 2))
+        self.server.answer = {"directives": [{"workload": "n/b", "revision": 9, "directive": body}]}
+        client.report(steps_total=2)
+        wait_for(lambda: len(self.server.requests) >= 2)
+        self.server.answer = {"directives": [{"workload": "n/a", "revision": 6, "directive": None}]}
+        client.report(steps_total=3)
+        wait_for(lambda: client.directive()[0] == 6)
+        self.assertEqual([(revision, body is not None) for revision, body in told], [(4, True), (6, False)])
+        client.close()
+
+    def test_a_directive_may_stand_in_a_file(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "directive.json")
+            client = self.client(directives_file=path)
+            client.report(steps_total=1)
+            path.write_text(json.dumps({"decision_id": "d-1", "precision": "bf16"}))
+            wait_for(lambda: client.directive()[1] is not None)
+            self.assertEqual(client.directive()[1].precision, "bf16")
+            client.close()
+
+    def test_a_token_is_read_anew_and_a_refusal_is_not_repeated(self) -> None:
+        self.server.status = 422
+        client = self.client()
+        client.mark(phase="started")
+        wait_for(lambda: client.refused == 1)
+        self.server.status = 202
+        client.close(phase="finished")
+        self.assertEqual([event["phase"] for event in self.server.events], ["started", "finished"])
+        missing = self.client(token_file="/nowhere/token")
+        missing.report(steps_total=1)
+        wait_for(lambda: missing.failed)
+        missing.close()
+
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork here")
+    def test_a_forked_child_reports_by_itself_and_repeats_nothing_of_its_parent(self) -> None:
+        client = self.client(interval_seconds=5.0)
+        client.report(steps_total=1)
+        child = os.fork()
+        if child == 0:
+            client.report(steps_total=77)
+            client._wake.set()
+            client.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        self.assertEqual([event["steps_total"] for event in self.server.events], [77])
+        client.close()
+        self.assertEqual([event["steps_total"] for event in self.server.events], [77, 1])
+
+    def test_a_dead_thread_is_started_again(self) -> None:
+        client = self.client()
+        client.report(steps_total=1)
+        client.close()
+        client.report(steps_total=2)
+        wait_for(lambda: any(event["steps_total"] == 2 for event in self.server.events))
+        client.close()
+
+
+class TestHarm(unittest.TestCase):
+    """Whatever the server does: no exception, no wait, an end within two seconds."""
+
+    def check(self, url: str) -> None:
+        client = Client(url, "n/a", interval_seconds=0.05)
+        client.mark(phase="started")
+        durations = []
+        for step in range(3000):
+            begun = time.perf_counter()
+            client.report(steps_total=step, loss=0.5)
+            durations.append(time.perf_counter() - begun)
+            if step % 300 == 0:
+                time.sleep(0.05)
+        begun = time.perf_counter()
+        client.close(phase="finished")
+        ended = time.perf_counter() - begun
+        self.assertLess(statistics.median(durations), 50e-6)
+        self.assertLess(ended, 2.5)
+        self.assertEqual(client.sent, 0)
+
+    def test_absent(self) -> None:
+        self.check(absent_url())
+
+    def test_hangs(self) -> None:
+        server = Harmful("hang")
+        self.addCleanup(server.close)
+        self.check(server.url)
+
+    def test_resets(self) -> None:
+        server = Harmful("reset")
+        self.addCleanup(server.close)
+        self.check(server.url)
+
+    def test_answers_500(self) -> None:
+        server = Recorder(500)
+        self.addCleanup(server.close)
+        self.check(server.url)
+
+    def test_unusable_addresses(self) -> None:
+        for url in ("http://no.such.host.invalid:1", "nonsense", "http://127.0.0.1:99999"):
+            with self.subTest(url):
+                client = Client(url, "n/a", interval_seconds=0.05)
+                client.report(steps_total=1)
+                client.close()
+                self.assertEqual(client.sent, 0)
+
+
+class TestNames(unittest.TestCase):
+    def test_fields_are_those_of_the_schema(self) -> None:
+        schema = json.loads((REPOSITORY / "schemas/json/v1/training.progress.schema.json").read_text())
+        self.assertEqual(set(schema["properties"]) - {"collector", "origin"}, PROGRESS_FIELDS)
+
+    def test_every_frameworks_precision_is_that_of_events(self) -> None:
+        for given, name in [("bf16-mixed", "bf16"), ("torch.float16", "fp16"), ("no", "fp32"), ("32-true", "fp32"), ("int4", "int4")]:
+            self.assertEqual(event_precision(given), name)
+
+    def test_texts_are_short_enough_for_the_collector(self) -> None:
+        event = plain_event({"directive_refused": "ä\n" * 500, "unknown": 1})
+        self.assertLessEqual(len(event["directive_refused"].encode()), 253)
+        self.assertNotIn("\n", event["directive_refused"])
+        self.assertNotIn("unknown", event)
+
+    def test_surroundings_name_workload_and_rank(self) -> None:
+        kept = dict(os.environ)
+        self.addCleanup(lambda: (os.environ.clear(), os.environ.update(kept)))
+        for name in ("EADT_WORKLOAD", "EADT_RANK", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
+            os.environ.pop(name, None)
+        self.assertTrue(default_workload().startswith("local/"))
+        self.assertEqual(default_rank(), 0)
+        os.environ.update(EADT_WORKLOAD="team/llm", SLURM_PROCID="3")
+        self.assertEqual((default_workload(), default_rank()), ("team/llm", 3))
+
+    def test_energy_that_is_unknown_is_none(self) -> None:
+        with measure("nothing") as m:
+            pass
+        if m.joules is None:
+            self.assertTrue(m.reason)
+        self.assertNotEqual(m.joules, 0)
+        self.assertGreaterEqual(m.seconds or 0.0, 0.0)
+
+
+if __name__ == "__main__":
+    unittest.main()

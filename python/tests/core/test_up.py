@@ -1,0 +1,47 @@
+"""The client against the real program: ``eadt up --gpus none``."""
+
+from __future__ import annotations
+
+import os
+import time
+import unittest
+
+from eadt import Client
+from tests.servers import RealCollector, wait_for
+
+PROGRAM = os.environ.get("EADT_TEST_PROGRAM", "")
+
+
+@unittest.skipUnless(PROGRAM, "EADT_TEST_PROGRAM names no program")
+class TestUp(unittest.TestCase):
+    def test_progress_arrives_as_measured_and_energy_is_unknown(self) -> None:
+        collector = RealCollector(PROGRAM)
+        client = Client(collector.url, "local/notebook", interval_seconds=0.2)
+        client.mark(phase="started", world_size=1)
+        begun = time.monotonic()
+        while not (len(collector.windows("local/notebook")) >= 2 or time.monotonic() - begun > 30):
+            client.report(
+                samples_total=(time.monotonic() - begun) * 100, loss=float("nan"), precision="bf16-mixed", layers=6, plasticity=[None, 0.5]
+            )
+            time.sleep(0.01)
+        revision, directive = client.poll_directive()
+        self.assertEqual((revision, directive), (0, None))
+        client.close(phase="finished")
+        self.assertGreater(client.sent, 3)
+        self.assertIsNone(client.last_error)
+        windows = wait_for(lambda: collector.windows("local/notebook"))
+        report = collector.stop()
+        for line in windows:
+            self.assertIn("measured", line)
+            self.assertNotIn("joules_per_sample=0", line)
+        self.assertTrue(any("samples_per_second" in line for line in windows), windows)
+        [row] = [row for row in report["workloads"] if row["workload"] == "local/notebook"]
+        self.assertNotIn("simulated", str(report["workloads"]))
+        self.assertIsNone(row["joules_per_sample"])
+        self.assertIsNone(row["energy_joules"])
+        self.assertGreater(row["samples"], 0)
+        self.assertEqual(row["origin"], "measured")
+
+
+if __name__ == "__main__":
+    unittest.main()

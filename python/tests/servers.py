@@ -1,0 +1,152 @@
+"""Servers for tests: one that takes reports and answers as the collector does, and ones that do harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Recorder:
+    """Keeps every event; answers with ``status`` and, for rank 0, with ``directive``."""
+
+    def __init__(self, status: int = 202) -> None:
+        self.status = status
+        self.events: list[dict[str, Any]] = []
+        self.requests: list[float] = []
+        self.answer: dict[str, Any] = {}
+        recorder = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                recorder.requests.append(time.monotonic())
+                recorder.events.extend(body)
+                text = json.dumps({"accepted": len(body), **recorder.answer}).encode()
+                self.send_response(recorder.status)
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Harmful:
+    """Accepts connections and hangs, or resets them."""
+
+    def __init__(self, kind: str) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._kind = kind
+        self._kept: list[socket.socket] = []
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._kind == "reset":
+                connection.recv(10)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+            else:
+                self._kept.append(connection)
+
+    def close(self) -> None:
+        self._listener.close()
+        for connection in self._kept:
+            connection.close()
+
+
+def absent_url() -> str:
+    """Returns the address of a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Returns the first true value; fails after ``seconds``."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s")
+
+
+class RealCollector:
+    """``eadt up --gpus none`` of the program that is tested, with windows of one second."""
+
+    def __init__(self, program: str, data: str | None = None) -> None:
+        self._own = tempfile.TemporaryDirectory() if data is None else None
+        folder = data or self._own.name  # type: ignore[union-attr]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("EADT_") and name != "KAFKA_BROKERS"}
+        settings = {
+            "EADT_COLLECTOR__PROGRESS__LISTEN": "127.0.0.1:0",
+            "EADT_HTTP__ADDRESS": "127.0.0.1:0",
+            "EADT_PROCESSOR__WINDOW_SECONDS": "1",
+            "EADT_PROCESSOR__JOIN_GRACE_SECONDS": "1",
+            "NO_COLOR": "1",
+        }
+        self.process = subprocess.Popen(
+            [program, "up", "--gpus", "none", "--data-dir", folder, "--json", "--no-view"],
+            env={**clean, **settings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.log: list[str] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+        def address() -> Any:
+            if self.process.poll() is not None:
+                raise AssertionError("eadt up ended: " + "".join(self.log))
+            lines = [line for line in self.log if "progress endpoint listens" in line]
+            return re.search(r"127\.0\.0\.1:\d+", lines[0]) if lines else None
+
+        self.url = "http://" + wait_for(address, 60).group(0)
+
+    def _read(self) -> None:
+        for line in self.process.stderr or []:
+            self.log.append(line)
+
+    def windows(self, workload: str) -> list[str]:
+        """Returns the lines of the windows of a workload."""
+        return [line for line in self.log if "window" in line and workload in line]
+
+    def stop(self) -> dict[str, Any]:
+        """Interrupts it and returns its closing report."""
+        self.process.send_signal(signal.SIGINT)
+        report = self.process.stdout.read() if self.process.stdout else ""
+        assert self.process.wait(60) == 0, "".join(self.log)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+        if self._own is not None:
+            self._own.cleanup()
+        return dict(json.loads(report))

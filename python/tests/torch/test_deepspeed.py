@@ -1,0 +1,130 @@
+"""DeepSpeed on the CPU: ZeRO moves weights that do not require gradients; groups of learning rate 0 do not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import unittest
+from typing import Any
+
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    PORT = listener.getsockname()[1]
+os.environ.update(
+    RANK="0",
+    LOCAL_RANK="0",
+    WORLD_SIZE="1",
+    MASTER_ADDR="127.0.0.1",
+    MASTER_PORT=str(PORT),
+    DS_ACCELERATOR="cpu",
+    EADT_WORKLOAD="n/a",
+    EADT_RANK="0",
+)
+
+import deepspeed
+import torch
+
+import eadt.deepspeed
+from tests.models import SmallGpt, batches, loss_of
+from tests.servers import Recorder
+
+torch.set_num_threads(1)
+# Faster exchange between processes of one CPU, which is compiled for minutes: there is one process here.
+deepspeed.comm.torch.build_shm_op = lambda: None
+
+
+def engine_of(stage: int, grouped: bool, scheduler: bool = False) -> Any:
+    torch.manual_seed(0)
+    model = SmallGpt(blocks=4, width=32)
+    parameters = eadt.deepspeed.parameter_groups(model) if grouped else list(model.parameters())
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 8,
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
+        "bf16": {"enabled": False},
+    }
+    if scheduler:
+        config["scheduler"] = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 50}}
+    # PyTorch's own optimizer: DeepSpeed's for CPUs is compiled for minutes.
+    optimizer = torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    return engine
+
+
+def block_weights(engine: Any) -> list[list[torch.Tensor]]:
+    everything = [list(block.parameters()) for block in engine.module.blocks]
+    kept = []
+    for block in everything:
+        with deepspeed.zero.GatheredParameters(block):
+            kept.append([parameter.detach().clone() for parameter in block])
+    return kept
+
+
+def moves(first: list[list[torch.Tensor]], second: list[list[torch.Tensor]]) -> list[float]:
+    return [max(float((a - b).abs().max()) for a, b in zip(x, y)) for x, y in zip(first, second)]
+
+
+def train(engine: Any, steps: int) -> None:
+    for text in batches(steps):
+        engine.backward(loss_of(engine, text))
+        engine.step()
+
+
+class TestDeepSpeed(unittest.TestCase):
+    def test_without_the_package_frozen_weights_move(self) -> None:
+        engine = engine_of(2, grouped=False)
+        train(engine, 5)
+        for parameter in engine.module.blocks[0].parameters():
+            parameter.requires_grad_(False)
+        before = block_weights(engine)
+        train(engine, 5)
+        self.assertGreater(moves(before, block_weights(engine))[0], 0.0)
+
+    def test_groups_of_learning_rate_0_stand_still_and_train_again_under_a_scheduler(self) -> None:
+        for stage in (2, 3):
+            for scheduler in (False, True):
+                with self.subTest(stage=stage, scheduler=scheduler):
+                    engine = engine_of(stage, grouped=True, scheduler=scheduler)
+                    freezer = eadt.deepspeed.GroupFreezer(engine)
+                    self.assertEqual(len(freezer.blocks), 4)
+                    train(engine, 3)
+                    freezer.freeze(2)
+                    before = block_weights(engine)
+                    train(engine, 5)
+                    changes = moves(before, block_weights(engine))
+                    self.assertEqual(changes[:2], [0.0, 0.0])
+                    self.assertTrue(all(change > 0 for change in changes[2:]), changes)
+                    freezer.freeze(0)
+                    before = block_weights(engine)
+                    train(engine, 2)
+                    self.assertTrue(all(change > 0 for change in moves(before, block_weights(engine))))
+
+    def test_a_directive_is_taken_up_and_precision_is_refused(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        body = {"decision_id": "d-1", "frozen_prefix_layers": 2}
+        server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": body}]}
+        engine = engine_of(2, grouped=True)
+        with eadt.deepspeed.wrap(engine, url=server.url, interval_seconds=0.05, agree_every=2) as job:
+            for text in batches(400):
+                loss = loss_of(engine, text)
+                engine.backward(loss)
+                engine.step()
+                job.step(samples=len(text), loss=loss)
+                if job.checkpoint_due():
+                    job.checkpointed()
+                if len(job.answers) == 1:
+                    body = {"decision_id": "d-2", "precision": "bf16"}
+                    server.answer = {"directives": [{"workload": "n/a", "revision": 2, "directive": body}]}
+                if len(job.answers) == 2:
+                    break
+        self.assertEqual(job.answers[0], ("d-1", None))
+        self.assertIn("fixes its precision", job.answers[1][1])
+
+    def test_the_plain_freezer_refuses_an_engine(self) -> None:
+        from eadt.freeze import BlockFreezer
+
+        self.assertIn("eadt.deepspeed.wrap", BlockFreezer(engine_of(2, grouped=True)).refusal(2) or "")
+
+
+if __name__ == "__main__":
+    unittest.main()

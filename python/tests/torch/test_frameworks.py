@@ -1,0 +1,145 @@
+"""Lightning and Accelerate, on the real libraries."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+
+import eadt.accelerate
+from eadt.lightning import EadtCallback
+from tests.models import SmallGpt, batches, loss_of, moved, weights
+from tests.servers import Recorder
+
+torch.set_num_threads(1)
+os.environ["EADT_WORKLOAD"] = "n/a"
+
+
+class Lit(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.model = SmallGpt(blocks=4, width=32)
+
+    def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
+        return loss_of(self.model, batch[0])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+class Frameworks(unittest.TestCase):
+    def setUp(self) -> None:
+        self.server = Recorder()
+        self.addCleanup(self.server.close)
+
+    def ask(self, **body: object) -> None:
+        directive = {"decision_id": "d-1", **body}
+        self.server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": directive}]}
+
+    def told(self) -> dict[str, Any]:
+        return [event for event in self.server.events if event.get("decision_id") == "d-1"][-1]
+
+
+class TestLightning(Frameworks):
+    def test_blocks_freeze_and_stand_still(self) -> None:
+        self.ask(frozen_prefix_layers=2)
+        seen: dict[str, Any] = {}
+        callback = EadtCallback(url=self.server.url, interval_seconds=0.05, agree_every=2)
+
+        class Watch(pl.Callback):
+            def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+                if callback.job is not None and callback.job.frozen_layers == 2 and "before" not in seen:
+                    seen["before"] = [weights(block) for block in module.model.blocks]
+
+        rows = torch.cat(list(batches(100)))
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=8)
+        module = Lit()
+        with tempfile.TemporaryDirectory() as folder:
+            callback._folder = folder
+            trainer = pl.Trainer(
+                max_epochs=1,
+                callbacks=[callback, Watch()],
+                accelerator="cpu",
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+            trainer.fit(module, loader)
+            self.assertTrue(os.listdir(folder), "a checkpoint was written first")
+        changes = [moved(block, then) for block, then in zip(module.model.blocks, seen["before"])]
+        self.assertEqual(changes[:2], [0.0, 0.0])
+        self.assertTrue(all(change > 0 for change in changes[2:]))
+        self.assertEqual((self.told()["frozen_prefix_layers"], self.server.events[-1]["phase"]), (2, "finished"))
+        self.assertEqual(self.server.events[-1]["samples_total"], 800)
+
+    def test_bf16_mixed_is_reported_as_it_is(self) -> None:
+        callback = EadtCallback(url=self.server.url, interval_seconds=0.05)
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.cat(list(batches(4)))), batch_size=8)
+        trainer = pl.Trainer(
+            max_epochs=1,
+            callbacks=[callback],
+            accelerator="cpu",
+            precision="bf16-mixed",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(Lit(), loader)
+        self.assertEqual(self.server.events[-1]["precision"], "bf16")
+
+
+class TestAccelerate(Frameworks):
+    def train(self, precision: str, until: Any) -> Any:
+        AcceleratorState._reset_state(True)
+        accelerator = Accelerator(cpu=True, mixed_precision=precision)
+        torch.manual_seed(0)
+        plain = SmallGpt(blocks=4, width=32)
+        model, optimizer = accelerator.prepare(plain, torch.optim.AdamW(plain.parameters(), lr=1e-3))
+        options = {"url": self.server.url, "interval_seconds": 0.05, "agree_every": 2}
+        with eadt.accelerate.job(accelerator, model, optimizer, **options) as job:
+            for text in batches(400):
+                optimizer.zero_grad(set_to_none=False)
+                loss = loss_of(model, text)
+                accelerator.backward(loss)
+                optimizer.step()
+                job.step(samples=len(text), loss=loss)
+                if job.checkpoint_due():
+                    job.checkpointed()
+                if until(job, plain):
+                    break
+        return job
+
+    def test_blocks_freeze_and_stand_still(self) -> None:
+        self.ask(frozen_prefix_layers=2)
+        seen: list[Any] = []
+
+        def until(job: Any, model: SmallGpt) -> bool:
+            if job.frozen_layers == 2:
+                seen.append([weights(block) for block in model.blocks])
+            return len(seen) > 10
+
+        self.train("no", until)
+        first, last = seen[0], seen[-1]
+        changes = [max(float((a - b).abs().max()) for a, b in zip(x, y)) for x, y in zip(first, last)]
+        self.assertEqual(changes[:2], [0.0, 0.0])
+        self.assertTrue(all(change > 0 for change in changes[2:]))
+
+    def test_bf16_has_no_scaler_and_does_not_become_fp16(self) -> None:
+        self.ask(precision="fp16")
+        job = self.train("bf16", lambda job, _: bool(job.answers))
+        self.assertEqual(job.effective_precision, "bf16")
+        self.assertIn("started in BF16", job.answers[0][1])
+        self.assertIn("started in BF16", self.told()["directive_refused"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,120 @@
+"""Hugging Face transformers: the callback in a real Trainer."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+from eadt.hf import EadtCallback
+from tests.models import CONTEXT, VOCABULARY, batches, moved, weights
+from tests.servers import Harmful, Recorder
+
+torch.set_num_threads(1)
+os.environ["EADT_WORKLOAD"] = "n/a"
+
+
+def small(**options: Any) -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=32, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=0)
+    return GPT2LMHeadModel(config)
+
+
+def dataset(samples: int) -> list[dict[str, torch.Tensor]]:
+    rows = torch.cat(list(batches(samples // 8)))[:, :CONTEXT]
+    return [{"input_ids": row, "labels": row} for row in rows]
+
+
+class TestTrainer(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.server = Recorder()
+        self.addCleanup(self.server.close)
+
+    def trainer(self, model: GPT2LMHeadModel, steps: int, url: str | None = None, callbacks: Any = (), **options: Any) -> Trainer:
+        arguments = TrainingArguments(
+            output_dir=self.folder,
+            max_steps=steps,
+            per_device_train_batch_size=8,
+            report_to=[],
+            logging_steps=5,
+            use_cpu=True,
+            disable_tqdm=True,
+            learning_rate=1e-3,
+            save_strategy="no",
+            **options,
+        )
+        self.callback = EadtCallback(url=url or self.server.url, interval_seconds=0.05, agree_every=2)
+        return Trainer(model, arguments, train_dataset=dataset(64), eval_dataset=dataset(16), callbacks=[self.callback, *callbacks])
+
+    def test_one_line_reports_progress_loss_and_the_learning_rate(self) -> None:
+        trainer = self.trainer(small(), 30, eval_strategy="steps", eval_steps=10)
+        trainer.train()
+        events = self.server.events
+        self.assertEqual((events[0]["phase"], events[-1]["phase"]), ("started", "finished"))
+        self.assertEqual((events[-1]["samples_total"], events[-1]["steps_total"]), (240, 30))
+        for field in ("loss", "learning_rate", "gradient_norm", "validation_loss", "precision", "layers", "epoch"):
+            self.assertTrue(any(field in event for event in events), field)
+        self.assertEqual([e["layers"] for e in events if "layers" in e][-1], 4)
+
+    def test_a_directive_freezes_after_a_checkpoint_and_the_blocks_stand_still(self) -> None:
+        from transformers import TrainerCallback
+
+        seen: dict[str, Any] = {}
+        case = self
+
+        class Watch(TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+                if case.callback.job is not None and case.callback.job.frozen_layers == 2 and "before" not in seen:
+                    seen["before"] = [weights(block) for block in model.transformer.h]
+                    seen["step"] = state.global_step
+
+        body = {"decision_id": "d-1", "frozen_prefix_layers": 2}
+        self.server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": body}]}
+        model = small()
+        self.trainer(model, 60, callbacks=[Watch()]).train()
+        self.assertLess(seen["step"], 60)
+        changes = [moved(block, then) for block, then in zip(model.transformer.h, seen["before"])]
+        self.assertEqual(changes[:2], [0.0, 0.0])
+        self.assertTrue(all(change > 0 for change in changes[2:]))
+        self.assertTrue(any(name.startswith("checkpoint-") for name in os.listdir(self.folder)), "a checkpoint was written first")
+        told = [event for event in self.server.events if event.get("decision_id") == "d-1"]
+        self.assertEqual(told[-1]["frozen_prefix_layers"], 2)
+
+    def test_reentrant_checkpointing_is_refused_with_the_reason(self) -> None:
+        body = {"decision_id": "d-1", "frozen_prefix_layers": 2}
+        self.server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": body}]}
+        trainer = self.trainer(small(), 40, gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": True})
+        trainer.train()
+        told = [event for event in self.server.events if event.get("decision_id") == "d-1"]
+        self.assertIn("use_reentrant", told[-1]["directive_refused"])
+        self.assertEqual(told[-1]["frozen_prefix_layers"], 0)
+
+    def test_bf16_is_reported_as_it_is(self) -> None:
+        self.trainer(small(), 10, bf16=True).train()
+        self.assertEqual([e["precision"] for e in self.server.events if "precision" in e][-1], "bf16")
+
+    def test_a_server_that_hangs_does_not_slow_the_trainer(self) -> None:
+        import time
+
+        server = Harmful("hang")
+        self.addCleanup(server.close)
+        self.trainer(small(), 5).train()
+        durations = {}
+        for url in (self.server.url, server.url):
+            trainer = self.trainer(small(), 20, url=url)
+            begun = time.monotonic()
+            trainer.train()
+            durations[url] = time.monotonic() - begun
+        # The end may wait two seconds; a callback that posts on the training thread waits five or more for every report.
+        self.assertLess(durations[server.url], durations[self.server.url] + 4.0)
+
+
+if __name__ == "__main__":
+    unittest.main()

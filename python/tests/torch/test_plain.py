@@ -1,0 +1,268 @@
+"""Plain loops: each trap of freezing, on the real library."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+
+import torch
+import torch.distributed as distributed
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import eadt
+from eadt.freeze import BlockFreezer, FreezeRefused, find_blocks
+from eadt.plasticity import PlasticityMeter, linear_cka
+from tests.models import SmallGpt, batches, loss_of, moved, weights
+from tests.servers import Recorder, wait_for
+
+torch.set_num_threads(1)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, set_to_none: bool = True, seed: int = 0) -> None:
+    for text in batches(steps, seed=seed):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        loss_of(model, text).backward()
+        optimizer.step()
+
+
+def small(**options: object) -> SmallGpt:
+    torch.manual_seed(0)
+    return SmallGpt(blocks=4, width=32, **options)  # type: ignore[arg-type]
+
+
+class TestFreeze(unittest.TestCase):
+    def test_the_blocks_are_the_longest_list_of_one_class(self) -> None:
+        model = small()
+        self.assertEqual([id(block) for block in find_blocks(model)], [id(block) for block in model.blocks])
+        self.assertEqual(find_blocks(nn.Linear(2, 2)), [])
+
+    def test_frozen_weights_move_by_exactly_nothing_and_train_again_afterwards(self) -> None:
+        for name, make in {
+            "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.1),
+            "SGD": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, weight_decay=0.1),
+        }.items():
+            for set_to_none in (True, False):
+                with self.subTest(f"{name} {set_to_none}"):
+                    model = small()
+                    optimizer = make(model.parameters())
+                    freezer = BlockFreezer(model, [optimizer])
+                    train(model, optimizer, 5, set_to_none)
+                    freezer.freeze(2)
+                    before = [weights(block) for block in model.blocks]
+                    train(model, optimizer, 10, set_to_none)
+                    self.assertEqual([moved(block, then) for block, then in zip(model.blocks, before)][:2], [0.0, 0.0])
+                    self.assertTrue(all(moved(block, then) > 0 for block, then in zip(model.blocks[2:], before[2:])))
+                    freezer.freeze(0)
+                    train(model, optimizer, 2, set_to_none)
+                    self.assertTrue(all(moved(block, then) > 0 for block, then in zip(model.blocks, before)))
+
+    def test_without_the_package_zeros_as_gradients_move_frozen_weights(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        train(model, optimizer, 5, set_to_none=False)
+        model.blocks[0].requires_grad_(False)
+        before = weights(model.blocks[0])
+        train(model, optimizer, 10, set_to_none=False)
+        self.assertGreater(moved(model.blocks[0], before), 0.0)
+
+    def test_tied_embeddings_do_not_make_frozen_blocks_compute_gradients(self) -> None:
+        for tied in (True, False):
+            with self.subTest(tied=tied):
+                model = small(tied=tied)
+                freezer = BlockFreezer(model, [])
+                ran: list[int] = []
+                for index, block in enumerate(model.blocks):
+                    block.register_full_backward_hook(lambda *_, index=index, ran=ran: ran.append(index))
+                freezer.freeze(2)
+                loss_of(model, next(batches(1))).backward()
+                self.assertEqual(sorted(ran), [2, 3])
+                # Tied, the embedding still trains by the head; alone, it is behind the boundary and frozen, too.
+                self.assertEqual(model.embedding.weight.grad is not None, tied)
+                self.assertEqual(model.position.weight.requires_grad, False)
+
+    def test_reentrant_checkpointing_is_refused_and_the_other_kind_is_not(self) -> None:
+        model = small(checkpointing=True)
+        optimizer = torch.optim.AdamW(model.parameters())
+        freezer = BlockFreezer(model, [optimizer])
+        train(model, optimizer, 1)
+        with self.assertRaisesRegex(FreezeRefused, "reentrant"):
+            freezer.freeze(2)
+        self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+        model = small(checkpointing=False)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        freezer = BlockFreezer(model, [optimizer])
+        train(model, optimizer, 1)
+        freezer.freeze(2)
+        before = weights(model.blocks[1])
+        train(model, optimizer, 3)
+        self.assertEqual(moved(model.blocks[1], before), 0.0)
+
+    def test_an_evaluation_is_no_reentrant_checkpointing(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters())
+        freezer = BlockFreezer(model, [optimizer])
+        with torch.no_grad():
+            loss_of(model, next(batches(1)))
+        train(model, optimizer, 1)
+        self.assertIsNone(freezer.refusal(2))
+
+    def test_a_compiled_model_is_compiled_once_more_and_says_so(self) -> None:
+        model = small()
+        compiled = torch.compile(model, backend="eager")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        freezer = BlockFreezer(compiled, [optimizer])
+        train(compiled, optimizer, 2)
+        freezer.freeze(2)
+        before = weights(model.blocks[1])
+        train(compiled, optimizer, 2)
+        self.assertEqual((moved(model.blocks[1], before), freezer.recompilations), (0.0, 1))
+
+    def test_all_blocks_or_none_found_is_refused(self) -> None:
+        self.assertIn("at least the last one trains", BlockFreezer(small()).refusal(4) or "")
+        self.assertIn("no blocks were found", BlockFreezer(nn.Linear(2, 2)).refusal(1) or "")
+
+
+class TestDistributed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = tempfile.TemporaryDirectory()
+        distributed.init_process_group("gloo", init_method=f"file://{cls.folder.name}/store", rank=0, world_size=1)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        distributed.destroy_process_group()
+        cls.folder.cleanup()
+
+    def test_ddp_that_waits_for_every_gradient_is_refused_and_the_other_kind_freezes(self) -> None:
+        for options, part in [({}, "find_unused_parameters=True"), ({"static_graph": True}, "static_graph")]:
+            model = DistributedDataParallel(small(), **options)
+            self.assertIn(part, BlockFreezer(model).refusal(2) or "")
+        model = DistributedDataParallel(small(), find_unused_parameters=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        train(model, optimizer, 2)
+        freezer = BlockFreezer(model, [optimizer])
+        freezer.freeze(2)
+        before = weights(model.module.blocks[1])
+        train(model, optimizer, 3)
+        self.assertEqual(moved(model.module.blocks[1], before), 0.0)
+
+    def test_fsdp_2_freezes(self) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        model = small()
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        freezer = BlockFreezer(model, [optimizer])
+        train(model, optimizer, 2)
+        freezer.freeze(2)
+        before = [p.full_tensor().detach().clone() for p in model.blocks[1].parameters()]
+        train(model, optimizer, 3)
+        after = [p.full_tensor() for p in model.blocks[1].parameters()]
+        self.assertEqual(max(float((a - b).abs().max()) for a, b in zip(after, before)), 0.0)
+
+
+class TestJob(unittest.TestCase):
+    def setUp(self) -> None:
+        self.server = Recorder()
+        self.addCleanup(self.server.close)
+        os.environ["EADT_WORKLOAD"] = "n/a"
+
+    def ask(self, revision: int, **body: object) -> None:
+        directive = {"decision_id": f"d-{revision}", **body} if body else None
+        self.server.answer = {"directives": [{"workload": "n/a", "revision": revision, "directive": directive}]}
+
+    def run_job(self, job: eadt.job, model: nn.Module, optimizer: torch.optim.Optimizer, until: object, limit: int = 4000) -> None:
+        for text in batches(limit):
+            optimizer.zero_grad()
+            with job.autocast():
+                loss = loss_of(model, text)
+            loss.backward()
+            optimizer.step()
+            job.step(samples=len(text), loss=loss)
+            if job.checkpoint_due():
+                job.checkpointed()
+            if until():
+                return
+        self.fail("not within the steps")
+
+    def job(self, model: nn.Module, optimizer: torch.optim.Optimizer, **options: object) -> eadt.job:
+        return eadt.job(model, optimizer, layers="auto", url=self.server.url, interval_seconds=0.05, agree_every=2, **options)
+
+    def test_a_directive_freezes_at_a_checkpoint_is_acknowledged_and_withdrawn(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        with self.job(model, optimizer) as job:
+            self.run_job(job, model, optimizer, lambda: job.steps_total >= 5)
+            self.ask(3, frozen_prefix_layers=2)
+            self.run_job(job, model, optimizer, lambda: job.frozen_layers == 2)
+            before = weights(model.blocks[1])
+            self.run_job(job, model, optimizer, lambda: any(e.get("decision_id") == "d-3" for e in self.server.events))
+            self.assertEqual(moved(model.blocks[1], before), 0.0)
+            told = [event for event in self.server.events if event.get("decision_id") == "d-3"][-1]
+            self.assertEqual((told["frozen_prefix_layers"], told["layers"]), (2, 4))
+            self.assertNotIn("directive_refused", told)
+            self.ask(4)
+            self.run_job(job, model, optimizer, lambda: job.frozen_layers == 0)
+        self.assertEqual(job.answers, [("d-3", None)])
+        self.assertEqual(self.server.events[-1]["phase"], "finished")
+        self.assertIn("J/sample unknown", job.summary() if job.energy.joules is None else "J/sample unknown")
+
+    def test_precision_changes_where_the_loop_lets_it_and_is_the_effective_one(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        with self.job(model, optimizer) as job:
+            self.run_job(job, model, optimizer, lambda: job.effective_precision == "fp32")
+            self.assertIn("precision", job.live_knobs())
+            self.ask(1, precision="bf16")
+            self.run_job(job, model, optimizer, lambda: job.effective_precision == "bf16")
+            self.ask(2, precision="fp16")
+            self.run_job(job, model, optimizer, lambda: len(job.answers) == 2)
+            self.assertIn("scaler", job.answers[-1][1])
+            self.assertEqual(job.effective_precision, "bf16", "a refused directive changes nothing")
+            wait_for(lambda: job.client.report(steps_total=1) or any("directive_refused" in event for event in self.server.events))
+        self.assertTrue(any(event.get("precision") == "bf16" for event in self.server.events))
+
+    def test_a_job_without_layers_refuses_to_freeze(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        with eadt.job(model, optimizer, url=self.server.url, interval_seconds=0.05, agree_every=2) as job:
+            self.ask(1, frozen_prefix_layers=1)
+            self.run_job(job, model, optimizer, lambda: job.answers)
+            self.assertIn("layers='auto'", job.answers[0][1])
+
+    def test_the_loss_of_a_step_is_read_by_another_thread(self) -> None:
+        model = small()
+        with self.job(model, None) as job:
+            loss = loss_of(model, next(batches(1)))
+            job.step(samples=1, loss=loss)
+        losses = [event["loss"] for event in self.server.events if "loss" in event]
+        self.assertAlmostEqual(losses[-1], float(loss), places=5)
+
+
+class TestPlasticity(unittest.TestCase):
+    def test_a_block_that_stands_still_has_none_and_one_that_trains_has_some(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        meter = PlasticityMeter(model, model.blocks)
+        self.assertIsNone(meter.measure())
+        meter.keep_batch(next(batches(1))[:, :-1])
+        self.assertIsNone(meter.measure(), "the first one is the snapshot")
+        standing = meter.measure() or []
+        self.assertTrue(all(value is not None and value < 1e-9 for value in standing), standing)
+        train(model, optimizer, 10)
+        self.assertTrue(all(value is not None and value > 1e-6 for value in meter.measure() or []))
+        self.assertTrue(model.training)
+
+    def test_cka_is_1_of_itself_rotated_and_scaled(self) -> None:
+        first = torch.randn(64, 8)
+        rotation, _ = torch.linalg.qr(torch.randn(8, 8))
+        self.assertAlmostEqual(linear_cka(first, 3 * first @ rotation), 1.0, places=5)
+        self.assertLess(linear_cka(first, torch.randn(64, 8)), 0.6)
+
+
+if __name__ == "__main__":
+    unittest.main()

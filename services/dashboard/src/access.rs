@@ -1,0 +1,276 @@
+//! Who may ask: names under which the page is reached, pages that may ask, tokens.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::assets::CONTENT_SECURITY_POLICY;
+
+/// Shortest token that is taken.
+const SHORTEST_TOKEN: usize = 16;
+/// The cookie in which a browser keeps its token: a stream of events cannot carry another header.
+pub const COOKIE: &str = "eadt_token";
+
+/// Digests of the tokens.
+#[derive(Clone, Default)]
+pub struct Tokens(Vec<[u8; 32]>);
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tokens({})", self.0.len())
+    }
+}
+
+impl Tokens {
+    /// Reads a file of tokens, one a line.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read dashboard.token_file={}: {error}", path.display()))?;
+        Self::parse(&text).map_err(|detail| format!("dashboard.token_file={}: {detail}", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut tokens = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if line.len() < SHORTEST_TOKEN || !line.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';' && byte != b',') {
+                return Err(format!(
+                    "line {}: a token has at least {SHORTEST_TOKEN} characters, visible ASCII without comma and semicolon",
+                    number + 1
+                ));
+            }
+            tokens.push(Sha256::digest(line.as_bytes()).into());
+        }
+        if tokens.is_empty() { Err("it holds no token".to_owned()) } else { Ok(Self(tokens)) }
+    }
+
+    /// Whether this is one of them, in a time that does not tell which.
+    fn knows(&self, token: &str) -> bool {
+        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        self.0.iter().fold(false, |known, own| known | bool::from(own.ct_eq(&digest)))
+    }
+}
+
+/// The rules of one listener.
+#[derive(Debug, Clone)]
+pub struct Access {
+    pub bound: SocketAddr,
+    pub hosts: Vec<String>,
+    /// `None`: whoever reaches the address may read.
+    pub tokens: Option<Tokens>,
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    Host,
+    Origin,
+    Token,
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, text) = match self {
+            Self::Host => (
+                StatusCode::MISDIRECTED_REQUEST,
+                "this name is not the page's: ask for it by its address, or add the name to dashboard.hosts\n",
+            ),
+            Self::Origin => (StatusCode::FORBIDDEN, "another page may not ask here\n"),
+            Self::Token => (StatusCode::UNAUTHORIZED, "a token is needed: send it as `Authorization: Bearer TOKEN`\n"),
+        };
+        let mut response = (status, text).into_response();
+        if self == Self::Token {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl Access {
+    /// Whether a request may be answered. Files of the page hold no data and need no token.
+    pub fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+        let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        let host = text(header::HOST).unwrap_or_default();
+        if !self.is_ours(name_of(host)) {
+            return Err(Refusal::Host);
+        }
+        if let Some(origin) = text(header::ORIGIN) {
+            let same = origin
+                .split_once("://")
+                .is_some_and(|(scheme, of)| matches!(scheme, "http" | "https") && of.eq_ignore_ascii_case(host));
+            if !same {
+                return Err(Refusal::Origin);
+            }
+        }
+        let api = path.starts_with("/api/");
+        if api && headers.get("sec-fetch-site").is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
+            return Err(Refusal::Origin);
+        }
+        let open = !api || (path == "/api/v1/session" && method == Method::POST);
+        if open || self.token_fits(headers) { Ok(()) } else { Err(Refusal::Token) }
+    }
+
+    /// Whether the token that comes with these headers may read.
+    pub fn token_fits(&self, headers: &HeaderMap) -> bool {
+        let Some(tokens) = &self.tokens else { return true };
+        let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        let cookies = text(header::COOKIE).unwrap_or_default().split(';').filter_map(|cookie| cookie.trim().split_once('='));
+        let cookie = cookies.filter(|(name, _)| *name == COOKIE).map(|(_, value)| value);
+        bearer.into_iter().chain(cookie).any(|token| tokens.knows(token))
+    }
+
+    /// Whether a token alone may read.
+    pub fn knows(&self, token: &str) -> bool {
+        self.tokens.as_ref().is_none_or(|tokens| tokens.knows(token))
+    }
+
+    fn is_ours(&self, host: &str) -> bool {
+        if self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host)) {
+            return true;
+        }
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+        if self.bound.ip().is_loopback() {
+            return host.eq_ignore_ascii_case("localhost") || address.is_some_and(|address| address.is_loopback());
+        }
+        // A page elsewhere can point a name of its own here, but not an address.
+        address.is_some()
+    }
+}
+
+/// The name in a `Host`, without its port.
+fn name_of(host: &str) -> &str {
+    if host.starts_with('[') {
+        return host.find(']').map_or(host, |end| &host[..=end]);
+    }
+    host.rsplit_once(':').map_or(host, |(name, _)| name)
+}
+
+/// Checks each request, and says to browsers what an answer may do.
+pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let mut response = match access.check(request.method(), request.uri().path(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef0123";
+
+    fn access(bound: &str, hosts: &[&str], tokens: bool) -> Access {
+        Access {
+            bound: bound.parse().unwrap(),
+            hosts: hosts.iter().map(ToString::to_string).collect(),
+            tokens: tokens.then(|| Tokens::parse(TOKEN).unwrap()),
+        }
+    }
+
+    fn asked(access: &Access, path: &str, headers: &[(&'static str, &str)]) -> Result<(), Refusal> {
+        let mut map = HeaderMap::new();
+        headers.iter().for_each(|(name, value)| {
+            map.insert(*name, value.parse().unwrap());
+        });
+        access.check(&Method::GET, path, &map)
+    }
+
+    #[test]
+    fn only_the_pages_own_names_are_answered() {
+        let local = access("127.0.0.1:9580", &[], false);
+        let wide = access("0.0.0.0:9580", &["eadt.example.org"], true);
+        for (of, host, fits) in [
+            (&local, "127.0.0.1:9580", true),
+            (&local, "localhost:9580", true),
+            (&local, "LOCALHOST", true),
+            (&local, "[::1]:9580", true),
+            (&local, "evil.example:9580", false),
+            (&local, "localhost.evil.example", false),
+            (&local, "192.0.2.7", false),
+            (&local, "", false),
+            (&wide, "192.0.2.7:9580", true),
+            (&wide, "[2001:db8::1]:9580", true),
+            (&wide, "EADT.example.org", true),
+            (&wide, "evil.example", false),
+        ] {
+            assert_eq!(asked(of, "/", &[("host", host)]).is_ok(), fits, "{host}");
+        }
+        assert_eq!(asked(&local, "/", &[]), Err(Refusal::Host));
+    }
+
+    #[test]
+    fn another_page_may_not_ask() {
+        let local = access("127.0.0.1:9580", &[], false);
+        let host = ("host", "localhost:9580");
+        for (header, fits) in [
+            (("origin", "http://localhost:9580"), true),
+            (("origin", "http://localhost:8080"), false),
+            (("origin", "https://evil.example"), false),
+            (("origin", "null"), false),
+            (("sec-fetch-site", "same-origin"), true),
+            (("sec-fetch-site", "none"), true),
+            (("sec-fetch-site", "cross-site"), false),
+            (("sec-fetch-site", "same-site"), false),
+        ] {
+            assert_eq!(asked(&local, "/api/v1/fleet", &[host, header]).is_ok(), fits, "{header:?}");
+        }
+        // A link from elsewhere to the page itself.
+        assert_eq!(asked(&local, "/", &[host, ("sec-fetch-site", "cross-site")]), Ok(()));
+    }
+
+    #[test]
+    fn a_token_opens_the_data_and_nothing_else_does() {
+        let wide = access("0.0.0.0:9580", &[], true);
+        let host = ("host", "192.0.2.7:9580");
+        let bearer = format!("Bearer {TOKEN}");
+        let cookies = format!("a=b; {COOKIE}={TOKEN}");
+        assert_eq!(asked(&wide, "/", &[host]), Ok(()), "the page asks for the token");
+        for (headers, fits) in [
+            (vec![host], false),
+            (vec![host, ("authorization", &*bearer)], true),
+            (vec![host, ("authorization", "Bearer 0123456789abcdef0124")], false),
+            (vec![host, ("authorization", TOKEN)], false),
+            (vec![host, ("cookie", &*cookies)], true),
+            (vec![host, ("cookie", "eadt_token=")], false),
+        ] {
+            let refused = if fits { Ok(()) } else { Err(Refusal::Token) };
+            assert_eq!(asked(&wide, "/api/v1/fleet", &headers), refused, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_tokens_is_read_line_by_line() {
+        let tokens = Tokens::parse("# readers\n\n  0123456789abcdef0123  \nfedcba9876543210\n").unwrap();
+        assert!(tokens.knows(TOKEN) && tokens.knows("fedcba9876543210") && !tokens.knows("# readers"));
+        for (text, why) in [("", "no token"), ("# none\n", "no token"), ("short\n", "line 1"), ("0123456789abcdef;x\n", "line 1")]
+        {
+            let refused = Tokens::parse(text).unwrap_err();
+            assert!(refused.contains(why), "{text:?}: {refused}");
+        }
+        assert_eq!(format!("{tokens:?}"), "Tokens(2)");
+    }
+}

@@ -1,0 +1,62 @@
+//! The page itself: built by `cargo xtask web` from `services/dashboard/web`, embedded as it is and compressed.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+/// A file of the page.
+struct Asset {
+    path: &'static str,
+    kind: &'static str,
+    plain: &'static [u8],
+    gzip: &'static [u8],
+}
+
+macro_rules! asset {
+    ($path:literal, $file:literal, $kind:literal) => {
+        Asset {
+            path: $path,
+            kind: $kind,
+            plain: include_bytes!(concat!("../web/dist/", $file)),
+            gzip: include_bytes!(concat!("../web/dist/", $file, ".gz")),
+        }
+    };
+}
+
+static ASSETS: [Asset; 3] = [
+    asset!("/", "index.html", "text/html; charset=utf-8"),
+    asset!("/app.js", "app.js", "text/javascript; charset=utf-8"),
+    asset!("/app.css", "app.css", "text/css; charset=utf-8"),
+];
+
+/// Everything comes from here and nothing runs that is not a file of the page: a name that holds markup stays text.
+pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Answers a request for a file of the page.
+pub async fn serve(request: Request) -> Response {
+    let Some(asset) = ASSETS.iter().find(|asset| asset.path == request.uri().path()) else {
+        return (StatusCode::NOT_FOUND, "there is nothing here; the page is at /\n").into_response();
+    };
+    let (body, encoding) = if takes_gzip(request.headers()) { (asset.gzip, Some("gzip")) } else { (asset.plain, None) };
+    let mut response = Response::new(Body::from(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(asset.kind));
+    headers.insert(header::VARY, header::HeaderValue::from_static("accept-encoding"));
+    // A newer program has other files under the same names.
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-cache"));
+    if let Some(encoding) = encoding {
+        headers.insert(header::CONTENT_ENCODING, header::HeaderValue::from_static(encoding));
+    }
+    response
+}
+
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    accepted.split(',').any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"))
+            && !parts.any(|weight| matches!(weight, "q=0" | "q=0.0"))
+    })
+}

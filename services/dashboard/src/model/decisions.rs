@@ -1,0 +1,171 @@
+//! Decisions: lists, and one with its evidence and what became of it.
+
+use std::collections::BTreeMap;
+
+use eadt_schemas::v1::{Action, Actuation, Layout, Origin, Outcome, Validation};
+use serde::{Deserialize, Serialize};
+
+use super::Model;
+use super::fleet::InvalidQuery;
+use super::workload::DecisionRecord;
+
+const DEFAULT_ROWS: usize = 50;
+const MOST_ROWS: usize = 200;
+
+/// Which decisions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DecisionQuery {
+    /// Only of this workload.
+    pub workload: Option<String>,
+    /// How many to leave out, newest first.
+    pub skip: usize,
+    pub limit: Option<usize>,
+}
+
+/// A decision in one line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DecisionRow {
+    pub id: String,
+    pub workload: String,
+    pub time_ms: i64,
+    pub action: Action,
+    pub validation: Validation,
+    pub reason: String,
+    pub controller: String,
+    pub origin: Origin,
+    pub from: Layout,
+    pub to: Layout,
+    /// Of the last thing that an actuator reported.
+    pub outcome: Option<Outcome>,
+    /// The decision that this one judges.
+    pub concerns: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DecisionPage {
+    pub rows: Vec<DecisionRow>,
+    pub matching: usize,
+    /// Older ones that are no longer kept.
+    pub dropped: u64,
+}
+
+/// One decision with everything about it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DecisionDetail {
+    #[serde(flatten)]
+    pub row: DecisionRow,
+    pub controller_version: String,
+    pub model_version: Option<String>,
+    pub restarts: bool,
+    pub generation: Option<u64>,
+    pub expires_ms: i64,
+    pub hold_until_ms: Option<i64>,
+    /// The figures that led to it, by name; units are in the names.
+    pub evidence: BTreeMap<String, f64>,
+    pub actuations: Vec<ActuationRow>,
+    /// The decision that judged it, with the figures of the outcome.
+    pub verdict: Option<Box<DecisionDetail>>,
+    /// The decision that it judges.
+    pub judged: Option<Box<DecisionRow>>,
+    /// The one before it and the one after it, of the same workload.
+    pub older: Option<String>,
+    pub newer: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ActuationRow {
+    pub time_ms: i64,
+    pub outcome: Outcome,
+    pub reason: String,
+    pub layout: Layout,
+    pub generation: u64,
+    pub downtime_seconds: Option<f64>,
+    pub origin: Origin,
+}
+
+impl From<&Actuation> for ActuationRow {
+    fn from(event: &Actuation) -> Self {
+        Self {
+            time_ms: event.time.millis(),
+            outcome: event.outcome,
+            reason: event.reason.clone(),
+            layout: event.layout.clone(),
+            generation: event.generation,
+            downtime_seconds: event.downtime_seconds,
+            origin: event.origin,
+        }
+    }
+}
+
+pub(super) fn decision_row(record: &DecisionRecord) -> DecisionRow {
+    let decision = &record.decision;
+    DecisionRow {
+        id: decision.id.clone(),
+        workload: decision.workload.clone(),
+        time_ms: decision.time.millis(),
+        action: decision.action,
+        validation: decision.validation,
+        reason: decision.reason.clone(),
+        controller: decision.controller.clone(),
+        origin: decision.origin,
+        from: decision.from.clone(),
+        to: decision.to.clone(),
+        outcome: record.actuations.last().map(|actuation| actuation.outcome),
+        concerns: decision.concerns.clone(),
+    }
+}
+
+fn detail_row(record: &DecisionRecord) -> DecisionDetail {
+    let decision = &record.decision;
+    DecisionDetail {
+        row: decision_row(record),
+        controller_version: decision.controller_version.clone(),
+        model_version: decision.model_version.clone(),
+        restarts: decision.restarts,
+        generation: decision.generation,
+        expires_ms: decision.expires.millis(),
+        hold_until_ms: decision.hold_until.map(eadt_schemas::EventTime::millis),
+        evidence: decision.evidence.clone(),
+        actuations: record.actuations.iter().map(ActuationRow::from).collect(),
+        verdict: None,
+        judged: None,
+        older: None,
+        newer: None,
+    }
+}
+
+impl Model {
+    /// Decisions of one workload or of all, newest first.
+    pub fn decision_page(&self, query: &DecisionQuery) -> Result<DecisionPage, InvalidQuery> {
+        let mut records: Vec<&DecisionRecord> = match &query.workload {
+            Some(name) if !self.workloads.contains_key(name.as_str()) => {
+                return Err(InvalidQuery(format!("no workload is named {name:?} here")));
+            }
+            Some(name) => self.decisions_of(name).collect(),
+            None => self.workloads.values().flat_map(super::WorkloadState::decisions).collect(),
+        };
+        records.sort_by(|a, b| b.decision.time.cmp(&a.decision.time).then_with(|| a.decision.id.cmp(&b.decision.id)));
+        let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
+        let rows = records.iter().skip(query.skip).take(limit).map(|record| decision_row(record)).collect();
+        Ok(DecisionPage { rows, matching: records.len(), dropped: self.counts.decisions_dropped })
+    }
+
+    /// One decision; `None` if it is not kept.
+    pub fn decision_detail(&self, workload: &str, id: &str) -> Option<DecisionDetail> {
+        let all: Vec<&DecisionRecord> = self.decisions_of(workload).collect();
+        let at = all.iter().position(|record| record.decision.id == id)?;
+        let record = all[at];
+        let verdict = all.iter().find(|other| other.decision.concerns.as_deref() == Some(id));
+        let judged = record.decision.concerns.as_deref();
+        let judged = judged.and_then(|judged| all.iter().find(|other| other.decision.id == judged));
+        let id_of = |record: &&DecisionRecord| record.decision.id.clone();
+        Some(DecisionDetail {
+            verdict: verdict.map(|verdict| Box::new(detail_row(verdict))),
+            judged: judged.map(|judged| Box::new(decision_row(judged))),
+            older: all.get(at + 1).map(id_of),
+            newer: at.checked_sub(1).and_then(|newer| all.get(newer)).map(id_of),
+            ..detail_row(record)
+        })
+    }
+}

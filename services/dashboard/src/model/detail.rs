@@ -1,0 +1,196 @@
+//! One workload: its figures as the report has them, and its windows as a series of bounded length.
+
+use eadt_report::{By, Settings, WindowRow, WorkloadReport};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Bounds, Origin, UpdateMode};
+use serde::{Deserialize, Serialize};
+
+use super::Model;
+use super::fleet::FleetRow;
+
+const DEFAULT_POINTS: usize = 240;
+const MOST_POINTS: usize = 2_000;
+
+/// Which part of a workload's windows, and in how many points.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SeriesQuery {
+    pub from_ms: Option<i64>,
+    pub to_ms: Option<i64>,
+    pub points: Option<usize>,
+}
+
+/// One workload's page.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WorkloadDetail {
+    pub row: FleetRow,
+    /// The report's figures; absent if its record is too long for them to be computed here.
+    pub report: Option<WorkloadReport>,
+    pub declaration: Option<DeclarationFacts>,
+    pub max_temperature_celsius: Option<f64>,
+    pub coverage_ratio: Option<f64>,
+}
+
+/// What its object or policy says.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeclarationFacts {
+    pub kind: String,
+    pub mode: UpdateMode,
+    pub paused: bool,
+    pub controller: Option<String>,
+    pub bounds: Bounds,
+    pub generation: u64,
+    pub gpus: Option<u32>,
+    pub gpu_model: Option<String>,
+    pub gpu_power_limit_watts: Option<f64>,
+    pub global_batch_size: Option<u32>,
+    pub price_per_kwh: Option<f64>,
+    pub carbon_grams_per_kwh: Option<f64>,
+}
+
+/// Windows as columns, several in one point where there are more than were asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Series {
+    /// Middle of each point.
+    pub time_ms: Vec<i64>,
+    pub power_watts: Vec<Option<f64>>,
+    pub power_watts_min: Vec<Option<f64>>,
+    pub power_watts_max: Vec<Option<f64>>,
+    pub joules_per_sample: Vec<Option<f64>>,
+    pub joules_per_sample_min: Vec<Option<f64>>,
+    pub joules_per_sample_max: Vec<Option<f64>>,
+    /// What the starting layout would have taken for a sample.
+    pub baseline_joules_per_sample: Vec<Option<f64>>,
+    pub samples_per_second: Vec<Option<f64>>,
+    pub phase: Vec<Option<u64>>,
+    pub restarted: Vec<bool>,
+    /// Windows in one point.
+    pub windows_per_point: usize,
+    /// The whole record, for the scrubber.
+    pub first_ms: Option<i64>,
+    pub last_ms: Option<i64>,
+    /// Made of intervals of the trace, because the record is too long for its windows to be kept.
+    pub coarse: bool,
+    pub origin: Option<Origin>,
+}
+
+impl Model {
+    /// One workload's figures; `None` if it is not known.
+    pub fn workload_detail(&self, name: &str) -> Option<WorkloadDetail> {
+        let (key, state) = self.workloads.get_key_value(name)?;
+        let declaration = state.declaration.as_deref().map(|declared| DeclarationFacts {
+            kind: declared.kind.clone(),
+            mode: declared.mode,
+            paused: declared.paused,
+            controller: declared.controller.clone(),
+            bounds: declared.bounds.clone(),
+            generation: declared.generation,
+            gpus: declared.gpus,
+            gpu_model: declared.gpu_model.clone(),
+            gpu_power_limit_watts: declared.gpu_power_limit_watts,
+            global_batch_size: declared.global_batch_size,
+            price_per_kwh: declared.price_per_kwh,
+            carbon_grams_per_kwh: declared.carbon_grams_per_kwh,
+        });
+        // Of this moment, so that the figures at the top are of the same windows as the chart.
+        let report = if state.is_exact() { self.reporter.workload(name, &Settings::default()) } else { None };
+        let mut row = self.row(key, state);
+        if let Some(report) = &report {
+            (row.saving_joules, row.saving_ratio, row.energy_joules) =
+                (report.saving_joules, report.saving_ratio, report.energy_joules);
+            (row.saving_ratio_low, row.saving_ratio_high) = (report.saving_ratio_low, report.saving_ratio_high);
+            row.compared_energy_ratio = report.compared_energy_ratio;
+            row.throughput_kept_ratio = report.throughput_kept_ratio;
+        }
+        Some(WorkloadDetail {
+            row,
+            report: report.filter(|report| report.windows > 0),
+            declaration,
+            max_temperature_celsius: state.latest.as_ref().and_then(|latest| latest.temperature_celsius),
+            coverage_ratio: state.latest.as_ref().map(|latest| latest.coverage_ratio),
+        })
+    }
+
+    /// The windows of a workload; `None` if it is not known.
+    pub fn series(&self, name: &str, query: &SeriesQuery) -> Option<Series> {
+        let state = self.workloads.get(name)?;
+        let settings = Settings { by: Some(By::Window), ..Settings::default() };
+        let rows =
+            if state.is_exact() { self.reporter.workload(name, &settings).and_then(|report| report.by_window) } else { None };
+        let coarse = rows.is_none();
+        let rows = rows.unwrap_or_else(|| trace_rows(state));
+        let (first, last) = (rows.first().map(|row| row.window_start), rows.iter().map(|row| row.window_end).max());
+        let from = query.from_ms.map_or(EventTime::MIN, EventTime::from_millis);
+        let to = query.to_ms.map_or(EventTime::MAX, EventTime::from_millis);
+        let shown: Vec<&WindowRow> = rows.iter().filter(|row| row.window_end > from && row.window_start < to).collect();
+        let points = query.points.unwrap_or(DEFAULT_POINTS).clamp(1, MOST_POINTS);
+        let windows_per_point = shown.len().div_ceil(points).max(1);
+        let mut series = Series {
+            windows_per_point,
+            first_ms: first.map(EventTime::millis),
+            last_ms: last.map(EventTime::millis),
+            coarse,
+            origin: state.origin(),
+            ..Series::default()
+        };
+        shown.chunks(windows_per_point).for_each(|windows| series.push(windows));
+        Some(series)
+    }
+}
+
+impl Series {
+    fn push(&mut self, windows: &[&WindowRow]) {
+        let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return };
+        let middle = first.window_start.millis() + (last.window_end.millis() - first.window_start.millis()) / 2;
+        self.time_ms.push(middle);
+        let covered = |row: &WindowRow| row.duration_seconds * row.coverage_ratio;
+        let (power, [least, most]) = merged(windows, |row| row.mean_power_watts, covered);
+        self.power_watts.push(power);
+        self.power_watts_min.push(least);
+        self.power_watts_max.push(most);
+        let (energy, [least, most]) = merged(windows, |row| row.joules_per_sample, |row| row.samples.unwrap_or(1.0));
+        self.joules_per_sample.push(energy);
+        self.joules_per_sample_min.push(least);
+        self.joules_per_sample_max.push(most);
+        let samples = |row: &WindowRow| row.baseline_samples.unwrap_or_default();
+        let baseline = |row: &WindowRow| {
+            let samples = row.baseline_samples.filter(|samples| *samples > 0.0)?;
+            Some(row.baseline_energy_joules? / samples)
+        };
+        self.baseline_joules_per_sample.push(merged(windows, baseline, samples).0);
+        let speed = |row: &WindowRow| row.samples.map(|samples| samples / row.duration_seconds).filter(|speed| speed.is_finite());
+        self.samples_per_second.push(merged(windows, speed, |row| row.duration_seconds).0);
+        self.phase.push(last.phase.or(first.phase));
+        self.restarted.push(windows.iter().any(|row| row.restarted));
+    }
+}
+
+/// Weighted mean of what is known, with the least and the greatest.
+fn merged(
+    windows: &[&WindowRow],
+    figure: impl Fn(&WindowRow) -> Option<f64>,
+    weight: impl Fn(&WindowRow) -> f64,
+) -> (Option<f64>, [Option<f64>; 2]) {
+    let known = || windows.iter().filter_map(|row| Some((figure(row)?, weight(row))));
+    let (sum, weights) = known().fold((0.0, 0.0), |(sum, weights), (value, weight)| (sum + value * weight, weights + weight));
+    let least = known().map(|(value, _)| value).reduce(f64::min);
+    let most = known().map(|(value, _)| value).reduce(f64::max);
+    // One window is itself, whatever it weighs.
+    let mean = if windows.len() == 1 { least } else { (weights > 0.0).then(|| sum / weights) };
+    (mean, [least, most])
+}
+
+/// What the trace knows, in the form of windows.
+fn trace_rows(state: &super::WorkloadState) -> Vec<WindowRow> {
+    let row = |point: super::trace::TracePoint| WindowRow {
+        window_start: point.start,
+        window_end: point.end,
+        duration_seconds: point.end.seconds_since(point.start),
+        mean_power_watts: point.power_watts.map(f64::from),
+        joules_per_sample: point.joules_per_sample.map(f64::from),
+        coverage_ratio: 1.0,
+        restarted: point.restarted,
+        ..WindowRow::default()
+    };
+    state.trace.points().map(row).collect()
+}

@@ -1,0 +1,241 @@
+//! The fleet as pages of rows, sorted and filtered here: a browser never has to hold all of it.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use eadt_schemas::v1::{Layout, Origin, UpdateMode};
+use serde::{Deserialize, Serialize};
+
+use super::Model;
+use super::workload::{State, WorkloadState};
+
+/// Most rows of one page.
+const MOST_ROWS: usize = 200;
+const DEFAULT_ROWS: usize = 50;
+/// Points of the line in a row.
+const SPARKLINE: usize = 40;
+
+/// What the rows are sorted by. Unknown figures come last in either direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SortKey {
+    Name,
+    Power,
+    JoulesPerSample,
+    SamplesPerSecond,
+    #[default]
+    Saving,
+    SavingRatio,
+    Energy,
+    State,
+}
+
+/// Which rows, in which order, from where on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FleetQuery {
+    pub sort: SortKey,
+    /// `asc` or `desc`; by default names and states ascend, figures descend.
+    pub order: Option<Order>,
+    /// A part of the name, in either case.
+    pub q: String,
+    /// Only these states, separated by commas.
+    pub state: String,
+    /// Where the page before ended, as it said.
+    pub cursor: Option<String>,
+    pub limit: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    Asc,
+    Desc,
+}
+
+/// A workload in one line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FleetRow {
+    pub workload: String,
+    pub origin: Option<Origin>,
+    pub state: State,
+    pub mode: Option<UpdateMode>,
+    pub layout: Option<Layout>,
+    pub gpus: Option<u32>,
+    /// Of the newest window; absent for a workload that is silent.
+    pub power_watts: Option<f64>,
+    pub samples_per_second: Option<f64>,
+    pub joules_per_sample: Option<f64>,
+    pub energy_joules: Option<f64>,
+    pub saving_joules: Option<f64>,
+    pub saving_ratio: Option<f64>,
+    pub saving_ratio_low: Option<f64>,
+    pub saving_ratio_high: Option<f64>,
+    pub compared_energy_ratio: Option<f64>,
+    pub throughput_kept_ratio: Option<f64>,
+    /// Its record is too long for a saving to be computed here.
+    pub saving_left_out: bool,
+    pub window_end_ms: Option<i64>,
+    /// The last J/sample, oldest first, restarts left out.
+    pub sparkline: Vec<f32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FleetPage {
+    pub rows: Vec<FleetRow>,
+    /// All workloads.
+    pub total: usize,
+    /// Those that the filter lets through.
+    pub matching: usize,
+    /// Of these, how many stand before this page.
+    pub before: usize,
+    /// Ask with it for the next page; absent on the last one.
+    pub next: Option<String>,
+}
+
+/// A query that cannot be answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidQuery(pub String);
+
+/// What a row is placed by: its figure, then its name.
+#[derive(Debug, Clone, PartialEq)]
+struct Place {
+    /// Already turned, so that less comes first.
+    value: Option<f64>,
+    name: Arc<str>,
+}
+
+impl Place {
+    fn compare(&self, other: &Self, descending_names: bool) -> Ordering {
+        let by_value = match (self.value, other.value) {
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => Ordering::Equal,
+        };
+        let by_name = self.name.cmp(&other.name);
+        by_value.then(if descending_names { by_name.reverse() } else { by_name })
+    }
+
+    /// As a cursor has it: the bits of the figure, then the name.
+    fn text(&self) -> String {
+        let value = self.value.map_or_else(|| "-".to_owned(), |value| format!("{:016x}", value.to_bits()));
+        format!("{value}:{}", self.name)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (value, name) = text.split_once(':')?;
+        let value = match value {
+            "-" => None,
+            bits => Some(f64::from_bits(u64::from_str_radix(bits, 16).ok().filter(|_| bits.len() == 16)?)),
+        };
+        Some(Self { value, name: name.into() })
+    }
+}
+
+impl Model {
+    /// One page of the fleet.
+    pub fn fleet(&self, query: &FleetQuery) -> Result<FleetPage, InvalidQuery> {
+        let wanted = query.q.to_lowercase();
+        let states = parse_states(&query.state)?;
+        let cursor = query.cursor.as_deref().map(|text| {
+            Place::parse(text).ok_or_else(|| InvalidQuery(format!("cursor {text:?} is none that a page had: leave it out")))
+        });
+        let cursor = cursor.transpose()?;
+        let turned = match (query.order, query.sort) {
+            (Some(order), _) => order == Order::Desc,
+            (None, SortKey::Name | SortKey::State) => false,
+            (None, _) => true,
+        };
+        let by_name = query.sort == SortKey::Name;
+        let mut places: Vec<Place> = self
+            .workloads
+            .iter()
+            .filter(|(name, state)| {
+                (wanted.is_empty() || name.to_lowercase().contains(&wanted))
+                    && (states.is_empty() || states.contains(&state.state(self.now)))
+            })
+            .map(|(name, state)| {
+                let value = self.sort_value(query.sort, state);
+                Place { value: value.map(|value| if turned { -value } else { value }), name: name.clone() }
+            })
+            .collect();
+        let descending_names = by_name && turned;
+        places.sort_unstable_by(|a, b| a.compare(b, descending_names));
+        let before = cursor.map_or(0, |cursor| places.partition_point(|place| place.compare(&cursor, descending_names).is_le()));
+        let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
+        let page = &places[before..places.len().min(before + limit)];
+        let next = page.last().filter(|_| before + page.len() < places.len()).map(Place::text);
+        Ok(FleetPage {
+            rows: page.iter().map(|place| self.row(&place.name, &self.workloads[&place.name])).collect(),
+            total: self.workloads.len(),
+            matching: places.len(),
+            before,
+            next,
+        })
+    }
+
+    fn sort_value(&self, key: SortKey, state: &WorkloadState) -> Option<f64> {
+        let latest = state.latest.as_ref().filter(|_| state.is_live(self.now));
+        let figures = state.figures.as_deref();
+        match key {
+            SortKey::Name => None,
+            SortKey::State => Some(f64::from(state.state(self.now) as u8)),
+            SortKey::Power => latest?.power_watts,
+            SortKey::JoulesPerSample => latest?.joules_per_sample,
+            SortKey::SamplesPerSecond => latest?.samples_per_second,
+            SortKey::Saving => figures?.saving_joules,
+            SortKey::SavingRatio => figures?.saving_ratio,
+            SortKey::Energy => figures?.energy_joules,
+        }
+    }
+
+    /// One workload's row.
+    pub(super) fn row(&self, name: &str, state: &WorkloadState) -> FleetRow {
+        let latest = state.latest.as_ref();
+        let live = latest.filter(|_| state.is_live(self.now));
+        let figures = state.figures.as_deref();
+        FleetRow {
+            workload: name.to_string(),
+            origin: state.origin(),
+            state: state.state(self.now),
+            mode: state.mode(),
+            layout: state.layout().cloned(),
+            gpus: latest.map(|latest| latest.gpus),
+            power_watts: live.and_then(|latest| latest.power_watts),
+            samples_per_second: live.and_then(|latest| latest.samples_per_second),
+            joules_per_sample: live.and_then(|latest| latest.joules_per_sample),
+            energy_joules: figures.and_then(|figures| figures.energy_joules),
+            saving_joules: figures.and_then(|figures| figures.saving_joules),
+            saving_ratio: figures.and_then(|figures| figures.saving_ratio),
+            saving_ratio_low: figures.and_then(|figures| figures.saving_ratio_low),
+            saving_ratio_high: figures.and_then(|figures| figures.saving_ratio_high),
+            compared_energy_ratio: figures.and_then(|figures| figures.compared_energy_ratio),
+            throughput_kept_ratio: figures.and_then(|figures| figures.throughput_kept_ratio),
+            saving_left_out: !state.is_exact(),
+            window_end_ms: latest.map(|latest| latest.end.millis()),
+            sparkline: state.trace.sparkline(SPARKLINE),
+        }
+    }
+}
+
+fn parse_states(text: &str) -> Result<Vec<State>, InvalidQuery> {
+    const ALL: [(&str, State); 9] = [
+        ("reverted", State::Reverted),
+        ("refused", State::Refused),
+        ("rolling_out", State::RollingOut),
+        ("restarted", State::Restarted),
+        ("validating", State::Validating),
+        ("paused", State::Paused),
+        ("steady", State::Steady),
+        ("waiting", State::Waiting),
+        ("silent", State::Silent),
+    ];
+    let known = |word: &str| ALL.iter().find(|(name, _)| *name == word).map(|(_, state)| *state);
+    let words = text.split(',').filter(|word| !word.is_empty());
+    let unknown = |word: &str| {
+        InvalidQuery(format!("state {word:?} is none of {}", ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")))
+    };
+    words.map(|word| known(word).ok_or_else(|| unknown(word))).collect()
+}

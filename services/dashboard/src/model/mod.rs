@@ -1,0 +1,375 @@
+//! What the page shows, as a fold over events. Pure: its only time is that of the events.
+
+pub mod decisions;
+pub mod detail;
+pub mod fleet;
+pub mod overview;
+pub mod trace;
+mod workload;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use eadt_report::Reporter;
+use eadt_schemas::decode::Check;
+use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Outcome, Validation, WindowKind, Workload};
+use eadt_schemas::{EventTime, Topic, decode};
+use serde::Serialize;
+
+use workload::{DecisionRecord, TakenDecision, WorkloadState};
+
+/// What the model may keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Windows of all workloads together of which savings are computed.
+    pub windows: usize,
+    /// Decisions of all workloads together, those that only maintain apart.
+    pub decisions: usize,
+    /// Workloads.
+    pub workloads: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { windows: 300_000, decisions: 20_000, workloads: 50_000 }
+    }
+}
+
+/// Where the events come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SourceKind {
+    /// A log that goes on.
+    Live,
+    /// An archive, or the output of a replay.
+    Archive,
+}
+
+/// What is said of the source.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SourceFacts {
+    pub kind: SourceKind,
+    /// In words: `embedded log in eadt-data`.
+    pub place: String,
+    /// Length of a window; absent where it is not known.
+    pub window_seconds: Option<f64>,
+    pub version: String,
+}
+
+/// Events that were counted, and those that were left out, with the reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub windows: u64,
+    pub decisions: u64,
+    /// Changes that an actuator applied.
+    pub changes: u64,
+    pub reverts: u64,
+    pub dead_letters: u64,
+    /// Events of an output topic that could not be read.
+    pub unreadable: u64,
+    /// Events of workloads beyond the limit.
+    pub beyond_limit: u64,
+    /// Decisions that were dropped for newer ones.
+    pub decisions_dropped: u64,
+    /// Workloads whose record is too long for a saving to be computed here.
+    pub without_saving: u64,
+}
+
+/// Something that a viewer should hear of: a change, a revert, a refusal.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Notice {
+    /// Position in this model's sequence of events.
+    pub version: u64,
+    pub time_ms: i64,
+    pub workload: String,
+    pub decision_id: String,
+    pub kind: NoticeKind,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoticeKind {
+    Change,
+    Kept,
+    Revert,
+    Refused,
+}
+
+/// Notices that are kept for those who reconnect.
+const NOTICES: usize = 256;
+
+/// Everything that the page shows.
+#[derive(Debug)]
+pub struct Model {
+    source: SourceFacts,
+    limits: Limits,
+    workloads: BTreeMap<Arc<str>, WorkloadState>,
+    idle: IdleDevices,
+    reporter: Reporter,
+    counts: Counts,
+    now: Option<EventTime>,
+    version: u64,
+    held_windows: usize,
+    held_decisions: usize,
+    /// Workloads whose figures are older than their windows.
+    stale: VecDeque<Arc<str>>,
+    notices: VecDeque<Notice>,
+    dead_letters: BTreeMap<String, u64>,
+    caught_up: bool,
+}
+
+/// Power of GPUs without a workload, in the newest windows.
+#[derive(Debug, Default)]
+struct IdleDevices {
+    start: Option<EventTime>,
+    power_watts: f64,
+    devices: usize,
+}
+
+impl IdleDevices {
+    fn take(&mut self, window: &EfficiencyWindow) {
+        let Some(watts) = window.mean_power_watts else { return };
+        if self.start < Some(window.window_start) {
+            *self = Self { start: Some(window.window_start), ..Self::default() };
+        }
+        if self.start == Some(window.window_start) {
+            self.power_watts += watts;
+            self.devices += 1;
+        }
+    }
+}
+
+impl Model {
+    pub fn new(source: SourceFacts, limits: Limits) -> Self {
+        Self {
+            source,
+            limits,
+            workloads: BTreeMap::new(),
+            idle: IdleDevices::default(),
+            reporter: Reporter::default(),
+            counts: Counts::default(),
+            now: None,
+            version: 0,
+            held_windows: 0,
+            held_decisions: 0,
+            stale: VecDeque::new(),
+            notices: VecDeque::new(),
+            dead_letters: BTreeMap::new(),
+            caught_up: false,
+        }
+    }
+
+    /// Takes one record's value; topics that the page does not show are ignored.
+    pub fn take(&mut self, topic: Topic, value: &[u8]) {
+        match topic {
+            Topic::EfficiencyWindows => self.decoded(value, Self::window),
+            Topic::Decisions => self.decoded(value, Self::decision),
+            Topic::Actuations => self.decoded(value, Self::actuation),
+            Topic::Workloads => self.decoded(value, Self::declaration),
+            _ => {}
+        }
+    }
+
+    fn decoded<T: Check>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
+        self.version += 1;
+        match decode::<T>(value) {
+            Ok(event) => take(self, &event),
+            Err(_) => self.counts.unreadable += 1,
+        }
+    }
+
+    /// Counts an event that somebody refused.
+    pub fn dead_letter(&mut self, reason: &str) {
+        self.version += 1;
+        self.counts.dead_letters += 1;
+        *self.dead_letters.entry(reason.chars().take(40).collect()).or_default() += 1;
+    }
+
+    /// Counts an event of an archive that could not be read.
+    pub fn unreadable(&mut self) {
+        self.counts.unreadable += 1;
+    }
+
+    /// Every event that was there at the start is taken in.
+    pub fn set_caught_up(&mut self) {
+        if !self.caught_up {
+            self.version += 1;
+        }
+        self.caught_up = true;
+    }
+
+    /// Changes with each event.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The end of the newest window.
+    pub fn now(&self) -> Option<EventTime> {
+        self.now
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    pub fn source(&self) -> &SourceFacts {
+        &self.source
+    }
+
+    /// What happened after this version, as far as it is kept.
+    pub fn notices_after(&self, version: u64) -> impl Iterator<Item = &Notice> {
+        self.notices.iter().filter(move |notice| notice.version > version)
+    }
+
+    pub fn window(&mut self, event: &EfficiencyWindow) {
+        if event.workload == UNASSIGNED {
+            self.now = self.now.max(Some(event.window_end));
+            self.idle.take(event);
+            return;
+        }
+        let Some(name) = self.admit(&event.workload) else { return };
+        let state = self.workloads.get_mut(&name).expect("admitted");
+        if state.is_exact() {
+            self.reporter.window(event);
+        }
+        if event.kind == WindowKind::Tumbling {
+            self.now = self.now.max(Some(event.window_end));
+            if state.window(event) {
+                self.counts.windows += 1;
+                self.held_windows += usize::from(state.is_exact());
+            }
+        }
+        self.mark_stale(&name);
+        self.keep_to_windows();
+    }
+
+    pub fn decision(&mut self, event: &Decision) {
+        let Some(name) = self.admit(&event.workload) else { return };
+        let state = self.workloads.get_mut(&name).expect("admitted");
+        if state.is_exact() {
+            self.reporter.decision(event);
+        }
+        match state.decision(event) {
+            TakenDecision::Repeated => return,
+            TakenDecision::Kept => self.held_decisions += 1,
+            TakenDecision::Counted => {}
+        }
+        self.counts.decisions += 1;
+        self.counts.reverts += u64::from(event.action == Action::Revert);
+        let kind = match (event.action, event.validation) {
+            (Action::Revert, _) => Some(NoticeKind::Revert),
+            (Action::Maintain, Validation::Kept) => Some(NoticeKind::Kept),
+            (Action::Maintain, _) => None,
+            _ => Some(NoticeKind::Change),
+        };
+        if let Some(kind) = kind {
+            self.notice(event.time, &event.workload, &event.id, kind, &event.reason);
+        }
+        self.mark_stale(&name);
+        self.keep_to_decisions(&name);
+    }
+
+    pub fn actuation(&mut self, event: &Actuation) {
+        let Some(name) = self.admit(&event.workload) else { return };
+        self.counts.changes += u64::from(event.outcome == Outcome::Applied);
+        let state = self.workloads.get_mut(&name).expect("admitted");
+        if state.is_exact() {
+            self.reporter.actuation(event);
+        }
+        state.actuation(event);
+        if matches!(event.outcome, Outcome::Refused | Outcome::Failed | Outcome::RolledBack) {
+            self.notice(event.time, &event.workload, &event.decision_id, NoticeKind::Refused, &event.reason);
+        }
+        self.mark_stale(&name);
+    }
+
+    pub fn declaration(&mut self, event: &Workload) {
+        if let Some(name) = self.admit(&event.workload) {
+            self.workloads.get_mut(&name).expect("admitted").declared(event);
+        }
+    }
+
+    fn notice(&mut self, time: EventTime, workload: &str, decision_id: &str, kind: NoticeKind, text: &str) {
+        self.notices.push_back(Notice {
+            version: self.version,
+            time_ms: time.millis(),
+            workload: workload.to_owned(),
+            decision_id: decision_id.to_owned(),
+            kind,
+            text: text.chars().take(400).collect(),
+        });
+        if self.notices.len() > NOTICES {
+            self.notices.pop_front();
+        }
+    }
+
+    /// The workload's name as it is kept; `None` if there are too many workloads.
+    fn admit(&mut self, name: &str) -> Option<Arc<str>> {
+        if let Some((name, _)) = self.workloads.get_key_value(name) {
+            return Some(name.clone());
+        }
+        if self.workloads.len() >= self.limits.workloads {
+            self.counts.beyond_limit += 1;
+            return None;
+        }
+        let name: Arc<str> = name.into();
+        self.workloads.insert(name.clone(), WorkloadState::default());
+        Some(name)
+    }
+
+    fn mark_stale(&mut self, name: &Arc<str>) {
+        let state = self.workloads.get_mut(name).expect("admitted");
+        if state.is_exact() && !std::mem::replace(&mut state.stale, true) {
+            self.stale.push_back(name.clone());
+        }
+    }
+
+    /// Gives up the savings of the longest record while too many windows are kept.
+    fn keep_to_windows(&mut self) {
+        while self.held_windows > self.limits.windows {
+            let longest = self.workloads.iter().filter(|(_, state)| state.is_exact()).max_by_key(|(_, state)| state.windows);
+            let Some(name) = longest.map(|(name, _)| name.clone()) else { return };
+            let state = self.workloads.get_mut(&name).expect("present");
+            self.held_windows = self.held_windows.saturating_sub(state.windows);
+            state.give_up_saving();
+            self.reporter.forget(&name);
+            self.counts.without_saving += 1;
+        }
+    }
+
+    /// Drops old decisions of whoever speaks while too many are kept: nobody keeps more than his part, or the newest eight.
+    fn keep_to_decisions(&mut self, name: &Arc<str>) {
+        let part = (self.limits.decisions / self.workloads.len().max(1)).max(8);
+        if self.held_decisions <= self.limits.decisions {
+            return;
+        }
+        let state = self.workloads.get_mut(name).expect("admitted");
+        let dropped = state.keep_decisions(part);
+        self.held_decisions = self.held_decisions.saturating_sub(dropped);
+        self.counts.decisions_dropped += dropped as u64;
+    }
+
+    /// Brings the savings of at most `count` workloads up to date; returns whether some are left.
+    pub fn refresh(&mut self, count: usize) -> bool {
+        for _ in 0..count {
+            let Some(name) = self.stale.pop_front() else { return false };
+            let Some(state) = self.workloads.get_mut(&name) else { continue };
+            if std::mem::take(&mut state.stale) && state.is_exact() {
+                state.figures = self.reporter.workload(&name, &eadt_report::Settings::default()).map(Box::new);
+            }
+        }
+        !self.stale.is_empty()
+    }
+
+    /// Decisions of a workload, newest first; those that only maintain are represented by the newest.
+    fn decisions_of<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a DecisionRecord> {
+        self.workloads.get(name).into_iter().flat_map(WorkloadState::decisions)
+    }
+}
+
+/// The name under which GPUs without a workload have their windows.
+pub const UNASSIGNED: &str = "gpus";
+
+/// A workload whose last window ended so long before the newest of all is no longer running, as far as anybody can tell.
+const SILENT_SECONDS: f64 = 900.0;

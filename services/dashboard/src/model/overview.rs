@@ -1,0 +1,277 @@
+//! The fleet as a whole: a sentence, a few figures, power over time.
+
+use eadt_report::{Summary, WorkloadReport};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::Origin;
+use serde::Serialize;
+
+use super::workload::State;
+use super::{Counts, Model, SourceFacts};
+
+/// Workloads that have a layer of their own in the chart of power.
+const LAYERS: usize = 8;
+/// Points of that chart.
+const POINTS: i64 = 180;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Overview {
+    pub source: SourceFacts,
+    pub version: u64,
+    pub now_ms: Option<i64>,
+    /// In a sentence.
+    pub status: String,
+    /// What is being waited for; absent once there is a window.
+    pub waiting_for: Option<String>,
+    /// Everything that was there at the start is taken in.
+    pub caught_up: bool,
+    /// Of every figure, if they agree.
+    pub origin: Option<Origin>,
+    pub mixed_origins: bool,
+    pub workloads: usize,
+    /// With a window of the present.
+    pub running: usize,
+    pub needing_attention: usize,
+    /// Of those that run and whose power is known.
+    pub power_watts: Option<f64>,
+    pub power_known: usize,
+    /// Of GPUs without a workload.
+    pub idle_power_watts: Option<f64>,
+    pub idle_devices: usize,
+    pub totals: Totals,
+    /// Workloads with a saving.
+    pub saving_known: usize,
+    pub counts: Counts,
+    pub dead_letters: Vec<(String, u64)>,
+}
+
+/// The report's summary of all workloads, in figures.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Totals {
+    pub energy_joules: Option<f64>,
+    /// Over the workloads whose saving is known.
+    pub saving_joules: Option<f64>,
+    pub saving_ratio: Option<f64>,
+    /// Ends of the 90 % interval of `saving_ratio`.
+    pub saving_ratio_low: Option<f64>,
+    pub saving_ratio_high: Option<f64>,
+    pub compared_energy_ratio: Option<f64>,
+}
+
+impl Totals {
+    /// Sums up workloads.
+    pub fn of<'a>(workloads: impl IntoIterator<Item = &'a WorkloadReport>) -> Self {
+        let summary = Summary::of(workloads);
+        let ratio = summary.saving_ratio();
+        let ends = ratio.zip(summary.ratio_error());
+        Self {
+            energy_joules: summary.energy_joules,
+            saving_joules: summary.saving_joules(),
+            saving_ratio: ratio,
+            saving_ratio_low: ends.map(|(ratio, error)| ratio - error),
+            saving_ratio_high: ends.map(|(ratio, error)| ratio + error),
+            compared_energy_ratio: summary.compared_ratio(),
+        }
+    }
+}
+
+/// Power over time, the largest consumers apart.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PowerHistory {
+    /// Starts of the intervals; one more than there are figures.
+    pub edges_ms: Vec<i64>,
+    pub layers: Vec<PowerLayer>,
+    /// Changes and reverts in that time.
+    pub marks: Vec<Mark>,
+    /// Workloads in the layer of others.
+    pub others: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PowerLayer {
+    /// Absent: all others.
+    pub workload: Option<String>,
+    /// `None` where nothing is known.
+    pub power_watts: Vec<Option<f32>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Mark {
+    pub time_ms: i64,
+    pub workload: String,
+    pub decision_id: String,
+    pub kind: super::NoticeKind,
+}
+
+impl Model {
+    /// The fleet in a few figures.
+    pub fn overview(&self) -> Overview {
+        let states = || self.workloads.values();
+        let running = || states().filter(|state| state.is_live(self.now));
+        let needing_attention = states().filter(|state| state.state(self.now).needs_attention()).count();
+        let mut origins = states().filter_map(super::WorkloadState::origin);
+        let origin = origins.next();
+        let mixed_origins = origins.any(|other| Some(other) != origin);
+        let known: Vec<f64> = running().filter_map(|state| state.latest.as_ref()?.power_watts).collect();
+        let figures = || states().filter_map(|state| state.figures.as_deref());
+        let idle = self.idle.start.zip(self.now).filter(|(start, now)| now.seconds_since(*start) <= super::SILENT_SECONDS);
+        Overview {
+            source: self.source.clone(),
+            version: self.version,
+            now_ms: self.now.map(EventTime::millis),
+            status: self.status(needing_attention),
+            waiting_for: self.waiting_for(),
+            caught_up: self.caught_up,
+            origin: origin.filter(|_| !mixed_origins),
+            mixed_origins,
+            workloads: self.workloads.len(),
+            running: running().count(),
+            needing_attention,
+            power_watts: (!known.is_empty()).then(|| known.iter().sum()),
+            power_known: known.len(),
+            idle_power_watts: idle.map(|_| self.idle.power_watts),
+            idle_devices: if idle.is_some() { self.idle.devices } else { 0 },
+            totals: Totals::of(figures()),
+            saving_known: figures().filter(|figures| figures.saving_joules.is_some()).count(),
+            counts: self.counts.clone(),
+            dead_letters: self.dead_letters.iter().map(|(reason, count)| (reason.clone(), *count)).collect(),
+        }
+    }
+
+    fn status(&self, needing_attention: usize) -> String {
+        let of = |state: State| self.workloads.values().filter(|workload| workload.state(self.now) == state).count();
+        let count = self.workloads.len();
+        if count == 0 {
+            return "No workload is known yet".to_owned();
+        }
+        let noun = if count == 1 { "workload" } else { "workloads" };
+        if self.now.is_none() {
+            return format!("{count} {noun} known, and no window has closed yet");
+        }
+        let mut parts = Vec::new();
+        for (state, words) in [
+            (State::Reverted, "had the last change taken back"),
+            (State::Refused, "could not be changed as decided"),
+            (State::RollingOut, "rolling out a change"),
+            (State::Validating, "checking a change"),
+            (State::Silent, "no longer heard"),
+        ] {
+            let number = of(state);
+            if number > 0 {
+                parts.push(format!("{number} {words}"));
+            }
+        }
+        let well = count - needing_attention - of(State::Silent) - of(State::Waiting);
+        let begin =
+            if well == count { format!("All {count} {noun} are well") } else { format!("{well} of {count} {noun} are well") };
+        let begin = match (well, count) {
+            (1, 1) => "The only workload is well".to_owned(),
+            (2, 2) => "Both workloads are well".to_owned(),
+            _ => begin,
+        };
+        if parts.is_empty() { begin } else { format!("{begin}: {}", parts.join(", ")) }
+    }
+
+    fn waiting_for(&self) -> Option<String> {
+        if self.now.is_some() {
+            return None;
+        }
+        let length = self.source.window_seconds.map_or_else(String::new, |seconds| format!(" of {seconds:.0} s"));
+        Some(if !self.caught_up {
+            "Reading what the log holds already".to_owned()
+        } else if self.workloads.is_empty() {
+            format!("Waiting for the first workload to be heard of; figures appear when its first window{length} closes")
+        } else {
+            format!(
+                "Waiting for the first window{length} to close: it does once every GPU and every rank has reported past its end"
+            )
+        })
+    }
+
+    /// Power of the fleet in this range; without ends, over the whole record.
+    pub fn power_history(&self, from: Option<EventTime>, to: Option<EventTime>) -> Option<PowerHistory> {
+        let ends = |state: &super::WorkloadState| state.latest.as_ref().map(|latest| latest.end);
+        // Where some windows are still open, the newest interval would look like a fall of power.
+        let settled = self.workloads.values().filter(|state| state.is_live(self.now)).filter_map(ends).min().or(self.now)?;
+        let first = self.workloads.values().filter_map(|state| Some(state.trace.points().next()?.start)).min()?;
+        let (from, to) = (from.unwrap_or(first).max(first), to.unwrap_or(settled).min(settled));
+        if to <= from {
+            return None;
+        }
+        let grid = Grid::of(from, to);
+        let mut layers: Vec<(f64, PowerLayer)> = self
+            .workloads
+            .iter()
+            .map(|(name, state)| {
+                let power_watts = grid.mean(state);
+                let joules = power_watts.iter().flatten().map(|watts| f64::from(*watts)).sum();
+                (joules, PowerLayer { workload: Some(name.to_string()), power_watts })
+            })
+            .collect();
+        layers.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        let rest = layers.split_off(layers.len().min(LAYERS));
+        let mut layers: Vec<PowerLayer> = layers.into_iter().map(|(_, layer)| layer).collect();
+        if !rest.is_empty() {
+            layers.push(PowerLayer { workload: None, power_watts: grid.sum(rest.iter().map(|(_, layer)| layer)) });
+        }
+        let marks = self.notices.iter().filter(|notice| (from.millis()..=to.millis()).contains(&notice.time_ms));
+        let mark = |notice: &super::Notice| Mark {
+            time_ms: notice.time_ms,
+            workload: notice.workload.clone(),
+            decision_id: notice.decision_id.clone(),
+            kind: notice.kind,
+        };
+        Some(PowerHistory { edges_ms: grid.edges_ms(), layers, marks: marks.map(mark).collect(), others: rest.len() })
+    }
+}
+
+/// Intervals of equal length.
+struct Grid {
+    from: i64,
+    width: i64,
+    count: i64,
+}
+
+impl Grid {
+    /// At least a second long.
+    fn of(from: EventTime, to: EventTime) -> Self {
+        let span = to.micros() - from.micros();
+        // Whole minutes where that is possible: no interval then holds more windows than its neighbour.
+        let least = (span / POINTS).max(1_000_000);
+        let width = if span >= 60_000_000 { (least + 59_999_999) / 60_000_000 * 60_000_000 } else { least };
+        let from = from.micros().div_euclid(width) * width;
+        Self { from, width, count: (to.micros() - from).div_euclid(width).clamp(1, 2 * POINTS) }
+    }
+
+    fn edges_ms(&self) -> Vec<i64> {
+        (0..=self.count).map(|index| (self.from + index * self.width).div_euclid(1000)).collect()
+    }
+
+    /// Mean power over each interval's known part.
+    fn mean(&self, state: &super::WorkloadState) -> Vec<Option<f32>> {
+        let mut sums = vec![(0.0_f64, 0_i64); self.count as usize];
+        for point in state.trace.points() {
+            let Some(watts) = point.power_watts else { continue };
+            let (start, end) = (point.start.micros() - self.from, point.end.micros() - self.from);
+            let (first, last) = (start.div_euclid(self.width).max(0), (end - 1).div_euclid(self.width).min(self.count - 1));
+            for index in first..=last {
+                let overlap = end.min((index + 1) * self.width) - start.max(index * self.width);
+                let sum = &mut sums[index as usize];
+                sum.0 += f64::from(watts) * overlap as f64;
+                sum.1 += overlap;
+            }
+        }
+        sums.into_iter().map(|(sum, known)| (known > 0).then(|| (sum / known as f64) as f32)).collect()
+    }
+
+    fn sum<'a>(&self, layers: impl Iterator<Item = &'a PowerLayer>) -> Vec<Option<f32>> {
+        let mut sums = vec![None; self.count as usize];
+        for layer in layers {
+            for (sum, watts) in sums.iter_mut().zip(&layer.power_watts) {
+                if let Some(watts) = watts {
+                    *sum = Some(sum.unwrap_or(0.0) + watts);
+                }
+            }
+        }
+        sums
+    }
+}

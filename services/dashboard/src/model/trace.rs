@@ -1,0 +1,168 @@
+//! Power and J/sample of a workload over its whole record, in a bounded number of points.
+
+use std::collections::VecDeque;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::EfficiencyWindow;
+
+/// Points of a trace; with one more it is halved.
+const POINTS: usize = 192;
+
+/// Sums of the windows that begin in one interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Interval {
+    /// Mean power times seconds, of windows with known power.
+    watt_seconds: f32,
+    seconds: f32,
+    /// Energy and samples of windows with a J/sample, those with a restart left out.
+    joules: f32,
+    samples: f32,
+    restarted: bool,
+}
+
+impl Interval {
+    fn merge(self, other: Self) -> Self {
+        Self {
+            watt_seconds: self.watt_seconds + other.watt_seconds,
+            seconds: self.seconds + other.seconds,
+            joules: self.joules + other.joules,
+            samples: self.samples + other.samples,
+            restarted: self.restarted || other.restarted,
+        }
+    }
+}
+
+/// Intervals of equal length; twice as long each time that there are too many.
+#[derive(Debug, Clone, Default)]
+pub struct Trace {
+    /// Microseconds of an interval; 0 before the first window.
+    width: i64,
+    /// Number of the first interval since the epoch.
+    first: i64,
+    intervals: VecDeque<Interval>,
+}
+
+/// One interval of a trace.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TracePoint {
+    pub start: EventTime,
+    pub end: EventTime,
+    /// Over the time with known power.
+    pub power_watts: Option<f32>,
+    /// Without windows that have a restart.
+    pub joules_per_sample: Option<f32>,
+    pub restarted: bool,
+}
+
+impl Trace {
+    /// Adds a window; one that begins before the trace is left out.
+    pub fn add(&mut self, window: &EfficiencyWindow) {
+        let seconds = window.window_end.seconds_since(window.window_start);
+        if self.width == 0 {
+            self.width = window.window_end.micros().saturating_sub(window.window_start.micros()).max(1_000_000);
+            self.first = window.window_start.micros().div_euclid(self.width);
+        }
+        let mut number = window.window_start.micros().div_euclid(self.width);
+        if number < self.first {
+            return;
+        }
+        while number - self.first >= POINTS as i64 {
+            self.halve();
+            number = window.window_start.micros().div_euclid(self.width);
+        }
+        let index = (number - self.first) as usize;
+        if self.intervals.len() <= index {
+            self.intervals.resize(index + 1, Interval::default());
+        }
+        let mut added = Interval { restarted: window.restarted, ..Interval::default() };
+        if let Some(watts) = window.mean_power_watts {
+            (added.watt_seconds, added.seconds) = ((watts * seconds) as f32, seconds as f32);
+        }
+        if let (Some(joules), Some(samples), false) = (window.energy_per_sample(), window.samples, window.restarted) {
+            (added.joules, added.samples) = ((joules * samples) as f32, samples as f32);
+        }
+        self.intervals[index] = self.intervals[index].merge(added);
+    }
+
+    fn halve(&mut self) {
+        let mut halved = VecDeque::with_capacity(POINTS / 2 + 1);
+        let first = self.first.div_euclid(2);
+        for (index, interval) in self.intervals.iter().enumerate() {
+            let at = ((self.first + index as i64).div_euclid(2) - first) as usize;
+            if halved.len() <= at {
+                halved.resize(at + 1, Interval::default());
+            }
+            halved[at] = halved[at].merge(*interval);
+        }
+        (self.width, self.first, self.intervals) = (self.width * 2, first, halved);
+    }
+
+    /// The intervals in order of time; those without a window have no figures.
+    pub fn points(&self) -> impl DoubleEndedIterator<Item = TracePoint> {
+        self.intervals.iter().enumerate().map(|(index, interval)| {
+            let start = EventTime::from_micros((self.first + index as i64) * self.width);
+            let ratio = |value: f32, divisor: f32| (divisor > 0.0).then(|| value / divisor);
+            TracePoint {
+                start,
+                end: start.plus_micros(self.width),
+                power_watts: ratio(interval.watt_seconds, interval.seconds),
+                joules_per_sample: ratio(interval.joules, interval.samples),
+                restarted: interval.restarted,
+            }
+        })
+    }
+
+    /// The last `count` known J/sample, oldest first.
+    pub fn sparkline(&self, count: usize) -> Vec<f32> {
+        let mut values: Vec<f32> = self.points().rev().filter_map(|point| point.joules_per_sample).take(count).collect();
+        values.reverse();
+        values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(minute: i64, watts: f64, restarted: bool) -> EfficiencyWindow {
+        let start = EventTime::from_micros(minute * 60_000_000);
+        EfficiencyWindow {
+            window_start: start,
+            window_end: start.plus_micros(60_000_000),
+            mean_power_watts: Some(watts),
+            joules_per_sample: Some(watts / 10.0),
+            samples: Some(600.0),
+            restarted,
+            ..EfficiencyWindow::default()
+        }
+    }
+
+    #[test]
+    fn a_long_record_keeps_its_means_in_few_points() {
+        let mut trace = Trace::default();
+        for minute in 0..10_000 {
+            trace.add(&window(minute, if minute % 2 == 0 { 100.0 } else { 300.0 }, false));
+        }
+        let points: Vec<TracePoint> = trace.points().collect();
+        assert!(points.len() <= POINTS && points.len() > POINTS / 2 - 1, "{}", points.len());
+        assert_eq!(points[0].start, EventTime::from_micros(0));
+        for point in &points[..points.len() - 1] {
+            assert_eq!((point.power_watts, point.joules_per_sample), (Some(200.0), Some(20.0)), "{point:?}");
+        }
+    }
+
+    #[test]
+    fn a_gap_is_no_zero_and_a_restart_no_energy_per_sample() {
+        let mut trace = Trace::default();
+        for (minute, restarted) in [(0, false), (1, true), (5, false)] {
+            trace.add(&window(minute, 100.0, restarted));
+        }
+        let points: Vec<TracePoint> = trace.points().collect();
+        assert_eq!(points.len(), 6);
+        assert_eq!((points[1].power_watts, points[1].joules_per_sample, points[1].restarted), (Some(100.0), None, true));
+        assert_eq!((points[3].power_watts, points[3].joules_per_sample), (None, None));
+        assert_eq!(trace.sparkline(9), [10.0, 10.0]);
+        trace.add(&window(-3, 100.0, false));
+        assert_eq!(trace.points().count(), 6, "a window from before the record changes nothing");
+    }
+}

@@ -1,0 +1,216 @@
+//! What is known of one workload.
+
+use std::collections::VecDeque;
+
+use eadt_report::WorkloadReport;
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{
+    Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, UpdateMode, Validation, Workload,
+};
+use serde::Serialize;
+
+use super::SILENT_SECONDS;
+use super::trace::Trace;
+
+/// Actuations that are kept of one decision.
+const ACTUATIONS: usize = 16;
+
+/// A decision with what became of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecisionRecord {
+    pub decision: Decision,
+    pub actuations: Vec<Actuation>,
+}
+
+/// Figures of the newest window.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LatestWindow {
+    pub start: EventTime,
+    pub end: EventTime,
+    pub power_watts: Option<f64>,
+    pub samples_per_second: Option<f64>,
+    /// Downtime included.
+    pub joules_per_sample: Option<f64>,
+    pub coverage_ratio: f64,
+    pub temperature_celsius: Option<f64>,
+    pub gpus: u32,
+    pub restarted: bool,
+}
+
+/// How a workload is, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// The last thing that was decided is to take a change back.
+    Reverted,
+    /// The cluster did not do what was decided.
+    Refused,
+    RollingOut,
+    Restarted,
+    Validating,
+    Paused,
+    Steady,
+    /// No window has closed yet.
+    Waiting,
+    /// Its last window ended long before the newest one.
+    Silent,
+}
+
+impl State {
+    /// Whether somebody should look.
+    pub fn needs_attention(self) -> bool {
+        matches!(self, Self::Reverted | Self::Refused)
+    }
+}
+
+/// What became of a decision that was taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakenDecision {
+    Kept,
+    /// It only maintains, and stands in for the one before.
+    Counted,
+    /// It was there.
+    Repeated,
+}
+
+#[derive(Debug, Default)]
+pub struct WorkloadState {
+    pub declaration: Option<Box<Workload>>,
+    pub latest: Option<LatestWindow>,
+    pub trace: Trace,
+    /// The report's, without its rows; `None` before the first refresh, or if too many windows are kept.
+    pub figures: Option<Box<WorkloadReport>>,
+    /// Its figures are older than its windows.
+    pub stale: bool,
+    /// Tumbling windows that were taken in.
+    pub windows: usize,
+    too_long: bool,
+    window_origin: Option<Origin>,
+    /// Changes and verdicts, oldest first.
+    changes: VecDeque<DecisionRecord>,
+    /// The newest decision that only maintains.
+    maintain: Option<Box<DecisionRecord>>,
+    last_outcome: Option<Outcome>,
+    pending_validation: bool,
+}
+
+impl WorkloadState {
+    /// Takes a tumbling window; false for one that was there.
+    pub fn window(&mut self, window: &EfficiencyWindow) -> bool {
+        if self.latest.as_ref().is_some_and(|latest| window.window_start <= latest.start) {
+            return false;
+        }
+        self.windows += 1;
+        self.trace.add(window);
+        self.window_origin = self.window_origin.max(Some(window.origin));
+        self.latest = Some(LatestWindow {
+            start: window.window_start,
+            end: window.window_end,
+            power_watts: window.mean_power_watts,
+            samples_per_second: window.samples_per_second,
+            joules_per_sample: window.energy_per_sample(),
+            coverage_ratio: window.energy_coverage_ratio,
+            temperature_celsius: window.max_temperature_celsius,
+            gpus: window.gpus,
+            restarted: window.restarted,
+        });
+        true
+    }
+
+    pub fn decision(&mut self, decision: &Decision) -> TakenDecision {
+        let is_known = |known: &DecisionRecord| known.decision.id == decision.id;
+        if self.maintain.as_deref().is_some_and(is_known) || self.changes.iter().rev().any(is_known) {
+            return TakenDecision::Repeated;
+        }
+        self.pending_validation = decision.validation == Validation::Pending;
+        let record = DecisionRecord { decision: decision.clone(), actuations: Vec::new() };
+        if decision.action == Action::Maintain && decision.validation != Validation::Kept {
+            self.maintain = Some(Box::new(record));
+            return TakenDecision::Counted;
+        }
+        self.changes.push_back(record);
+        TakenDecision::Kept
+    }
+
+    pub fn actuation(&mut self, actuation: &Actuation) {
+        self.last_outcome = Some(actuation.outcome);
+        let known = self.changes.iter_mut().rev().find(|known| known.decision.id == actuation.decision_id);
+        let Some(known) = known.filter(|known| known.actuations.len() < ACTUATIONS) else { return };
+        if known.actuations.iter().all(|taken| taken.id != actuation.id) {
+            known.actuations.push(actuation.clone());
+        }
+    }
+
+    pub fn declared(&mut self, declaration: &Workload) {
+        self.declaration = Some(Box::new(declaration.clone()));
+    }
+
+    /// Whether its saving is computed.
+    pub fn is_exact(&self) -> bool {
+        !self.too_long
+    }
+
+    pub fn give_up_saving(&mut self) {
+        (self.too_long, self.figures, self.stale) = (true, None, false);
+    }
+
+    /// Keeps the newest `count` changes; returns how many went.
+    pub fn keep_decisions(&mut self, count: usize) -> usize {
+        let dropped = self.changes.len().saturating_sub(count);
+        self.changes.drain(..dropped);
+        dropped
+    }
+
+    /// Newest first. The newest that only maintains stands where its time is.
+    pub fn decisions(&self) -> impl Iterator<Item = &DecisionRecord> {
+        let maintain = self.maintain.as_deref();
+        let newer = maintain.filter(|record| self.changes.back().is_none_or(|last| last.decision.time < record.decision.time));
+        newer.into_iter().chain(self.changes.iter().rev())
+    }
+
+    pub fn newest_change(&self) -> Option<&DecisionRecord> {
+        self.changes.back()
+    }
+
+    /// The origin of its figures: its windows decide, whatever else is declared of it.
+    pub fn origin(&self) -> Option<Origin> {
+        self.window_origin.or_else(|| self.declaration.as_ref().map(|declaration| declaration.origin))
+    }
+
+    pub fn layout(&self) -> Option<&Layout> {
+        self.declaration.as_ref().map(|declaration| &declaration.layout)
+    }
+
+    pub fn mode(&self) -> Option<UpdateMode> {
+        self.declaration.as_ref().map(|declaration| declaration.mode)
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.declaration.as_ref().is_some_and(|declaration| declaration.paused)
+    }
+
+    /// Whether its last window is of the present.
+    pub fn is_live(&self, now: Option<EventTime>) -> bool {
+        self.latest.as_ref().zip(now).is_some_and(|(latest, now)| now.seconds_since(latest.end) <= SILENT_SECONDS)
+    }
+
+    pub fn state(&self, now: Option<EventTime>) -> State {
+        let Some(latest) = &self.latest else { return State::Waiting };
+        if !self.is_live(now) {
+            return State::Silent;
+        }
+        match self.last_outcome {
+            Some(Outcome::Applied) => return State::RollingOut,
+            Some(Outcome::Refused | Outcome::Failed | Outcome::RolledBack) => return State::Refused,
+            _ => {}
+        }
+        let reverted = self.newest_change().is_some_and(|newest| newest.decision.action == Action::Revert);
+        match (latest.restarted, self.pending_validation, reverted, self.is_paused()) {
+            (true, ..) => State::Restarted,
+            (_, true, ..) => State::Validating,
+            (_, _, true, _) => State::Reverted,
+            (_, _, _, true) => State::Paused,
+            _ => State::Steady,
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What is shown is what the report says of the same events, and stays within bounds.
+
+use eadt_dashboard::{FleetQuery, Limits, Model, SortKey};
+use eadt_report::{Reporter, Settings, Summary};
+use eadt_schemas::v1::{EfficiencyWindow, Layout};
+
+use crate::support::{Event, at, facts, model, story, take, window};
+
+/// The model and the report of the same events.
+fn both(names: &[&str]) -> (Model, eadt_report::Report) {
+    let (mut model, mut reporter) = (model(), Reporter::default());
+    for name in names {
+        story(name, &mut |event| {
+            take(&mut model, &event);
+            match &event {
+                Event::Window(event) => reporter.window(event),
+                Event::Decision(event) => reporter.decision(event),
+                Event::Actuation(event) => reporter.actuation(event),
+                Event::Workload(_) => {}
+            }
+        });
+    }
+    while model.refresh(8) {}
+    (model, reporter.report(&Settings::default()))
+}
+
+#[test]
+fn every_figure_of_a_row_is_the_reports() {
+    let (model, report) = both(&["team/a", "team/b"]);
+    let page = model.fleet(&FleetQuery { sort: SortKey::Name, ..FleetQuery::default() }).unwrap();
+    assert_eq!(page.rows.len(), report.workloads.len());
+    for (row, wanted) in page.rows.iter().zip(&report.workloads) {
+        assert_eq!(row.workload, wanted.workload);
+        assert_eq!((row.energy_joules, row.saving_joules), (wanted.energy_joules, wanted.saving_joules));
+        assert_eq!(
+            (row.saving_ratio, row.saving_ratio_low, row.saving_ratio_high),
+            (wanted.saving_ratio, wanted.saving_ratio_low, wanted.saving_ratio_high)
+        );
+        assert!(row.saving_ratio.is_some_and(|ratio| ratio > 0.05), "{row:?}");
+        let detail = model.workload_detail(&row.workload).unwrap().report.unwrap();
+        assert_eq!(detail.notes, wanted.notes);
+        assert_eq!(detail.joules_per_sample, wanted.joules_per_sample);
+    }
+    let (totals, summary) = (model.overview().totals, Summary::of(&report.workloads));
+    assert_eq!((totals.energy_joules, totals.saving_joules), (summary.energy_joules, summary.saving_joules()));
+    assert_eq!((totals.saving_ratio, totals.compared_energy_ratio), (summary.saving_ratio(), summary.compared_ratio()));
+    let width = totals.saving_ratio_high.zip(totals.saving_ratio_low).map(|(high, low)| 0.5 * (high - low));
+    assert!(width.zip(summary.ratio_error()).is_some_and(|(a, b)| (a - b).abs() < 1e-12), "{totals:?}");
+}
+
+#[test]
+fn a_series_has_the_reports_windows_and_in_fewer_points_their_means_and_ends() {
+    let (model, report) = both(&["team/a"]);
+    let whole = model.series("team/a", &serde_json::from_str("{}").unwrap()).unwrap();
+    assert_eq!((whole.time_ms.len(), whole.windows_per_point), (20, 1));
+    assert_eq!(whole.joules_per_sample[0], Some(6.0));
+    assert_eq!(whole.joules_per_sample[19], Some(4.8));
+    assert!(whole.baseline_joules_per_sample[19].is_some_and(|joules| (joules - 6.0).abs() < 1e-9), "{whole:?}");
+    let few = model.series("team/a", &serde_json::from_str(r#"{"points": 2}"#).unwrap()).unwrap();
+    assert_eq!((few.time_ms.len(), few.windows_per_point), (2, 10));
+    assert_eq!(
+        (few.joules_per_sample[0], few.joules_per_sample_min[1], few.joules_per_sample_max[1]),
+        (Some(6.0), Some(4.8), Some(4.8))
+    );
+    let samples = report.workloads[0].samples.unwrap();
+    let mean = few.joules_per_sample.iter().flatten().sum::<f64>() / 2.0;
+    assert!((mean - report.workloads[0].energy_joules.unwrap() / samples).abs() < 1e-9);
+    let range = format!(r#"{{"from_ms": {}, "to_ms": {}}}"#, at(5).millis(), at(8).millis());
+    let part = model.series("team/a", &serde_json::from_str(&range).unwrap()).unwrap();
+    assert_eq!(part.time_ms.len(), 3);
+    assert_eq!((part.first_ms, part.last_ms), (whole.first_ms, whole.last_ms), "of the whole record, for the scrubber");
+}
+
+#[test]
+fn a_decision_shows_what_became_of_it() {
+    let (model, _) = both(&["team/a"]);
+    let kept = model.decision_detail("team/a", "team/a/d10").unwrap();
+    let text = serde_json::to_value(&kept).unwrap();
+    assert_eq!(text["actuations"].as_array().unwrap().len(), 2);
+    assert_eq!(text["actuations"][1]["outcome"], "ready");
+    assert_eq!(text["verdict"]["validation"], "kept");
+    assert_eq!(text["evidence"]["joules_per_sample"], 6.0);
+    let reverted = serde_json::to_value(model.decision_detail("team/a", "team/a/d24").unwrap()).unwrap();
+    assert_eq!(
+        (&reverted["judged"]["id"], &reverted["newer"], &reverted["older"]),
+        (&"team/a/d21".into(), &serde_json::Value::Null, &"team/a/d21".into())
+    );
+    assert!(model.decision_detail("team/b", "team/a/d10").is_none());
+    assert!(model.overview().status.contains("1 had the last change taken back"), "{}", model.overview().status);
+}
+
+#[test]
+fn an_event_that_comes_twice_counts_once() {
+    let (once, _) = both(&["team/a"]);
+    let mut twice = model();
+    for _ in 0..2 {
+        story("team/a", &mut |event| take(&mut twice, &event));
+    }
+    while twice.refresh(8) {}
+    assert_eq!(once.counts().windows, twice.counts().windows);
+    assert_eq!(once.overview().totals, twice.overview().totals);
+    assert_eq!(once.counts().decisions, twice.counts().decisions);
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_what_is_left_out_is_said() {
+    let limits = Limits { windows: 50, decisions: 12, workloads: 4 };
+    let mut model = Model::new(facts(), limits);
+    for name in ["t/a", "t/b", "t/c", "t/d", "t/e"] {
+        story(name, &mut |event| take(&mut model, &event));
+    }
+    (30..60).for_each(|minute| model.window(&window("t/a", minute, 28_800.0, &Layout::default())));
+    while model.refresh(8) {}
+    let overview = model.overview();
+    assert_eq!(overview.workloads, 4);
+    assert!(overview.counts.beyond_limit > 20, "{:?}", overview.counts);
+    assert!(overview.counts.without_saving >= 2, "{:?}", overview.counts);
+    let page = model.fleet(&FleetQuery::default()).unwrap();
+    let left: Vec<_> = page.rows.iter().filter(|row| row.saving_left_out).map(|row| (&row.workload, row.saving_ratio)).collect();
+    assert!(left.iter().all(|(_, ratio)| ratio.is_none()) && left.iter().any(|(name, _)| *name == "t/a"), "{left:?}");
+    // The chart of one that is left out has means, and says so.
+    let series = model.series("t/a", &serde_json::from_str("{}").unwrap()).unwrap();
+    assert!(series.coarse && series.joules_per_sample.iter().flatten().count() > 20);
+}
+
+#[test]
+fn gpus_without_work_are_apart_and_no_window_yet_is_no_zero() {
+    let mut model = model();
+    assert!(model.overview().waiting_for.unwrap().contains("what the log holds"));
+    model.set_caught_up();
+    assert!(model.overview().waiting_for.unwrap().contains("first workload"));
+    assert_eq!((model.overview().power_watts, model.overview().totals.saving_ratio), (None, None));
+    for (device, joules) in [("gpu-0", 3000.0), ("gpu-1", 4200.0)] {
+        let idle = EfficiencyWindow { id: device.to_owned(), ..window("gpus", 3, joules, &Layout::default()) };
+        model.window(&idle);
+    }
+    let overview = model.overview();
+    assert_eq!((overview.workloads, overview.idle_devices, overview.idle_power_watts), (0, 2, Some(120.0)));
+    assert_eq!(overview.power_watts, None);
+}
+
+#[test]
+fn the_layers_of_power_add_up() {
+    let (mut model, _) = both(&["team/a", "team/b"]);
+    for number in 0..12 {
+        (0..20).for_each(|minute| {
+            model.window(&window(&format!("more/{number}"), minute, 600.0 * f64::from(number + 1), &Layout::default()))
+        });
+    }
+    let power = model.power_history(None, None).unwrap();
+    assert_eq!((power.layers.len(), power.others), (9, 6));
+    assert_eq!(power.edges_ms.len(), power.layers[0].power_watts.len() + 1);
+    let sum: f32 = power.layers.iter().filter_map(|layer| layer.power_watts[0]).sum();
+    let wanted: f32 = 2.0 * 600.0 + (1..=12).map(|number| 10.0 * number as f32).sum::<f32>();
+    assert!((sum - wanted).abs() < 0.01, "{sum} instead of {wanted}");
+    assert!(model.power_history(Some(at(500)), None).is_none());
+}

@@ -1,0 +1,3 @@
+mod api;
+mod figures;
+mod support;

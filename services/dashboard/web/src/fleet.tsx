@@ -1,0 +1,308 @@
+// All workloads: a sentence, a few figures, power over time, a table sorted by what matters.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { type FleetPage, type FleetRow, type Overview, type PowerHistory, query } from "./api";
+import { Chart, type Line } from "./chart";
+import { clock, count, digits, duration, interval, joules, kwh, perSample, percent, saving, STATES, visible, watts } from "./format";
+import { LayoutText, OriginBadge, Problem, SavingText, savingTone, Sparkline, Stat, StateBadge, Waiting } from "./parts";
+import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
+
+interface Column {
+  key: string | null;
+  label: string;
+  unit?: string;
+  numeric?: boolean;
+  ascending?: boolean;
+  className?: string;
+}
+
+const COLUMNS: Column[] = [
+  { key: "name", label: "Workload", ascending: true },
+  { key: "state", label: "State", ascending: true },
+  { key: "power", label: "Power", numeric: true },
+  { key: "joules_per_sample", label: "J/sample", numeric: true },
+  { key: null, label: "Trend", className: "wide" },
+  { key: "samples_per_second", label: "Samples/s", numeric: true, className: "wide" },
+  { key: "saving_ratio", label: "Saved", unit: "%", numeric: true },
+  { key: "saving", label: "Saved", unit: "J", numeric: true },
+  { key: "energy", label: "Energy", numeric: true, className: "wide" },
+  { key: null, label: "Layout", className: "wide" },
+];
+
+export function Fleet({ route, live, announce }: { route: Route; live: Live; announce: (text: string) => void }) {
+  const { overview, tick } = live;
+  const params = Object.fromEntries(route.params);
+  const sort = params.sort ?? "saving";
+  const fleetPath = `fleet${query({ sort, order: params.order, q: params.q, state: params.state, cursor: params.cursor })}`;
+  const { data: page, error } = useData<FleetPage>(fleetPath, tick);
+  const hours = Number(params.hours) || null;
+  const from = hours !== null && overview?.now_ms ? overview.now_ms - hours * 3_600_000 : null;
+  // A moving start would ask anew with each update: a minute is fine enough.
+  const { data: power } = useData<PowerHistory | null>(`power${query({ from_ms: from && Math.floor(from / 60_000) * 60_000 })}`, tick);
+
+  return (
+    <>
+      <Headline overview={overview} />
+      <Problem error={error} />
+      {overview?.waiting_for && <Waiting text={overview.waiting_for} detail={overview.source.place} />}
+      {overview && overview.now_ms !== null && <Figures overview={overview} />}
+      {power && power.layers.length > 0 && <Power power={power} route={route} hours={hours} />}
+      {page && page.total > 0 && <Workloads page={page} route={route} sort={sort} announce={announce} mixed={overview?.mixed_origins ?? false} />}
+    </>
+  );
+}
+
+function Headline({ overview }: { overview: Overview | null }) {
+  return <h1 class="sentence">{overview?.status ?? "Asking for the fleet…"}</h1>;
+}
+
+function Figures({ overview }: { overview: Overview }) {
+  const { totals, counts } = overview;
+  const known = overview.power_known;
+  return (
+    <dl class="stats">
+      <Stat
+        label="Power now"
+        value={watts(overview.power_watts)}
+        note={[
+          known === overview.running ? `${known} running` : `known of ${known} of ${overview.running} running`,
+          overview.idle_power_watts !== null ? `+ ${watts(overview.idle_power_watts)} in ${overview.idle_devices} GPUs without work` : "",
+        ]
+          .filter((text) => text !== "")
+          .join(" ")}
+      />
+      <Stat
+        label="Energy saved"
+        value={saving(totals.saving_ratio, totals.saving_ratio_low, totals.saving_ratio_high)}
+        tone={savingTone(totals.saving_ratio)}
+        title={`against the starting layouts; ${interval(totals.saving_ratio_low, totals.saving_ratio_high)}`}
+        note={
+          totals.saving_ratio === null
+            ? "nothing to compare yet"
+            : `${percent(totals.compared_energy_ratio, 0)} of the energy is comparable`
+        }
+      />
+      <Stat label="Saved so far" value={joules(totals.saving_joules)} tone={savingTone(totals.saving_joules)} note={totals.saving_joules === null ? undefined : kwh(totals.saving_joules)} />
+      <Stat label="Energy used" value={joules(totals.energy_joules)} note={totals.energy_joules === null ? undefined : kwh(totals.energy_joules)} />
+      <Stat
+        label="Changes"
+        value={count(counts.changes)}
+        note={counts.reverts === 0 ? "none taken back" : `${count(counts.reverts)} taken back`}
+      />
+    </dl>
+  );
+}
+
+const LAYERS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"];
+const MARKS = { change: ["▲", "busy"], kept: ["✓", "good"], revert: ["✗", "bad"], refused: ["!", "bad"] } as const;
+const WORDS = { change: "change", kept: "kept", revert: "taken back", refused: "refused" } as const;
+
+function Power({ power, route, hours }: { power: PowerHistory; route: Route; hours: number | null }) {
+  const { times, lines, marks } = useMemo(() => {
+    const times = power.edges_ms.slice(0, -1).map((edge) => edge / 1000);
+    // The largest lies at the bottom, so that its own line is level where it is.
+    const lines: Line[] = power.layers.map((layer, index) => ({
+      label: layer.workload !== null ? visible(layer.workload) : `${count(power.others)} others`,
+      values: layer.power_watts,
+      colour: layer.workload === null ? "--c-others" : (LAYERS[index] ?? "--c-others"),
+      stacked: true,
+      format: watts,
+    }));
+    const marks = power.marks.map((mark) => ({
+      time: mark.time_ms / 1000,
+      text: MARKS[mark.kind][0],
+      tone: MARKS[mark.kind][1],
+      href: decisionHref(mark.workload, mark.decision_id),
+      title: `${clock(mark.time_ms)} ${WORDS[mark.kind]}: ${visible(mark.workload)}`,
+    }));
+    return { times, lines, marks };
+  }, [power]);
+  if (times.length < 2) return null;
+  const span = (times.at(-1) ?? 0) - (times[0] ?? 0);
+  return (
+    <section class="panel" aria-labelledby="power-heading">
+      <header class="panel-head">
+        <h2 id="power-heading">Power over time</h2>
+        <nav class="choice" aria-label="Time range">
+          {[1, 6, 24].map((range) => (
+            <a key={range} href={changed(route, { hours: String(range) })} aria-current={hours === range ? "true" : undefined}>
+              {range} h
+            </a>
+          ))}
+          <a href={changed(route, { hours: null })} aria-current={hours === null ? "true" : undefined}>
+            all
+          </a>
+        </nav>
+      </header>
+      <Chart title="Power by workload" unit={`W, ${duration(span)}`} times={times} lines={lines} height={220} marks={marks} fromZero />
+    </section>
+  );
+}
+
+interface TableProps {
+  page: FleetPage;
+  route: Route;
+  sort: string;
+  announce: (text: string) => void;
+  mixed: boolean;
+}
+
+function Workloads({ page, route, sort, announce, mixed }: TableProps) {
+  const body = useRef<HTMLTableSectionElement>(null);
+  const [selected, setSelected] = useState(-1);
+  const turned = route.params.get("order");
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+      const step = { j: 1, k: -1 }[event.key];
+      if (step === undefined) return;
+      event.preventDefault();
+      const next = Math.max(0, Math.min(page.rows.length - 1, selected + step));
+      setSelected(next);
+      body.current?.rows[next]?.querySelector<HTMLAnchorElement>("a")?.focus();
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, [page.rows.length, selected]);
+
+  const filters = [route.params.get("q"), route.params.get("state")].some((filter) => filter);
+  const shown = `${page.before + 1}–${page.before + page.rows.length} of ${count(page.matching)}`;
+  useEffect(() => {
+    if (filters) announce(`${page.matching} of ${page.total} workloads match`);
+  }, [page.matching, filters]);
+
+  return (
+    <section class="panel" aria-labelledby="workloads-heading">
+      <header class="panel-head">
+        <h2 id="workloads-heading">Workloads</h2>
+        <StateFilter route={route} />
+      </header>
+      {page.rows.length === 0 ? (
+        <p class="empty">
+          None of {count(page.total)} workloads matches. <a href={changed(route, { q: null, state: null, cursor: null })}>Show all</a>
+        </p>
+      ) : (
+        <div class="scroll" tabIndex={0} role="region" aria-label="Table of workloads">
+          <table class="fleet">
+            <thead>
+              <tr>
+                {COLUMNS.map((column) => (
+                  <Header key={column.label + (column.unit ?? "")} column={column} sort={sort} order={turned} route={route} />
+                ))}
+              </tr>
+            </thead>
+            <tbody ref={body}>
+              {page.rows.map((row) => (
+                <Row key={row.workload} row={row} mixed={mixed} />
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      <footer class="pager">
+        <span>{page.rows.length > 0 ? `${shown}${page.matching < page.total ? `, ${count(page.total)} in all` : ""}` : ""}</span>
+        <span>
+          {page.before > 0 && (
+            <a class="button" href={changed(route, { cursor: null })}>
+              First
+            </a>
+          )}
+          {page.next && (
+            <a class="button" href={changed(route, { cursor: page.next })} rel="next">
+              Next {Math.min(50, page.matching - page.before - page.rows.length)}
+            </a>
+          )}
+        </span>
+      </footer>
+    </section>
+  );
+}
+
+function isTyping(target: EventTarget | null): boolean {
+  return target instanceof HTMLElement && (target.isContentEditable || ["INPUT", "SELECT", "TEXTAREA"].includes(target.tagName));
+}
+
+function StateFilter({ route }: { route: Route }) {
+  const state = route.params.get("state") ?? "";
+  return (
+    <label class="filter">
+      State{" "}
+      <select
+        value={state}
+        onChange={(event) => {
+          location.hash = changed(route, { state: event.currentTarget.value || null, cursor: null });
+        }}
+      >
+        <option value="">all</option>
+        <option value="reverted,refused">needs a look</option>
+        {Object.entries(STATES).map(([key, { word }]) => (
+          <option key={key} value={key}>
+            {word}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+function Header({ column, sort, order, route }: { column: Column; sort: string; order: string | null; route: Route }) {
+  const { key, label, unit, numeric, ascending, className } = column;
+  const classes = [numeric ? "num" : "", className ?? ""].join(" ").trim();
+  const title = (
+    <>
+      {label}
+      {unit && <span class="unit"> {unit}</span>}
+    </>
+  );
+  if (key === null) {
+    return (
+      <th scope="col" class={classes}>
+        {title}
+      </th>
+    );
+  }
+  const is = sort === key;
+  const now = is ? (order ?? (ascending ? "asc" : "desc")) : null;
+  const next = is ? (now === "asc" ? "desc" : "asc") : null;
+  return (
+    <th scope="col" class={classes} aria-sort={now === null ? undefined : now === "asc" ? "ascending" : "descending"}>
+      <a href={changed(route, { sort: key, order: next, cursor: null })}>
+        {title}
+        <span class="arrow" aria-hidden="true">
+          {now === "asc" ? "▲" : now === "desc" ? "▼" : ""}
+        </span>
+      </a>
+    </th>
+  );
+}
+
+function Row({ row, mixed }: { row: FleetRow; mixed: boolean }) {
+  const [namespace = "", name = ""] = row.workload.split("/", 2);
+  return (
+    <tr>
+      <th scope="row">
+        <a href={workloadHref(row.workload)} class="name">
+          <span class="muted">{visible(namespace)}/</span>
+          <bdi>{visible(name)}</bdi>
+        </a>
+        {mixed && <OriginBadge origin={row.origin} />}
+      </th>
+      <td data-label="State">
+        <StateBadge state={row.state} />
+      </td>
+      <td class="num" data-label="Power">{watts(row.power_watts)}</td>
+      <td class="num" data-label="J/sample">{perSample(row.joules_per_sample)}</td>
+      <td class="wide">
+        <Sparkline values={row.sparkline} />
+      </td>
+      <td class="num wide">{digits(row.samples_per_second)}</td>
+      <td class="num" data-label="Saved">
+        <SavingText row={row} />
+      </td>
+      <td class="num" data-label="Saved">{joules(row.saving_joules)}</td>
+      <td class="num wide">{joules(row.energy_joules)}</td>
+      <td class="wide">
+        <LayoutText layout={row.layout} />
+      </td>
+    </tr>
+  );
+}

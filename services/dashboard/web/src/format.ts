@@ -1,0 +1,180 @@
+// Figures as people read them. Unknown is a dash, never a zero.
+import type { Layout, State } from "./api";
+
+export const UNKNOWN = "–";
+type Figure = number | null | undefined;
+
+const known = (value: Figure): value is number => value !== null && value !== undefined && Number.isFinite(value);
+
+/** At most this many significant digits, with separators: 1,234 · 5.90 · 0.0123. */
+export function digits(value: Figure, significant = 3): string {
+  if (!known(value)) return UNKNOWN;
+  const size = Math.abs(value);
+  if (size >= 10 ** significant) return Math.round(value).toLocaleString("en");
+  if (size === 0) return "0";
+  const before = size >= 1 ? Math.floor(Math.log10(size)) + 1 : 0;
+  return value.toLocaleString("en", size >= 1
+    ? { minimumFractionDigits: significant - before, maximumFractionDigits: significant - before }
+    : { maximumSignificantDigits: significant });
+}
+
+/** A number of things: no digit is left out. */
+export const count = (value: Figure): string => (known(value) ? value.toLocaleString("en", { maximumFractionDigits: 2 }) : UNKNOWN);
+
+const STEPS: [number, string][] = [
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
+  [1, ""],
+];
+
+/** With a unit and its prefix: `795 kJ`. */
+export function quantity(value: Figure, unit: string, significant = 3): string {
+  if (!known(value)) return UNKNOWN;
+  const [step, prefix] = STEPS.find(([step]) => Math.abs(value) >= step) ?? [1, ""];
+  return `${digits(value / step, significant)} ${prefix}${unit}`;
+}
+
+export const watts = (value: Figure): string => quantity(value, "W");
+export const joules = (value: Figure): string => quantity(value, "J");
+export const perSample = (value: Figure): string => digits(value, 4);
+export const kwh = (value: Figure): string => (known(value) ? `${digits(value / 3.6e6)} kWh` : UNKNOWN);
+
+export function percent(ratio: Figure, decimals = 1): string {
+  return known(ratio) ? `${fixed(ratio * 100, decimals)} %` : UNKNOWN;
+}
+
+/** A minus sign that is as wide as a plus, and no minus zero. */
+export function fixed(value: number, decimals: number): string {
+  const text = value.toFixed(decimals);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+}
+
+/** `8.9 % ± 1.1`: the interval is nearly even, and its half is what fits in a cell. */
+export function saving(ratio: Figure, low: Figure, high: Figure): string {
+  if (!known(ratio)) return UNKNOWN;
+  const error = known(low) && known(high) ? ` ± ${fixed((high - low) * 50, 1)}` : "";
+  return `${percent(ratio)}${error}`;
+}
+
+/** Both ends, for a title. */
+export function interval(low: Figure, high: Figure): string {
+  return known(low) && known(high) ? `90 % interval ${percent(low)} to ${percent(high)}` : "without an interval";
+}
+
+export function duration(seconds: Figure): string {
+  if (!known(seconds)) return UNKNOWN;
+  const units: [number, string][] = [
+    [86_400, "d"],
+    [3_600, "h"],
+    [60, "min"],
+    [1, "s"],
+  ];
+  const at = units.findIndex(([size]) => seconds >= size);
+  const first = units[at];
+  if (!first) return `${digits(seconds, 2)} s`;
+  const whole = Math.floor(seconds / first[0]);
+  const second = units[at + 1];
+  const rest = second ? Math.floor((seconds - whole * first[0]) / second[0]) : 0;
+  return second && rest > 0 && at < 3 ? `${whole} ${first[1]} ${rest} ${second[1]}` : `${whole} ${first[1]}`;
+}
+
+const two = (value: number): string => String(value).padStart(2, "0");
+
+/** In UTC, as logs and reports have it. */
+export function clock(ms: Figure): string {
+  if (!known(ms)) return UNKNOWN;
+  const date = new Date(ms);
+  return `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}:${two(date.getUTCSeconds())}`;
+}
+
+export function day(ms: Figure): string {
+  if (!known(ms)) return UNKNOWN;
+  return new Date(ms).toISOString().slice(0, 10);
+}
+
+export const moment = (ms: Figure): string => (known(ms) ? `${day(ms)} ${clock(ms)} UTC` : UNKNOWN);
+
+const bare = (value: number): string => value.toLocaleString("en", { maximumFractionDigits: 1 });
+
+/** A layout in one line: `6×50 % ≤300 W`. */
+export function layoutText(layout: Layout | null | undefined): string {
+  return layoutParts(layout).map(([, text]) => text).join(" ") || UNKNOWN;
+}
+
+/** What a layout turns, with its value in words. */
+export function layoutParts(layout: Layout | null | undefined): [string, string][] {
+  if (!layout) return [];
+  const parts: [string, string][] = [];
+  const { replicas, mps_thread_percentage: share } = layout;
+  if (replicas !== undefined && share !== undefined) parts.push(["layout", `${replicas}×${share} %`]);
+  else if (replicas !== undefined) parts.push(["layout", `${replicas} replicas`]);
+  else if (share !== undefined) parts.push(["layout", `${share} %`]);
+  if (layout.power_limit_watts !== undefined) parts.push(["power cap", `≤${bare(layout.power_limit_watts)} W`]);
+  if (layout.sm_clock_mhz !== undefined) parts.push(["clock", `≤${bare(layout.sm_clock_mhz)} MHz`]);
+  if (layout.precision !== undefined) parts.push(["precision", layout.precision]);
+  if (layout.frozen_prefix_layers !== undefined) parts.push(["frozen", `${layout.frozen_prefix_layers} layers frozen`]);
+  return parts;
+}
+
+/** A shape and a word for each state, so that colour is never alone. */
+export const STATES: Record<State, { mark: string; word: string; tone: string; meaning: string }> = {
+  steady: { mark: "●", word: "steady", tone: "good", meaning: "nothing is being changed" },
+  validating: { mark: "◔", word: "validating", tone: "busy", meaning: "a change is being checked" },
+  rolling_out: { mark: "▲", word: "rolling out", tone: "busy", meaning: "a change is being applied" },
+  restarted: { mark: "↻", word: "restarted", tone: "busy", meaning: "the newest window holds a restart" },
+  reverted: { mark: "✗", word: "reverted", tone: "bad", meaning: "the last change was taken back" },
+  refused: { mark: "!", word: "refused", tone: "bad", meaning: "the cluster did not do what was decided" },
+  paused: { mark: "‖", word: "paused", tone: "calm", meaning: "nothing is changed while it is paused" },
+  waiting: { mark: "○", word: "waiting", tone: "calm", meaning: "no window has closed yet" },
+  silent: { mark: "·", word: "silent", tone: "calm", meaning: "nothing was heard of it lately" },
+};
+
+/** A verb for a decision, with its mark. */
+export function actionWord(action: string, validation: string): { mark: string; word: string; tone: string } {
+  if (action === "revert") return { mark: "✗", word: "taken back", tone: "bad" };
+  if (action === "maintain" && validation === "kept") return { mark: "✓", word: "kept", tone: "good" };
+  if (action === "maintain") return { mark: "–", word: "no change", tone: "calm" };
+  return { mark: "▲", word: CHANGES[action] ?? action.replaceAll("_", " "), tone: "busy" };
+}
+
+const CHANGES: Record<string, string> = {
+  decrease: "fewer resources",
+  increase: "more resources",
+  scale_replicas: "replicas",
+  set_power_limit: "power cap",
+  set_clocks: "clock limit",
+  set_precision: "precision",
+  freeze_layers: "freeze layers",
+};
+
+/** `joules_per_sample` → ["joules per sample", "J/sample", format]. */
+const UNITS: [RegExp, string, number][] = [
+  [/_joules_per_sample$/, "J/sample", 1],
+  [/^joules_per_sample/, "J/sample", 1],
+  [/_per_second$/, "/s", 1],
+  [/_joules$/, "J", 1],
+  [/_watts$/, "W", 1],
+  [/_mhz$/, "MHz", 1],
+  [/_seconds$/, "s", 1],
+  [/_celsius$/, "°C", 1],
+  [/_(ratio|utilization)$/, "%", 100],
+  [/_percentage$/, "%", 1],
+];
+
+export function evidence(name: string, value: number): { label: string; text: string } {
+  const unit = UNITS.find(([pattern]) => pattern.test(name));
+  const label = name.replaceAll("_", " ");
+  const figure = Number.isInteger(value * (unit?.[2] ?? 1)) ? count(value * (unit?.[2] ?? 1)) : digits(value * (unit?.[2] ?? 1), 4);
+  return { label, text: unit ? `${figure} ${unit[1]}` : figure };
+}
+
+/** Others wrote it: what moves the cursor, reorders text or cannot be seen stands as its code. */
+export function visible(text: string): string {
+  return text.replace(STEERS, (character) =>
+    [...Array(character.length).keys()].map((at) => `\\u${character.charCodeAt(at).toString(16).padStart(4, "0")}`).join(""),
+  );
+}
+
+const STEERS = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0\ufff0-\ufffb]/gu;

@@ -1,0 +1,279 @@
+// The shell: where one can go, what is live, what was just said; and the keys.
+import { render } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import "uplot/dist/uPlot.min.css";
+import "./colours.css";
+import "./app.css";
+import "./content.css";
+import "./narrow.css";
+import { openSession } from "./api";
+import { AllDecisions, Decision } from "./decision";
+import { Fleet } from "./fleet";
+import { clock, visible } from "./format";
+import { OriginBadge } from "./parts";
+import { Pipeline } from "./pipeline";
+import { changed, href, type Live, parseRoute, type Route, type Theme, useLive, useRoute, useTheme } from "./state";
+import { Workload } from "./workload";
+
+const VIEWS: [string, string][] = [
+  ["fleet", "Fleet"],
+  ["decisions", "Decisions"],
+  ["pipeline", "Pipeline"],
+];
+
+function App() {
+  const route = useRoute();
+  const [session, setSession] = useState(0);
+  const live = useLive(session);
+  const [spoken, setSpoken] = useState("");
+  const search = useRef<HTMLInputElement>(null);
+  const help = useRef<HTMLDialogElement>(null);
+  const view = route.parts[0] ?? "fleet";
+
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+      const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+      if (event.key === "Escape" && event.target === search.current) search.current?.blur();
+      if (typing) return;
+      if (event.key === "/") search.current?.focus();
+      else if (event.key === "?") help.current?.showModal();
+      else return;
+      event.preventDefault();
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
+
+  const { notice } = live;
+  useEffect(() => {
+    if (notice) setSpoken(`${clock(notice.time_ms)}: ${visible(notice.workload)}: ${visible(notice.text)}`);
+  }, [notice?.version]);
+  useEffect(() => {
+    if (live.connection === "lost") setSpoken("The connection is lost; trying again");
+  }, [live.connection]);
+
+  const place = route.parts.join("/");
+  useEffect(() => {
+    document.title = [title(route), "EADT"].filter((part) => part !== "").join(" · ");
+    scrollTo(0, 0);
+  }, [place]);
+
+  if (live.connection === "locked") return <Login onOpen={() => setSession(session + 1)} />;
+  return (
+    <>
+      <a class="skip" href="#main" onClick={focusMain}>
+        To the content
+      </a>
+      <header class="bar">
+        <a class="brand" href={href(["fleet"])}>
+          <svg viewBox="0 0 32 32" width="22" height="22" aria-hidden="true" focusable="false">
+            <rect width="32" height="32" rx="7" class="brand-tile" />
+            <path d="M18 5 8 18h7l-1 9 10-13h-7z" class="brand-bolt" />
+          </svg>
+          EADT
+        </a>
+        <nav aria-label="Views">
+          {VIEWS.map(([key, label]) => (
+            <a key={key} href={href([key])} aria-current={view === key ? "page" : undefined}>
+              {label}
+            </a>
+          ))}
+        </nav>
+        <Search field={search} route={route} />
+        <span class="right">
+          {live.overview && <OriginBadge origin={live.overview.origin} mixed={live.overview.mixed_origins} />}
+          <Connected live={live} />
+          <ThemeSwitch />
+          <button type="button" class="icon" aria-label="Keys" title="Keys (?)" onClick={() => help.current?.showModal()}>
+            ?
+          </button>
+        </span>
+      </header>
+      <main id="main" tabIndex={-1}>
+        <View view={view} route={route} live={live} announce={setSpoken} />
+      </main>
+      <footer class="foot">
+        {live.overview && (
+          <>
+            {live.overview.source.place} · eadt {live.overview.source.version} · times are UTC
+          </>
+        )}
+      </footer>
+      <p class="sr" role="status" aria-live="polite">
+        {spoken}
+      </p>
+      <Help dialog={help} />
+    </>
+  );
+}
+
+function focusMain(event: Event) {
+  event.preventDefault();
+  document.getElementById("main")?.focus();
+}
+
+function title({ parts, params }: Route): string {
+  if (parts[0] === "workload") return visible(parts.slice(1).join("/"));
+  if (parts[0] === "decision") return `Decision on ${visible(params.get("workload") ?? "")}`;
+  return VIEWS.find(([key]) => key === (parts[0] ?? "fleet"))?.[1] ?? "";
+}
+
+function View({ view, route, live, announce }: { view: string; route: Route; live: Live; announce: (text: string) => void }) {
+  switch (view) {
+    case "fleet":
+      return <Fleet route={route} live={live} announce={announce} />;
+    case "workload": {
+      const name = route.parts.slice(1).join("/");
+      return <Workload key={name} name={name} route={route} live={live} />;
+    }
+    case "decision":
+      return <Decision key={route.params.toString()} route={route} live={live} />;
+    case "decisions":
+      return <AllDecisions route={route} live={live} />;
+    case "pipeline":
+      return <Pipeline live={live} />;
+    default:
+      return (
+        <>
+          <h1>There is no such view</h1>
+          <p>
+            <a href={href(["fleet"])}>To the fleet</a>
+          </p>
+        </>
+      );
+  }
+}
+
+/** Searching shows the fleet's table from its beginning; each key narrows it. */
+function Search({ field, route }: { field: { current: HTMLInputElement | null }; route: Route }) {
+  const text = route.parts[0] === "fleet" || route.parts.length === 0 ? (route.params.get("q") ?? "") : "";
+  const timer = useRef(0);
+  const go = (value: string) => {
+    clearTimeout(timer.current);
+    timer.current = window.setTimeout(() => {
+      const now = parseRoute(location.hash);
+      const base = now.parts[0] === "fleet" || now.parts.length === 0 ? now : { parts: ["fleet"], params: new URLSearchParams() };
+      location.replace(changed({ ...base, parts: ["fleet"] }, { q: value || null, cursor: null }));
+    }, 200);
+  };
+  return (
+    <form
+      role="search"
+      class="search"
+      onSubmit={(event) => {
+        event.preventDefault();
+        go(field.current?.value ?? "");
+      }}
+    >
+      <input
+        ref={field}
+        type="search"
+        placeholder="Search workloads"
+        aria-label="Search workloads"
+        aria-keyshortcuts="/"
+        defaultValue={text}
+        key={text === "" ? "empty" : "given"}
+        onInput={(event) => go(event.currentTarget.value)}
+        spellcheck={false}
+        autocomplete="off"
+      />
+      <kbd aria-hidden="true">/</kbd>
+    </form>
+  );
+}
+
+function Connected({ live }: { live: Live }) {
+  const { connection, overview } = live;
+  if (connection === "lost") return <span class="badge tone-bad">✗ reconnecting</span>;
+  if (connection === "connecting" || !overview) return <span class="badge tone-calm">○ connecting</span>;
+  if (overview.source.kind === "archive") return <span class="badge tone-calm">▤ archive</span>;
+  if (!overview.caught_up) return <span class="badge tone-busy">◔ reading</span>;
+  return (
+    <span class="badge tone-good" title="the end of the newest window">
+      <span class="beat" aria-hidden="true">
+        ●
+      </span>{" "}
+      live {overview.now_ms === null ? "" : clock(overview.now_ms)}
+    </span>
+  );
+}
+
+const NEXT: Record<Theme, Theme> = { system: "dark", dark: "light", light: "system" };
+const THEMES: Record<Theme, string> = { system: "◐", dark: "☾", light: "☀" };
+
+function ThemeSwitch() {
+  const [theme, setTheme] = useTheme();
+  const label = `Colours: ${theme === "system" ? "as the system" : theme}`;
+  return (
+    <button type="button" class="icon" aria-label={label} title={label} onClick={() => setTheme(NEXT[theme])}>
+      {THEMES[theme]}
+    </button>
+  );
+}
+
+function Login({ onOpen }: { onOpen: () => void }) {
+  const [wrong, setWrong] = useState(false);
+  const field = useRef<HTMLInputElement>(null);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    if (await openSession(field.current?.value ?? "")) onOpen();
+    else setWrong(true);
+  };
+  return (
+    <main class="login">
+      <h1>EADT</h1>
+      <form onSubmit={submit}>
+        <label for="token">Token</label>
+        <input id="token" ref={field} type="password" autocomplete="current-password" aria-describedby="token-help" />
+        <p id="token-help" class="muted">
+          One of those in the file that <code>dashboard.token_file</code> names.
+        </p>
+        {wrong && (
+          <p class="problem" role="alert">
+            This token is not known.
+          </p>
+        )}
+        <button type="submit" class="button">
+          Open
+        </button>
+      </form>
+    </main>
+  );
+}
+
+const KEYS: [string, string][] = [
+  ["/", "search workloads"],
+  ["j  k", "next and previous row of a table"],
+  ["Enter", "open what is focused"],
+  ["← →", "in a chart: read point by point (Page Up and Down: ten)"],
+  ["Home  End", "in a chart: first and last point"],
+  ["?", "this list"],
+];
+
+function Help({ dialog }: { dialog: { current: HTMLDialogElement | null } }) {
+  return (
+    <dialog ref={dialog} aria-labelledby="keys-heading">
+      <h2 id="keys-heading">Keys</h2>
+      <dl class="keys">
+        {KEYS.map(([key, text]) => (
+          <div key={key}>
+            <dt>
+              <kbd>{key}</kbd>
+            </dt>
+            <dd>{text}</dd>
+          </div>
+        ))}
+      </dl>
+      <form method="dialog">
+        <button class="button">Close</button>
+      </form>
+    </dialog>
+  );
+}
+
+const root = document.getElementById("app");
+if (root) {
+  root.textContent = "";
+  render(<App />, root);
+}

@@ -1,0 +1,185 @@
+// Small pieces that several views have.
+import type { ComponentChildren } from "preact";
+import type { FleetRow, Layout, Origin, State } from "./api";
+import type { Mark } from "./chart";
+import { STATES, actionWord, interval, layoutParts, saving } from "./format";
+
+export function StateBadge({ state }: { state: State }) {
+  const { mark, word, tone, meaning } = STATES[state];
+  return (
+    <span class={`badge tone-${tone}`} title={meaning}>
+      <span aria-hidden="true">{mark}</span> {word}
+    </span>
+  );
+}
+
+export function ActionBadge({ action, validation }: { action: string; validation: string }) {
+  const { mark, word, tone } = actionWord(action, validation);
+  return (
+    <span class={`badge tone-${tone}`}>
+      <span aria-hidden="true">{mark}</span> {word}
+    </span>
+  );
+}
+
+const ORIGINS: Record<Origin, string> = {
+  measured: "read from devices by this pipeline",
+  imported: "taken from a recording that others made",
+  simulated: "computed by the simulator, measured nowhere",
+};
+
+export function OriginBadge({ origin, mixed = false }: { origin: Origin | null; mixed?: boolean }) {
+  if (mixed) {
+    return (
+      <span class="badge origin" title="figures of several origins: each row says its own">
+        several origins
+      </span>
+    );
+  }
+  if (origin === null) return null;
+  return (
+    <span class={`badge origin origin-${origin}`} title={ORIGINS[origin]}>
+      {origin}
+    </span>
+  );
+}
+
+/** A figure with its name above and what qualifies it below. */
+export function Stat(props: { label: string; value: string; note?: ComponentChildren; tone?: string; title?: string }) {
+  return (
+    <div class={props.tone ? `stat tone-${props.tone}` : "stat"} title={props.title}>
+      <dt>{props.label}</dt>
+      <dd>
+        <span class="value">{props.value}</span>
+        {props.note && <span class="note">{props.note}</span>}
+      </dd>
+    </div>
+  );
+}
+
+/** A number and its unit: the unit is smaller. */
+export function LayoutText({ layout }: { layout: Layout | null }) {
+  const parts = layoutParts(layout);
+  if (parts.length === 0) return <span class="unknown">–</span>;
+  return (
+    <span class="layout">
+      {parts.map(([knob, text]) => (
+        <span key={knob} title={knob}>
+          {text}
+        </span>
+      ))}
+    </span>
+  );
+}
+
+/** What changes between two layouts. */
+export function LayoutChange({ from, to }: { from: Layout; to: Layout }) {
+  const [before, after] = [new Map(layoutParts(from)), new Map(layoutParts(to))];
+  const knobs = [...new Set([...before.keys(), ...after.keys()])].filter((knob) => before.get(knob) !== after.get(knob));
+  if (knobs.length === 0) return <span class="muted">same layout</span>;
+  return (
+    <span class="layout-change">
+      {knobs.map((knob) => (
+        <span key={knob} title={knob}>
+          <s>
+            <span class="sr">{knob} from </span>
+            {before.get(knob) ?? "no limit"}
+          </s>{" "}
+          <span aria-hidden="true">→</span>
+          <span class="sr"> to </span> <b>{after.get(knob) ?? "no limit"}</b>
+        </span>
+      ))}
+    </span>
+  );
+}
+
+export function savingTone(ratio: number | null): string {
+  if (ratio === null) return "calm";
+  return ratio > 0 ? "good" : ratio < 0 ? "bad" : "calm";
+}
+
+export function SavingText({ row }: { row: FleetRow }) {
+  if (row.saving_left_out) {
+    return (
+      <span class="unknown" title="the record is too long for this page to estimate it: eadt report does">
+        not here
+      </span>
+    );
+  }
+  const title = row.saving_ratio === null ? "not known: nothing was changed yet, or nothing can be compared" : interval(row.saving_ratio_low, row.saving_ratio_high);
+  return (
+    <span class={`tone-${savingTone(row.saving_ratio)}`} title={title}>
+      {saving(row.saving_ratio, row.saving_ratio_low, row.saving_ratio_high)}
+    </span>
+  );
+}
+
+/** A line without axes; its figures are in the row and on the workload's page. */
+export function Sparkline({ values }: { values: number[] }) {
+  if (values.length < 2) return <span class="unknown">–</span>;
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const height = (value: number) => (most > least ? 21 - ((value - least) / (most - least)) * 18 : 12);
+  const points = values.map((value, index) => `${((index / (values.length - 1)) * 96 + 2).toFixed(1)},${height(value).toFixed(1)}`);
+  const end = points.at(-1)?.split(",") ?? ["0", "0"];
+  return (
+    <svg class="sparkline" viewBox="0 0 100 24" width="100" height="24" aria-hidden="true" focusable="false">
+      <polyline points={points.join(" ")} />
+      <circle cx={end[0]} cy={end[1]} r="2" />
+    </svg>
+  );
+}
+
+/** Decisions on the time axis of a chart, as links; several close together are one with their number. */
+export function MarkStrip({ marks, times, places: most }: { marks: Mark[]; times: number[]; places: number }) {
+  const [first, last] = [times[0] ?? 0, times.at(-1) ?? 0];
+  if (last <= first || marks.length === 0) return null;
+  const places = new Map<number, Mark[]>();
+  for (const mark of marks) {
+    const fraction = (mark.time - first) / (last - first);
+    if (fraction < 0 || fraction > 1) continue;
+    const place = Math.floor(fraction * most);
+    places.set(place, [...(places.get(place) ?? []), mark]);
+  }
+  const worst = (group: Mark[]) => group.find((mark) => mark.tone === "bad") ?? group.at(-1);
+  return (
+    <ol class="marks" aria-label="Decisions on the time axis">
+      {[...places].map(([place, group]) => {
+        const mark = worst(group);
+        if (!mark) return null;
+        const fraction = (mark.time - first) / (last - first);
+        return (
+          <li key={place} style={{ left: `calc(56px + (100% - 64px) * ${fraction.toFixed(4)})` }}>
+            <a href={mark.href} class={`tone-${mark.tone}`} title={group.map((mark) => mark.title).join("\n")}>
+              <span aria-hidden="true">{mark.text}</span>
+              {group.length > 1 && <sub aria-hidden="true">{group.length}</sub>}
+              <span class="sr">
+                {mark.title}
+                {group.length > 1 ? ` and ${group.length - 1} more` : ""}
+              </span>
+            </a>
+          </li>
+        );
+      })}
+    </ol>
+  );
+}
+
+export function Problem({ error }: { error: string | null }) {
+  return error === null ? null : (
+    <p class="problem" role="alert">
+      {error}
+    </p>
+  );
+}
+
+export function Waiting({ text, detail }: { text: string; detail?: string }) {
+  return (
+    <div class="waiting" role="status">
+      <span class="pulse" aria-hidden="true" />
+      <div>
+        <p>{text}</p>
+        {detail && <p class="muted">{detail}</p>}
+      </div>
+    </div>
+  );
+}

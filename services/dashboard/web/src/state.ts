@@ -1,0 +1,178 @@
+// Where the viewer is (the address), what is new (the stream of events), and what a view has asked for.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ApiError, get, type Notice, type Overview, query } from "./api";
+
+export interface Route {
+  parts: string[];
+  params: URLSearchParams;
+}
+
+/** Reads `#/workload/ns/name?range=6h`. */
+export function parseRoute(hash: string): Route {
+  const [path = "", search = ""] = hash.replace(/^#\/?/, "").split("?", 2);
+  const parts = path.split("/").filter((part) => part !== "");
+  return { parts: parts.map(decode), params: new URLSearchParams(search) };
+}
+
+function decode(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+export function href(parts: string[], params: Record<string, string | number | null | undefined> = {}): string {
+  return `#/${parts.map(encodeURIComponent).join("/")}${query(params)}`;
+}
+
+export const workloadHref = (workload: string): string => href(["workload", ...workload.split("/")]);
+export const decisionHref = (workload: string, id: string): string => href(["decision"], { workload, id });
+
+/** This address with some parameters changed; `null` takes one away. */
+export function changed(route: Route, params: Record<string, string | null>): string {
+  return href(route.parts, { ...Object.fromEntries(route.params), ...params });
+}
+
+export function useRoute(): Route {
+  const [route, setRoute] = useState(() => parseRoute(location.hash));
+  useEffect(() => {
+    const listen = () => setRoute(parseRoute(location.hash));
+    addEventListener("hashchange", listen);
+    return () => removeEventListener("hashchange", listen);
+  }, []);
+  return route;
+}
+
+export type Connection = "connecting" | "open" | "lost" | "locked";
+
+export interface Live {
+  connection: Connection;
+  overview: Overview | null;
+  /** Grows with each update. */
+  tick: number;
+  notice: Notice | null;
+}
+
+/** Follows the stream; the browser reconnects by itself with the id of the last event. */
+export function useLive(session: number): Live {
+  const [live, setLive] = useState<Live>({ connection: "connecting", overview: null, tick: 0, notice: null });
+  useEffect(() => {
+    let source: EventSource | null = null;
+    let timer = 0;
+    let gone = false;
+    const connect = () => {
+      source = new EventSource("/api/v1/events");
+      source.addEventListener("open", () => setLive((live) => ({ ...live, connection: "open" })));
+      source.addEventListener("update", (event) => {
+        const { overview } = JSON.parse((event as MessageEvent<string>).data) as { overview: Overview };
+        setLive((live) => ({ ...live, connection: "open", overview, tick: live.tick + 1 }));
+      });
+      source.addEventListener("notice", (event) => {
+        const notice = JSON.parse((event as MessageEvent<string>).data) as Notice;
+        setLive((live) => ({ ...live, notice }));
+      });
+      source.addEventListener("error", () => {
+        setLive((live) => (live.connection === "locked" ? live : { ...live, connection: "lost" }));
+        // A refusal ends the stream for good: it may be that a token is asked for.
+        if (source?.readyState === EventSource.CLOSED) void refused();
+      });
+    };
+    const refused = async () => {
+      const locked = await get("overview").then(
+        () => false,
+        (error: unknown) => error instanceof ApiError && error.status === 401,
+      );
+      if (gone) return;
+      if (locked) setLive((live) => ({ ...live, connection: "locked" }));
+      else timer = window.setTimeout(connect, 2000);
+    };
+    connect();
+    return () => {
+      gone = true;
+      clearTimeout(timer);
+      source?.close();
+    };
+  }, [session]);
+  return live;
+}
+
+export interface Loaded<T> {
+  data: T | null;
+  error: string | null;
+}
+
+/** Asks at once when the path changes, and again at most once a second while there is something new. What was shown stays meanwhile. */
+export function useData<T>(path: string | null, tick: number): Loaded<T> {
+  const [state, setState] = useState<Loaded<T> & { path: string | null }>({ data: null, error: null, path: null });
+  const asked = useRef<{ path: string | null; at: number }>({ path: null, at: 0 });
+  useEffect(() => {
+    if (path === null) return;
+    const abort = new AbortController();
+    const ask = () => {
+      asked.current = { path, at: Date.now() };
+      get<T>(path, abort.signal).then(
+        (data) => setState({ data, error: null, path }),
+        (error: unknown) => {
+          if (abort.signal.aborted) return;
+          const text = error instanceof Error ? error.message : String(error);
+          setState((state) => ({ data: state.path === path ? state.data : null, error: text, path }));
+        },
+      );
+    };
+    const fresh = asked.current.path === path;
+    const wait = fresh ? Math.max(0, asked.current.at + 1000 - Date.now()) : 0;
+    const timer = window.setTimeout(ask, wait);
+    return () => {
+      clearTimeout(timer);
+      // An answer that is on its way counts, if it is to the same question.
+      if (asked.current.path !== path) abort.abort();
+    };
+  }, [path, tick]);
+  return state.path === path || state.data === null ? state : { data: state.data, error: state.error };
+}
+
+/** Dark or light, by the system unless the viewer has said otherwise. */
+export type Theme = "system" | "light" | "dark";
+
+const stored = (): Theme => {
+  try {
+    const theme = localStorage.getItem("theme");
+    return theme === "light" || theme === "dark" ? theme : "system";
+  } catch {
+    return "system";
+  }
+};
+
+export function useTheme(): [Theme, (theme: Theme) => void] {
+  const [theme, setTheme] = useState(stored);
+  useEffect(() => {
+    const root = document.documentElement;
+    if (theme === "system") delete root.dataset.theme;
+    else root.dataset.theme = theme;
+    try {
+      if (theme === "system") localStorage.removeItem("theme");
+      else localStorage.setItem("theme", theme);
+    } catch {
+      // Without storage it holds for this visit.
+    }
+    dispatchEvent(new Event("themechange"));
+  }, [theme]);
+  return [theme, setTheme];
+}
+
+/** Grows when colours change. */
+export function useColours(): number {
+  const [count, setCount] = useState(0);
+  useEffect(() => {
+    const system = matchMedia("(prefers-color-scheme: dark)");
+    const listen = () => setCount((count) => count + 1);
+    system.addEventListener("change", listen);
+    addEventListener("themechange", listen);
+    return () => {
+      system.removeEventListener("change", listen);
+      removeEventListener("themechange", listen);
+    };
+  }, []);
+  return count;
+}

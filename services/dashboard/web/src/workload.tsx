@@ -1,0 +1,308 @@
+// One workload: what it takes, what was saved, and why each decision was made.
+import { useMemo } from "preact/hooks";
+import { type DecisionPage, type DecisionRow, query, type Series, type WorkloadDetail, workloadPath } from "./api";
+import { Chart, type Line, type Mark } from "./chart";
+import { actionWord, clock, count, day, digits, duration, interval, joules, kwh, moment, perSample, percent, saving, visible, watts } from "./format";
+import { ActionBadge, LayoutChange, LayoutText, OriginBadge, Problem, savingTone, Stat, StateBadge, Waiting } from "./parts";
+import { changed, decisionHref, href, type Live, type Route, useData } from "./state";
+
+/** Decisions that are marked in the chart, and those that are listed. */
+const DECISIONS = 200;
+const LISTED = 12;
+
+export function Workload({ name, route, live }: { name: string; route: Route; live: Live }) {
+  const path = workloadPath(name);
+  const { data: detail, error } = useData<WorkloadDetail>(path, live.tick);
+  const range = useRange(route, live);
+  const { data: series } = useData<Series>(`${path}/series${query({ from_ms: range.from, to_ms: range.to, points: 300 })}`, live.tick);
+  const { data: decisions } = useData<DecisionPage>(`decisions${query({ workload: name, limit: DECISIONS })}`, live.tick);
+  const [namespace = "", short = ""] = name.split("/", 2);
+
+  return (
+    <>
+      <nav class="crumbs" aria-label="Where this is">
+        <a href={href(["fleet"])}>Fleet</a> <span aria-hidden="true">/</span>{" "}
+        <a href={href(["fleet"], { q: `${namespace}/` })}>{visible(namespace)}</a>
+      </nav>
+      <header class="title">
+        <h1>
+          <bdi>{visible(short)}</bdi>
+        </h1>
+        {detail && <StateBadge state={detail.row.state} />}
+        {detail && <OriginBadge origin={detail.row.origin} />}
+        {detail && <LayoutText layout={detail.row.layout} />}
+      </header>
+      <Problem error={error} />
+      {detail && <Figures detail={detail} />}
+      {detail && detail.row.window_end_ms === null && (
+        <Waiting text={live.overview?.waiting_for ?? "Waiting for the first window of this workload to close"} />
+      )}
+      {series && series.time_ms.length > 1 && (
+        <Charts series={series} decisions={decisions?.rows ?? []} route={route} range={range} />
+      )}
+      {decisions && <Decisions page={decisions} name={name} />}
+      {detail && <Facts detail={detail} />}
+    </>
+  );
+}
+
+interface Range {
+  hours: number | null;
+  from: number | null;
+  to: number | null;
+}
+
+/** `hours` back from `to`, or from now. */
+function useRange(route: Route, live: Live): Range {
+  const hours = Number(route.params.get("hours")) || null;
+  const to = Number(route.params.get("to")) || null;
+  const end = to ?? live.overview?.now_ms ?? null;
+  const from = hours === null || end === null ? null : Math.floor((end - hours * 3_600_000) / 60_000) * 60_000;
+  return { hours, from, to };
+}
+
+function Figures({ detail }: { detail: WorkloadDetail }) {
+  const { row, report } = detail;
+  if (row.window_end_ms === null) return null;
+  const silent = row.state === "silent";
+  return (
+    <dl class="stats">
+      <Stat
+        label="Energy per sample"
+        value={`${perSample(report?.joules_per_sample ?? row.joules_per_sample)} J`}
+        note={report ? (row.joules_per_sample === null ? "over the whole run" : `newest window ${perSample(row.joules_per_sample)} J`) : "newest window"}
+      />
+      <Stat
+        label="Energy saved"
+        value={row.saving_left_out ? "not here" : saving(row.saving_ratio, row.saving_ratio_low, row.saving_ratio_high)}
+        tone={savingTone(row.saving_ratio)}
+        title={interval(row.saving_ratio_low, row.saving_ratio_high)}
+        note={
+          row.saving_left_out
+            ? "the record is too long for this page: eadt report computes it"
+            : row.saving_ratio === null
+              ? "nothing to compare yet"
+              : `${joules(row.saving_joules)}, of ${percent(row.compared_energy_ratio, 0)} of the energy`
+        }
+      />
+      <Stat
+        label="Throughput kept"
+        value={percent(row.throughput_kept_ratio)}
+        note={row.samples_per_second === null ? undefined : `${digits(row.samples_per_second)} samples/s now`}
+      />
+      <Stat
+        label={silent ? "Power" : "Power now"}
+        value={silent ? watts(report?.mean_power_watts) : watts(row.power_watts)}
+        note={silent ? "mean of the run; nothing heard lately" : `${row.gpus ?? "?"} GPU${row.gpus === 1 ? "" : "s"}${detail.max_temperature_celsius === null ? "" : `, up to ${digits(detail.max_temperature_celsius, 2)} °C`}`}
+      />
+      <Stat
+        label="Energy used"
+        value={joules(report?.energy_joules)}
+        note={report ? `${kwh(report.energy_joules)} in ${duration(report.duration_seconds)}, ${percent(report.coverage_ratio, 0)} covered` : undefined}
+      />
+    </dl>
+  );
+}
+
+const LEGEND = { change: "busy", good: "good", bad: "bad" };
+
+function Charts({ series, decisions, route, range }: { series: Series; decisions: DecisionRow[]; route: Route; range: Range }) {
+  const times = useMemo(() => series.time_ms.map((time) => time / 1000), [series]);
+  const clip = useMemo(() => energyRange(series), [series]);
+  const power: Line[] = [
+    {
+      label: "power",
+      values: series.power_watts,
+      colour: "--c1",
+      format: watts,
+      ...(series.windows_per_point > 1 ? { band: [series.power_watts_min, series.power_watts_max] } : {}),
+    },
+  ];
+  const hasBaseline = series.baseline_joules_per_sample.some((value) => value !== null);
+  const energy: Line[] = [
+    {
+      label: "J/sample",
+      values: series.joules_per_sample,
+      colour: "--c2",
+      format: perSample,
+      ...(series.windows_per_point > 1 ? { band: [series.joules_per_sample_min, series.joules_per_sample_max] } : {}),
+    },
+    ...(hasBaseline
+      ? [{ label: "starting layout, estimated", values: series.baseline_joules_per_sample, colour: "--muted", dashed: true, format: perSample }]
+      : []),
+  ];
+  const marks: Mark[] = decisions
+    .filter((row) => row.action !== "maintain" || row.validation === "kept")
+    .map((row) => {
+      const { mark, word, tone } = actionWord(row.action, row.validation);
+      return {
+        time: row.time_ms / 1000,
+        text: mark,
+        tone: tone in LEGEND ? LEGEND[tone as keyof typeof LEGEND] : tone,
+        href: decisionHref(row.workload, row.id),
+        title: `${clock(row.time_ms)} ${word}: ${visible(row.reason)}`,
+      };
+    });
+  const shared = { times, phases: series.phase, restarts: series.restarted, group: "workload" };
+  return (
+    <section class="panel" aria-labelledby="series-heading">
+      <header class="panel-head">
+        <h2 id="series-heading">Power and energy per sample</h2>
+        <Ranges route={route} range={range} series={series} />
+      </header>
+      <Chart {...shared} title="Power" unit="W" lines={power} rules={marks} height={150} fromZero />
+      <Chart {...shared} title="Energy per sample" unit="J" lines={energy} height={190} clip={clip} marks={marks} />
+      <p class="legend-note">
+        {series.windows_per_point > 1 && `Each point is ${series.windows_per_point} windows; the band is their least and greatest. `}
+        {series.restarted.some(Boolean) && "Hatched: restarts, cut where they leave the scale. "}
+        {series.phase.some((phase) => (phase ?? 0) > 1) && "Shaded: phases of the job's work. "}
+        {series.coarse && "The record is long: these are means of intervals, without the report's estimate. "}
+        Times are UTC.
+      </p>
+    </section>
+  );
+}
+
+/** What the scale shows: everything but restarts. */
+function energyRange(series: Series): [number, number] | null {
+  let [least, most] = [Infinity, -Infinity];
+  series.time_ms.forEach((_, index) => {
+    const values = [series.baseline_joules_per_sample[index]];
+    if (!series.restarted[index]) values.push(series.joules_per_sample[index]);
+    for (const value of values) {
+      if (value === null || value === undefined) continue;
+      least = Math.min(least, value);
+      most = Math.max(most, value);
+    }
+  });
+  return least <= most ? [least, most] : null;
+}
+
+function Ranges({ route, range, series }: { route: Route; range: Range; series: Series }) {
+  const { hours, from } = range;
+  const step = (hours ?? 0) * 3_600_000;
+  const first = series.first_ms ?? 0;
+  const last = series.last_ms ?? 0;
+  const end = range.to ?? last;
+  return (
+    <nav class="choice" aria-label="Time range">
+      {hours !== null && from !== null && from > first && (
+        <a href={changed(route, { to: String(Math.max(first + step, end - step)) })} aria-label={`${hours} h earlier`}>
+          ◀
+        </a>
+      )}
+      {[1, 6, 24].map((choice) => (
+        <a key={choice} href={changed(route, { hours: String(choice) })} aria-current={hours === choice ? "true" : undefined}>
+          {choice} h
+        </a>
+      ))}
+      <a href={changed(route, { hours: null, to: null })} aria-current={hours === null ? "true" : undefined}>
+        all
+      </a>
+      {range.to !== null && end < last && (
+        <a href={changed(route, { to: end + step >= last ? null : String(end + step) })} aria-label={`${hours} h later`}>
+          ▶
+        </a>
+      )}
+    </nav>
+  );
+}
+
+function Decisions({ page, name }: { page: DecisionPage; name: string }) {
+  return (
+    <section class="panel" aria-labelledby="decisions-heading">
+      <header class="panel-head">
+        <h2 id="decisions-heading">What was decided, and why</h2>
+      </header>
+      {page.rows.length === 0 ? (
+        <p class="empty">Nothing was decided yet: the first decision comes with the first window that closes.</p>
+      ) : (
+        <DecisionList rows={page.rows.slice(0, LISTED)} />
+      )}
+      {page.matching > LISTED && (
+        <footer class="pager">
+          <a class="button" href={href(["decisions"], { workload: name, skip: LISTED })}>
+            {count(page.matching - LISTED)} older
+          </a>
+        </footer>
+      )}
+    </section>
+  );
+}
+
+/** Decisions, newest first, with the day where it changes. */
+export function DecisionList({ rows, withWorkload = false }: { rows: DecisionRow[]; withWorkload?: boolean }) {
+  return (
+    <ol class="decisions">
+      {rows.map((row, index) => (
+        <li key={row.id}>
+          <a class="decision" href={decisionHref(row.workload, row.id)}>
+            <span class="when">
+              {(index === 0 || day(rows[index - 1]?.time_ms) !== day(row.time_ms)) && <span class="day">{day(row.time_ms)}</span>}
+              <time dateTime={new Date(row.time_ms).toISOString()}>{clock(row.time_ms)}</time>
+            </span>
+            <span class="what">
+              <ActionBadge action={row.action} validation={row.validation} />
+              {row.outcome && row.outcome !== "ready" && <span class="muted"> {row.outcome.replaceAll("_", " ")}</span>}
+            </span>
+            <span class="why">
+              {withWorkload && (
+                <b>
+                  <bdi>{visible(row.workload)}</bdi>{" "}
+                </b>
+              )}
+              {row.action !== "maintain" && <LayoutChange from={row.from} to={row.to} />} <bdi>{visible(row.reason)}</bdi>
+            </span>
+          </a>
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+function Facts({ detail }: { detail: WorkloadDetail }) {
+  const { report, declaration } = detail;
+  const facts: [string, string | null | undefined][] = [
+    ["Kind", declaration?.kind],
+    ["Mode", declaration ? `${declaration.mode}${declaration.paused ? ", paused" : ""}` : null],
+    ["Controller", declaration?.controller],
+    ["GPU model", declaration?.gpu_model],
+    ["Board limit", declaration?.gpu_power_limit_watts == null ? null : watts(declaration.gpu_power_limit_watts)],
+    ["Global batch", declaration?.global_batch_size == null ? null : count(declaration.global_batch_size)],
+    ["Samples", report?.samples == null ? null : digits(report.samples)],
+    ["Meter", report?.meter],
+    ["Cost", report?.cost == null ? null : `${digits(report.cost)} ${report.currency ?? ""}`],
+    ["CO₂", report?.co2_grams == null ? null : `${digits(report.co2_grams)} g`],
+    ["Windows", report ? count(report.windows) : null],
+    ["Last window", moment(detail.row.window_end_ms)],
+  ];
+  return (
+    <section class="panel" aria-labelledby="facts-heading">
+      <header class="panel-head">
+        <h2 id="facts-heading">What is known of it</h2>
+      </header>
+      <dl class="facts">
+        {facts
+          .filter(([, value]) => value)
+          .map(([label, value]) => (
+            <div key={label}>
+              <dt>{label}</dt>
+              <dd>
+                <bdi>{visible(String(value))}</bdi>
+              </dd>
+            </div>
+          ))}
+      </dl>
+      {report && report.notes.length > 0 && (
+        <>
+          <h3>What a careful reader should know</h3>
+          <ul class="notes">
+            {report.notes.map((note) => (
+              <li key={note}>{visible(note)}</li>
+            ))}
+          </ul>
+        </>
+      )}
+    </section>
+  );
+}

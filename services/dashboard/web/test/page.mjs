@@ -1,0 +1,212 @@
+// The page in a browser, on what the real program makes: figures, keys, hostile names, a killed server, accessibility, narrow screens.
+import assert from "node:assert/strict";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+import { freePort, killAll, output, serve } from "./program.mjs";
+
+const executable = process.env.EADT_TEST_BROWSER;
+if (!executable) throw new Error("EADT_TEST_BROWSER names no Chromium: run this by `cargo xtask test`");
+const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
+const folder = mkdtempSync(join(tmpdir(), "eadt-page-"));
+const data = join(folder, "data");
+const browser = await chromium.launch({ executablePath: executable, args: ["--no-sandbox"] });
+const problems = [];
+
+/** A page that notes whatever it should not do: errors, refused content, requests to others. */
+async function open(url, { width = 1280, scheme = "light" } = {}) {
+  const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme, reducedMotion: "reduce" });
+  await context.addInitScript(() => {
+    globalThis.violations = [];
+    addEventListener("securitypolicyviolation", (event) => globalThis.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+  });
+  const page = await context.newPage();
+  const origin = new URL(url).origin;
+  page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
+  page.on("dialog", (dialog) => problems.push(`dialog: ${dialog.message()}`));
+  page.on("request", (request) => {
+    if (!request.url().startsWith(origin) && !request.url().startsWith("data:")) problems.push(`request to ${request.url()}`);
+  });
+  await page.goto(url);
+  return page;
+}
+
+async function close(page) {
+  problems.push(...(await page.evaluate(() => globalThis.violations)).map((violation) => `content policy: ${violation}`));
+  await page.context().close();
+}
+
+async function isAccessible(page, name) {
+  // The policy of the page lets no script in: this one comes by the debugger.
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => globalThis.axe.run());
+  const words = violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html.slice(0, 120)).join(" | ")}`);
+  assert.deepEqual(words, [], `${name}: axe`);
+}
+
+const number = (text) => Number(text.replace("−", "-").replaceAll(",", ""));
+const PREFIXES = { "": 1, k: 1e3, M: 1e6, G: 1e9 };
+
+/** `1.42 MJ` → joules, with what the last shown digit may hide. */
+function joules(text) {
+  const [, figure, prefix] = /([−\d.,]+) ([kMG]?)J/.exec(text) ?? assert.fail(`no joules in ${text}`);
+  return { value: number(figure) * PREFIXES[prefix], error: Math.abs(number(figure)) * PREFIXES[prefix] * 0.006 };
+}
+
+const tests = {
+  async "figures are the report's"() {
+    const report = JSON.parse(await output("report", data, "--json")).workloads;
+    const server = await serve(["dashboard", data]);
+    const page = await open(`${server.url}#/fleet?sort=name`);
+    const rows = page.locator(".fleet tbody tr");
+    await rows.first().waitFor();
+    assert.equal(await rows.count(), report.length);
+    for (const [index, wanted] of report.toSorted((a, b) => (a.workload < b.workload ? -1 : 1)).entries()) {
+      const cells = await rows.nth(index).locator("th, td").allInnerTexts();
+      assert.equal(cells[0].trim(), wanted.workload);
+      assert.ok(Math.abs(number(/[−\d.]+/.exec(cells[6])[0]) - wanted.saving_ratio * 100) <= 0.051, `${cells[6]} for ${wanted.saving_ratio}`);
+      for (const [cell, figure] of [[cells[7], wanted.saving_joules], [cells[8], wanted.energy_joules]]) {
+        const { value, error } = joules(cell);
+        assert.ok(Math.abs(value - figure) <= error, `${cell} for ${figure}`);
+      }
+    }
+    const { workload, joules_per_sample: wanted, notes } = report[0];
+    await page.goto(`${server.url}#/workload/${workload}`);
+    await page.locator(".notes li").first().waitFor();
+    const shown = number(/[\d.]+/.exec(await page.locator(".stat .value").first().innerText())[0]);
+    assert.ok(Math.abs(shown - wanted) <= wanted * 0.0006, `${shown} for ${wanted}`);
+    assert.equal(await page.locator(".notes li").count(), notes.length);
+    await close(page);
+    await server.kill();
+  },
+
+  async "keys lead through the page, and charts speak"() {
+    const server = await serve(["dashboard", data]);
+    const page = await open(server.url);
+    await page.locator(".fleet tbody tr").first().waitFor();
+    await page.keyboard.press("/");
+    await page.keyboard.type("vision");
+    await page.waitForFunction(() => document.querySelectorAll(".fleet tbody tr").length === 1);
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("j");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => location.hash.startsWith("#/workload/"));
+    const chart = page.getByRole("slider", { name: "Energy per sample" });
+    await chart.waitFor();
+    await chart.focus();
+    await page.keyboard.press("Home");
+    const first = await chart.getAttribute("aria-valuetext");
+    await page.keyboard.press("ArrowRight");
+    const second = await chart.getAttribute("aria-valuetext");
+    assert.match(first, /^\d\d:\d\d:\d\d: J\/sample \d/);
+    assert.notEqual(first, second);
+    const table = page.locator(".behind").last();
+    await table.locator("summary").focus();
+    await page.keyboard.press("Enter");
+    assert.ok((await table.locator("tbody tr").count()) > 100);
+    const decision = page.locator("a.decision").nth(1);
+    await decision.focus();
+    await page.keyboard.press("Enter");
+    await page.locator("#evidence-heading").waitFor();
+    await page.keyboard.press("?");
+    assert.ok(await page.getByRole("dialog").isVisible());
+    await page.keyboard.press("Escape");
+    assert.ok(!(await page.getByRole("dialog").isVisible()));
+    await close(page);
+    await server.kill();
+  },
+
+  async "no violation of accessibility, light, dark and narrow"() {
+    const server = await serve(["dashboard", data]);
+    const { rows } = await (await fetch(`${server.url}api/v1/decisions?limit=200`)).json();
+    const changed = rows.find((row) => row.outcome !== null) ?? rows[0];
+    const views = {
+      fleet: ["#/fleet", ".fleet tbody tr"],
+      workload: [`#/workload/${changed.workload}`, ".chart canvas"],
+      decision: [`#/decision?${new URLSearchParams({ workload: changed.workload, id: changed.id })}`, "#evidence-heading"],
+      decisions: ["#/decisions", "a.decision"],
+      pipeline: ["#/pipeline", "#dead-heading"],
+    };
+    for (const [scheme, width] of [["light", 1280], ["dark", 1280], ["light", 400]]) {
+      for (const [name, [hash, there]] of Object.entries(views)) {
+        const page = await open(`${server.url}${hash}`, { scheme, width });
+        await page.locator(there).first().waitFor();
+        if (process.env.EADT_TEST_PICTURES) {
+          await page.screenshot({ path: join(process.env.EADT_TEST_PICTURES, `${name}-${scheme}-${width}.png`), fullPage: true });
+        }
+        const [wide, has] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+        assert.ok(wide <= has, `${name} at ${width}: ${wide} px wide`);
+        await isAccessible(page, `${name} ${scheme} ${width}`);
+        await close(page);
+      }
+    }
+    await server.kill();
+  },
+
+  async "hostile names are text"() {
+    const log = join(folder, "run.jsonl");
+    await output("record", "--data-dir", data, "--out", log);
+    const hostile = "<img src=x onerror=alert(1)>\u202e'&amp;";
+    const name = JSON.stringify(`eadt/${hostile}`).slice(1, -1);
+    const longest = `eadt/${"n".repeat(200)}`;
+    const text = readFileSync(log, "utf8").replaceAll("eadt/llm-training", name).replaceAll("eadt/vision-pretraining", longest);
+    writeFileSync(join(folder, "hostile.jsonl"), text);
+    await output("replay", join(folder, "hostile.jsonl"), "--out", join(folder, "hostile"));
+    const server = await serve(["dashboard", join(folder, "hostile")]);
+    const page = await open(`${server.url}#/fleet?sort=name`, { width: 400 });
+    await page.locator(".fleet tbody tr").first().waitFor();
+    assert.equal(await page.locator("main img").count(), 0);
+    const shown = await page.locator(".fleet tbody th").allInnerTexts();
+    assert.deepEqual(shown.map((text) => text.trim()), [`eadt/${hostile.replace("\u202e", "\\u202e")}`, longest]);
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the longest name is wrapped");
+    await page.locator(".fleet tbody a").first().click();
+    await page.locator(".chart canvas").first().waitFor();
+    assert.match(await page.locator("h1").innerText(), /^<img src=x/);
+    await page.locator("a.decision").first().click();
+    await page.locator(".reason").waitFor();
+    await close(page);
+    await server.kill();
+  },
+
+  async "it paints before the first window, and comes back after the server was killed"() {
+    const port = await freePort();
+    const live = join(folder, "live");
+    const words = ["--data-dir", live, "up", "--no-view", "--speed", "30", "--seed", "7"];
+    let server = await serve(words, { port });
+    const page = await open(server.url);
+    await page.getByText(/Waiting for the first|Reading what the log/).waitFor({ timeout: 5000 });
+    const badge = page.locator(".bar .right");
+    await badge.getByText(/live \d\d:\d\d/).waitFor();
+    const before = await badge.innerText();
+    await server.kill();
+    await badge.getByText("reconnecting").waitFor();
+    server = await serve(words, { port });
+    await badge.getByText(/live \d\d:\d\d/).waitFor();
+    await page.waitForFunction((before) => /live/.test(document.querySelector(".bar .right").innerText) && document.querySelector(".bar .right").innerText > before, before);
+    await close(page);
+    await server.kill();
+  },
+};
+
+let failed = 0;
+try {
+  await output("--data-dir", data, "up", "--no-view", "--json", "--speed", "max", "--duration", "3h", "--seed", "7");
+  for (const [name, test] of Object.entries(tests)) {
+    const begun = performance.now();
+    try {
+      await test();
+      assert.deepEqual(problems.splice(0), [], "what the browser saw");
+      console.log(`ok      ${name} (${((performance.now() - begun) / 1000).toFixed(1)} s)`);
+    } catch (error) {
+      failed += 1;
+      problems.splice(0);
+      console.log(`FAILED  ${name}: ${error.stack ?? error}`);
+    }
+  }
+} finally {
+  await browser.close();
+  killAll();
+  rmSync(folder, { recursive: true, force: true });
+}
+process.exit(failed === 0 ? 0 : 1);

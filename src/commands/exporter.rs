@@ -1,0 +1,31 @@
+//! `eadt exporter`: follows the log for metrics by workload and GPU.
+
+use std::time::Duration;
+
+use eadt_bus::{Bus, Isolation, Polled, Start};
+use eadt_schemas::Topic;
+use eadt_service::Shutdown;
+
+use super::{partitions, topic_of};
+use crate::live::exporter::{Exporter, TOPICS};
+use crate::settings::TopicSettings;
+
+/// Gives the exporter what the log holds and gets; of telemetry only what comes from now on.
+pub fn follow(bus: &dyn Bus, names: &TopicSettings, exporter: &Exporter, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let kept: Vec<Topic> = TOPICS.into_iter().filter(|topic| *topic != Topic::GpuTelemetry).collect();
+    let mut from = partitions(bus, names, &kept, Start::Earliest)?;
+    from.extend(partitions(bus, names, &[Topic::GpuTelemetry], Start::Latest)?);
+    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let mut batch = Vec::new();
+    while !shutdown.is_cancelled() {
+        reader.poll(4096, Duration::from_millis(200), &mut batch)?;
+        for polled in batch.drain(..) {
+            let Polled::Record(record) = polled else { continue };
+            if let (Some(topic), Some(value)) = (topic_of(&record, &names.prefix), &record.value) {
+                exporter.take(topic, value);
+            }
+        }
+        exporter.refresh_one();
+    }
+    Ok(())
+}

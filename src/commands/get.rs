@@ -1,0 +1,313 @@
+//! `eadt get` and `eadt describe`: what there is, as a kubectl user asks for it.
+
+use std::collections::BTreeMap;
+
+use eadt_report::units;
+use eadt_schemas::Topic;
+use eadt_schemas::v1::{Action, Actuation, Decision, Validation};
+use eadt_service::{Clock, Shutdown};
+
+use crate::cli::{Describe, Get, GetKind, GetSource};
+use crate::live::gpus::{Gpu, Gpus};
+use crate::live::keys::SortKey;
+use crate::live::picture::{self, Details, WorkloadRow};
+use crate::live::source::{self, Span};
+use crate::live::{action_word, layout_text, origin_word, saving_text, wire_name};
+use crate::settings::Settings;
+use crate::sheet::{Cell, Column, Sheet, SheetForm};
+
+/// How much is read, by `--since`.
+pub fn span(since: Option<&str>) -> anyhow::Result<Span> {
+    let Some(text) = since else { return Ok(Span::Whole) };
+    let seconds = crate::duration::parse(text)?.as_secs_f64();
+    Ok(Span::Since(Clock::wall().now().plus_seconds(-seconds)))
+}
+
+pub fn run(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let (mut sheet, what) = match args.kind {
+        GetKind::Workloads => (workloads(args, settings, shutdown)?, "workloads"),
+        GetKind::Decisions => (decisions(args, settings, shutdown)?, "decisions"),
+        GetKind::Gpus => (gpus(args, settings, shutdown)?, "GPUs"),
+    };
+    let found = sheet.rows.len();
+    let limit = args.limit.unwrap_or(usize::MAX);
+    if args.kind == GetKind::Decisions {
+        // The newest are the last.
+        sheet.rows.drain(..found.saturating_sub(limit));
+    } else {
+        sheet.rows.truncate(limit);
+    }
+    if found == 0 && matches!(args.output, SheetForm::Table | SheetForm::Wide) {
+        crate::output::note!("no {what} found");
+        return Ok(());
+    }
+    crate::output::print(&sheet.render(args.output, crate::output::width())?)?;
+    if found > sheet.rows.len() {
+        crate::output::note!("{} of {found} {what} shown: --limit", sheet.rows.len());
+    }
+    Ok(())
+}
+
+/// Whether a workload is asked for.
+fn wanted(args: &Get, workload: &str) -> bool {
+    let (namespace, name) = workload.split_once('/').unwrap_or(("", workload));
+    args.namespace.as_deref().is_none_or(|wanted| wanted == namespace)
+        && (args.names.is_empty() || args.names.iter().any(|wanted| wanted == workload || wanted == name))
+}
+
+fn workloads(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
+    let GetSource { from, since } = &args.source;
+    let tally = source::tally(from.as_deref(), settings, span(since.as_deref())?, shutdown)?;
+    let rows = picture::rows(&tally);
+    let mut rows: Vec<&WorkloadRow> = rows.iter().filter(|row| wanted(args, &row.name)).collect();
+    args.sort.unwrap_or(SortKey::Name).sort(&mut rows, false);
+    let columns = vec![
+        Column::text("WORKLOAD", "workload"),
+        Column::figure("POWER", "power_watts"),
+        Column::figure("J/SAMPLE", "joules_per_sample"),
+        Column::figure("SAVED OF RUN", "saving_ratio"),
+        Column::figure("ERROR", "saving_ratio_error").wide(),
+        Column::figure("COMPARED", "compared_energy_ratio").wide(),
+        Column::figure("SAVED J", "saving_joules").wide(),
+        Column::figure("ENERGY", "energy_joules").wide(),
+        Column::figure("SAMPLES/S", "samples_per_second").wide(),
+        Column::figure("GPUS", "gpus"),
+        Column::text("MODE", "mode"),
+        Column::text("STATE", "state"),
+        Column::text("ORIGIN", "origin"),
+        Column::figure("CHANGES", "changes").wide(),
+        Column::figure("REVERTS", "reverts").wide(),
+        Column::text("LAYOUT", "layout").wide(),
+    ];
+    let partial = since.is_some();
+    let percent = |ratio: f64| format!("{:.1} %", 100.0 * ratio);
+    let row = |row: &&WorkloadRow| {
+        let saving = row.saving.filter(|_| !partial);
+        vec![
+            Cell::text(row.name.clone()),
+            Cell::figure(row.power_watts, units::watts),
+            Cell::figure(row.joules_per_sample, units::joules_per_sample),
+            Cell {
+                shown: saving.map_or_else(|| units::UNKNOWN.to_owned(), saving_text),
+                value: saving.map(|saving| saving.ratio).into(),
+            },
+            Cell::figure(saving.and_then(|saving| saving.ratio_error), percent),
+            Cell::figure(saving.and_then(|saving| saving.compared_ratio), percent),
+            Cell::figure(saving.map(|saving| saving.joules), units::joules),
+            Cell::figure(row.energy_joules, units::joules),
+            Cell::figure(row.samples_per_second, units::count),
+            Cell::count(row.gpus.map(u64::from)),
+            Cell::text(row.mode.clone()),
+            Cell::text(row.state),
+            Cell::text(row.origin.map_or(units::UNKNOWN, origin_word)),
+            Cell::count(Some(row.changes)),
+            Cell::count(Some(row.reverts)),
+            Cell::text(row.layout.clone()),
+        ]
+    };
+    Ok(Sheet { columns, rows: rows.iter().map(row).collect() })
+}
+
+/// Whether a decision does or judges anything.
+pub fn is_change(decision: &Decision) -> bool {
+    decision.action != Action::Maintain || matches!(decision.validation, Validation::Kept | Validation::Failed)
+}
+
+fn decisions(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
+    let GetSource { from, since } = &args.source;
+    let (mut decisions, mut outcomes): (Vec<Decision>, BTreeMap<String, Actuation>) = (Vec::new(), BTreeMap::new());
+    let topics = [Topic::Decisions, Topic::Actuations];
+    source::read(from.as_deref(), settings, &topics, span(since.as_deref())?, shutdown, &mut |topic, value| {
+        if topic == Topic::Decisions {
+            decisions.extend(eadt_schemas::decode::<Decision>(value));
+        } else if let Ok(actuation) = eadt_schemas::decode::<Actuation>(value) {
+            // What came of it last.
+            outcomes.insert(actuation.decision_id.clone(), actuation);
+        }
+    })?;
+    decisions.retain(|decision| wanted(args, &decision.workload) && (args.all || is_change(decision)));
+    decisions.sort_by(|a, b| (a.time, &a.workload).cmp(&(b.time, &b.workload)));
+    let columns = vec![
+        Column::text("TIME", "time"),
+        Column::text("WORKLOAD", "workload"),
+        Column::text("ACTION", "action"),
+        Column::text("VERDICT", "validation"),
+        Column::text("OUTCOME", "outcome"),
+        Column::text("ORIGIN", "origin"),
+        Column::text("CONTROLLER", "controller").wide(),
+        Column::text("FROM", "from").wide(),
+        Column::text("TO", "to").wide(),
+        Column::text("ID", "id").wide(),
+        Column::text("CONCERNS", "concerns").wide(),
+        Column::text("REASON", "reason"),
+    ];
+    let row = |decision: &Decision| {
+        let outcome = outcomes.get(&decision.id).map_or_else(|| units::UNKNOWN.to_owned(), |it| wire_name(&it.outcome));
+        let layout = |layout| Cell { shown: layout_text(layout), value: serde_json::to_value(layout).unwrap_or_default() };
+        vec![
+            Cell { shown: format!("{}Z", &decision.time.to_string()[..19]), value: decision.time.to_string().into() },
+            Cell::text(decision.workload.clone()),
+            Cell {
+                shown: action_word(decision.action, decision.validation).to_owned(),
+                value: wire_name(&decision.action).into(),
+            },
+            Cell::text(wire_name(&decision.validation)),
+            Cell::text(outcome),
+            Cell::text(origin_word(decision.origin)),
+            Cell::text(decision.controller.clone()),
+            layout(&decision.from),
+            layout(&decision.to),
+            Cell::text(decision.id.clone()),
+            Cell::text(decision.concerns.clone().unwrap_or_default()),
+            Cell::text(decision.reason.clone()),
+        ]
+    };
+    Ok(Sheet { columns, rows: decisions.iter().map(row).collect() })
+}
+
+fn gpus(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
+    let mut gpus = Gpus::default();
+    let path = args.source.from.as_deref();
+    source::read(path, settings, &[Topic::GpuTelemetry], Span::Newest, shutdown, &mut |topic, value| gpus.take(topic, value))?;
+    let columns = vec![
+        Column::text("GPU", "device"),
+        Column::text("NODE", "node"),
+        Column::text("MODEL", "gpu_model"),
+        Column::figure("POWER", "power_watts"),
+        Column::figure("CAP", "power_limit_watts"),
+        Column::figure("BUSY", "utilization_ratio"),
+        Column::figure("SM ACTIVE", "sm_active_ratio").wide(),
+        Column::figure("CLOCK MHZ", "sm_clock_mhz").wide(),
+        Column::figure("°C", "temperature_celsius").wide(),
+        Column::text("COLLECTOR", "collector").wide(),
+        Column::text("SEEN", "time").wide(),
+        Column::text("ORIGIN", "origin"),
+        Column::text("WORKLOADS", "workloads"),
+    ];
+    let asked = |gpu: &Gpu<'_>| {
+        let named = |name: &String| *name == gpu.newest.device || gpu.newest.node.as_ref() == Some(name);
+        (args.names.is_empty() || args.names.iter().any(named))
+            && args.namespace.as_deref().is_none_or(|namespace| {
+                gpu.tenants.iter().any(|(workload, _)| workload.split_once('/').is_some_and(|(of, _)| of == namespace))
+            })
+    };
+    let percent = |ratio: f64| format!("{:.0} %", 100.0 * ratio);
+    let row = |gpu: Gpu<'_>| {
+        let sample = gpu.newest;
+        let text = |text: &Option<String>| Cell::text(text.clone().unwrap_or_default());
+        let tenant = |(name, share): &(&str, Option<f64>)| match share {
+            Some(share) if gpu.tenants.len() > 1 => format!("{name} {:.0} %", 100.0 * share),
+            _ => (*name).to_owned(),
+        };
+        let silent = if gpu.is_silent { " (silent)" } else { "" };
+        let workloads: Vec<serde_json::Value> =
+            gpu.tenants.iter().map(|(name, share)| serde_json::json!({"workload": name, "share": share})).collect();
+        vec![
+            Cell::text(sample.device.clone()),
+            text(&sample.node),
+            text(&sample.gpu_model),
+            Cell::figure(sample.power_watts.or(sample.power_average_watts), units::watts),
+            Cell::figure(sample.power_limit_watts, units::watts),
+            Cell::figure(sample.utilization_ratio, percent),
+            Cell::figure(sample.sm_active_ratio, percent),
+            Cell::figure(sample.sm_clock_mhz, |mhz| format!("{mhz:.0}")),
+            Cell::figure(sample.temperature_celsius, |degrees| format!("{degrees:.0}")),
+            Cell::text(sample.collector.clone()),
+            Cell::text(sample.time.to_string()),
+            Cell::text(origin_word(sample.origin)),
+            Cell {
+                shown: format!("{}{silent}", gpu.tenants.iter().map(tenant).collect::<Vec<_>>().join(", ")),
+                value: workloads.into(),
+            },
+        ]
+    };
+    Ok(Sheet { columns, rows: gpus.iter().filter(asked).map(row).collect() })
+}
+
+/// Decisions that `describe` shows.
+const DECISIONS: usize = 12;
+
+pub fn describe(args: &Describe, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let tally = source::tally(args.from.as_deref(), settings, Span::Whole, shutdown)?;
+    let matching: Vec<&String> = tally
+        .workloads
+        .keys()
+        .filter(|name| **name == args.name || name.split_once('/').is_some_and(|(_, short)| short == args.name))
+        .collect();
+    let name = match matching.as_slice() {
+        [one] => (*one).clone(),
+        [] => anyhow::bail!("no workload is named {:?} here: `eadt get workloads` lists them", args.name),
+        several => {
+            let names: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
+            anyhow::bail!("{:?} is in several namespaces: say which of {}", args.name, names.join(", "))
+        }
+    };
+    let row = &tally.workloads[&name];
+    let details = Details::of(&tally, &name).unwrap_or_else(|| unreachable!("it is one of the tally's"));
+    if args.json {
+        let document = serde_json::json!({
+            "workload": name,
+            "report": row.report,
+            "declared": row.declared,
+            "decisions": row.recent,
+            "actuations": row.actuations,
+        });
+        return crate::output::print(&format!("{}\n", serde_json::to_string_pretty(&document)?));
+    }
+    crate::output::print(&description(&details, row))
+}
+
+/// The same as `-o json`, for people.
+fn description(details: &Details, row: &crate::live::tally::WorkloadTally) -> String {
+    let mut lines: Vec<(String, String)> = vec![("Workload".into(), details.name.clone())];
+    let mut add = |name: &str, value: String| lines.push((name.to_owned(), value));
+    add("Origin", row.origin().map_or(units::UNKNOWN, origin_word).to_owned());
+    let report = &details.report;
+    add("Verdict", eadt_report::Summary::of([report]).sentence());
+    add("State", row.state().to_owned());
+    add("Layout", details.layout.clone());
+    if let Some(declared) = &row.declared {
+        add("Kind", declared.kind.clone());
+        add("Mode", format!("{}{}", wire_name(&declared.mode), if declared.paused { ", paused" } else { "" }));
+        add("Controller", declared.controller.clone().unwrap_or_else(|| "the processor's default".to_owned()));
+        let gpus = declared.gpus.map_or_else(|| units::UNKNOWN.to_owned(), |gpus| gpus.to_string());
+        add("GPUs", format!("{gpus} {}", declared.gpu_model.as_deref().unwrap_or_default()));
+    }
+    let figure = |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| units::UNKNOWN.to_owned(), text);
+    add("Power", format!("{} in the newest window", figure(row.power_watts, units::watts)));
+    let now = figure(row.joules_per_sample, units::joules_per_sample);
+    add(
+        "J/sample",
+        format!("{now} in the newest window, {} of the run", figure(report.joules_per_sample, units::joules_per_sample)),
+    );
+    add(
+        "Samples",
+        format!("{} ({} a second)", figure(report.samples, units::count), figure(row.samples_per_second, units::count)),
+    );
+    add("Duration", figure(report.duration_seconds, units::duration));
+    add("Coverage", figure(report.coverage_ratio, |ratio| format!("{:.1} % of the time has known power", 100.0 * ratio)));
+    add("Decisions", format!("{}, {} changes, {} reverts", report.decisions, report.changes, report.reverts));
+    let wide = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) + 1;
+    let mut text: String = lines.iter().map(|(name, value)| format!("{:wide$}  {value}\n", format!("{name}:"))).collect();
+    for note in &report.notes {
+        text += &format!("{:wide$}  {note}\n", "Note:");
+    }
+    text += "\nLast decisions:\n";
+    for decision in details.decisions.iter().rev().take(DECISIONS).rev() {
+        text += &format!(
+            "  {}Z  {:10}  {}{}\n",
+            &decision.time.to_string()[..19],
+            action_word(decision.action, decision.validation),
+            if decision.from == decision.to {
+                String::new()
+            } else {
+                format!("{} → {}: ", layout_text(&decision.from), layout_text(&decision.to))
+            },
+            eadt_service::shown::line(&decision.reason),
+        );
+    }
+    if details.decisions.is_empty() {
+        text += "  none yet\n";
+    }
+    text
+}

@@ -1,0 +1,89 @@
+//! One event as one line that people can read.
+
+use eadt_bus::Record;
+use eadt_report::units;
+use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, Validation, Workload};
+use eadt_schemas::{EventTime, Topic, decode};
+
+use super::{action_word, layout_text, origin_word, wire_name};
+use crate::commands::get::is_change;
+
+/// Whether an event changed or judged something; what cannot be read is always shown.
+pub fn is_news(topic: Topic, value: &[u8]) -> bool {
+    match topic {
+        Topic::Decisions => decode::<Decision>(value).map_or(true, |decision| is_change(&decision)),
+        Topic::EfficiencyWindows => decode::<EfficiencyWindow>(value).map_or(true, |window| window.restarted || window.gap),
+        Topic::GpuTelemetry => decode::<GpuTelemetry>(value).map_or(true, |sample| sample.last),
+        Topic::TrainingProgress => {
+            decode::<TrainingProgress>(value).map_or(true, |progress| wire_name(&progress.phase) != "progress")
+        }
+        _ => true,
+    }
+}
+
+fn figure(value: Option<f64>, text: fn(f64) -> String) -> String {
+    value.map_or_else(|| units::UNKNOWN.to_owned(), text)
+}
+
+fn line(time: EventTime, of: &str, origin: &str, text: &str) -> String {
+    format!("{}Z  {of}  {text}  [{origin}]", &time.to_string()[..19])
+}
+
+/// `None`: the record holds no event of a topic with a form of its own.
+pub fn readable(topic: Topic, record: &Record) -> Option<String> {
+    let value = record.value.as_deref()?;
+    match topic {
+        Topic::Decisions => decode::<Decision>(value).ok().map(|it| {
+            let change =
+                if it.from == it.to { String::new() } else { format!("{} → {}: ", layout_text(&it.from), layout_text(&it.to)) };
+            let text = format!("{:9}  {change}{}", action_word(it.action, it.validation), it.reason);
+            line(it.time, &it.workload, origin_word(it.origin), &text)
+        }),
+        Topic::Actuations => decode::<Actuation>(value).ok().map(|it| {
+            let reason = if it.reason.is_empty() { String::new() } else { format!(": {}", it.reason) };
+            let text = format!("{:9}  {}{reason}", wire_name(&it.outcome), layout_text(&it.layout));
+            line(it.time, &it.workload, origin_word(it.origin), &text)
+        }),
+        Topic::EfficiencyWindows => decode::<EfficiencyWindow>(value).ok().map(|it| {
+            let text = format!(
+                "{:9}  {}  {} J/sample  {} samples/s{}",
+                it.span.as_deref().unwrap_or("window"),
+                figure(it.mean_power_watts, units::watts),
+                figure(it.energy_per_sample(), units::joules_per_sample),
+                figure(it.samples_per_second, units::count),
+                if it.restarted { "  restart" } else { "" },
+            );
+            line(it.window_end, &it.workload, origin_word(it.origin), &text)
+        }),
+        Topic::Workloads => decode::<Workload>(value).ok().map(|it| {
+            let paused = if it.paused { ", paused" } else { "" };
+            let text = format!("{:9}  {}, {}{paused}", "workload", layout_text(&it.layout), wire_name(&it.mode));
+            line(it.time, &it.workload, origin_word(it.origin), &text)
+        }),
+        Topic::GpuTelemetry => decode::<GpuTelemetry>(value).ok().map(|it| {
+            let text = format!(
+                "{:9}  {}  {}  {} busy",
+                "sample",
+                it.device,
+                figure(it.power_watts.or(it.power_average_watts), units::watts),
+                figure(it.utilization_ratio, |ratio| format!("{:.0} %", 100.0 * ratio)),
+            );
+            line(it.time, it.workload.as_deref().unwrap_or("no workload"), origin_word(it.origin), &text)
+        }),
+        Topic::TrainingProgress => decode::<TrainingProgress>(value).ok().map(|it| {
+            let text = format!("{:9}  {} samples", wire_name(&it.phase), figure(it.samples_total, units::count));
+            line(it.time, &it.workload, origin_word(it.origin), &text)
+        }),
+        _ => None,
+    }
+}
+
+/// What a decision does to a workload, in one word.
+pub const fn outcome_of(decision: &Decision) -> &'static str {
+    match (decision.action, decision.validation) {
+        (Action::Revert, _) => "reverted",
+        (Action::Maintain, Validation::Kept) => "kept",
+        (Action::Maintain, _) => "maintain",
+        _ => "changed",
+    }
+}

@@ -1,0 +1,217 @@
+//! Follows the outputs: for the view, or for a line a minute.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use eadt_bus::{Polled, Reader, TopicPartition};
+use eadt_schemas::v1::{Action, Decision};
+use eadt_schemas::{EventTime, Topic, decode};
+use eadt_service::Shutdown;
+
+use super::exporter::Exporter;
+use super::keys::ViewState;
+use super::picture::{Picture, Progress};
+use super::plain::{self, Minutes};
+use super::screen::Screen;
+use super::tally::Tally;
+use super::{layout_text, wire_name};
+use crate::commands::topic_of;
+
+/// Frames a second: enough for the eye, little for the processor.
+const FRAME: Duration = Duration::from_millis(250);
+/// A key is answered this fast.
+const KEYS: Duration = Duration::from_millis(40);
+
+/// How long a run takes that ends by itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RunLength {
+    Endless,
+    /// Of simulated time.
+    Simulated(f64),
+    /// Of real time.
+    Real(f64),
+}
+
+/// What is followed, and how it is shown.
+#[derive(Debug)]
+pub struct Follow {
+    pub prefix: String,
+    pub headline: String,
+    pub simulated: bool,
+    pub viewing: bool,
+    /// Only the end of the record is read.
+    pub partial: bool,
+    pub length: RunLength,
+    pub state: ViewState,
+    /// Where this run's events begin; none: the plain form says only sums.
+    pub news: Option<HashMap<TopicPartition, i64>>,
+    /// At the end read every partition to its end first.
+    pub drains: bool,
+    /// End when everything that is there has been read.
+    pub once: bool,
+    /// Partitions that are read.
+    pub partitions: usize,
+    /// Has the events, too.
+    pub exporter: Option<Exporter>,
+}
+
+/// The start of a run that has a length.
+#[derive(Debug)]
+struct Clock {
+    begun: Instant,
+    /// Event time at the start of this run.
+    from: Option<EventTime>,
+}
+
+impl Clock {
+    fn progress(&self, length: RunLength, now: Option<EventTime>) -> Option<Progress> {
+        let elapsed = self.begun.elapsed().as_secs_f64();
+        let part = match length {
+            RunLength::Endless => return None,
+            RunLength::Real(seconds) => elapsed / seconds,
+            RunLength::Simulated(seconds) => now.zip(self.from).map_or(0.0, |(now, from)| now.seconds_since(from) / seconds),
+        };
+        let part = part.clamp(0.0, 1.0);
+        let left_seconds = (part > 0.0).then(|| elapsed * (1.0 - part) / part);
+        Some(Progress { part, left_seconds })
+    }
+}
+
+impl Follow {
+    /// Follows until `stop`; `leave` is cancelled where somebody ends the view.
+    pub fn run(mut self, mut reader: Box<dyn Reader>, stop: &Shutdown, leave: &Shutdown) -> anyhow::Result<Tally> {
+        let mut tally = Tally::default();
+        let mut screen = if self.viewing { Some(Screen::open()?) } else { None };
+        let mut clock = Clock { begun: Instant::now(), from: None };
+        let mut minutes = Minutes::new(Instant::now());
+        let (mut batch, mut drawn, mut picture) = (Vec::new(), None::<Instant>, Picture::default());
+        let mut ends = HashSet::new();
+        let mut caught_up = false;
+        loop {
+            // After the stop only what is there already counts: up to the end of every partition.
+            if stop.is_cancelled() && (!self.drains || ends.len() == self.partitions) {
+                break;
+            }
+            reader.poll(4096, if screen.is_some() { KEYS } else { Duration::from_millis(100) }, &mut batch)?;
+            for polled in batch.drain(..) {
+                match polled {
+                    Polled::Record(record) => {
+                        ends.remove(&record.at);
+                        let (Some(topic), Some(value)) = (topic_of(&record, &self.prefix), &record.value) else { continue };
+                        tally.take(topic, value);
+                        if let Some(exporter) = &self.exporter {
+                            exporter.take(topic, value);
+                        }
+                        let is_new =
+                            self.news.as_ref().is_some_and(|old| record.offset >= old.get(&record.at).copied().unwrap_or(0));
+                        if is_new && clock.from.is_none() && topic == Topic::EfficiencyWindows {
+                            clock.from = first_start(value);
+                        }
+                        // What an earlier run did was said then.
+                        if screen.is_none() && is_new {
+                            say(topic, value);
+                        }
+                    }
+                    Polled::End { at, .. } => {
+                        ends.insert(at);
+                    }
+                    _ => {}
+                }
+            }
+            if let Some(exporter) = &self.exporter {
+                exporter.refresh_one();
+            }
+            let first = !caught_up && ends.len() == self.partitions;
+            caught_up |= first;
+            let Some(screen) = &mut screen else {
+                if minutes.is_over(Instant::now()) || first && self.news.is_none() {
+                    tally.refresh_all();
+                    let line = plain::line(&self.picture(&tally, &clock));
+                    match &self.news {
+                        Some(_) => tracing::info!("{line}"),
+                        None => crate::output::print(&format!("{line}\n"))?,
+                    }
+                }
+                if self.once && caught_up {
+                    break;
+                }
+                continue;
+            };
+            let (happened, ended) = screen.take_keys(&mut self.state, Duration::ZERO)?;
+            if ended {
+                leave.cancel();
+            }
+            if happened || drawn.is_none_or(|at| at.elapsed() >= FRAME) {
+                if !self.state.paused || picture.rows.is_empty() {
+                    tally.refresh();
+                    picture = self.picture(&tally, &clock);
+                } else if picture.details.as_ref().map(|details| &details.name) != self.state.selected.as_ref() {
+                    // The figures are held, and whose details are shown is not.
+                    picture.details = self.picture(&tally, &clock).details;
+                }
+                screen.draw(&picture, &mut self.state)?;
+                drawn = Some(Instant::now());
+            }
+        }
+        Ok(tally)
+    }
+
+    fn picture(&self, tally: &Tally, clock: &Clock) -> Picture {
+        let picture = Picture {
+            headline: self.headline.clone(),
+            simulated: self.simulated,
+            progress: clock.progress(self.length, tally.now),
+            ..Picture::of(tally, self.state.selected.as_deref())
+        };
+        if self.partial { picture.without_savings() } else { picture }
+    }
+}
+
+fn first_start(window: &[u8]) -> Option<EventTime> {
+    decode::<eadt_schemas::v1::EfficiencyWindow>(window).ok().map(|window| window.window_start)
+}
+
+/// The plain form of what happens: one line a decision that is more than `maintain`, one a change. Windows are on level debug: there is
+/// one for each workload and minute.
+fn say(topic: Topic, value: &[u8]) {
+    match topic {
+        Topic::Decisions => {
+            if let Ok(Decision { workload, time, action, reason, validation, origin, .. }) = decode::<Decision>(value) {
+                let (action, validation, origin) = (wire_name(&action), wire_name(&validation), wire_name(&origin));
+                if action == wire_name(&Action::Maintain) && validation == "none" {
+                    tracing::debug!(workload, %time, action, origin, "{reason}");
+                } else {
+                    tracing::info!(workload, %time, action, validation, origin, "{reason}");
+                }
+            }
+        }
+        Topic::Actuations => {
+            if let Ok(event) = decode::<eadt_schemas::v1::Actuation>(value) {
+                tracing::info!(
+                    workload = event.workload,
+                    time = %event.time,
+                    outcome = wire_name(&event.outcome),
+                    layout = layout_text(&event.layout),
+                    origin = wire_name(&event.origin),
+                    "{}",
+                    if event.reason.is_empty() { "actuation" } else { &event.reason }
+                );
+            }
+        }
+        Topic::EfficiencyWindows => {
+            if let Ok(window) = decode::<eadt_schemas::v1::EfficiencyWindow>(value) {
+                tracing::debug!(
+                    workload = window.workload,
+                    end = %window.window_end,
+                    power_watts = window.mean_power_watts.map(|v| (v * 10.0).round() / 10.0),
+                    samples_per_second = window.samples_per_second.map(|v| (v * 100.0).round() / 100.0),
+                    joules_per_sample = window.energy_per_sample().map(|v| (v * 1e4).round() / 1e4),
+                    restarted = window.restarted,
+                    origin = wire_name(&window.origin),
+                    "window"
+                );
+            }
+        }
+        _ => {}
+    }
+}

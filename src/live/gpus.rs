@@ -1,0 +1,88 @@
+//! GPUs, as their newest samples have them.
+
+use std::collections::BTreeMap;
+
+use eadt_schemas::v1::GpuTelemetry;
+use eadt_schemas::{EventTime, Topic, decode};
+
+/// A sample older than this before the newest of all is of a GPU that was silent.
+const SILENT_SECONDS: f64 = 300.0;
+
+/// The newest sample of each GPU, by workload that it works for.
+#[derive(Debug, Default)]
+pub struct Gpus {
+    devices: BTreeMap<String, BTreeMap<Option<String>, GpuTelemetry>>,
+    newest: Option<EventTime>,
+}
+
+/// A GPU and who is on it.
+#[derive(Debug)]
+pub struct Gpu<'a> {
+    /// The newest sample of any of its workloads: what is of the whole GPU.
+    pub newest: &'a GpuTelemetry,
+    /// Workloads and the part of the power that is attributed to each.
+    pub tenants: Vec<(&'a str, Option<f64>)>,
+    pub is_silent: bool,
+}
+
+impl Gpus {
+    pub fn take(&mut self, topic: Topic, value: &[u8]) {
+        if topic != Topic::GpuTelemetry {
+            return;
+        }
+        let Ok(sample) = decode::<GpuTelemetry>(value) else { return };
+        self.newest = self.newest.max(Some(sample.time));
+        let of_device = self.devices.entry(sample.device.clone()).or_default();
+        let known = of_device.entry(sample.workload.clone()).or_default();
+        if known.device.is_empty() || sample.time >= known.time {
+            *known = sample;
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Gpu<'_>> {
+        self.devices.values().filter_map(|of_device| {
+            let newest = of_device.values().max_by_key(|sample| sample.time)?;
+            // Who has left, or was there before the newest sample's time, is not on it any more.
+            let present = of_device.values().filter(|sample| !sample.last && newest.time.seconds_since(sample.time) < 10.0);
+            let tenants = present.filter_map(|sample| Some((sample.workload.as_deref()?, sample.share))).collect();
+            let is_silent = self.newest.is_some_and(|now| now.seconds_since(newest.time) > SILENT_SECONDS);
+            Some(Gpu { newest, tenants, is_silent })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_gpu_is_one_with_its_tenants_and_who_left_is_gone() {
+        let mut gpus = Gpus::default();
+        let mut take = |second: i64, device: &str, workload: &str, share: f64, last: bool| {
+            let sample = GpuTelemetry {
+                time: EventTime::from_micros(1_700_000_000_000_000 + second * 1_000_000),
+                workload: Some(workload.into()),
+                device: device.into(),
+                collector: "c".into(),
+                power_watts: Some(300.0),
+                share: Some(share),
+                last,
+                ..GpuTelemetry::default()
+            };
+            gpus.take(Topic::GpuTelemetry, &serde_json::to_vec(&sample).unwrap());
+        };
+        take(0, "GPU-1", "a/old", 1.0, true);
+        take(400, "GPU-1", "a/x", 0.25, false);
+        take(400, "GPU-1", "a/y", 0.75, false);
+        take(10, "GPU-2", "a/z", 1.0, false);
+        gpus.take(Topic::GpuTelemetry, b"{}");
+        let shown: Vec<_> = gpus.iter().map(|gpu| (gpu.newest.device.clone(), gpu.tenants.clone(), gpu.is_silent)).collect();
+        assert_eq!(
+            shown,
+            [
+                ("GPU-1".to_owned(), vec![("a/x", Some(0.25)), ("a/y", Some(0.75))], false),
+                ("GPU-2".to_owned(), vec![("a/z", Some(1.0))], true),
+            ]
+        );
+    }
+}

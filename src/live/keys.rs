@@ -1,0 +1,269 @@
+//! What the keys do: sorting, searching, selecting. No terminal here.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::picture::{Picture, WorkloadRow};
+
+/// By what the workloads are sorted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum SortKey {
+    #[default]
+    Energy,
+    Power,
+    JoulesPerSample,
+    Saved,
+    State,
+    Name,
+}
+
+impl SortKey {
+    const ALL: [Self; 6] = [Self::Energy, Self::Power, Self::JoulesPerSample, Self::Saved, Self::State, Self::Name];
+
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Energy => "energy",
+            Self::Power => "power",
+            Self::JoulesPerSample => "J/sample",
+            Self::Saved => "saved",
+            Self::State => "state",
+            Self::Name => "name",
+        }
+    }
+
+    fn next(self) -> Self {
+        let at = Self::ALL.iter().position(|key| *key == self).unwrap_or_default();
+        Self::ALL[(at + 1) % Self::ALL.len()]
+    }
+
+    /// The largest first, texts by the alphabet; what is not known last.
+    pub fn sort(self, rows: &mut [&WorkloadRow], reversed: bool) {
+        let figure = |row: &WorkloadRow| match self {
+            Self::Energy => row.energy_joules,
+            Self::Power => row.power_watts,
+            Self::JoulesPerSample => row.joules_per_sample,
+            Self::Saved => row.saving.map(|saving| saving.joules),
+            Self::State | Self::Name => None,
+        };
+        rows.sort_by(|a, b| {
+            let by_figure = match (figure(a), figure(b)) {
+                (Some(a), Some(b)) if reversed => a.total_cmp(&b),
+                (Some(a), Some(b)) => b.total_cmp(&a),
+                (a, b) => b.is_some().cmp(&a.is_some()),
+            };
+            let by_text = match self {
+                Self::State => a.state.cmp(b.state),
+                Self::Name => a.name.cmp(&b.name),
+                _ => std::cmp::Ordering::Equal,
+            };
+            by_figure.then(if reversed { by_text.reverse() } else { by_text }).then_with(|| a.name.cmp(&b.name))
+        });
+    }
+}
+
+/// What the loop around the view does after a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    Stay,
+    /// Drain and end.
+    Leave,
+    /// As Ctrl-C in a terminal that is not in raw mode.
+    Interrupt,
+    /// As Ctrl-Z.
+    Suspend,
+}
+
+/// What is on top of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Page {
+    #[default]
+    Table,
+    Details,
+    Help,
+}
+
+/// Where somebody is in the view.
+#[derive(Debug, Default)]
+pub struct ViewState {
+    pub sort: SortKey,
+    pub reversed: bool,
+    pub page: Page,
+    pub paused: bool,
+    pub search: String,
+    /// Letters go into the search.
+    pub searching: bool,
+    /// The name that the cursor is on; a workload keeps it wherever sorting puts it.
+    pub selected: Option<String>,
+    /// Names in the order of the screen.
+    order: Vec<String>,
+    /// First row on the screen.
+    top: usize,
+    /// Rows that fitted last time.
+    fitting: usize,
+    /// First line of the details.
+    pub scroll: usize,
+}
+
+impl ViewState {
+    pub fn sorted_by(sort: SortKey) -> Self {
+        Self { sort, ..Self::default() }
+    }
+
+    /// The rows to show, in order, of as many as fit; and the number of the first, from 0, and of all that match.
+    pub fn arrange<'a>(&mut self, picture: &'a Picture, fitting: usize) -> (Vec<&'a WorkloadRow>, usize, usize) {
+        let wanted = self.search.to_lowercase();
+        let mut rows: Vec<&WorkloadRow> =
+            picture.rows.iter().filter(|row| wanted.is_empty() || row.name.to_lowercase().contains(&wanted)).collect();
+        self.sort.sort(&mut rows, self.reversed);
+        self.order = rows.iter().map(|row| row.name.clone()).collect();
+        self.fitting = fitting.max(1);
+        if self.position().is_none() {
+            self.selected = self.order.first().cloned();
+        }
+        let at = self.position().unwrap_or_default();
+        let last = self.order.len().saturating_sub(self.fitting);
+        self.top = self.top.clamp((at + 1).saturating_sub(self.fitting), at).min(last);
+        let shown = rows.iter().skip(self.top).take(self.fitting).copied().collect();
+        (shown, self.top, self.order.len())
+    }
+
+    fn position(&self) -> Option<usize> {
+        let selected = self.selected.as_ref()?;
+        self.order.iter().position(|name| name == selected)
+    }
+
+    fn select(&mut self, at: usize) {
+        self.selected = self.order.get(at.min(self.order.len().saturating_sub(1))).cloned();
+        self.scroll = 0;
+    }
+
+    fn move_by(&mut self, rows: isize) {
+        if self.page == Page::Details {
+            self.scroll = self.scroll.saturating_add_signed(rows);
+        } else {
+            self.select(self.position().unwrap_or_default().saturating_add_signed(rows));
+        }
+    }
+
+    pub fn on_key(&mut self, key: KeyEvent) -> Flow {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return match key.code {
+                KeyCode::Char('c') => Flow::Interrupt,
+                KeyCode::Char('z') => Flow::Suspend,
+                _ => Flow::Stay,
+            };
+        }
+        if self.searching {
+            self.on_search_key(key.code);
+            return Flow::Stay;
+        }
+        match key.code {
+            KeyCode::Char('q') if self.page == Page::Table => return Flow::Leave,
+            KeyCode::Char('q') => self.page = Page::Table,
+            KeyCode::Esc if self.page == Page::Table => self.search.clear(),
+            KeyCode::Esc => self.page = Page::Table,
+            KeyCode::Char('?' | 'h') => self.page = if self.page == Page::Help { Page::Table } else { Page::Help },
+            KeyCode::Enter if self.page == Page::Details => self.page = Page::Table,
+            KeyCode::Enter => (self.page, self.scroll) = (Page::Details, 0),
+            KeyCode::Char('/') => (self.searching, self.page) = (true, Page::Table),
+            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('r') => self.reversed = !self.reversed,
+            KeyCode::Down | KeyCode::Char('j') => self.move_by(1),
+            KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),
+            KeyCode::PageDown => self.move_by(self.fitting as isize),
+            KeyCode::PageUp => self.move_by(-(self.fitting as isize)),
+            KeyCode::Home | KeyCode::Char('g') => self.select(0),
+            KeyCode::End | KeyCode::Char('G') => self.select(usize::MAX),
+            _ => {}
+        }
+        Flow::Stay
+    }
+
+    fn on_search_key(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.searching = false,
+            KeyCode::Esc => {
+                self.searching = false;
+                self.search.clear();
+            }
+            KeyCode::Backspace => drop(self.search.pop()),
+            KeyCode::Char(letter) if self.search.len() < 253 => self.search.push(letter),
+            KeyCode::Down => self.move_by(1),
+            KeyCode::Up => self.move_by(-1),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(count: usize) -> Picture {
+        let row = |number: usize| WorkloadRow {
+            name: format!("team-{}/train-{number:03}", number % 3),
+            power_watts: (!number.is_multiple_of(7)).then_some(100.0 + number as f64),
+            energy_joules: Some(1000.0 * (number * 37 % 101) as f64),
+            ..WorkloadRow::default()
+        };
+        Picture { rows: (0..count).map(row).collect(), ..Picture::default() }
+    }
+
+    fn press(state: &mut ViewState, picture: &Picture, keys: &str) {
+        for key in keys.chars() {
+            let code = match key {
+                '\n' => KeyCode::Enter,
+                '\u{1b}' => KeyCode::Esc,
+                '>' => KeyCode::PageDown,
+                key => KeyCode::Char(key),
+            };
+            assert_eq!(state.on_key(code.into()), Flow::Stay, "{key:?}");
+            state.arrange(picture, 10);
+        }
+    }
+
+    #[test]
+    fn the_cursor_stays_on_its_workload_and_the_screen_follows_it() {
+        let picture = picture(100);
+        let mut state = ViewState { sort: SortKey::Power, ..ViewState::default() };
+        let (rows, top, all) = state.arrange(&picture, 10);
+        assert_eq!((rows.len(), rows[0].name.as_str(), top, all), (10, "team-0/train-099", 0, 100));
+        press(&mut state, &picture, "jj>");
+        assert_eq!(state.arrange(&picture, 10).1, 3);
+        let selected = state.selected.clone();
+        press(&mut state, &picture, "r");
+        assert_eq!(state.selected, selected);
+        let (rows, ..) = state.arrange(&picture, 10);
+        assert!(rows.iter().any(|row| Some(&row.name) == selected.as_ref()));
+        press(&mut state, &picture, "G");
+        let (rows, top, _) = state.arrange(&picture, 10);
+        assert_eq!((top, rows[9].power_watts), (90, None), "what is not known comes last");
+        press(&mut state, &picture, "g");
+        assert_eq!(state.arrange(&picture, 10).1, 0);
+        // A smaller screen.
+        press(&mut state, &picture, "G");
+        assert_eq!(state.arrange(&picture, 3).1, 97);
+        assert_eq!(state.arrange(&picture, 1000).1, 0);
+    }
+
+    #[test]
+    fn a_search_takes_letters_and_esc_ends_it() {
+        let picture = picture(100);
+        let mut state = ViewState::default();
+        state.arrange(&picture, 10);
+        press(&mut state, &picture, "/TEAM-1/\n");
+        assert_eq!(state.arrange(&picture, 10).2, 33);
+        press(&mut state, &picture, "\n");
+        assert_eq!(state.page, Page::Details);
+        press(&mut state, &picture, "q\u{1b}");
+        assert_eq!((state.page, state.arrange(&picture, 10).2), (Page::Table, 100));
+        press(&mut state, &picture, "/nobody\n");
+        assert_eq!(state.arrange(&picture, 10).2, 0);
+        press(&mut state, &picture, "\u{1b}?");
+        assert_eq!(state.page, Page::Help);
+        assert_eq!(state.on_key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Flow::Interrupt);
+        assert_eq!(state.on_key(KeyEvent::new(KeyCode::Char('z'), KeyModifiers::CONTROL)), Flow::Suspend);
+        press(&mut state, &picture, "q");
+        assert_eq!(state.on_key(KeyCode::Char('q').into()), Flow::Leave);
+    }
+}

@@ -1,0 +1,79 @@
+//! What a running or recorded pipeline does, for people at a terminal: gathered from events, drawn, and as plain lines.
+
+pub mod chart;
+pub mod event_line;
+pub mod exporter;
+pub mod follow;
+pub mod gpus;
+pub mod keys;
+pub mod picture;
+pub mod plain;
+pub mod screen;
+pub mod source;
+pub mod table;
+pub mod tally;
+pub mod view;
+
+use eadt_schemas::v1::{Action, Layout, Origin, Validation};
+
+/// The name of a plain enum value as it stands on the wire.
+pub fn wire_name<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+pub const fn origin_word(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Measured => "measured",
+        Origin::Imported => "imported",
+        Origin::Simulated => "simulated",
+    }
+}
+
+/// What a decision does, in one or two words.
+pub const fn action_word(action: Action, validation: Validation) -> &'static str {
+    match (action, validation) {
+        (Action::Maintain, Validation::Kept) => "keep",
+        (Action::Maintain, _) => "maintain",
+        (Action::Revert, _) => "revert",
+        (Action::Decrease, _) => "decrease",
+        (Action::ScaleReplicas, _) => "scale",
+        (Action::Increase, _) => "increase",
+        (Action::SetPowerLimit, _) => "power cap",
+        (Action::SetClocks, _) => "clocks",
+        (Action::SetPrecision, _) => "precision",
+        (Action::FreezeLayers, _) => "freeze",
+    }
+}
+
+/// A layout in one line: `6×50 % world 6 ≤300 W`.
+pub fn layout_text(layout: &Layout) -> String {
+    let mut parts = Vec::new();
+    match (layout.replicas, layout.mps_thread_percentage) {
+        (Some(replicas), Some(percent)) => parts.push(format!("{replicas}×{percent} %")),
+        (Some(replicas), None) => parts.push(format!("{replicas} replicas")),
+        (None, Some(percent)) => parts.push(format!("{percent} %")),
+        (None, None) => {}
+    }
+    if let (Some(world), Some(local)) = (layout.world_size, layout.local_world_size) {
+        parts.push(format!("world {world}/{local}"));
+    }
+    if let Some(watts) = layout.power_limit_watts {
+        parts.push(format!("≤{watts:.0} W"));
+    }
+    if let Some(clock) = layout.sm_clock_mhz {
+        parts.push(format!("≤{clock:.0} MHz"));
+    }
+    parts.extend(layout.precision.map(|precision| precision.to_string()));
+    if let Some(layers) = layout.frozen_prefix_layers {
+        parts.push(format!("{layers} layers frozen"));
+    }
+    if parts.is_empty() { "–".to_owned() } else { parts.join(" ") }
+}
+
+/// A saving with its error and the part that it is of: `+16.9 ±1.2 of 98 %`.
+pub fn saving_text(saving: tally::Saving) -> String {
+    let ratio = 100.0 * saving.ratio;
+    let error = saving.ratio_error.map_or_else(String::new, |error| format!(" ±{:.1}", 100.0 * error));
+    let of = saving.compared_ratio.map_or_else(String::new, |part| format!(" of {:.0} %", 100.0 * part));
+    format!("{ratio:+.1} %{error}{of}")
+}

@@ -1,0 +1,132 @@
+//! The terminal while the view has it: raw mode, its own page, given back whatever happens.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use crossterm::event::{Event, KeyEvent, KeyEventKind};
+use crossterm::terminal::{self, EnterAlternateScreen, LeaveAlternateScreen};
+use crossterm::{cursor, execute};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+
+use super::keys::{Flow, ViewState};
+use super::picture::Picture;
+use super::view;
+
+/// The terminal; dropping it gives it back.
+#[derive(Debug)]
+pub struct Screen {
+    terminal: Terminal<CrosstermBackend<std::io::Stdout>>,
+}
+
+impl Screen {
+    pub fn open() -> anyhow::Result<Self> {
+        enter()?;
+        execute!(std::io::stdout(), terminal::Clear(terminal::ClearType::All))?;
+        Ok(Self { terminal: Terminal::new(CrosstermBackend::new(std::io::stdout()))? })
+    }
+
+    fn begin_anew(&mut self) -> anyhow::Result<()> {
+        enter()?;
+        execute!(std::io::stdout(), terminal::Clear(terminal::ClearType::All))?;
+        self.terminal = Terminal::new(CrosstermBackend::new(std::io::stdout()))?;
+        Ok(())
+    }
+
+    pub fn draw(&mut self, picture: &Picture, state: &mut ViewState) -> anyhow::Result<()> {
+        if CONTINUED.swap(false, Ordering::SeqCst) {
+            // Whoever stopped the process has the terminal in another mode now.
+            leave();
+            self.begin_anew()?;
+        }
+        self.terminal.draw(|frame| view::draw(frame, picture, state)).context("cannot draw the view")?;
+        Ok(())
+    }
+
+    /// Gives every key that was pressed to the view; returns whether anything happened, and whether it is to end. Waits at most `wait`.
+    pub fn take_keys(&mut self, state: &mut ViewState, wait: Duration) -> anyhow::Result<(bool, bool)> {
+        let (mut happened, mut wait) = (false, wait);
+        while crossterm::event::poll(wait).context("cannot read keys")? {
+            wait = Duration::ZERO;
+            happened = true;
+            let Event::Key(key @ KeyEvent { kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = crossterm::event::read()?
+            else {
+                continue;
+            };
+            match state.on_key(key) {
+                Flow::Stay => {}
+                Flow::Leave => return Ok((true, true)),
+                Flow::Interrupt => signal(rustix::process::Signal::INT),
+                Flow::Suspend => {
+                    leave();
+                    signal(rustix::process::Signal::TSTP);
+                    await_continue();
+                    // A terminal that is made anew draws everything; clearing this one would ask it where its cursor is.
+                    self.begin_anew()?;
+                }
+            }
+        }
+        Ok((happened, false))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_terminal_back();
+    }
+}
+
+/// Returns after `fg`. Another thread may take the signal, so that this one goes on for a moment before the process stops.
+fn await_continue() {
+    let begun = std::time::Instant::now();
+    while !CONTINUED.swap(false, Ordering::SeqCst) && begun.elapsed() < Duration::from_millis(500) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends a signal to this process, as the terminal would outside of raw mode.
+fn signal(signal: rustix::process::Signal) {
+    if let Err(error) = rustix::process::kill_process(rustix::process::getpid(), signal) {
+        tracing::warn!(%error, "the key's signal could not be sent");
+    }
+}
+
+fn enter() -> anyhow::Result<()> {
+    VIEWING.store(true, Ordering::SeqCst);
+    terminal::enable_raw_mode().context("cannot take the terminal")?;
+    execute!(std::io::stdout(), EnterAlternateScreen, cursor::Hide).context("cannot take the terminal")
+}
+
+fn leave() {
+    let left = execute!(std::io::stdout(), cursor::Show, LeaveAlternateScreen).and_then(|()| terminal::disable_raw_mode());
+    if let Err(error) = left {
+        tracing::debug!(%error, "the terminal could not be given back");
+    }
+}
+
+/// Set while the view has the terminal.
+static VIEWING: AtomicBool = AtomicBool::new(false);
+/// Set when the process goes on after a stop.
+static CONTINUED: AtomicBool = AtomicBool::new(false);
+
+/// Leaves the view, where there is one: also for an end that runs no destructors.
+pub fn give_terminal_back() {
+    if VIEWING.swap(false, Ordering::SeqCst) {
+        leave();
+    }
+}
+
+/// Notices that the process was stopped and goes on (`kill -STOP`, `fg`): the view is drawn anew then. Needs a runtime.
+pub fn watch_continues() {
+    let kind = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::CONT.as_raw());
+    match tokio::signal::unix::signal(kind) {
+        Ok(mut signals) => drop(eadt_service::supervise::beside(&eadt_service::tasks::CONTINUES, async move {
+            while signals.recv().await.is_some() {
+                CONTINUED.store(true, Ordering::SeqCst);
+            }
+            anyhow::Ok(())
+        })),
+        Err(error) => tracing::debug!(%error, "a stop of the process will not be noticed"),
+    }
+}

@@ -1,0 +1,235 @@
+//! Where events are read from: Kafka, or a data folder, an archive or the output of a replay.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, read_to_end};
+use eadt_lake::{Archive, Listing};
+use eadt_schemas::{EventTime, EventType, Topic};
+use eadt_service::Shutdown;
+
+use super::tally::Tally;
+use crate::commands::{partitions, topic_of};
+use crate::settings::{Settings, TopicSettings};
+
+/// Topics of the views.
+pub const TOPICS: [Topic; 5] =
+    [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::DeadLetters];
+/// Records at the end of a partition that hold the newest sample of every device, unless there are very many.
+const NEWEST: i64 = 20_000;
+/// Where the first guess of a position is before the end, in records; each further one is four times as far.
+const FIRST_STEP: i64 = 1000;
+
+/// How much of each topic is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Span {
+    Whole,
+    /// What was appended after this time, and perhaps some before.
+    Since(EventTime),
+    /// The newest records.
+    Newest,
+}
+
+/// Reads a place to its present end. `path` is a data folder or an archive; without it the log of the settings.
+pub fn read(
+    path: Option<&Path>,
+    settings: &Settings,
+    topics: &[Topic],
+    span: Span,
+    shutdown: &Shutdown,
+    take: &mut dyn FnMut(Topic, &[u8]),
+) -> anyhow::Result<()> {
+    let path = match path {
+        None if !settings.bus.brokers.is_empty() => {
+            let bus = crate::bus::connect(settings)?;
+            return read_bus(&*bus, &settings.topics, topics, span, &BTreeMap::new(), shutdown, take);
+        }
+        None => settings.bus.data_dir.as_path(),
+        Some(path) => path,
+    };
+    if !path.is_dir() {
+        anyhow::bail!(
+            "{} is no folder: give --kafka BROKERS, or name a data folder, an archive or the output of `eadt replay` with --from",
+            path.display()
+        );
+    }
+    let log = path.join("log");
+    let archived =
+        Archive::find(path).map_err(anyhow::Error::from).and_then(|archive| read_archive(&archive, topics, span, take));
+    if !log.is_dir() {
+        archived?;
+        return Ok(());
+    }
+    // What the archive does not hold yet is in the log.
+    match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
+        Ok(bus) => {
+            read_bus(&bus, &settings.topics, topics, span, &archived.unwrap_or_default(), shutdown, take)?;
+        }
+        Err(error) => {
+            archived?;
+            crate::output::note!("warning: only what is archived is shown: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// The next offset of each partition that was read.
+type Next = BTreeMap<(Topic, i32), i64>;
+
+fn read_archive(archive: &Archive, topics: &[Topic], span: Span, take: &mut dyn FnMut(Topic, &[u8])) -> anyhow::Result<Next> {
+    let mut listing = archive.files()?;
+    let next: Next = listing.partitions().into_iter().map(|(partition, (_, last))| (partition, last + 1)).collect();
+    if span == Span::Newest {
+        listing = newest_files(listing);
+    }
+    for (topic, partition) in next.keys().filter(|(topic, _)| topics.contains(topic)) {
+        for row in archive.rows(&listing, *topic, *partition) {
+            let row = row?;
+            if let Span::Since(since) = span
+                && row.stamp < since
+                && *topic != Topic::Workloads
+            {
+                continue;
+            }
+            if let Some(value) = row.value.as_deref().filter(|_| row.kind() == Some(EventType::of_topic(*topic))) {
+                take(*topic, value);
+            }
+        }
+    }
+    Ok(next)
+}
+
+/// The last file of each partition.
+fn newest_files(listing: Listing) -> Listing {
+    let mut newest = BTreeMap::new();
+    for file in listing.files {
+        newest.insert((file.name.topic, file.name.partition), file);
+    }
+    Listing { files: newest.into_values().collect(), ..Listing::default() }
+}
+
+fn read_bus(
+    bus: &dyn Bus,
+    names: &TopicSettings,
+    topics: &[Topic],
+    span: Span,
+    next: &Next,
+    shutdown: &Shutdown,
+    take: &mut dyn FnMut(Topic, &[u8]),
+) -> anyhow::Result<()> {
+    let mut from = starts(bus, names, topics, span)?;
+    for (at, start) in &mut from {
+        let topic = at.topic.strip_prefix(names.prefix.as_str()).and_then(Topic::from_base_name);
+        let Some(known) = topic.and_then(|topic| next.get(&(topic, at.partition))) else { continue };
+        let low = bus.watermarks(at)?.low.max(*known);
+        *start = Start::At(match *start {
+            Start::At(offset) => offset.max(low),
+            Start::Earliest | Start::Latest => low,
+        });
+    }
+    read_to_end(
+        bus,
+        &from,
+        || shutdown.is_cancelled(),
+        |record| {
+            if let (Some(topic), Some(value)) = (topic_of(&record, &names.prefix), &record.value) {
+                take(topic, value);
+            }
+            anyhow::Ok(())
+        },
+    )?;
+    Ok(())
+}
+
+/// Where to begin in each partition.
+pub fn starts(
+    bus: &dyn Bus,
+    names: &TopicSettings,
+    topics: &[Topic],
+    span: Span,
+) -> anyhow::Result<Vec<(TopicPartition, Start)>> {
+    let mut from = partitions(bus, names, topics, Start::Earliest)?;
+    match span {
+        Span::Whole => {}
+        Span::Newest => {
+            for (at, start) in &mut from {
+                let marks = bus.watermarks(at)?;
+                *start = Start::At((marks.high - NEWEST).max(marks.low));
+            }
+        }
+        Span::Since(since) => {
+            // Which workloads there are is in the oldest records, too: the topic is compacted.
+            let workloads = format!("{}{}", names.prefix, Topic::Workloads);
+            let (whole, rest): (Vec<_>, Vec<_>) = from.into_iter().partition(|(at, _)| *at.topic == *workloads);
+            from = whole;
+            from.extend(starts_since(bus, &rest, since)?);
+        }
+    }
+    Ok(from)
+}
+
+/// Steps back from the end of each partition until a record is as old as `since`.
+fn starts_since(
+    bus: &dyn Bus,
+    partitions: &[(TopicPartition, Start)],
+    since: EventTime,
+) -> anyhow::Result<Vec<(TopicPartition, Start)>> {
+    let mut found = Vec::new();
+    let mut open = BTreeMap::new();
+    for (at, _) in partitions {
+        open.insert((at.topic.clone(), at.partition), (at.clone(), bus.watermarks(at)?));
+    }
+    let mut step = FIRST_STEP;
+    while !open.is_empty() {
+        let tried: Vec<(TopicPartition, Start)> =
+            open.values().map(|(at, marks)| (at.clone(), Start::At((marks.high - step).max(marks.low)))).collect();
+        let stamps = first_stamps(bus, &tried)?;
+        for (at, start) in tried {
+            let Start::At(offset) = start else { continue };
+            let key = (at.topic.clone(), at.partition);
+            let low = open[&key].1.low;
+            if offset <= low || stamps.get(&key).is_some_and(|stamp| *stamp <= since) {
+                open.remove(&key);
+                found.push((at, start));
+            }
+        }
+        step = step.saturating_mul(4);
+    }
+    Ok(found)
+}
+
+/// The stamp of the first record at or after each position; none where there is no record.
+fn first_stamps(
+    bus: &dyn Bus,
+    from: &[(TopicPartition, Start)],
+) -> anyhow::Result<BTreeMap<(std::sync::Arc<str>, i32), EventTime>> {
+    let mut reader = bus.reader(from, Isolation::ReadCommitted)?;
+    let (mut stamps, mut ended, mut batch) = (BTreeMap::new(), std::collections::BTreeSet::new(), Vec::new());
+    while ended.len() < from.len() {
+        reader.poll(from.len(), Duration::from_millis(200), &mut batch)?;
+        for polled in batch.drain(..) {
+            let at = match polled {
+                Polled::Record(record) => {
+                    stamps.entry((record.at.topic.clone(), record.at.partition)).or_insert(record.stamp);
+                    record.at
+                }
+                Polled::End { at, .. } => at,
+                _ => continue,
+            };
+            if ended.insert((at.topic.clone(), at.partition)) {
+                reader.pause(&[at])?;
+            }
+        }
+    }
+    Ok(stamps)
+}
+
+/// Everything that the views show, of a place.
+pub fn tally(path: Option<&Path>, settings: &Settings, span: Span, shutdown: &Shutdown) -> anyhow::Result<Tally> {
+    let mut tally = Tally::default();
+    read(path, settings, &TOPICS, span, shutdown, &mut |topic, value| tally.take(topic, value))?;
+    tally.refresh_all();
+    Ok(tally)
+}

@@ -1,0 +1,291 @@
+//! The view: a pure function from figures, and from where somebody is in it, to a frame.
+
+use eadt_report::{Verdict, units};
+use eadt_schemas::v1::{Action, Decision, Origin, Validation};
+use eadt_service::shown;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout as Split, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Paragraph};
+
+use super::keys::{Page, ViewState};
+use super::picture::{Details, Picture};
+use super::{action_word, chart, layout_text, table};
+
+/// Lines of the details below the table; the table goes before.
+const DETAILS: u16 = 14;
+
+const HELP: [&str; 12] = [
+    "↑ ↓  j k       move the cursor",
+    "PgUp PgDn      a page; Home End  g G  first and last",
+    "Enter          the selected workload alone; Enter, Esc or q back",
+    "s              sort by the next of: energy, power, J/sample, saved, state, name",
+    "r              reverse the order",
+    "/              search in names; Enter keeps it, Esc ends it",
+    "p  space       hold the picture, and go on; events are counted meanwhile",
+    "?              this help",
+    "q  Ctrl-C      end; a second Ctrl-C ends at once",
+    "Ctrl-Z         to the shell; fg comes back",
+    "",
+    "saved of run: in per cent with the 90 % error, and of how much of the energy",
+];
+
+/// Draws everything. What there is no room for is said, never cut out of a figure.
+pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &mut ViewState) {
+    let area = frame.area();
+    let below = if area.height >= 20 && !picture.rows.is_empty() { DETAILS.min(area.height / 2) } else { 0 };
+    let [head, totals, table_area, details, foot] = Split::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Min(3),
+        Constraint::Length(below),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    frame.render_widget(Paragraph::new(head_line(picture, state, head.width)), head);
+    frame.render_widget(Paragraph::new(totals_line(picture, totals.width)), totals);
+    match state.page {
+        Page::Details if picture.details.is_some() => {
+            let whole = Rect { height: table_area.height + details.height, ..table_area };
+            let details = picture.details.as_ref().expect("asked");
+            draw_details(frame, details, whole, Some(&mut state.scroll), picture.partial);
+        }
+        _ => {
+            draw_table(frame, picture, state, table_area);
+            if let Some(selected) = &picture.details
+                && below > 0
+            {
+                draw_details(frame, selected, details, None, picture.partial);
+            }
+        }
+    }
+    frame.render_widget(Paragraph::new(foot_line(picture, state, foot.width)), foot);
+    if state.page == Page::Help {
+        draw_help(frame, area);
+    }
+}
+
+/// What of the figures must not be missed, in one word.
+fn badge(picture: &Picture) -> Option<&'static str> {
+    match picture.origin {
+        Some(Origin::Simulated) => Some(" simulated "),
+        Some(Origin::Imported) => Some(" imported "),
+        None if picture.mixed => Some(" origins differ "),
+        None if picture.simulated => Some(" simulated "),
+        Some(Origin::Measured) | None => None,
+    }
+}
+
+/// The badge comes before everything that may not fit.
+fn head_line(picture: &Picture, state: &ViewState, width: u16) -> Line<'static> {
+    let mut spans = vec![" EADT ".bold().reversed()];
+    if let Some(badge) = badge(picture) {
+        spans.push(Span::styled(badge, Style::new().fg(Color::Black).bg(Color::Yellow).add_modifier(Modifier::BOLD)));
+    }
+    if state.paused {
+        spans.push(Span::styled(" held: p goes on ", Style::new().fg(Color::Black).bg(Color::Cyan)));
+    }
+    if let Some(now) = picture.now {
+        spans.push(format!(" {}Z", &now.to_string()[..19]).into());
+    }
+    if let Some(progress) = picture.progress {
+        let done = (progress.part * 10.0).round().clamp(0.0, 10.0) as usize;
+        let left = progress.left_seconds.map_or_else(String::new, |left| format!(" {} left", units::duration(left)));
+        spans.push(format!("  {}{} {:.0} %{left}", "█".repeat(done), "░".repeat(10 - done), 100.0 * progress.part).into());
+    }
+    let used: usize = spans.iter().map(Span::width).sum();
+    let room = usize::from(width).saturating_sub(used + 2);
+    if room >= 12 {
+        spans.push(format!("  {}", table::shortened(&shown::line(&picture.headline), room)).dark_gray());
+    }
+    Line::from(spans)
+}
+
+/// As many of the sums as fit, the most important first.
+fn totals_line(picture: &Picture, width: u16) -> Line<'static> {
+    let (summary, counts) = (&picture.summary, picture.counts);
+    let mut parts = vec![format!("{} workloads", picture.rows.len()), units::watts(picture.power_watts)];
+    parts.extend(saved_parts(picture));
+    parts.push(format!("{} changes {} reverts", counts.changes, counts.reverts));
+    if let Some(energy) = summary.energy_joules {
+        parts.push(format!("{} ({}) used", units::joules(energy), units::kilowatt_hours(energy)));
+    }
+    parts.push(format!("{} windows {} decisions", counts.windows, counts.decisions));
+    // A dead letter is news wherever there is one.
+    parts.insert(if counts.dead_letters > 0 { 2 } else { parts.len() }, format!("{} dead letters", counts.dead_letters));
+    let mut text = String::new();
+    for part in parts {
+        if text.chars().count() + 3 + part.chars().count() > usize::from(width) {
+            continue;
+        }
+        text.push_str(if text.is_empty() { " " } else { " · " });
+        text.push_str(&part);
+    }
+    Line::from(text).bold()
+}
+
+fn saved_parts(picture: &Picture) -> Vec<String> {
+    let summary = &picture.summary;
+    if picture.partial {
+        return vec!["savings need the whole record: leave --since out".to_owned()];
+    }
+    let (Some(ratio), Some(part)) = (summary.saving_ratio(), summary.compared_ratio()) else { return Vec::new() };
+    let error = summary.ratio_error().map_or_else(String::new, |error| format!(" ±{:.1}", 100.0 * error));
+    let unclear = if summary.verdict() == Verdict::Unclear { " (unclear)" } else { "" };
+    let percent = format!("{:+.1} %{error}{unclear}", 100.0 * ratio);
+    if summary.is_whole() {
+        return vec![format!("saved {percent}")];
+    }
+    vec![format!("saved {percent} of {:.0} %, rest not known", 100.0 * part)]
+}
+
+fn draw_table(frame: &mut Frame<'_>, picture: &Picture, state: &mut ViewState, area: Rect) {
+    if picture.rows.is_empty() {
+        let text = "nothing yet: a workload shows when it is declared, its figures when its first window closes";
+        frame.render_widget(Paragraph::new(text.dark_gray()), area);
+        return;
+    }
+    // Heading, and what is not shown.
+    let fitting = usize::from(area.height).saturating_sub(2);
+    let (rows, top, all) = state.arrange(picture, fitting);
+    let mut lines = table::lines(&rows, picture.mixed, area.width.into(), state.selected.as_deref());
+    while lines.len() < usize::from(area.height) - 1 && rows.len() < fitting && rows.len() < all {
+        lines.push(Line::default());
+    }
+    let order = if state.reversed { ", reversed" } else { "" };
+    let mut note = format!(" rows {} to {} of {all}", (top + 1).min(all), top + rows.len());
+    if all > rows.len() {
+        note += &format!(", {} not shown", all - rows.len());
+    }
+    note += &format!(" · by {}{order}", state.sort.title());
+    if !state.search.is_empty() || state.searching {
+        note += &format!(" · /{}{}", shown::line(&state.search), if state.searching { "▏" } else { "" });
+        note += &format!(" hides {}", picture.rows.len() - all);
+    }
+    lines.push(Line::from(note).dark_gray());
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn draw_details(frame: &mut Frame<'_>, details: &Details, area: Rect, scroll: Option<&mut usize>, partial: bool) {
+    let width = usize::from(area.width).saturating_sub(4);
+    let title = format!(" {} ", table::shortened(&shown::line(&details.name), width.saturating_sub(2)));
+    let block = Block::bordered().title(title);
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    let width = usize::from(inner.width);
+    let alone = scroll.is_some();
+    let mut lines = Vec::new();
+    if alone {
+        let sentence = if partial {
+            "savings need the whole record: leave --since out".to_owned()
+        } else {
+            eadt_report::Summary::of([&details.report]).sentence()
+        };
+        lines.extend(wrapped(&sentence, width).into_iter().map(Line::from));
+        lines.push(Line::from(format!("layout {}", details.layout)).dark_gray());
+    }
+    let rows = details.report.by_window.as_deref().unwrap_or_default();
+    let high = usize::from(inner.height);
+    let chart_height = if alone { (high / 2).min(16) } else { high.saturating_sub(3).min(9) };
+    lines.extend(chart::chart(rows, &details.marks, width, chart_height));
+    let decisions: Vec<Vec<Line<'static>>> = details.decisions.iter().rev().map(|it| decision(it, width, alone)).collect();
+    if decisions.is_empty() {
+        lines.push(Line::from("no decision yet: the first window is still open").dark_gray());
+    }
+    let room = high.saturating_sub(lines.len());
+    let all: Vec<Line<'static>> = decisions.into_iter().flatten().collect();
+    let from = scroll.map_or(0, |scroll| {
+        *scroll = (*scroll).min(all.len().saturating_sub(room));
+        *scroll
+    });
+    let below = all.len().saturating_sub(from + room);
+    let mut shown: Vec<Line<'static>> = all.into_iter().skip(from).take(room).collect();
+    if alone && below > 0 && room > 1 {
+        shown.pop();
+        shown.push(Line::from(format!("{} more lines: ↓", below + 1)).dark_gray());
+    }
+    lines.extend(shown);
+    frame.render_widget(Paragraph::new(lines), inner);
+}
+
+/// Breaks a text between words.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("one");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+        } else {
+            line.push_str(if line.is_empty() { "" } else { " " });
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+/// One line where there are others beside it, as many as it takes where it is alone.
+fn decision(decision: &Decision, width: usize, alone: bool) -> Vec<Line<'static>> {
+    let colour = match (decision.action, decision.validation) {
+        (Action::Maintain, Validation::Kept) => Color::Green,
+        (Action::Maintain, _) => Color::DarkGray,
+        (Action::Revert, _) => Color::Red,
+        _ => Color::Yellow,
+    };
+    let word = action_word(decision.action, decision.validation);
+    let time = decision.time.to_string()[11..19].to_owned();
+    let mut reason = shown::line(&decision.reason).into_owned();
+    if alone && decision.from != decision.to {
+        reason = format!("{} → {}: {reason}", layout_text(&decision.from), layout_text(&decision.to));
+    }
+    let indent = time.len() + word.chars().count() + 2;
+    let room = width.saturating_sub(indent).max(10);
+    let mut parts = wrapped(&reason, room);
+    if !alone && parts.len() > 1 {
+        parts.truncate(1);
+        parts[0] = format!("{}…", parts[0].chars().take(room - 1).collect::<String>());
+    }
+    let head = |part: String| {
+        Line::from(vec![
+            Span::from(time.clone()).dark_gray(),
+            Span::styled(format!(" {word} "), Style::new().fg(colour).add_modifier(Modifier::BOLD)),
+            Span::from(part),
+        ])
+    };
+    let mut lines = Vec::new();
+    for part in parts {
+        lines.push(if lines.is_empty() { head(part) } else { Line::from(format!("{}{part}", " ".repeat(indent))) });
+    }
+    lines
+}
+
+fn foot_line(picture: &Picture, state: &ViewState, width: u16) -> Line<'static> {
+    let keys = if state.searching {
+        "type to search · Enter keep · Esc end"
+    } else if state.page == Page::Details {
+        "↑↓ scroll · Enter Esc back · ? help · q table"
+    } else {
+        "↑↓ select · Enter details · s sort · / search · p hold · ? help · q end"
+    };
+    let mut text = format!(" {keys}");
+    if let Some(since) = picture.since {
+        let since = format!("figures since {}Z", &since.to_string()[..16]);
+        let room = usize::from(width).saturating_sub(text.chars().count() + since.len() + 1);
+        if room > 1 {
+            text += &format!("{}{since}", " ".repeat(room));
+        }
+    }
+    Line::from(text).style(Style::new().fg(Color::DarkGray))
+}
+
+fn draw_help(frame: &mut Frame<'_>, area: Rect) {
+    let wide = HELP.iter().map(|line| line.chars().count()).max().unwrap_or(0) as u16 + 4;
+    let (width, height) = (wide.min(area.width), (HELP.len() as u16 + 2).min(area.height));
+    let at = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
+    frame.render_widget(Clear, at);
+    let lines: Vec<Line<'static>> = HELP.iter().map(|line| Line::from(format!(" {line}"))).collect();
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" keys ")), at);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Rows for people and for programs: a table, a wide table, JSON or CSV. A table has figures with units; the others raw ones.
+
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+
+/// In which form rows are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum SheetForm {
+    #[default]
+    Table,
+    /// A table with all columns.
+    Wide,
+    Json,
+    Csv,
+}
+
+/// A column: its heading for people, its name for programs.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    pub heading: &'static str,
+    pub name: &'static str,
+    /// Only where there is room: in `wide`, JSON and CSV.
+    pub wide: bool,
+    pub right: bool,
+}
+
+impl Column {
+    pub const fn text(heading: &'static str, name: &'static str) -> Self {
+        Self { heading, name, wide: false, right: false }
+    }
+
+    pub const fn figure(heading: &'static str, name: &'static str) -> Self {
+        Self { heading, name, wide: false, right: true }
+    }
+
+    pub const fn wide(self) -> Self {
+        Self { wide: true, ..self }
+    }
+}
+
+/// A cell as people read it, and as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    pub shown: String,
+    pub value: Value,
+}
+
+impl Cell {
+    pub fn text(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { shown: text.clone(), value: text.into() }
+    }
+
+    pub fn figure(value: Option<f64>, shown: impl Fn(f64) -> String) -> Self {
+        Self { shown: value.map_or_else(|| "–".to_owned(), shown), value: value.into() }
+    }
+
+    pub fn count(value: Option<u64>) -> Self {
+        Self { shown: value.map_or_else(|| "–".to_owned(), |value| value.to_string()), value: value.into() }
+    }
+}
+
+/// Rows below a heading.
+#[derive(Debug)]
+pub struct Sheet {
+    pub columns: Vec<Column>,
+    pub rows: Vec<Vec<Cell>>,
+}
+
+impl Sheet {
+    /// The sheet in this form, for a terminal of so many columns; what was left out stands below a table.
+    pub fn render(&self, form: SheetForm, width: Option<usize>) -> anyhow::Result<String> {
+        match form {
+            SheetForm::Table => Ok(self.table(false, width)),
+            SheetForm::Wide => Ok(self.table(true, None)),
+            SheetForm::Json => Ok(format!("{}\n", serde_json::to_string_pretty(&self.objects())?)),
+            SheetForm::Csv => self.csv(),
+        }
+    }
+
+    fn objects(&self) -> Vec<Map<String, Value>> {
+        let object = |row: &Vec<Cell>| {
+            let fields = self.columns.iter().zip(row).map(|(column, cell)| (column.name.to_owned(), cell.value.clone()));
+            fields.collect()
+        };
+        self.rows.iter().map(object).collect()
+    }
+
+    fn csv(&self) -> anyhow::Result<String> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(self.columns.iter().map(|column| column.name))?;
+        for row in &self.rows {
+            writer.write_record(row.iter().map(|cell| match &cell.value {
+                Value::Null => String::new(),
+                Value::String(text) => text.clone(),
+                value => value.to_string(),
+            }))?;
+        }
+        Ok(String::from_utf8(writer.into_inner()?)?)
+    }
+
+    /// The last column is a text that may be long: it is shortened at the terminal's edge.
+    fn table(&self, wide: bool, width: Option<usize>) -> String {
+        let columns: Vec<usize> = (0..self.columns.len()).filter(|index| wide || !self.columns[*index].wide).collect();
+        // As it is printed, so that what would steer the terminal does not shift the columns either.
+        let shown = |row: &[Cell], index: usize| eadt_service::shown::line(&row[index].shown).into_owned();
+        let widest = |index: &usize| {
+            let cells = self.rows.iter().map(|row| shown(row, *index).chars().count());
+            cells.chain([self.columns[*index].heading.chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = columns.iter().map(widest).collect();
+        let mut text = String::new();
+        let mut line = |cell: &dyn Fn(usize) -> String| {
+            let mut line = String::new();
+            for (position, (index, wide)) in columns.iter().zip(&widths).enumerate() {
+                let last = position + 1 == columns.len();
+                let mut cell = cell(*index);
+                if last
+                    && !self.columns[*index].right
+                    && let Some(width) = width
+                {
+                    let room = width.saturating_sub(line.chars().count()).max(20);
+                    if cell.chars().count() > room {
+                        cell = format!("{}…", cell.chars().take(room - 1).collect::<String>());
+                    }
+                }
+                let pad = " ".repeat(wide.saturating_sub(cell.chars().count()));
+                line += &if self.columns[*index].right { format!("{pad}{cell}") } else { format!("{cell}{pad}") };
+                line += "   ";
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        };
+        line(&|index| self.columns[index].heading.to_owned());
+        for row in &self.rows {
+            line(&|index| shown(row, index));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_sheet_has_four_forms() {
+        let columns = vec![
+            Column::text("WORKLOAD", "workload"),
+            Column::figure("POWER", "power_watts"),
+            Column::figure("GPUS", "gpus").wide(),
+            Column::text("REASON", "reason"),
+        ];
+        let row = |name: &str, power: Option<f64>, reason: &str| {
+            vec![Cell::text(name), Cell::figure(power, eadt_report::units::watts), Cell::count(Some(4)), Cell::text(reason)]
+        };
+        let sheet =
+            Sheet { columns, rows: vec![row("a/b", Some(31_200.5), "slow, so back"), row("a/\u{1b}long-name", None, "")] };
+        let render = |form, width| sheet.render(form, width).unwrap();
+        assert_eq!(
+            render(SheetForm::Table, None),
+            "WORKLOAD              POWER   REASON\na/b                 31.2 kW   slow, so back\na/\\u001blong-name         –\n"
+        );
+        assert!(render(SheetForm::Wide, None).contains("GPUS"));
+        assert_eq!(
+            render(SheetForm::Csv, None),
+            "workload,power_watts,gpus,reason\na/b,31200.5,4,\"slow, so back\"\na/\u{1b}long-name,,4,\n"
+        );
+        let json: Value = serde_json::from_str(&render(SheetForm::Json, None)).unwrap();
+        assert_eq!((&json[0]["power_watts"], &json[1]["power_watts"]), (&31_200.5.into(), &Value::Null));
+        let narrow = render(SheetForm::Table, Some(40));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+    }
+}

@@ -1,0 +1,82 @@
+//! The Python package on the real frameworks, one process each, and on the real program with a directive in its log.
+
+use std::path::Path;
+use std::process::Command;
+
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::topics::{Repartition, apply, desired, plan, survey};
+use eadt_bus::{Bus, Outgoing};
+use eadt_schemas::v1::Directive;
+use eadt_schemas::{Envelope, EventTime, EventType, Topic};
+use eadt_tests::python::{package_tests, training_interpreter};
+use eadt_tests::root;
+
+fn lane(modules: &[&str]) {
+    package_tests(&training_interpreter().unwrap(), modules, &[]).unwrap();
+}
+
+#[test]
+fn plain_loops_are_frozen_without_any_trap() {
+    lane(&["tests.torch.test_plain"]);
+}
+
+#[test]
+fn hugging_face_needs_one_line() {
+    lane(&["tests.torch.test_hf"]);
+}
+
+#[test]
+fn lightning_and_accelerate_report_and_freeze() {
+    lane(&["tests.torch.test_frameworks"]);
+}
+
+#[test]
+fn deepspeed_freezes_by_groups() {
+    lane(&["tests.torch.test_deepspeed"]);
+}
+
+#[test]
+fn types_and_style_are_clean() {
+    let python = training_interpreter().unwrap();
+    for arguments in
+        [&["-m", "mypy"][..], &["-m", "ruff", "check", "src", "tests"], &["-m", "ruff", "format", "--check", "src", "tests"]]
+    {
+        let output = Command::new(&python).args(arguments).current_dir(root().join("python")).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+/// Writes a directive into the log of a data folder, as an actuator does.
+fn ask(data: &Path, workload: &str, frozen: u32) {
+    std::fs::write(data.join("origin"), "measured\n").unwrap();
+    let log = EmbeddedLog::open(&data.join("log"), EmbeddedOptions::default()).unwrap();
+    let topics = plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 4, 1), Repartition::Refuse);
+    apply(&log, &topics).unwrap();
+    let time: EventTime = "2026-01-02T03:04:05Z".parse().unwrap();
+    let directive = Directive {
+        time,
+        workload: workload.to_owned(),
+        decision_id: "d-1".to_owned(),
+        frozen_prefix_layers: Some(frozen),
+        ..Directive::default()
+    };
+    let envelope = Envelope {
+        id: "d-1".to_owned(),
+        source: "/actuator".to_owned(),
+        kind: EventType::Directive,
+        time,
+        subject: workload.to_owned(),
+    };
+    let name = format!("eadt.{}", Topic::Directives).into();
+    let mut producer = log.producer("tests").unwrap();
+    producer.send(Outgoing::event(&name, workload, &envelope, &directive)).unwrap();
+    assert!(producer.flush(std::time::Duration::from_secs(10)).unwrap());
+}
+
+#[test]
+fn two_ranks_take_up_a_directive_of_the_real_program() {
+    let data = tempfile::tempdir().unwrap();
+    ask(data.path(), "team/gpt", 2);
+    let variables = [("EADT_TEST_PROGRAM", eadt_tests::program()), ("EADT_TEST_DATA", data.path())];
+    package_tests(&training_interpreter().unwrap(), &["tests.torch.test_together"], &variables).unwrap();
+}

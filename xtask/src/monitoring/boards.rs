@@ -1,0 +1,502 @@
+use serde_json::{Value, json};
+
+/// What a panel looks like.
+#[derive(Debug, Clone, Copy)]
+enum Look {
+    Lines,
+    Stacked,
+    Figure,
+}
+
+/// A query and the name of its series.
+type Query = (&'static str, &'static str);
+
+#[derive(Debug, Clone, Copy)]
+struct Panel {
+    title: &'static str,
+    description: &'static str,
+    look: Look,
+    unit: &'static str,
+    queries: &'static [Query],
+}
+
+const fn lines(title: &'static str, unit: &'static str, queries: &'static [Query], description: &'static str) -> Panel {
+    Panel { title, description, look: Look::Lines, unit, queries }
+}
+
+const fn stacked(title: &'static str, unit: &'static str, queries: &'static [Query], description: &'static str) -> Panel {
+    Panel { title, description, look: Look::Stacked, unit, queries }
+}
+
+const fn figure(title: &'static str, unit: &'static str, queries: &'static [Query], description: &'static str) -> Panel {
+    Panel { title, description, look: Look::Figure, unit, queries }
+}
+
+/// One dashboard.
+#[derive(Debug)]
+pub struct Board {
+    pub file: &'static str,
+    pub title: &'static str,
+    /// It has the variables `namespace` and `workload`, and marks decisions.
+    by_workload: bool,
+    panels: &'static [Panel],
+}
+
+/// The four, in the order of their links.
+pub fn all() -> [Board; 4] {
+    [
+        Board { file: "gpus", title: "EADT · GPU Metrics", by_workload: false, panels: GPUS },
+        Board { file: "energy", title: "EADT · Energy Efficiency", by_workload: true, panels: ENERGY },
+        Board { file: "sharing", title: "EADT · MPS Sharing", by_workload: true, panels: SHARING },
+        Board { file: "pipeline", title: "EADT · Pipeline", by_workload: false, panels: PIPELINE },
+    ]
+}
+
+const GPUS: &[Panel] = &[
+    figure(
+        "Power of all GPUs",
+        "watt",
+        &[("sum(eadt_gpu_power_watts)", "")],
+        "The newest sample of each GPU that was heard in the last five minutes; shared GPUs count once.",
+    ),
+    figure("GPUs heard", "short", &[("count(eadt_gpu_power_watts)", "")], "GPUs with a sample in the last five minutes."),
+    figure(
+        "GPUs without series",
+        "short",
+        &[("max(eadt_gpu_capped)", "")],
+        "0 is well; above it, metrics.gpus_max is too small and the sums lack these GPUs.",
+    ),
+    lines(
+        "Power by GPU",
+        "watt",
+        &[("eadt_gpu_power_watts", "{{node}} {{device}}")],
+        "Of the whole GPU, by UUID and node: GPU 0 of every host would look alike.",
+    ),
+    lines(
+        "Power cap by GPU",
+        "watt",
+        &[("eadt_gpu_power_limit_watts", "{{node}} {{device}}")],
+        "The limit in force on the device.",
+    ),
+    lines(
+        "Busy",
+        "percentunit",
+        &[("eadt_gpu_utilization_ratio", "{{node}} {{device}}")],
+        "Part of the time in which a kernel ran. It says nothing of how much of the GPU the kernel used.",
+    ),
+    lines("Temperature", "celsius", &[("eadt_gpu_temperature_celsius", "{{node}} {{device}}")], "Of the die."),
+    lines(
+        "dcgm-exporter: power",
+        "watt",
+        &[("DCGM_FI_DEV_POWER_USAGE", "{{Hostname}} {{UUID}}")],
+        "As dcgm-exporter says it, beside this; they should agree.",
+    ),
+    lines(
+        "dcgm-exporter: power by the energy counter",
+        "watt",
+        &[("rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[$__rate_interval]) / 1000", "{{Hostname}} {{UUID}}")],
+        "The counter is in mJ. Where it and the power disagree, one of them is wrong: never sum power over time.",
+    ),
+    lines(
+        "dcgm-exporter: SM clock",
+        "hertz",
+        &[("DCGM_FI_DEV_SM_CLOCK * 1000000", "{{Hostname}} {{UUID}}")],
+        "Falls under a power cap.",
+    ),
+    lines("dcgm-exporter: memory in use", "decmbytes", &[("DCGM_FI_DEV_FB_USED", "{{Hostname}} {{UUID}}")], "Frame buffer."),
+    lines(
+        "dcgm-exporter: tensor pipe",
+        "percentunit",
+        &[("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "{{Hostname}} {{UUID}}")],
+        "Part of the cycles in which the tensor pipe was active.",
+    ),
+];
+
+const ENERGY: &[Panel] = &[
+    figure(
+        "Saving, of the part that can be compared",
+        "percentunit",
+        &[(
+            "sum(eadt_workload_saving_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) / sum(eadt_workload_expected_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) or vector(0)",
+            "",
+        )],
+        "Over the whole record. Not the saving of all energy: the next figure says of how much it is. 0 where nothing was changed.",
+    ),
+    figure(
+        "Energy that the saving is of",
+        "percentunit",
+        &[(
+            "sum(eadt_workload_compared_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) / sum(eadt_workload_energy_joules_total{namespace=~\"$namespace\",workload=~\"$workload\"}) or vector(0)",
+            "",
+        )],
+        "The rest ran in phases in which the starting layout was never measured: what was saved there is not known.",
+    ),
+    figure(
+        "Energy",
+        "joule",
+        &[("sum(eadt_workload_energy_joules_total{namespace=~\"$namespace\",workload=~\"$workload\"})", "")],
+        "Of the workloads' runs, since the beginning of the record.",
+    ),
+    figure(
+        "Reverts in an hour",
+        "short",
+        &[(
+            "sum(increase(eadt_workload_outcomes_total{outcome=\"reverted\",namespace=~\"$namespace\",workload=~\"$workload\"}[1h]))",
+            "",
+        )],
+        "Changes that did not do what they promised and were taken back.",
+    ),
+    figure(
+        "Workloads without series",
+        "short",
+        &[("max(eadt_workload_capped)", "")],
+        "0 is well; above it, metrics.workloads_max is too small and the sums lack these workloads.",
+    ),
+    figure(
+        "Savings given up",
+        "short",
+        &[("max(eadt_workload_savings_given_up)", "")],
+        "0 is well; 1 once there are more windows than savings are estimated of.",
+    ),
+    stacked(
+        "Power by workload",
+        "watt",
+        &[(
+            "sum by (namespace, workload) (eadt_workload_power_watts{namespace=~\"$namespace\",workload=~\"$workload\"})",
+            "{{namespace}}/{{workload}}",
+        )],
+        "Mean of the newest window.",
+    ),
+    lines(
+        "Energy per sample",
+        "joule",
+        &[(
+            "sum by (namespace, workload) (rate(eadt_workload_progress_energy_joules_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m])) / (sum by (namespace, workload) (rate(eadt_workload_samples_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m])) > 0)",
+            "{{namespace}}/{{workload}}",
+        )],
+        "Two counters over the same windows, ten minutes of them; restarts included.",
+    ),
+    lines(
+        "Samples per second",
+        "short",
+        &[(
+            "sum by (namespace, workload) (rate(eadt_workload_samples_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m]))",
+            "{{namespace}}/{{workload}}",
+        )],
+        "In real time; a simulation that runs faster does more of them.",
+    ),
+    lines(
+        "Tokens per second",
+        "short",
+        &[(
+            "sum by (namespace, workload) (rate(eadt_workload_tokens_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m]))",
+            "{{namespace}}/{{workload}}",
+        )],
+        "0 for jobs that report none.",
+    ),
+    lines(
+        "Saving in joules",
+        "joule",
+        &[(
+            "eadt_workload_saving_joules{namespace=~\"$namespace\",workload=~\"$workload\"} or 0 * eadt_workload_energy_joules_total{namespace=~\"$namespace\",workload=~\"$workload\"}",
+            "{{namespace}}/{{workload}}",
+        )],
+        "An estimate, so it may fall; negative: a loss. Trials come first, savings after them.",
+    ),
+    lines(
+        "Not attributed",
+        "watt",
+        &[("sum(eadt_gpu_power_watts) - sum(eadt_workload_power_watts)", "GPUs less workloads")],
+        "Power of GPUs, idle ones included, that is in no workload's newest window. It should add up: a large figure is a gap.",
+    ),
+    stacked(
+        "Decisions",
+        "short",
+        &[(
+            "sum by (outcome) (increase(eadt_workload_outcomes_total{namespace=~\"$namespace\",workload=~\"$workload\",outcome!=\"maintain\"}[$__rate_interval]))",
+            "{{outcome}}",
+        )],
+        "What was decided, and what came of it.",
+    ),
+    lines(
+        "Windows with a restart",
+        "short",
+        &[(
+            "sum by (namespace, workload) (increase(eadt_workload_restart_windows_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m]))",
+            "{{namespace}}/{{workload}}",
+        )],
+        "Restarts cost energy and do no samples.",
+    ),
+];
+
+const SHARING: &[Panel] = &[
+    figure(
+        "GPUs that are shared",
+        "short",
+        &[("count(count by (device) (eadt_gpu_share_ratio{namespace=~\"$namespace\"}) > 1) or vector(0)", "")],
+        "With more than one workload.",
+    ),
+    figure(
+        "Shared GPUs under the stage",
+        "short",
+        &[("max(eadt_sm_partition_shared_gpus) or vector(0)", "")],
+        "Those whose SM shares the controller sm-partition sets.",
+    ),
+    figure(
+        "Members measured alone",
+        "short",
+        &[("max(eadt_sm_partition_measured) or vector(0)", "")],
+        "Of the members, those whose throughput and power alone are known: without that nothing is moved.",
+    ),
+    stacked(
+        "Share of each GPU by workload",
+        "percentunit",
+        &[("eadt_gpu_share_ratio{namespace=~\"$namespace\",workload=~\"$workload\"}", "{{device}} {{namespace}}/{{workload}}")],
+        "Part of the GPU's power that is attributed to the workload.",
+    ),
+    lines(
+        "Share that is nobody's",
+        "percentunit",
+        &[("1 - sum by (device) (eadt_gpu_share_ratio)", "{{device}}")],
+        "What MPS percentages or MIG slices leave free.",
+    ),
+    lines(
+        "Workloads on each GPU",
+        "short",
+        &[("count by (device) (eadt_gpu_share_ratio)", "{{device}}")],
+        "1 is a GPU of its own.",
+    ),
+    stacked(
+        "Power of each workload by GPU",
+        "watt",
+        &[(
+            "eadt_gpu_share_ratio{namespace=~\"$namespace\",workload=~\"$workload\"} * on (device) group_left () eadt_gpu_power_watts",
+            "{{device}} {{namespace}}/{{workload}}",
+        )],
+        "Share times the power of the whole GPU.",
+    ),
+    lines(
+        "Looks and decisions of the stage",
+        "cpm",
+        &[
+            ("sum(rate(eadt_sm_partition_looks_total[$__rate_interval])) * 60 or vector(0)", "looks"),
+            ("sum(rate(eadt_sm_partition_decisions_total[$__rate_interval])) * 60 or vector(0)", "decisions"),
+        ],
+        "A look is the end of a window at which shared GPUs were weighed.",
+    ),
+];
+
+const PIPELINE: &[Panel] = &[
+    lines(
+        "Events folded",
+        "cps",
+        &[("sum(rate(eadt_processor_events_total[$__rate_interval]))", "events")],
+        "Zero while jobs run: nothing reaches the processor.",
+    ),
+    lines(
+        "Windows and decisions",
+        "cpm",
+        &[
+            ("sum(rate(eadt_processor_windows_total[$__rate_interval])) * 60", "windows"),
+            ("sum(rate(eadt_processor_decisions_total[$__rate_interval])) * 60", "decisions"),
+        ],
+        "Closed and emitted, per minute of real time.",
+    ),
+    lines(
+        "What became of decisions",
+        "short",
+        &[("sum by (outcome) (increase(eadt_actuator_outcomes_total[$__rate_interval]))", "{{outcome}}")],
+        "As the actuator reports it; refused ones have a reason in the events.",
+    ),
+    lines(
+        "Time of an atomic step",
+        "s",
+        &[
+            ("histogram_quantile(0.5, sum by (le) (rate(eadt_processor_commit_seconds_bucket[$__rate_interval])))", "median"),
+            ("histogram_quantile(0.99, sum by (le) (rate(eadt_processor_commit_seconds_bucket[$__rate_interval])))", "99 %"),
+        ],
+        "Outputs, state and positions in one transaction.",
+    ),
+    lines(
+        "Dead letters",
+        "short",
+        &[("sum by (reason) (increase(eadt_processor_dead_letters_total[$__rate_interval])) or vector(0)", "{{reason}}")],
+        "It grows: somebody sends what cannot be used. eadt tail dead-letters shows what and why.",
+    ),
+    lines(
+        "Read ahead of the merge",
+        "bytes",
+        &[("sum(eadt_processor_buffered_bytes)", "bytes")],
+        "Records that wait for another input.",
+    ),
+    lines(
+        "Collector: sampled, sent, dropped",
+        "cps",
+        &[
+            ("sum(rate(eadt_collector_events_sampled_total[$__rate_interval])) or vector(0)", "sampled"),
+            ("sum(rate(eadt_collector_events_sent_total[$__rate_interval])) or vector(0)", "sent"),
+            ("sum by (reason) (rate(eadt_collector_events_dropped_total[$__rate_interval])) or vector(0)", "dropped: {{reason}}"),
+        ],
+        "Sent and dropped add up to sampled. 0 in a simulation, which has no collector.",
+    ),
+    lines(
+        "Archived rows",
+        "cps",
+        &[("sum by (topic) (rate(eadt_archiver_rows_total[$__rate_interval])) or vector(0)", "{{topic}}")],
+        "Rows in completed files.",
+    ),
+    lines(
+        "Begun anew",
+        "short",
+        &[
+            ("sum(increase(eadt_processor_restarts_total[$__rate_interval]))", "processor"),
+            ("sum(increase(eadt_actuator_restarts_total[$__rate_interval]))", "actuator"),
+            ("sum(increase(eadt_simulator_restarts_total[$__rate_interval])) or vector(0)", "simulator"),
+        ],
+        "Sessions on the bus that ended with an error and went on from the committed positions: look at the broker.",
+    ),
+    lines(
+        "Archiver stalled",
+        "short",
+        &[("max(eadt_archiver_stalled)", "stalled")],
+        "1 while files cannot be written; nothing is skipped meanwhile.",
+    ),
+    lines(
+        "Failed tasks",
+        "short",
+        &[("sum by (task) (increase(eadt_service_task_failures_total[$__rate_interval]))", "{{task}}")],
+        "docs/reference/tasks.md says what each means.",
+    ),
+    lines("Parts that are ready", "short", &[("min by (part) (eadt_service_ready)", "{{part}}")], "As /readyz has it."),
+    lines("Services up", "short", &[("up{job=~\"eadt.*\"}", "{{service}}")], "0: Prometheus cannot scrape it."),
+];
+
+const DATASOURCE: &str = "prometheus";
+
+impl Board {
+    /// The dashboard as Grafana provisions it.
+    pub fn json(&self) -> String {
+        let links: Vec<Value> = all()
+            .iter()
+            .filter(|other| other.file != self.file)
+            .map(|other| {
+                let url = format!("/d/eadt-{}", other.file);
+                json!({"title": other.title, "type": "link", "url": url, "keepTime": true, "includeVars": true, "icon": "dashboard"})
+            })
+            .collect();
+        let variables = if self.by_workload {
+            vec![
+                variable("namespace", "label_values(eadt_workload_windows_total, namespace)"),
+                variable("workload", "label_values(eadt_workload_windows_total{namespace=~\"$namespace\"}, workload)"),
+            ]
+        } else {
+            Vec::new()
+        };
+        let annotations = if self.by_workload {
+            vec![
+                annotation("Changes", "orange", "changed"),
+                annotation("Reverts", "red", "reverted"),
+                annotation("Kept", "green", "kept"),
+            ]
+        } else {
+            Vec::new()
+        };
+        let board = json!({
+            "uid": format!("eadt-{}", self.file),
+            "title": self.title,
+            "tags": ["eadt"],
+            "timezone": "browser",
+            "schemaVersion": 41,
+            "version": 1,
+            "editable": false,
+            "refresh": "15s",
+            "time": {"from": "now-1h", "to": "now"},
+            "templating": {"list": variables},
+            "annotations": {"list": annotations},
+            "links": links,
+            "panels": self.panels(),
+        });
+        format!("{}\n", serde_json::to_string_pretty(&board).expect("texts and numbers"))
+    }
+
+    fn panels(&self) -> Vec<Value> {
+        let (mut x, mut y, mut row) = (0, 0, 0);
+        let place = |(index, panel): (usize, &Panel)| {
+            let (w, h) = if matches!(panel.look, Look::Figure) { (4, 4) } else { (8, 8) };
+            if x + w > 24 || row != 0 && row != h {
+                (x, y) = (0, y + row);
+            }
+            let at = json!({"x": x, "y": y, "w": w, "h": h});
+            (x, row) = (x + w, h);
+            panel.json(index + 1, &at)
+        };
+        self.panels.iter().enumerate().map(place).collect()
+    }
+}
+
+impl Panel {
+    fn json(&self, id: usize, at: &Value) -> Value {
+        let targets: Vec<Value> = self
+            .queries
+            .iter()
+            .zip(["A", "B", "C", "D"])
+            .map(|((query, legend), id)| json!({"refId": id, "expr": query, "legendFormat": legend}))
+            .collect();
+        let stacking = if matches!(self.look, Look::Stacked) { "normal" } else { "none" };
+        let fill = if matches!(self.look, Look::Stacked) { 25 } else { 0 };
+        let (kind, options) = match self.look {
+            Look::Figure => ("stat", json!({"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "none"})),
+            Look::Lines | Look::Stacked => (
+                "timeseries",
+                json!({"legend": {"displayMode": "list", "placement": "bottom", "showLegend": true}, "tooltip": {"mode": "multi"}}),
+            ),
+        };
+        json!({
+            "id": id,
+            "type": kind,
+            "title": self.title,
+            "description": self.description,
+            "datasource": {"type": "prometheus", "uid": DATASOURCE},
+            "gridPos": at,
+            "fieldConfig": {
+                "defaults": {"unit": self.unit, "custom": {"stacking": {"mode": stacking}, "fillOpacity": fill}},
+                "overrides": [],
+            },
+            "options": options,
+            "targets": targets,
+        })
+    }
+}
+
+/// A choice of several values. Grafana puts them into the query as an alternation of escaped texts.
+fn variable(name: &str, query: &str) -> Value {
+    json!({
+        "name": name,
+        "type": "query",
+        "datasource": {"type": "prometheus", "uid": DATASOURCE},
+        "query": {"query": query, "refId": name},
+        "definition": query,
+        "refresh": 2,
+        "sort": 1,
+        "multi": true,
+        "includeAll": true,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    })
+}
+
+/// A mark wherever something came of a decision.
+fn annotation(name: &str, colour: &str, outcome: &str) -> Value {
+    let query = format!(
+        "increase(eadt_workload_outcomes_total{{namespace=~\"$namespace\",workload=~\"$workload\",outcome=\"{outcome}\"}}[1m]) > 0"
+    );
+    json!({
+        "name": name,
+        "datasource": {"type": "prometheus", "uid": DATASOURCE},
+        "enable": true,
+        "iconColor": colour,
+        "expr": query,
+        "step": "60s",
+        "titleFormat": format!("{outcome}: {{{{namespace}}}}/{{{{workload}}}}"),
+    })
+}
