@@ -743,6 +743,7 @@ pub enum DescribeKind {
 }
 
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Tail {
     /// Topics without prefix [default: decisions.v1, actuations.v1].
     pub topics: Vec<String>,

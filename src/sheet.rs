@@ -125,7 +125,8 @@ impl Sheet {
                     }
                 }
                 let pad = " ".repeat(wide.saturating_sub(cell.chars().count()));
-                line += &if self.columns[*index].right { format!("{pad}{cell}") } else { format!("{cell}{pad}") };
+                let parts = if self.columns[*index].right { [&*pad, &*cell] } else { [&*cell, &*pad] };
+                line.extend(parts);
                 line += "   ";
             }
             text.push_str(line.trim_end());

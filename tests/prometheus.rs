@@ -1,5 +1,6 @@
 //! A real Prometheus scrapes a real run and a dcgm-exporter's text: no panel is empty, and an alert fires when a decision is reverted.
 
+use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -18,13 +19,15 @@ fn dcgm() -> u16 {
         for (number, stream) in listener.incoming().enumerate() {
             let Ok(mut stream) = stream else { return };
             let mut request = [0; 4096];
-            stream.read(&mut request).ok();
+            if !matches!(stream.read(&mut request), Ok(1..)) {
+                continue;
+            }
             let mut text = String::new();
             let gauge = |name: &str, value: f64, text: &mut String| {
-                *text += &format!("# HELP {name} {name}\n# TYPE {name} gauge\n");
+                writeln!(text, "# HELP {name} {name}\n# TYPE {name} gauge").expect("writing to a String");
                 for gpu in 0..2 {
                     let labels = format!("gpu=\"{gpu}\",UUID=\"GPU-{gpu}\",Hostname=\"node-1\",modelName=\"NVIDIA A100\"");
-                    *text += &format!("{name}{{{labels}}} {value}\n");
+                    writeln!(text, "{name}{{{labels}}} {value}").expect("writing to a String");
                 }
             };
             gauge("DCGM_FI_DEV_POWER_USAGE", 312.5, &mut text);
@@ -47,14 +50,14 @@ fn free_port() -> u16 {
 fn get(port: u16, path: &str) -> Option<Value> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n").ok()?;
+    writeln!(stream, "GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
 }
 
 fn query(port: u16, expression: &str) -> Result<usize, String> {
-    let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect::<Vec<_>>().concat();
     let answer = get(port, &format!("/api/v1/query?query={encoded}")).ok_or("no answer")?;
     if answer["status"] != "success" {
         return Err(answer["error"].to_string());

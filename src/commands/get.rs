@@ -1,6 +1,7 @@
 //! `eadt get` and `eadt describe`: what there is, as a kubectl user asks for it.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use eadt_report::units;
 use eadt_schemas::Topic;
@@ -288,14 +289,16 @@ fn description(details: &Details, row: &crate::live::tally::WorkloadTally) -> St
     add("Coverage", figure(report.coverage_ratio, |ratio| format!("{:.1} % of the time has known power", 100.0 * ratio)));
     add("Decisions", format!("{}, {} changes, {} reverts", report.decisions, report.changes, report.reverts));
     let wide = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) + 1;
-    let mut text: String = lines.iter().map(|(name, value)| format!("{:wide$}  {value}\n", format!("{name}:"))).collect();
+    let mut text: String =
+        lines.iter().map(|(name, value)| format!("{:wide$}  {value}\n", format!("{name}:"))).collect::<Vec<_>>().concat();
     for note in &report.notes {
-        text += &format!("{:wide$}  {note}\n", "Note:");
+        writeln!(text, "{:wide$}  {note}", "Note:").expect("writing to a String");
     }
     text += "\nLast decisions:\n";
     for decision in details.decisions.iter().rev().take(DECISIONS).rev() {
-        text += &format!(
-            "  {}Z  {:10}  {}{}\n",
+        writeln!(
+            text,
+            "  {}Z  {:10}  {}{}",
             &decision.time.to_string()[..19],
             action_word(decision.action, decision.validation),
             if decision.from == decision.to {
@@ -304,7 +307,8 @@ fn description(details: &Details, row: &crate::live::tally::WorkloadTally) -> St
                 format!("{} → {}: ", layout_text(&decision.from), layout_text(&decision.to))
             },
             eadt_service::shown::line(&decision.reason),
-        );
+        )
+        .expect("writing to a String");
     }
     if details.decisions.is_empty() {
         text += "  none yet\n";

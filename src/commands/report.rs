@@ -1,5 +1,6 @@
 //! `eadt report`: figures per workload from a data folder, an archive or a replay.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
@@ -107,10 +108,14 @@ fn csv(report: &eadt_report::Report, by: Option<By>) -> anyhow::Result<String> {
         match by {
             None => add(serde_json::to_value(workload)?),
             Some(By::Window) => {
-                workload.by_window.iter().flatten().try_for_each(|row| anyhow::Ok(add(serde_json::to_value(row)?)))?;
+                for row in workload.by_window.iter().flatten() {
+                    add(serde_json::to_value(row)?);
+                }
             }
             Some(By::Span) => {
-                workload.by_span.iter().flatten().try_for_each(|row| anyhow::Ok(add(serde_json::to_value(row)?)))?
+                for row in workload.by_span.iter().flatten() {
+                    add(serde_json::to_value(row)?);
+                }
             }
         }
     }
@@ -174,7 +179,7 @@ fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> anyh
     alone.extend(there.map(|name| format!("{name} is only in the other run")));
     let mut text = Sheet { columns, rows }.render(SheetForm::Wide, None)?;
     for line in alone {
-        text += &format!("note: {line}\n");
+        writeln!(text, "note: {line}").expect("writing to a String");
     }
     text += "note: whole runs are compared, restarts and trials included; that they did the same work is not checked\n";
     Ok(text)

@@ -67,6 +67,9 @@ struct State {
     stale: BTreeSet<String>,
 }
 
+/// Reads one figure of a sample.
+type GpuFigure = fn(&GpuTelemetry) -> Option<f64>;
+
 /// Takes events in and shows them as metrics. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Exporter(Arc<Mutex<State>>);
@@ -328,7 +331,7 @@ impl Collector for GpuFigures {
             .filter_map(|of_device| Some((of_device, of_device.values().max_by_key(|sample| sample.time)?)))
             .filter(|(_, newest)| fresh(newest))
             .collect();
-        let figures: [(&str, &str, fn(&GpuTelemetry) -> Option<f64>); 4] = [
+        let figures: [(&str, &str, GpuFigure); 4] = [
             ("power_watts", "Power of the whole GPU at its newest sample", |it| it.power_watts.or(it.power_average_watts)),
             ("power_limit_watts", "Power cap in force", |it| it.power_limit_watts),
             ("utilization_ratio", "Part of the time in which a kernel ran", |it| it.utilization_ratio),
@@ -345,7 +348,7 @@ impl Collector for GpuFigures {
         let help = "Part of the GPU's power that is attributed to the workload; what is missing to 1 is nobody's";
         let mut family = encoder.encode_descriptor("share_ratio", help, None, MetricType::Gauge)?;
         for (of_device, newest) in &gpus {
-            for (workload, sample) in of_device.iter() {
+            for (workload, sample) in *of_device {
                 let Some((namespace, name)) = workload.as_deref().and_then(|name| name.split_once('/')) else { continue };
                 let [device, node, _, origin] = of_gpu(newest);
                 let labels = [device, node, origin, ("namespace", namespace), ("workload", name)];

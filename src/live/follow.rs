@@ -34,6 +34,7 @@ pub enum RunLength {
 
 /// What is followed, and how it is shown.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct Follow {
     pub prefix: String,
     pub headline: String,

@@ -158,9 +158,8 @@ impl ViewState {
         }
         match key.code {
             KeyCode::Char('q') if self.page == Page::Table => return Flow::Leave,
-            KeyCode::Char('q') => self.page = Page::Table,
             KeyCode::Esc if self.page == Page::Table => self.search.clear(),
-            KeyCode::Esc => self.page = Page::Table,
+            KeyCode::Char('q') | KeyCode::Esc => self.page = Page::Table,
             KeyCode::Char('?' | 'h') => self.page = if self.page == Page::Help { Page::Table } else { Page::Help },
             KeyCode::Enter if self.page == Page::Details => self.page = Page::Table,
             KeyCode::Enter => (self.page, self.scroll) = (Page::Details, 0),

@@ -8,6 +8,7 @@ use ratatui::layout::{Constraint, Layout as Split, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
+use std::fmt::Write as _;
 
 use super::keys::{Page, ViewState};
 use super::picture::{Details, Picture};
@@ -156,12 +157,13 @@ fn draw_table(frame: &mut Frame<'_>, picture: &Picture, state: &mut ViewState, a
     let order = if state.reversed { ", reversed" } else { "" };
     let mut note = format!(" rows {} to {} of {all}", (top + 1).min(all), top + rows.len());
     if all > rows.len() {
-        note += &format!(", {} not shown", all - rows.len());
+        write!(note, ", {} not shown", all - rows.len()).expect("writing to a String");
     }
-    note += &format!(" · by {}{order}", state.sort.title());
+    write!(note, " · by {}{order}", state.sort.title()).expect("writing to a String");
     if !state.search.is_empty() || state.searching {
-        note += &format!(" · /{}{}", shown::line(&state.search), if state.searching { "▏" } else { "" });
-        note += &format!(" hides {}", picture.rows.len() - all);
+        write!(note, " · /{}{}", shown::line(&state.search), if state.searching { "▏" } else { "" })
+            .expect("writing to a String");
+        write!(note, " hides {}", picture.rows.len() - all).expect("writing to a String");
     }
     lines.push(Line::from(note).dark_gray());
     frame.render_widget(Paragraph::new(lines), area);
@@ -272,7 +274,7 @@ fn foot_line(picture: &Picture, state: &ViewState, width: u16) -> Line<'static> 
         let since = format!("figures since {}Z", &since.to_string()[..16]);
         let room = usize::from(width).saturating_sub(text.chars().count() + since.len() + 1);
         if room > 1 {
-            text += &format!("{}{since}", " ".repeat(room));
+            write!(text, "{}{since}", " ".repeat(room)).expect("writing to a String");
         }
     }
     Line::from(text).style(Style::new().fg(Color::DarkGray))

@@ -34,6 +34,7 @@ pub fn wants_view(args: &Up) -> bool {
 impl Follower {
     /// Begins with the oldest kept event, so that savings count from the start of the data folder. If it fails, or if somebody ends the
     /// view, everything drains by `shutdown`.
+    #[allow(clippy::too_many_arguments, reason = "called from one place")]
     pub fn start(
         args: &Up,
         settings: &Settings,

@@ -8,7 +8,7 @@ use eadt_schemas::v1::Layout;
 use crate::support::{HOSTILE, model, serve, story, take, window};
 
 fn encoded(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect::<Vec<_>>().concat()
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn a_stream_goes_on_where_it_ended_and_starts_anew_elsewhere() {
             if let crate::support::Event::Decision(event) = &event {
                 model.take(eadt_schemas::Topic::Decisions, &serde_json::to_vec(event).unwrap());
             }
-        })
+        });
     });
     let resumed = served.events_until(&[("last-event-id", &id)], "event: update").await;
     assert!(!resumed.contains("event: reset"), "{resumed}");

@@ -144,7 +144,7 @@ fn the_layers_of_power_add_up() {
     let (mut model, _) = both(&["team/a", "team/b"]);
     for number in 0..12 {
         (0..20).for_each(|minute| {
-            model.window(&window(&format!("more/{number}"), minute, 600.0 * f64::from(number + 1), &Layout::default()))
+            model.window(&window(&format!("more/{number}"), minute, 600.0 * f64::from(number + 1), &Layout::default()));
         });
     }
     let power = model.power_history(None, None).unwrap();

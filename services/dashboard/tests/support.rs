@@ -105,6 +105,7 @@ pub fn story(workload: &str, into: &mut impl FnMut(Event)) {
 }
 
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "a handful in tests")]
 pub enum Event {
     Workload(Workload),
     Window(EfficiencyWindow),
@@ -165,7 +166,7 @@ impl Served {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let host =
             if headers.iter().any(|(name, _)| *name == "host") { String::new() } else { format!("host: {}\r\n", self.address) };
-        let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect::<Vec<_>>().concat();
         let length = body.len();
         let request =
             format!("{method} {path} HTTP/1.1\r\n{host}{more}connection: close\r\ncontent-length: {length}\r\n\r\n{body}");
@@ -181,7 +182,7 @@ impl Served {
     /// Reads a stream of events until this text has come.
     pub async fn events_until(&self, headers: &[(&str, &str)], wanted: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect::<Vec<_>>().concat();
         let request = format!("GET /api/v1/events HTTP/1.1\r\nhost: {}\r\n{more}\r\n", self.address);
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();

@@ -484,7 +484,7 @@ impl Drop for KafkaMember {
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::types::RDKafkaApiKey as Api;
+    use rdkafka::types::RDKafkaApiKey as ApiKey;
     use rdkafka::types::RDKafkaRespErr::*;
 
     use super::super::mock::{Brokers, at, options, outgoing, poll, step, told, until};
@@ -531,11 +531,11 @@ mod tests {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
         for (position, (api, answers)) in (1..).zip([
-            (Api::EndTxn, vec![RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS, RD_KAFKA_RESP_ERR_NOT_COORDINATOR]),
-            (Api::EndTxn, vec![RD_KAFKA_RESP_ERR_CONCURRENT_TRANSACTIONS]),
-            (Api::AddOffsetsToTxn, vec![RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE]),
-            (Api::TxnOffsetCommit, vec![RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS]),
-            (Api::Produce, vec![RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION]),
+            (ApiKey::EndTxn, vec![RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS, RD_KAFKA_RESP_ERR_NOT_COORDINATOR]),
+            (ApiKey::EndTxn, vec![RD_KAFKA_RESP_ERR_CONCURRENT_TRANSACTIONS]),
+            (ApiKey::AddOffsetsToTxn, vec![RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE]),
+            (ApiKey::TxnOffsetCommit, vec![RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS]),
+            (ApiKey::Produce, vec![RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION]),
         ]) {
             brokers.cluster.request_errors(api, &answers);
             member.commit(&step(position)).unwrap();
@@ -548,20 +548,20 @@ mod tests {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
         for (position, (api, answer, remedy, said)) in (1..).zip([
-            (Api::Produce, RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, Remedy::Stop, "a record is larger than the topic allows"),
-            (Api::Produce, RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED, Remedy::Stop, "lacks the right Write on topic out"),
-            (Api::TxnOffsetCommit, RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED, Remedy::Stop, "denied by the broker"),
+            (ApiKey::Produce, RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, Remedy::Stop, "a record is larger than the topic allows"),
+            (ApiKey::Produce, RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED, Remedy::Stop, "lacks the right Write on topic out"),
+            (ApiKey::TxnOffsetCommit, RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED, Remedy::Stop, "denied by the broker"),
             (
-                Api::TxnOffsetCommit,
+                ApiKey::TxnOffsetCommit,
                 RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
                 Remedy::Stop,
                 "lacks the right Read on topic in",
             ),
-            (Api::TxnOffsetCommit, RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION, Remedy::Restart, ""),
-            (Api::TxnOffsetCommit, RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID, Remedy::Restart, ""),
+            (ApiKey::TxnOffsetCommit, RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION, Remedy::Restart, ""),
+            (ApiKey::TxnOffsetCommit, RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID, Remedy::Restart, ""),
             // Here the commit itself was refused for certain.
-            (Api::EndTxn, RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID, Remedy::Restart, ""),
-            (Api::EndTxn, RD_KAFKA_RESP_ERR_INVALID_PRODUCER_ID_MAPPING, Remedy::Restart, ""),
+            (ApiKey::EndTxn, RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID, Remedy::Restart, ""),
+            (ApiKey::EndTxn, RD_KAFKA_RESP_ERR_INVALID_PRODUCER_ID_MAPPING, Remedy::Restart, ""),
         ]) {
             let first = producer(&member);
             brokers.cluster.request_errors(api, &[answer]);
@@ -581,7 +581,7 @@ mod tests {
         member.commit(&step(1)).unwrap();
         let first = producer(&member);
         // The library asks again by itself, and all is well; the first request may be on its way still.
-        brokers.cluster.request_errors(Api::EndTxn, &[RD_KAFKA_RESP_ERR__TRANSPORT]);
+        brokers.cluster.request_errors(ApiKey::EndTxn, &[RD_KAFKA_RESP_ERR__TRANSPORT]);
         member.commit(&step(2)).unwrap();
         assert_eq!(producer(&member), first);
         member.commit(&step(3)).unwrap();
@@ -596,7 +596,7 @@ mod tests {
         for answer in [RD_KAFKA_RESP_ERR_PRODUCER_FENCED, RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] {
             let brokers = Brokers::start();
             let mut member = brokers.transactional();
-            brokers.cluster.request_errors(Api::EndTxn, &[answer]);
+            brokers.cluster.request_errors(ApiKey::EndTxn, &[answer]);
             let error = member.commit(&step(1)).unwrap_err();
             assert_eq!(error.remedy, Remedy::Stop, "{error}");
             let again = member.commit(&step(1)).unwrap_err();
@@ -611,8 +611,8 @@ mod tests {
     fn a_producer_that_was_fenced_while_it_wrote_can_be_used_no_more() {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
-        brokers.cluster.request_errors(Api::Produce, &[RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH]);
-        brokers.cluster.request_errors(Api::AddPartitionsToTxn, &[RD_KAFKA_RESP_ERR_PRODUCER_FENCED]);
+        brokers.cluster.request_errors(ApiKey::Produce, &[RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH]);
+        brokers.cluster.request_errors(ApiKey::AddPartitionsToTxn, &[RD_KAFKA_RESP_ERR_PRODUCER_FENCED]);
         let error = member.commit(&step(1)).unwrap_err();
         assert!(error.remedy == Remedy::Stop && error.detail.starts_with("fenced: "), "{error}");
         assert!(member.is_fenced());
@@ -624,11 +624,11 @@ mod tests {
         let brokers = Brokers::start();
         let join = || KafkaMember::join(&brokers.bus, &options(Membership::Transactional("instance".into()))).unwrap_err();
         let answer = RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-        brokers.cluster.request_errors(Api::InitProducerId, &[answer]);
+        brokers.cluster.request_errors(ApiKey::InitProducerId, &[answer]);
         let error = join();
         assert_eq!((error.remedy, error.what.as_str()), (Remedy::Stop, "starting transactions of instance"));
         assert!(error.detail.contains("lacks the right Write on transactional id instance"), "{error}");
-        brokers.cluster.request_errors(Api::InitProducerId, &[RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED]);
+        brokers.cluster.request_errors(ApiKey::InitProducerId, &[RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED]);
         let error = join();
         assert!(error.remedy == Remedy::Stop && !error.detail.contains("lacks the right"), "{error}");
     }
@@ -637,8 +637,8 @@ mod tests {
     fn what_cannot_be_taken_back_in_time_is_left_to_the_next_producer_of_the_name() {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
-        brokers.cluster.request_errors(Api::Produce, &[RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]);
-        brokers.cluster.request_errors(Api::EndTxn, &vec![RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE; 10_000]);
+        brokers.cluster.request_errors(ApiKey::Produce, &[RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]);
+        brokers.cluster.request_errors(ApiKey::EndTxn, &vec![RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE; 10_000]);
         let begun = Instant::now();
         let error = member.commit(&step(1)).unwrap_err();
         assert!(begun.elapsed() >= TAKE_BACK, "it was tried");
@@ -657,9 +657,9 @@ mod tests {
         assert!(!member.is_replaced());
         assert_eq!(member.committed(&[at(0)]).unwrap(), [Some(1)], "asking changes nothing");
         // Neither an answer of another kind …
-        brokers.cluster.request_errors(Api::OffsetCommit, &[RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED]);
+        brokers.cluster.request_errors(ApiKey::OffsetCommit, &[RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED]);
         assert!(!member.is_replaced());
-        brokers.cluster.request_errors(Api::OffsetCommit, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        brokers.cluster.request_errors(ApiKey::OffsetCommit, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         assert!(member.is_replaced());
     }
 
@@ -668,7 +668,7 @@ mod tests {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
         member.commit(&step(1)).unwrap();
-        brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        brokers.cluster.request_errors(ApiKey::Heartbeat, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         let mut polled = Vec::new();
         until(|| member.poll(1, Duration::from_millis(50), &mut polled).is_err());
         assert!(member.is_replaced());
@@ -681,7 +681,7 @@ mod tests {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
         assert_eq!(told(&poll(&mut member, 2)).len(), 2);
-        brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        brokers.cluster.request_errors(ApiKey::Heartbeat, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         assert!(member.is_replaced());
     }
 
@@ -691,13 +691,13 @@ mod tests {
         let mut member = brokers.transactional();
         assert_eq!(told(&poll(&mut member, 2)).len(), 2);
         member.commit_positions(&one_position()).unwrap();
-        brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
+        brokers.cluster.request_errors(ApiKey::Heartbeat, &[RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
         until(|| {
             std::thread::sleep(Duration::from_millis(20));
             member.fetcher.consumer().assignment_lost()
         });
         // So a group answers whom it does not know: as if a newer member had come.
-        brokers.cluster.request_errors(Api::OffsetCommit, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        brokers.cluster.request_errors(ApiKey::OffsetCommit, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         assert!(!member.is_replaced());
     }
 
@@ -705,7 +705,7 @@ mod tests {
     fn partitions_that_the_group_gave_away_without_asking_are_lost_and_not_revoked() {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
-        brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
+        brokers.cluster.request_errors(ApiKey::Heartbeat, &[RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
         let mut polled = Vec::new();
         until(|| {
             member.poll(10, Duration::from_millis(50), &mut polled).unwrap();

@@ -178,7 +178,7 @@ pub(crate) mod tests {
             stamp: "2026-01-02T03:04:05Z".parse().unwrap(),
             key: Some(workload.as_bytes().to_vec().into()),
             value,
-            headers: Vec::new(),
+            headers: Vec::new().into(),
         }
     }
 
@@ -192,7 +192,9 @@ pub(crate) mod tests {
         }
 
         pub(crate) fn add(&self, records: &[Record]) {
-            records.iter().for_each(|record| self.take_record(record));
+            for record in records {
+                self.take_record(record);
+            }
         }
     }
 

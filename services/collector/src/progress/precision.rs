@@ -1,6 +1,6 @@
 //! Names of precisions, as frameworks write them, to those of events.
 
-/// Names of one precision: that of events first, then those of PyTorch, Lightning, Accelerate and DeepSpeed.
+/// Names of one precision: that of events first, then those of `PyTorch`, Lightning, Accelerate and `DeepSpeed`.
 const NAMES: [(&str, &[&str]); 5] = [
     ("fp32", &["float32", "float", "32", "32-true", "single", "no"]),
     ("tf32", &["tensorfloat32"]),

@@ -165,8 +165,9 @@ impl BatchStream {
     /// Returns whether no record of the batch is for the reader, and follows the ends of transactions.
     fn is_left_out(&mut self, head: &BatchHead, records: &[u8]) -> Result<bool, BatchError> {
         if self.is_committed_only {
-            while let Some(begun) = self.aborted.pop_front_if(|aborted| aborted.first_offset < head.next_offset()) {
+            while let Some(begun) = self.aborted.front().filter(|aborted| aborted.first_offset < head.next_offset()) {
                 self.aborting.push(begun.producer);
+                self.aborted.pop_front();
             }
         }
         if head.is_control() {

@@ -61,17 +61,14 @@ impl SentBatch {
     }
 }
 
-/// Offsets and stamps of the records for a reader, and where he then is.
-fn read(bytes: Vec<u8>, aborted: Vec<AbortedTransaction>, from: i64) -> Result<(Vec<(i64, i64)>, i64), (i64, BatchError)> {
+/// Offsets and stamps of the records for a reader, and its next offset; or the offset of what failed.
+type ReadOutcome = Result<(Vec<(i64, i64)>, i64), (i64, BatchError)>;
+
+fn read(bytes: Vec<u8>, aborted: Vec<AbortedTransaction>, from: i64) -> ReadOutcome {
     read_with(bytes, aborted, from, true)
 }
 
-fn read_with(
-    bytes: Vec<u8>,
-    aborted: Vec<AbortedTransaction>,
-    from: i64,
-    is_committed_only: bool,
-) -> Result<(Vec<(i64, i64)>, i64), (i64, BatchError)> {
+fn read_with(bytes: Vec<u8>, aborted: Vec<AbortedTransaction>, from: i64, is_committed_only: bool) -> ReadOutcome {
     let (mut unpacker, mut next, mut records) = (Unpacker::with_limit(1 << 20), from, Vec::new());
     let mut stream = BatchStream::new(bytes.into(), aborted, is_committed_only);
     while let Some(mut batch) = stream.next_batch(&mut unpacker, &mut next)? {

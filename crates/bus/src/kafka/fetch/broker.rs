@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::connection::{Connection, ConnectionError, Result};
-use super::messages::{Api, ClusterLayout, read_fetch, read_metadata, write_fetch, write_metadata};
+use super::messages::{ApiKey, ClusterLayout, read_fetch, read_metadata, write_fetch, write_metadata};
 use super::session::FetchSession;
 use super::shared::FetchShared;
 use super::state::{FetchFailure, FetchPlan, code};
@@ -47,8 +47,8 @@ fn start_thread(shared: &Arc<FetchShared>, node: i32) {
 }
 
 fn follow_layout(shared: &Arc<FetchShared>) {
-    let mut patience = Patience::new(LAYOUT_PAUSE, MOST_PAUSE);
     const WHAT: &str = "asking who leads the partitions that are read";
+    let mut patience = Patience::new(LAYOUT_PAUSE, MOST_PAUSE);
     while let Some(topics) = shared.wait_for_layout_need() {
         let pause = match ask_for_layout(shared, &topics) {
             Ok(layout) => {
@@ -79,7 +79,7 @@ fn ask_for_layout(shared: &FetchShared, topics: &[String]) -> Result<ClusterLayo
         let ask = || {
             let mut connection = Connection::open(&host, port, &shared.options, |socket| shared.keep_socket(NO_NODE, socket))?;
             let version = connection.versions.metadata;
-            let body = connection.exchange(Api::Metadata, version, |body| {
+            let body = connection.exchange(ApiKey::Metadata, version, |body| {
                 write_metadata(body, version, topics.iter().map(String::as_str));
             })?;
             Ok(read_metadata(body, version)?)
@@ -145,7 +145,7 @@ fn fetch_once(shared: &Arc<FetchShared>, node: i32, link: &mut Option<Link>, pla
     }
     let request = session.request(&plan.positions);
     let version = connection.versions.fetch;
-    let body = connection.exchange(Api::Fetch, version, |body| {
+    let body = connection.exchange(ApiKey::Fetch, version, |body| {
         let of_session = (request.id, request.epoch);
         write_fetch(body, version, plan.limits, of_session, &request.positions, &request.forgotten, &shared.options.rack);
     })?;

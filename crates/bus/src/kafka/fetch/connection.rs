@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use super::messages::{Api, Versions, read_api_versions, write_api_versions};
+use super::messages::{ApiKey, Versions, read_api_versions, write_api_versions};
 use super::options::FetchOptions;
 use super::security;
 use super::wire::{WireError, WireReader, WireWriter};
@@ -109,7 +109,7 @@ impl Connection {
             versions: Versions { fetch: 0, metadata: 0 },
             expires: None,
         };
-        let answer = connection.exchange(Api::ApiVersions, 3, write_api_versions)?;
+        let answer = connection.exchange(ApiKey::ApiVersions, 3, write_api_versions)?;
         connection.versions = read_api_versions(answer)?.map_err(ConnectionError::Refused)?;
         if let Some(lifetime) = security::authenticate(&mut connection, &options.security)? {
             connection.expires = Some(Instant::now() + lifetime.mul_f64(0.8));
@@ -123,7 +123,7 @@ impl Connection {
     }
 
     /// Sends a request and waits for its answer; returns the answer's body.
-    pub fn exchange(&mut self, api: Api, version: i16, body: impl FnOnce(&mut Vec<u8>)) -> Result<&[u8]> {
+    pub fn exchange(&mut self, api: ApiKey, version: i16, body: impl FnOnce(&mut Vec<u8>)) -> Result<&[u8]> {
         self.correlation = self.correlation.wrapping_add(1);
         let out = &mut self.outbox;
         out.clear();
@@ -146,7 +146,7 @@ impl Connection {
         }
         let mut head = 4;
         // `ApiVersions` has the old head, so that clients of any age read it.
-        if api.is_flexible() && api != Api::ApiVersions {
+        if api.is_flexible() && api != ApiKey::ApiVersions {
             let before = reader.rest();
             reader.skip_tags()?;
             head += before - reader.rest();

@@ -50,7 +50,8 @@ pub enum UnpackError {
     Damaged { codec: Codec, detail: String },
 }
 
-fn damaged(codec: Codec, detail: impl ToString) -> UnpackError {
+#[allow(clippy::needless_pass_by_value, reason = "errors and texts alike")]
+fn damaged(codec: Codec, detail: impl std::fmt::Display) -> UnpackError {
     UnpackError::Damaged { codec, detail: detail.to_string() }
 }
 

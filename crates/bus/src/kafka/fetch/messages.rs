@@ -14,7 +14,7 @@ pub const NO_TOPIC_ID: [u8; 16] = [0; 16];
 
 /// A request that this client can make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Api {
+pub enum ApiKey {
     Fetch = 1,
     Metadata = 3,
     SaslHandshake = 17,
@@ -22,7 +22,7 @@ pub enum Api {
     SaslAuthenticate = 36,
 }
 
-impl Api {
+impl ApiKey {
     /// The versions that are written and read here.
     pub const fn versions(self) -> RangeInclusive<i16> {
         match self {
@@ -64,20 +64,20 @@ pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<Versions, St
     for _ in 0..reader.compact_count()? {
         let (key, least, most) = (reader.i16()?, reader.i16()?, reader.i16()?);
         reader.skip_tags()?;
-        let common = |api: Api| {
+        let common = |api: ApiKey| {
             Some(*api.versions().end()).map(|ours| ours.min(most)).filter(|v| *v >= least.max(*api.versions().start()))
         };
         match key {
-            _ if key == Api::Fetch as i16 => fetch = common(Api::Fetch),
-            _ if key == Api::Metadata as i16 => metadata = common(Api::Metadata),
+            _ if key == ApiKey::Fetch as i16 => fetch = common(ApiKey::Fetch),
+            _ if key == ApiKey::Metadata as i16 => metadata = common(ApiKey::Metadata),
             _ => {}
         }
     }
-    let needs = |api: Api| format!("it knows no version of {api:?} of {:?}, which Kafka 3.0 to 4.4 know", api.versions());
+    let needs = |api: ApiKey| format!("it knows no version of {api:?} of {:?}, which Kafka 3.0 to 4.4 know", api.versions());
     Ok(match (fetch, metadata) {
         (Some(fetch), Some(metadata)) => Ok(Versions { fetch, metadata }),
-        (None, _) => Err(needs(Api::Fetch)),
-        (_, None) => Err(needs(Api::Metadata)),
+        (None, _) => Err(needs(ApiKey::Fetch)),
+        (_, None) => Err(needs(ApiKey::Metadata)),
     })
 }
 

@@ -221,14 +221,13 @@ impl NativeFetcher {
         let has_part =
             |partition: &ReadPartition| !partition.is_paused && (partition.open.is_some() || partition.chunk.is_some());
         let slot = (0..count).map(|n| (self.turn + n) % count).find(|slot| has_part(&self.partitions[*slot]));
-        let slot = match slot {
-            Some(slot) => slot,
-            None => {
-                let Some(chunk) = self.shared.take_chunk(self.turn) else { return Ok(false) };
-                let slot = chunk.slot;
-                self.partitions[slot].chunk = Some(chunk);
-                slot
-            }
+        let slot = if let Some(slot) = slot {
+            slot
+        } else {
+            let Some(chunk) = self.shared.take_chunk(self.turn) else { return Ok(false) };
+            let slot = chunk.slot;
+            self.partitions[slot].chunk = Some(chunk);
+            slot
         };
         let partition = &mut self.partitions[slot];
         let is_done = partition.deliver(&mut self.unpacker, end, into)?;

@@ -10,7 +10,7 @@ use ring::rand::SecureRandom;
 use ring::{digest, hmac, pbkdf2};
 
 use super::connection::{Connection, ConnectionError, Result};
-use super::messages::Api;
+use super::messages::ApiKey;
 use super::wire::{WireReader, WireWriter};
 use crate::kafka::{Mechanism, Secret};
 
@@ -45,7 +45,7 @@ impl SaslUser {
     /// Proves who this is; returns for how long the broker believes it, if not for ever.
     pub fn authenticate(&self, connection: &mut Connection) -> Result<Option<Duration>> {
         let name = self.mechanism.name();
-        let answer = connection.exchange(Api::SaslHandshake, 1, |body| body.put_short_text(name))?;
+        let answer = connection.exchange(ApiKey::SaslHandshake, 1, |body| body.put_short_text(name))?;
         if WireReader::new(answer).i16()? != 0 {
             return Err(refused(format!("the broker does not know the SASL mechanism {name}")));
         }
@@ -65,7 +65,7 @@ impl SaslUser {
     }
 
     fn send(&self, connection: &mut Connection, message: &[u8]) -> Result<(Vec<u8>, Option<Duration>)> {
-        let answer = connection.exchange(Api::SaslAuthenticate, 1, |body| {
+        let answer = connection.exchange(ApiKey::SaslAuthenticate, 1, |body| {
             body.put_i32(message.len() as i32);
             body.extend_from_slice(message);
         })?;
