@@ -93,6 +93,7 @@ fn a_number_has_a_unit_or_is_a_known_count() {
         "tokens",
         "steps",
         "mean_loss",
+        "layers",
         "frozen_prefix_layers",
         "frozen_prefix_layers_max",
         "unassigned_samples",

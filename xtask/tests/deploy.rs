@@ -90,7 +90,7 @@ fn compose_runs_every_part_once_the_topics_are_there() {
     let compose = yaml("docker-compose.yml");
     let own = own_services(&compose);
     let names: BTreeSet<&str> = own.iter().map(|own| own.name.as_str()).collect();
-    assert_eq!(names, ["actuator", "archiver", "collector", "optimizer", "processor", "topics"].into());
+    assert_eq!(names, ["actuator", "archiver", "collector", "exporter", "optimizer", "processor", "topics"].into());
     for Own { name, command, .. } in &own {
         assert_eq!(&command[0], name, "a service is named after what it runs");
         let waits = &compose["services"][name]["depends_on"];
