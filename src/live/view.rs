@@ -35,7 +35,7 @@ const HELP: [&str; 12] = [
 /// Draws everything. What there is no room for is said, never cut out of a figure.
 pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &mut ViewState) {
     let area = frame.area();
-    let below = if area.height >= 20 && !picture.rows.is_empty() { DETAILS.min(area.height / 2) } else { 0 };
+    let below = if area.height >= 20 && !picture.rows.is_empty() { DETAILS.min(area.height / 2 - 1) } else { 0 };
     let [head, totals, table_area, details, foot] = Split::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
