@@ -34,7 +34,7 @@ pub enum BatchError {
     Record(#[from] RecordError),
 }
 
-/// What the head of a batch says.
+/// The header of a record batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchHead {
     pub base_offset: i64,

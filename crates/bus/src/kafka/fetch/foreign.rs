@@ -10,7 +10,7 @@ use super::records::header_ranges;
 /// What is unpacked of an input at most.
 const LIMIT_BYTES: usize = 4 << 20;
 
-/// Reads an input: its first byte says as what. Returns how many records it found.
+/// Reads an input. Its first byte selects the form. Returns how many records it found.
 pub fn read_foreign_bytes(input: &[u8]) -> usize {
     let Some((kind, rest)) = input.split_first() else { return 0 };
     let mut unpacker = Unpacker::with_limit(LIMIT_BYTES);

@@ -53,7 +53,7 @@ pub fn write_api_versions(body: &mut Vec<u8>) {
     body.put_no_tags();
 }
 
-/// Reads which versions to use. The error says which request the broker knows only in other versions.
+/// Reads which versions to use. Returns an error that names the request if the broker knows it only in other versions.
 pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<Versions, String>> {
     let mut reader = WireReader::new(body);
     let error = reader.i16()?;
@@ -81,7 +81,7 @@ pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<Versions, St
     })
 }
 
-/// A broker as `Metadata` tells it.
+/// A broker in an answer to `Metadata`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerAddress {
     pub node: i32,

@@ -58,8 +58,8 @@ struct ReadPartition {
     /// The next offset to be delivered; `None`: not started.
     next: Option<i64>,
     is_paused: bool,
-    /// Where the end was told last.
-    told_end: Option<i64>,
+    /// The offset at which the end was last reported.
+    reported_end: Option<i64>,
     chunk: Option<FetchedChunk>,
     open: Option<OpenBatch>,
     /// Why nothing more of it can be read before it is started anew.
@@ -82,12 +82,12 @@ impl ReadPartition {
     }
 
     fn advance(&mut self, unpacker: &mut Unpacker, end: usize, into: &mut Vec<Polled>) -> Result<bool, (i64, BatchError)> {
-        let Self { at, next: Some(next), chunk, open, told_end, .. } = self else {
+        let Self { at, next: Some(next), chunk, open, reported_end, .. } = self else {
             (self.chunk, self.open) = (None, None);
             return Ok(true);
         };
         if let Some(batch) = open {
-            if deliver_batch(at, batch, next, end, into, told_end)? {
+            if deliver_batch(at, batch, next, end, into, reported_end)? {
                 *open = None;
             }
             return Ok(false);
@@ -97,8 +97,8 @@ impl ReadPartition {
             *open = Some(batch);
             return Ok(false);
         }
-        if *next >= fetched.end && *told_end != Some(*next) {
-            *told_end = Some(*next);
+        if *next >= fetched.end && *reported_end != Some(*next) {
+            *reported_end = Some(*next);
             into.push(Polled::End { at: at.clone(), position: *next });
         }
         *chunk = None;
@@ -140,7 +140,7 @@ impl NativeFetcher {
             at: at.clone(),
             next: None,
             is_paused: false,
-            told_end: None,
+            reported_end: None,
             chunk: None,
             open: None,
             damage: None,
@@ -153,7 +153,7 @@ impl NativeFetcher {
     pub fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         let slot = self.slot(at, "starting")?;
         let partition = &mut self.partitions[slot];
-        (partition.next, partition.told_end) = (Some(offset), None);
+        (partition.next, partition.reported_end) = (Some(offset), None);
         (partition.chunk, partition.open, partition.damage) = (None, None, None);
         self.shared.start(slot, offset);
         Ok(())
@@ -282,7 +282,7 @@ fn deliver_batch(
     next: &mut i64,
     end: usize,
     into: &mut Vec<Polled>,
-    told_end: &mut Option<i64>,
+    reported_end: &mut Option<i64>,
 ) -> Result<bool, (i64, BatchError)> {
     while into.len() < end {
         let Some(found) = batch.next_record()? else {
@@ -294,7 +294,7 @@ fn deliver_batch(
             continue;
         }
         *next = found.offset + 1;
-        *told_end = None;
+        *reported_end = None;
         let (block, place) = (&batch.unpacked, found.place);
         let value = place.value.map(|range| block.slice(range));
         let value = value.map(|value| if chaos::is_refused(&value) { REFUSED.into() } else { value });
