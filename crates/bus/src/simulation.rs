@@ -102,7 +102,7 @@ impl SimLog {
 pub struct Cursor {
     /// `None`: not started.
     pub next: Option<i64>,
-    pub told_end: bool,
+    pub reported_end: bool,
     pub paused: bool,
 }
 
@@ -121,10 +121,10 @@ impl Cursor {
             }
             into.extend(record.clone().map(Polled::Record));
             next += 1;
-            self.told_end = false;
+            self.reported_end = false;
         }
-        if next == log.high(at) && !self.told_end {
-            self.told_end = true;
+        if next == log.high(at) && !self.reported_end {
+            self.reported_end = true;
             into.push(Polled::End { at: at.clone(), position: next });
         }
         self.next = Some(next);
@@ -133,7 +133,7 @@ impl Cursor {
 
     /// Whether it has told everything, and that there is no more.
     pub fn is_at_end(&self, log: &SimLog, at: &TopicPartition) -> bool {
-        self.told_end && self.next == Some(log.high(at))
+        self.reported_end && self.next == Some(log.high(at))
     }
 }
 

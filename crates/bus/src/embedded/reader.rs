@@ -26,7 +26,7 @@ struct Cursor {
     scan: i64,
     paused: bool,
     /// Whether the end was told since the last record.
-    told_end: bool,
+    reported_end: bool,
     /// Fetched blocks with their base offsets.
     fetched: VecDeque<(i64, Bytes)>,
     walk: Option<Walk>,
@@ -48,7 +48,7 @@ impl Cursors {
             next: None,
             scan: 0,
             paused: false,
-            told_end: false,
+            reported_end: false,
             fetched: VecDeque::new(),
             walk: None,
         });
@@ -72,7 +72,7 @@ impl Cursors {
         let (topic, number) = (cursor.partition.topic, at.partition);
         cursor.scan = shared.store.base_at(topic, number, offset)?.unwrap_or(offset);
         cursor.next = Some(offset);
-        cursor.told_end = false;
+        cursor.reported_end = false;
         cursor.fetched.clear();
         cursor.walk = None;
         Ok(())
@@ -132,7 +132,7 @@ impl Cursor {
                     Some(record) if record.offset < next => {}
                     Some(record) => {
                         next = record.offset + 1;
-                        self.told_end = false;
+                        self.reported_end = false;
                         left -= 1;
                         into.push(Polled::Record(record));
                     }
@@ -151,8 +151,8 @@ impl Cursor {
                         (next, self.scan) = (high, high);
                     }
                 } else {
-                    if !self.told_end {
-                        self.told_end = true;
+                    if !self.reported_end {
+                        self.reported_end = true;
                         into.push(Polled::End { at: self.partition.at.clone(), position: next });
                     }
                     break;

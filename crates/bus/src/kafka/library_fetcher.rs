@@ -24,7 +24,7 @@ struct Part {
     /// Paused at the broker as well.
     stopped: bool,
     /// Where the end was told last.
-    told_end: Option<i64>,
+    reported_end: Option<i64>,
     /// Came while paused.
     held: VecDeque<Polled>,
     held_bytes: usize,
@@ -63,7 +63,7 @@ impl LibraryFetcher {
             next: None,
             paused: false,
             stopped: false,
-            told_end: None,
+            reported_end: None,
             held: VecDeque::new(),
             held_bytes: 0,
         };
@@ -82,7 +82,7 @@ impl LibraryFetcher {
     pub fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         let part = self.part(at, "starting")?;
         part.next = Some(offset);
-        part.told_end = None;
+        part.reported_end = None;
         part.held.clear();
         part.held_bytes = 0;
         self.dirty = true;
@@ -151,16 +151,16 @@ impl LibraryFetcher {
                         continue;
                     }
                     part.next = Some(record.offset + 1);
-                    part.told_end = None;
+                    part.reported_end = None;
                     self.deliver(Polled::Record(record), bytes, into)?;
                 }
                 Event::End { at, position } => {
                     let Some(part) = self.find(&at) else { continue };
-                    if part.next.is_none_or(|next| position < next) || part.told_end == Some(position) {
+                    if part.next.is_none_or(|next| position < next) || part.reported_end == Some(position) {
                         continue;
                     }
                     part.next = Some(position);
-                    part.told_end = Some(position);
+                    part.reported_end = Some(position);
                     self.deliver(Polled::End { at, position }, 64, into)?;
                 }
                 Event::Assign(partitions) => return Ok(Some(Rebalance::Assign(partitions))),

@@ -241,7 +241,7 @@ struct SimReader {
 fn take_some(cursors: &mut Cursors, world: &mut World, into: &mut Vec<Polled>) -> bool {
     let mut said = false;
     for (at, cursor) in cursors {
-        if cursor.told_end || !world.chance.one_in(4) {
+        if cursor.reported_end || !world.chance.one_in(4) {
             let max = 1 + world.chance.below(30);
             said |= cursor.take(&world.log, at, max, into);
         }
