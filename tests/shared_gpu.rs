@@ -266,7 +266,7 @@ fn kill_9_changes_no_decision() {
         let mut told = Told::by(&mut child.0);
         told.until("simulating now");
         (0..windows).for_each(|_| {
-            told.until(" window ");
+            told.until("action=");
         });
         signal(&child.0, "-KILL");
         child.0.wait().unwrap();

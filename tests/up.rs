@@ -143,7 +143,7 @@ fn the_same_seed_gives_the_same_run_also_after_kill_9() {
         let mut told = Told::by(&mut child.0);
         told.until("simulating now");
         for _ in 0..=7 * round {
-            told.until(" window ");
+            told.until("action=");
         }
         signal(&child.0, "-KILL");
         child.0.wait().unwrap();
@@ -170,7 +170,7 @@ fn ctrl_c_drains_prints_the_report_and_exits_0() {
         .spawn()
         .unwrap();
     let mut told = Told::by(&mut child);
-    told.until(" window ");
+    told.until("action=");
     signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{:?}", told.so_far);

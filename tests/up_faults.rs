@@ -219,7 +219,7 @@ fn a_snapshot_of_a_running_one_is_a_backup() {
     let mut running = Running(eadt(&live, &args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut told = Told::by(&mut running.0);
     for _ in 0..24 {
-        told.until(" window ");
+        told.until("action=");
     }
     // Nothing changes while it is copied, as in a snapshot of a file system.
     signal(&running.0, "-STOP");

@@ -280,10 +280,12 @@ fn foot_line(picture: &Picture, state: &ViewState, width: u16) -> Line<'static> 
     Line::from(text).style(Style::new().fg(Color::DarkGray))
 }
 
-fn draw_help(frame: &mut Frame<'_>, area: Rect) {
+/// Draws the keys over everything but the first line, which says whose figures these are.
+fn draw_help(frame: &mut Frame<'_>, screen: Rect) {
+    let area = Rect { y: 1, height: screen.height.saturating_sub(1), ..screen };
     let wide = HELP.iter().map(|line| line.chars().count()).max().unwrap_or(0) as u16 + 4;
     let (width, height) = (wide.min(area.width), (HELP.len() as u16 + 2).min(area.height));
-    let at = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
+    let at = Rect { x: (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
     frame.render_widget(Clear, at);
     let lines: Vec<Line<'static>> = HELP.iter().map(|line| Line::from(format!(" {line}"))).collect();
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" keys ")), at);
