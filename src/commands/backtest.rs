@@ -129,6 +129,7 @@ fn look_back(args: &Backtest, path: &Path, settings: &Settings) -> anyhow::Resul
 
 fn events<T: Check>(archive: &Archive, topic: Topic) -> anyhow::Result<Vec<T>> {
     let read = eadt_lake::read_events(archive, topic)?;
+    super::say_missing(&read.missing);
     for (partition, offset, refusal) in &read.refused {
         crate::output::note!("warning: an event of {topic} was left out, partition {partition} offset {offset}: {refusal}");
     }

@@ -56,6 +56,13 @@ pub fn partitions(
     Ok(all)
 }
 
+/// Says which ranges of offsets (topic, partition, first, last) were archived and are not there any more.
+pub fn say_missing<'a>(missing: impl IntoIterator<Item = &'a (Topic, i32, i64, i64)>) {
+    for (topic, partition, from, to) in missing {
+        crate::output::note!("warning: {topic} partition {partition} lacks offsets {from} to {to}: a file of the archive was removed");
+    }
+}
+
 /// The topic behind a full name.
 pub fn topic_of(record: &Record, prefix: &str) -> Option<Topic> {
     Topic::from_base_name(record.at.topic.strip_prefix(prefix)?)

@@ -197,6 +197,7 @@ fn archived(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<(
     let windows = eadt_lake::read_windows(path)?;
     let decisions = eadt_lake::read_decisions(path)?;
     let actuations = eadt_lake::read_actuations(path)?;
+    super::say_missing(windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing));
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
         crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
     }

@@ -81,6 +81,7 @@ type Next = BTreeMap<(Topic, i32), i64>;
 fn read_archive(archive: &Archive, topics: &[Topic], span: Span, take: &mut dyn FnMut(Topic, &[u8])) -> anyhow::Result<Next> {
     let mut listing = archive.files()?;
     let next: Next = listing.partitions().into_iter().map(|(partition, (_, last))| (partition, last + 1)).collect();
+    crate::commands::say_missing(listing.missing().filter(|(topic, ..)| topics.contains(topic)));
     if span == Span::Newest {
         listing = newest_files(listing);
     }

@@ -10,6 +10,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaDataReader;
 
 use crate::error::{LakeError, Result};
+use crate::extent;
 use crate::file::{About, Batches, Newest, Reader, damaged};
 use crate::layout::FileName;
 use crate::row::Row;
@@ -42,9 +43,16 @@ pub struct Listing {
     pub superseded: Vec<ArchiveFile>,
     /// Missing ranges (topic, partition, first, last offset) between files.
     pub gaps: Vec<(Topic, i32, i64, i64)>,
+    /// Ranges as in `gaps` for which files were written once, before the first file of a partition or behind its last one.
+    pub lost: Vec<(Topic, i32, i64, i64)>,
 }
 
 impl Listing {
+    /// Every range that was archived and is not there, of all or of one topic.
+    pub fn missing(&self) -> impl Iterator<Item = &(Topic, i32, i64, i64)> {
+        self.gaps.iter().chain(&self.lost)
+    }
+
     /// The partitions, with first and last offset.
     pub fn partitions(&self) -> BTreeMap<(Topic, i32), (i64, i64)> {
         let mut partitions = BTreeMap::new();
@@ -137,13 +145,19 @@ impl Archive {
     pub fn files(&self) -> Result<Listing> {
         let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
         let mut files = Vec::with_capacity(found.len());
+        let mut records = Vec::new();
         for file in found {
+            if extent::is_record(&file.path) {
+                records.push(file.path);
+                continue;
+            }
             match FileName::parse(&file.path) {
                 Ok(name) => files.push(ArchiveFile { name, bytes: file.bytes }),
                 Err(detail) => return Err(LakeError::Foreign { path: self.full(&file.path), detail }),
             }
         }
-        let listing = resolve(files, &self.place)?;
+        let mut listing = resolve(files, &self.place)?;
+        self.compare_with_records(&records, &mut listing)?;
         // What is to be ignored, and why, is not taken from names alone.
         for (old, new) in listing.covered() {
             self.about(old)?;
@@ -277,14 +291,15 @@ impl Archive {
         self.store.create(&path, bytes).map_err(|source| match source.kind() {
             std::io::ErrorKind::AlreadyExists => LakeError::Conflict { path: self.full(&path) },
             _ => self.failed("write", &path, source),
-        })
+        })?;
+        self.extend(name)
     }
 
-    fn full(&self, path: &str) -> String {
+    pub(crate) fn full(&self, path: &str) -> String {
         if path.is_empty() { self.place.to_string() } else { format!("{}/{path}", self.place) }
     }
 
-    fn failed(&self, action: &'static str, path: &str, source: std::io::Error) -> LakeError {
+    pub(crate) fn failed(&self, action: &'static str, path: &str, source: std::io::Error) -> LakeError {
         LakeError::Store { action, path: self.full(path), source }
     }
 

@@ -15,12 +15,15 @@ pub struct Events<T> {
     pub events: Vec<T>,
     /// Records that are not valid events: partition, offset, reason.
     pub refused: Vec<(i32, i64, Refusal)>,
+    /// Ranges of offsets that were archived and are not there: topic, partition, first and last offset.
+    pub missing: Vec<(Topic, i32, i64, i64)>,
 }
 
 /// All events of a topic, decoded and checked. Tombstones, heartbeats and other types are passed over.
 pub fn read_events<T: Check>(archive: &Archive, topic: Topic) -> Result<Events<T>> {
     let listing = archive.files()?;
-    let mut read = Events { events: Vec::new(), refused: Vec::new() };
+    let missing = listing.missing().filter(|(t, ..)| *t == topic).copied().collect();
+    let mut read = Events { events: Vec::new(), refused: Vec::new(), missing };
     for (topic, partition) in listing.partitions().into_keys().filter(|(t, _)| *t == topic) {
         for row in archive.rows(&listing, topic, partition) {
             let row = row?;

@@ -17,6 +17,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnPath;
 
+use crate::checksum;
 use crate::error::{LakeError, Result};
 use crate::layout::FileName;
 use crate::plan::{Common, Kind, Plan, plan};
@@ -25,6 +26,10 @@ use crate::store::Input;
 /// Rows in a row group: `DuckDB`'s own size, and small enough to skip by time.
 pub(crate) const ROW_GROUP_ROWS: usize = 122_880;
 const READ_BATCH_ROWS: usize = 8_192;
+/// Texts of one column in a batch that is read, in bytes: a few kilobytes of a dictionary can stand for gigabytes of them.
+const READ_BATCH_BYTES: i64 = 64 << 20;
+/// Rows in a batch of a file that does not tell how long its texts are.
+const UNKNOWN_BATCH_ROWS: usize = 256;
 
 const FORMAT: &str = "eadt.format";
 const FORMAT_VERSION: &str = "1";
@@ -54,7 +59,11 @@ pub(crate) fn encode(name: &FileName, batches: &[RecordBatch], deleted: &[(i64, 
             writer.write(&batch).map_err(|e| failed(&e))?;
         }
     }
-    writer.into_inner().map(Bytes::from).map_err(|e| failed(&e))
+    let mut bytes = writer.into_inner().map_err(|e| failed(&e))?;
+    if !checksum::seal(&mut bytes) {
+        return Err(failed(&"its footer has no place for the checksum"));
+    }
+    Ok(bytes.into())
 }
 
 /// The rows at these places; columns without any value, of which there are many, cost nothing.
@@ -116,6 +125,7 @@ impl Order {
 fn properties(plan: &Plan, name: &FileName, deleted: &[(i64, i64)], order: &Order) -> WriterProperties {
     let mut metadata =
         vec![KeyValue::new(FORMAT.to_owned(), FORMAT_VERSION.to_owned()), KeyValue::new(PLACE.to_owned(), name.path())];
+    metadata.push(KeyValue::new(checksum::KEY.to_owned(), checksum::UNKNOWN.to_owned()));
     if !deleted.is_empty() {
         metadata.push(KeyValue::new(DELETED.to_owned(), serde_json::json!(deleted).to_string()));
     }
@@ -231,6 +241,7 @@ pub(crate) struct Reader {
 impl Reader {
     pub(crate) fn open(name: &FileName, input: Input) -> Result<Self> {
         let path = name.path();
+        checksum::verify(&input).map_err(|detail| damaged(&path, &detail))?;
         let builder = ParquetRecordBatchReaderBuilder::try_new(input).map_err(|error| damaged(&path, &error))?;
         let About { deleted, .. } = About::of(name, builder.metadata())?;
         Ok(Self { topic: name.topic, path, builder, deleted })
@@ -261,9 +272,24 @@ impl Reader {
 
     /// The batches, with exactly the columns of this version.
     pub(crate) fn batches(self) -> Result<Batches> {
-        let reader = self.builder.with_batch_size(READ_BATCH_ROWS).build().map_err(|error| damaged(&self.path, &error))?;
+        let rows = batch_rows(self.builder.metadata());
+        let reader = self.builder.with_batch_size(rows).build().map_err(|error| damaged(&self.path, &error))?;
         Ok(Batches { topic: self.topic, path: self.path, reader })
     }
+}
+
+/// Rows that are read at once, so that a column's texts in a batch stay near [`READ_BATCH_BYTES`].
+fn batch_rows(metadata: &ParquetMetaData) -> usize {
+    let texts = metadata.row_groups().iter().flat_map(|group| group.columns().iter().map(|chunk| (group.num_rows(), chunk)));
+    let rows = texts.filter(|(_, chunk)| chunk.column_type() == parquet::basic::Type::BYTE_ARRAY).map(|(rows, chunk)| {
+        match chunk.unencoded_byte_array_data_bytes() {
+            None => UNKNOWN_BATCH_ROWS,
+            Some(bytes) if bytes <= READ_BATCH_BYTES => READ_BATCH_ROWS,
+            // The mean; a batch of the longest ones is no more than all of them.
+            Some(bytes) => usize::try_from(rows.saturating_mul(READ_BATCH_BYTES) / bytes).unwrap_or(0).clamp(16, READ_BATCH_ROWS),
+        }
+    });
+    rows.min().unwrap_or(READ_BATCH_ROWS)
 }
 
 #[derive(Debug)]

@@ -7,11 +7,13 @@
 
 mod archive;
 mod canonical;
+mod checksum;
 mod columns;
 mod compact;
 mod decode;
 mod error;
 mod events;
+mod extent;
 mod file;
 mod layout;
 mod plan;

@@ -9,11 +9,16 @@ use crate::encoding::{Encoding, decode, line_text};
 /// Longest accepted line. `MLPerf`'s longest are 100 kB; a query result may be one line.
 pub(crate) const MAX_LINE_BYTES: u64 = 256 << 20;
 
+/// Blank lines in a row before a file is taken for none of ours: a few kilobytes of zstd can hold gigabytes of them.
+pub(crate) const MAX_BLANK_BYTES: u64 = 4 << 20;
+
 pub(crate) struct Lines<'a> {
     pub(crate) name: String,
     reader: Box<dyn BufRead + 'a>,
     buffer: Vec<u8>,
     pub(crate) number: u64,
+    /// Of the blank lines just read.
+    blank_bytes: u64,
     pub(crate) encoding: Encoding,
 }
 
@@ -36,7 +41,7 @@ pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Buf
 impl<'a> Lines<'a> {
     pub(crate) fn new(name: &str, reader: impl Read + 'a) -> Result<Self, ImportError> {
         let (reader, encoding) = decompressed(reader).and_then(decode).map_err(|error| unreadable(name, None, &error))?;
-        Ok(Self { name: name.to_owned(), reader, buffer: Vec::new(), number: 0, encoding })
+        Ok(Self { name: name.to_owned(), reader, buffer: Vec::new(), number: 0, blank_bytes: 0, encoding })
     }
 
     /// Returns the next line without its end. A line that is no UTF-8 is read as Windows-1252.
@@ -57,6 +62,11 @@ impl<'a> Lines<'a> {
         self.number += 1;
         if read as u64 == max_bytes && self.buffer.last() != Some(&b'\n') {
             let problem = format!("line is longer than {} MiB", max_bytes >> 20);
+            return Err(ImportError::at(&self.name, self.number, problem, "check that this is the right file"));
+        }
+        self.blank_bytes = if self.buffer.trim_ascii().is_empty() { self.blank_bytes + read as u64 } else { 0 };
+        if self.blank_bytes >= MAX_BLANK_BYTES {
+            let problem = format!("there is nothing in {} MiB of blank lines", MAX_BLANK_BYTES >> 20);
             return Err(ImportError::at(&self.name, self.number, problem, "check that this is the right file"));
         }
         let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);

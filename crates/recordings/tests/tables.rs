@@ -530,3 +530,19 @@ fn left_out_columns_and_merges_are_named() {
         assert!(shown.contains(part), "{part}: {shown}");
     }
 }
+
+/// A few kilobytes of zstd can be gigabytes of line ends.
+#[test]
+fn an_endless_run_of_blank_lines_and_an_endless_line_are_errors_soon() {
+    use std::io::Read;
+
+    for format in [CSV, SMI, Format::Mlperf] {
+        for byte in [b'\n', b'a'] {
+            let options = Options { maps: vec!["time=time".parse().unwrap()], ..Options::default() };
+            let endless = std::io::repeat(byte).take(300 << 20);
+            let error = import(format, vec![Input::new("endless", endless)], &options).unwrap_err().to_string();
+            let expected = if byte == b'\n' { "4 MiB of blank lines" } else { "longer than" };
+            assert!(error.contains(expected), "{format}: {error}");
+        }
+    }
+}

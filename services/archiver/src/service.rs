@@ -292,9 +292,9 @@ impl<'a> Archiver<'a> {
 
     fn assigned(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let listing = self.archive.files()?;
-        let missing = listing.gaps.iter().map(|(_, _, from, to)| to - from + 1).sum();
+        let missing = listing.missing().map(|(_, _, from, to)| to - from + 1).sum();
         self.metrics.gap_offsets.set(missing);
-        for (topic, partition, from, to) in &listing.gaps {
+        for (topic, partition, from, to) in listing.missing() {
             tracing::warn!(%topic, partition, from, to, place = self.archive.place(), "the archive lacks offsets: a file was removed");
         }
         self.archive.newest(&listing)?;

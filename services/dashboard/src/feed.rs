@@ -140,6 +140,10 @@ pub fn load_archive(path: &Path, model: &mut Model) -> Result<ArchivedIds, FeedE
     let windows = eadt_lake::read_windows(path)?;
     let decisions = eadt_lake::read_decisions(path)?;
     let actuations = eadt_lake::read_actuations(path)?;
+    let missing = [&workloads.missing, &windows.missing, &decisions.missing, &actuations.missing];
+    for (topic, partition, from, to) in missing.into_iter().flatten() {
+        tracing::warn!(%topic, partition, from, to, "a file of the archive was removed");
+    }
     let refused = workloads.refused.len() + windows.refused.len() + decisions.refused.len() + actuations.refused.len();
     (0..refused).for_each(|_| model.unreadable());
     let mut ids = HashSet::new();

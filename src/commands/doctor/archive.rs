@@ -30,6 +30,16 @@ pub fn look(settings: &Settings, bus: Option<&dyn Bus>, findings: &mut Findings)
             "put it back from a copy; where there is none, move the archive away, and the archiver begins a new one from the log",
         );
     }
+    for (topic, partition, from, to) in &listing.lost {
+        findings.wrong(
+            "archive",
+            format!("{topic} partition {partition} had offsets {from} to {to}, and no file has them now"),
+            &format!(
+                "put the files back from a copy; if they were deleted on purpose, delete topic={topic}/_archived+{partition}.json, and the \
+                 next file begins the record anew"
+            ),
+        );
+    }
     if !listing.superseded.is_empty() {
         let about = format!("{} files hold nothing that others do not", listing.superseded.len());
         findings.notice("archive", about, "`eadt archive compact` removes them");

@@ -68,9 +68,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         if path.is_dir() {
             let archive = Archive::find(path)?;
             let listing = archive.files()?;
-            for gap in &listing.gaps {
-                crate::output::note!("warning: {} partition {} has no offsets {} to {}", gap.0, gap.1, gap.2, gap.3);
-            }
+            super::say_missing(listing.missing());
             if listing.files.is_empty() {
                 bail!("{} holds no archive: expected topic=…/date=…/*.parquet", path.display());
             }

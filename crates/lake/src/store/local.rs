@@ -10,6 +10,7 @@ use bytes::Bytes;
 use parquet::file::reader::ChunkReader;
 
 use super::{Disk, Found, Input, Store, same};
+use crate::extent;
 
 #[derive(Debug)]
 pub(crate) struct Local<D> {
@@ -79,10 +80,25 @@ impl<D: Disk> Local<D> {
         Ok(())
     }
 
-    fn publish(&self, temporary: &Path, path: &Path, bytes: &Bytes) -> io::Result<()> {
-        self.disk.write(temporary, bytes)?;
-        self.disk.sync_file(temporary)?;
-        self.disk.rename(temporary, path)
+    fn publish(&self, folder: &Path, name: &str, bytes: &Bytes) -> io::Result<()> {
+        let temporary = folder.join(format!(".{name}.{}{TEMPORARY}", std::process::id()));
+        let written = self.disk.write(&temporary, bytes).and_then(|()| self.disk.sync_file(&temporary));
+        if let Err(error) = written.and_then(|()| self.disk.rename(&temporary, &folder.join(name))) {
+            // Best effort: what stays is hidden, and swept at the next start.
+            if let Err(left) = self.disk.remove(&temporary) {
+                tracing::debug!(file = %temporary.display(), %left, "temporary file stays");
+            }
+            return Err(error);
+        }
+        self.disk.sync_folder(folder)
+    }
+}
+
+/// Folder and name of a file.
+fn parts(path: &Path) -> io::Result<(&Path, &str)> {
+    match (path.parent(), path.file_name().and_then(|name| name.to_str())) {
+        (Some(folder), Some(name)) => Ok((folder, name)),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a path of a file")),
     }
 }
 
@@ -99,7 +115,7 @@ impl<D: Disk> Store for Local<D> {
     fn list(&self) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
         self.walk("", 0, &mut |file| {
-            if is_parquet(&file.path) {
+            if is_parquet(&file.path) || extent::is_record(&file.path) {
                 found.push(file);
             }
         })?;
@@ -108,9 +124,7 @@ impl<D: Disk> Store for Local<D> {
 
     fn create(&self, path: &str, bytes: Bytes) -> io::Result<()> {
         let path = self.root.join(path);
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a path of a file"));
-        };
+        let (folder, name) = parts(&path)?;
         self.make_folders(folder)?;
         self.keep_folders(folder)?;
         match self.disk.open(&path) {
@@ -123,15 +137,14 @@ impl<D: Disk> Store for Local<D> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let temporary = folder.join(format!(".{name}.{}{TEMPORARY}", std::process::id()));
-        if let Err(error) = self.publish(&temporary, &path, &bytes) {
-            // Best effort: what stays is hidden, and swept at the next start.
-            if let Err(left) = self.disk.remove(&temporary) {
-                tracing::debug!(file = %temporary.display(), %left, "temporary file stays");
-            }
-            return Err(error);
-        }
-        self.disk.sync_folder(folder)
+        self.publish(folder, name, &bytes)
+    }
+
+    fn replace(&self, path: &str, bytes: Bytes) -> io::Result<()> {
+        let path = self.root.join(path);
+        let (folder, name) = parts(&path)?;
+        self.make_folders(folder)?;
+        self.publish(folder, name, &bytes)
     }
 
     fn settle(&self, path: &str) -> io::Result<()> {

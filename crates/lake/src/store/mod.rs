@@ -27,11 +27,14 @@ pub(crate) struct Found {
 }
 
 pub(crate) trait Store: Send + Sync + fmt::Debug {
-    /// Every `.parquet` file at the top and under the top's `topic=…` folders, hidden ones apart. An absent archive is empty.
+    /// Every `.parquet` file at the top and under the top's `topic=…` folders, hidden ones apart, and the records of what was
+    /// archived. An absent archive is empty.
     fn list(&self) -> io::Result<Vec<Found>>;
     /// Makes a new file visible, durably and in one step. The same content again is accepted: the call may be repeated.
     /// [`io::ErrorKind::AlreadyExists`] where other content has that name.
     fn create(&self, path: &str, bytes: Bytes) -> io::Result<()>;
+    /// Makes a file with this content visible in one step, in the place of one that is there.
+    fn replace(&self, path: &str, bytes: Bytes) -> io::Result<()>;
     /// Makes a visible file durable that whoever made it may have left between the two.
     fn settle(&self, path: &str) -> io::Result<()>;
     fn read(&self, path: &str) -> io::Result<Input>;
@@ -48,6 +51,14 @@ pub(crate) trait Store: Send + Sync + fmt::Debug {
 pub enum Input {
     File(File),
     Bytes(Bytes),
+}
+
+impl Input {
+    /// All bytes.
+    pub(crate) fn whole(&self) -> io::Result<Bytes> {
+        let length = usize::try_from(Length::len(self)).map_err(io::Error::other)?;
+        self.get_bytes(0, length).map_err(io::Error::other)
+    }
 }
 
 impl Length for Input {
@@ -82,6 +93,5 @@ pub(crate) fn same(input: &Input, bytes: &Bytes) -> io::Result<bool> {
     if Length::len(input) != bytes.len() as u64 {
         return Ok(false);
     }
-    let there = input.get_bytes(0, bytes.len()).map_err(io::Error::other)?;
-    Ok(there == *bytes)
+    Ok(input.whole()? == *bytes)
 }

@@ -11,6 +11,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Found, Input, Store, same};
+use crate::extent;
 
 pub(crate) struct Objects {
     store: Arc<dyn ObjectStore>,
@@ -45,7 +46,7 @@ impl Objects {
         let skip = if self.prefix.as_ref().is_empty() { 0 } else { self.prefix.as_ref().len() + 1 };
         for object in listing.objects {
             let path = &object.location.as_ref()[skip..];
-            if path.ends_with(".parquet") {
+            if path.ends_with(".parquet") || extent::is_record(path) {
                 found.push(Found { path: path.to_owned(), bytes: object.size });
             }
         }
@@ -90,6 +91,11 @@ impl Store for Objects {
             }
             Err(error) => Err(plain(error)),
         }
+    }
+
+    fn replace(&self, path: &str, bytes: Bytes) -> io::Result<()> {
+        let full = self.full(path)?;
+        self.runtime.block_on(self.store.put(&full, bytes.into())).map(drop).map_err(plain)
     }
 
     fn settle(&self, _: &str) -> io::Result<()> {

@@ -1,0 +1,70 @@
+//! A checksum over a whole file, kept in the file's own footer: Parquet's page checksums leave the footer out, and a flipped bit there
+//! moves a column.
+//!
+//! The footer has the key `eadt.crc32c` with eight hexadecimal digits: CRC-32C of all bytes of the file, these digits taken as zeros. A
+//! copy keeps it, other programs pass over it. Files of versions before it have none and are read as they are.
+
+use parquet::file::reader::{ChunkReader, Length};
+
+use crate::store::Input;
+
+pub(crate) const KEY: &str = "eadt.crc32c";
+/// Stands in the place of the digits while they are computed.
+pub(crate) const UNKNOWN: &str = "00000000";
+/// In Thrift's compact protocol: the next field is a text, of eight bytes.
+const VALUE_FOLLOWS: [u8; 2] = [0x18, UNKNOWN.len() as u8];
+/// Length of the footer, and the magic.
+const TAIL_BYTES: u64 = 8;
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Writes the checksum into the footer of a complete file that has [`UNKNOWN`] there. Returns false if it has not.
+pub(crate) fn seal(file: &mut [u8]) -> bool {
+    let footer = footer_start(file.len() as u64, file.last_chunk().copied());
+    let Some((start, place)) = footer.and_then(|start| Some((start as usize, find(&file[start as usize..])?))) else { return false };
+    let sum = crc32c::crc32c(file);
+    file[start + place..][..UNKNOWN.len()].copy_from_slice(format!("{sum:08x}").as_bytes());
+    true
+}
+
+/// Compares a file with its checksum, if it has one. Returns what is wrong with it.
+pub(crate) fn verify(input: &Input) -> Result<(), String> {
+    let unreadable = |error: parquet::errors::ParquetError| error.to_string();
+    let length = Length::len(input);
+    let tail = input.get_bytes(length.saturating_sub(TAIL_BYTES), length.min(TAIL_BYTES) as usize).map_err(unreadable)?;
+    // What is no Parquet at all is found by who reads it.
+    let Some(start) = footer_start(length, tail.last_chunk().copied()) else { return Ok(()) };
+    let footer = input.get_bytes(start, (length - start) as usize).map_err(unreadable)?;
+    let Some(place) = find(&footer) else { return Ok(()) };
+    let (digits_at, digits) = (start + place as u64, &footer[place..][..UNKNOWN.len()]);
+    let mut sum = 0;
+    let mut at = 0;
+    while at < digits_at {
+        let bytes = input.get_bytes(at, CHUNK_BYTES.min(digits_at - at) as usize).map_err(unreadable)?;
+        sum = crc32c::crc32c_append(sum, &bytes);
+        at += bytes.len() as u64;
+    }
+    sum = crc32c::crc32c_append(sum, UNKNOWN.as_bytes());
+    sum = crc32c::crc32c_append(sum, &footer[place + UNKNOWN.len()..]);
+    if format!("{sum:08x}").as_bytes() == digits {
+        return Ok(());
+    }
+    Err(format!("its bytes are not the ones that were written: CRC-32C {sum:08x}, and its footer says {}", digits.escape_ascii()))
+}
+
+/// Where the footer begins, by the last eight bytes of a file.
+fn footer_start(length: u64, tail: Option<[u8; TAIL_BYTES as usize]>) -> Option<u64> {
+    let [a, b, c, d, magic @ ..] = tail?;
+    if magic != *b"PAR1" {
+        return None;
+    }
+    length.checked_sub(TAIL_BYTES + u64::from(u32::from_le_bytes([a, b, c, d])))
+}
+
+/// Where the digits are in a footer.
+fn find(footer: &[u8]) -> Option<usize> {
+    let mut pattern = KEY.as_bytes().to_vec();
+    pattern.extend(VALUE_FOLLOWS);
+    let at = footer.windows(pattern.len()).rposition(|window| window == pattern)?;
+    let digits = at + pattern.len();
+    (digits + UNKNOWN.len() <= footer.len()).then_some(digits)
+}
