@@ -3,9 +3,9 @@
 //! Every wait for a client is bounded: what goes before HTTP (TLS), the head of a request, which is also what comes between two of
 //! them, and the connection as a whole; whoever waits for a body bounds that. So slow clients cost their connection, not the service.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -44,8 +44,8 @@ pub struct Limits {
 /// What happens to a connection beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It takes the place of the oldest that nobody is known of ([`Standing`]). Where all are known it waits until one ends:
-    /// senders at work are not put out.
+    /// It takes the place of the oldest that nobody is known of ([`Standing`]). Where all are known it is let in as one of a few more,
+    /// and once it is known, too, it takes the place of the oldest of whoever has the most, if that is more than it has itself then.
     EndStrangers,
     /// It takes the place of the oldest: an answer takes no time, so the oldest is who dawdles.
     EndOldest,
@@ -60,18 +60,76 @@ pub enum Refused {
     GaveWay,
 }
 
-/// Whether it is known who speaks over a connection. Each request has its connection's among its extensions.
+/// Who speaks over a connection, as far as that is known. Each request has its connection's among its extensions.
 #[derive(Debug, Clone, Default)]
-pub struct Standing(Arc<AtomicBool>);
+pub struct Standing(Arc<Speaker>);
+
+#[derive(Debug, Default)]
+struct Speaker {
+    name: OnceLock<Arc<str>>,
+    task: OnceLock<AbortHandle>,
+    roll: Roll,
+}
+
+/// Who is known, the oldest first, and how many there may be.
+#[derive(Debug, Clone, Default)]
+struct Roll {
+    known: Arc<Mutex<Vec<Weak<Speaker>>>>,
+    places: usize,
+}
+
+impl Roll {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Speaker>>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|speaker| speaker.upgrade().is_some_and(|speaker| !speaker.has_ended()));
+        known
+    }
+}
+
+impl Speaker {
+    fn has_ended(&self) -> bool {
+        self.task.get().is_some_and(AbortHandle::is_finished)
+    }
+}
 
 impl Standing {
-    /// From here on the connection is known, and gives way to none.
-    pub fn known(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    fn new(roll: &Roll) -> Self {
+        Self(Arc::new(Speaker { roll: roll.clone(), ..Speaker::default() }))
+    }
+
+    /// From here on it is known whose the connection is, and it gives way only to those who have fewer. False: every place is taken,
+    /// and nobody has more than this one would; the connection is to end.
+    pub fn known(&self, name: &str) -> bool {
+        let mut known = self.0.roll.lock();
+        if self.0.name.get().is_some() {
+            return true;
+        }
+        if self.0.roll.places > 0 && known.len() >= self.0.roll.places {
+            let speakers: Vec<Arc<Speaker>> = known.iter().filter_map(Weak::upgrade).collect();
+            let mut held: BTreeMap<&str, usize> = BTreeMap::new();
+            for name in speakers.iter().filter_map(|speaker| speaker.name.get()) {
+                *held.entry(name).or_default() += 1;
+            }
+            let own = held.get(name).copied().unwrap_or(0) + 1;
+            let Some((most, _)) = held.iter().filter(|(_, count)| **count > own).max_by_key(|(_, count)| **count) else {
+                return false;
+            };
+            let oldest = speakers.iter().position(|speaker| speaker.name.get().is_some_and(|name| **name == **most));
+            if let Some(place) = oldest {
+                if let Some(task) = speakers[place].task.get() {
+                    task.abort();
+                }
+                known.remove(place);
+            }
+        }
+        // Nobody else names it: the roll is locked.
+        drop(self.0.name.set(name.into()));
+        known.push(Arc::downgrade(&self.0));
+        true
     }
 
     fn is_known(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.name.get().is_some()
     }
 }
 
@@ -84,6 +142,13 @@ struct Held {
 impl Held {
     fn gives_way(&self, when_full: WhenFull) -> bool {
         when_full == WhenFull::EndOldest || !self.standing.is_known()
+    }
+}
+
+impl Limits {
+    /// Beyond the limit, for those of whom it is not known yet whether they have less than others.
+    fn spare(&self) -> usize {
+        if self.when_full == WhenFull::EndStrangers { self.connections / 8 + 1 } else { 0 }
     }
 }
 
@@ -102,8 +167,10 @@ pub async fn serve<H, F, S>(
 {
     let mut connections = JoinSet::new();
     let mut by_age: Vec<Held> = Vec::new();
+    let roll = Roll { places: limits.connections, ..Roll::default() };
+    let most = limits.connections + limits.spare();
     loop {
-        let open = connections.len() < limits.connections || by_age.iter().any(|held| held.gives_way(limits.when_full));
+        let open = connections.len() < most || by_age.iter().any(|held| held.gives_way(limits.when_full));
         let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
@@ -125,15 +192,23 @@ pub async fn serve<H, F, S>(
             by_age.retain(|held| !held.task.is_finished());
         }
         if by_age.len() >= limits.connections {
-            refused(Refused::GaveWay);
-            // The last stranger may have become known by now: then it is the newest that goes.
-            let Some(oldest) = by_age.iter().position(|held| held.gives_way(limits.when_full)) else { continue };
-            by_age.remove(oldest).task.abort();
+            let oldest = by_age.iter().position(|held| held.gives_way(limits.when_full));
+            if let Some(oldest) = oldest {
+                refused(Refused::GaveWay);
+                by_age.remove(oldest).task.abort();
+            } else if by_age.len() >= most {
+                // The last stranger has become known by now: then it is the newest that goes.
+                refused(Refused::GaveWay);
+                continue;
+            }
         }
-        let (standing, refused, shutdown) = (Standing::default(), refused.clone(), shutdown.clone());
+        let (standing, refused, shutdown) = (Standing::new(&roll), refused.clone(), shutdown.clone());
         let connection = Connection { router: router.clone(), limits, standing: standing.clone(), refused, shutdown };
         CONNECTION.begin();
-        by_age.push(Held { task: connections.spawn(connection.run(handshake(stream))), standing });
+        let task = connections.spawn(connection.run(handshake(stream)));
+        // Set once, here.
+        drop(standing.0.task.set(task.clone()));
+        by_age.push(Held { task, standing });
     }
     while let Some(ended) = connections.join_next().await {
         closed(&ended);
@@ -239,9 +314,8 @@ mod tests {
                 .route("/works", get(|| async { "it works" }))
                 .route(
                     "/known",
-                    get(|Extension(standing): Extension<Standing>| async move {
-                        standing.known();
-                        "it works"
+                    get(|Extension(standing): Extension<Standing>, uri: axum::http::Uri| async move {
+                        if standing.known(uri.query().unwrap_or_default()) { "it works" } else { "no place: it works" }
                     }),
                 )
                 .route("/large", get(|| async { vec![b'x'; LARGE] }));
@@ -287,11 +361,16 @@ mod tests {
     }
 
     async fn ask(stream: &mut TcpStream, path: &str) {
+        drop(asked(stream, path).await);
+    }
+
+    async fn asked(stream: &mut TcpStream, path: &str) -> String {
         stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
         let mut told = Vec::new();
         while !told.ends_with(b"it works") {
             assert!(stream.read_buf(&mut told).await.unwrap() > 0, "ended after {}", String::from_utf8_lossy(&told));
         }
+        String::from_utf8(told).unwrap()
     }
 
     #[tokio::test]
@@ -371,17 +450,43 @@ mod tests {
             held.push(server.known().await);
             assert_eq!(rest(&mut stranger).await, "");
         }
-        // All are known: one more waits, and the others are served as before.
-        let mut next = Box::pin(server.served());
+        // All are known, and of one: one more of those has no place, and the others are served as before.
+        let mut next = server.connect().await;
+        assert!(asked(&mut next, "/known").await.contains("no place"));
         for stream in &mut held {
-            tokio::select! {
-                biased;
-                _ = next.as_mut() => panic!("served beside all the others"),
-                () = ask(stream, "/works") => {}
-            }
+            ask(stream, "/works").await;
         }
         held.pop();
-        next.await;
+        drop(next);
+        server.known().await;
+        server.end().await;
+    }
+
+    #[tokio::test]
+    async fn who_has_the_most_connections_gives_way_to_who_has_fewer() {
+        let limits = Limits { connections: 30, when_full: WhenFull::EndStrangers, ..GENEROUS };
+        let mut server = Server::start(limits).await;
+        let mut greedy = Vec::new();
+        for _ in 0..30 {
+            let mut stream = server.connect().await;
+            assert!(!asked(&mut stream, "/known?greedy").await.contains("no place"));
+            greedy.push(stream);
+        }
+        let mut others = Vec::new();
+        for oldest in &mut greedy[..15] {
+            let mut stream = server.connect().await;
+            assert!(!asked(&mut stream, "/known?other").await.contains("no place"));
+            others.push(stream);
+            assert_eq!(rest(oldest).await, "");
+        }
+        // Fifteen each: neither takes more from the other.
+        let mut next = server.connect().await;
+        assert!(asked(&mut next, "/known?other").await.contains("no place"));
+        drop(next);
+        for stream in others.iter_mut().chain(&mut greedy[15..]) {
+            ask(stream, "/works").await;
+        }
+        server.refused.close();
         server.end().await;
     }
 }

@@ -236,8 +236,11 @@ async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next
         check_route(request.method(), request.uri().path(), kind).map_err(|rejection| endpoint.stranger(rejection))?;
         let sender =
             endpoint.sender(request.method(), request.headers()).await.map_err(|rejection| endpoint.stranger(rejection))?;
-        if let Some(standing) = request.extensions().get::<Standing>() {
-            standing.known();
+        if let Some(standing) = request.extensions().get::<Standing>()
+            && !standing.known(sender.0.as_ref().map_or("", |grant| &grant.id))
+        {
+            let error = "all connections are in use, and nobody has more of them than this sender; try again";
+            return Err(Rejection { closes: true, ..Rejection::new(StatusCode::SERVICE_UNAVAILABLE, error.to_owned()) });
         }
         endpoint.paced(&sender)?;
         request.extensions_mut().insert(sender);
@@ -1001,6 +1004,44 @@ mod tests {
         let refused = f.metrics.connections_refused.get_or_create(&ReasonLabel { reason: "unknown" }).get();
         let counted = |code| f.metrics.requests.get_or_create(&RequestLabel { endpoint: "v1", code }).get();
         assert_eq!((refused, counted(401), counted(429), counted(202)), (3, 1, 3, 1));
+    }
+
+    #[tokio::test]
+    async fn who_opens_hundreds_of_slow_connections_takes_nothing_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens.json");
+        let token = |namespace: &str, seed: u8| {
+            tokens::change(&path, |tokens| {
+                let chance = std::array::from_fn(|at| at as u8 ^ seed);
+                tokens.create(&chance, &[namespace.to_owned()], fixed().now(), None).map(|(token, _)| token)
+            })
+            .unwrap()
+        };
+        let (slow, quick) = (token("slow", 1), token("quick", 2));
+        let settings = Progress { tokens_file: Some(path.clone()), requests_per_second: 10_000.0, ..settings() };
+        assert!(settings.limits.connections < 300, "{:?}", settings.limits);
+        let f = start_with(settings, None).await;
+        let address = f.url.strip_prefix("http://").unwrap();
+        let mut held = Vec::new();
+        for _ in 0..300 {
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let head = format!(
+                "POST /v1/progress HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+                 content-length: 1000\r\n\r\n{{",
+                slow.reveal()
+            );
+            tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes()).await.unwrap();
+            held.push(stream);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        for number in 0..12 {
+            // Each over a connection of its own.
+            let client = Client::builder().no_proxy().build().unwrap();
+            let request = client.post(format!("{}/v1/progress", f.url)).bearer_auth(quick.reveal());
+            let request = request.header("content-type", "application/json").body(r#"{"workload":"quick/a","loss":1}"#);
+            let answer = tokio::time::timeout(Duration::from_secs(2), request.send()).await;
+            assert_eq!(answer.unwrap_or_else(|_| panic!("post {number} waits")).unwrap().status().as_u16(), 202);
+        }
     }
 
     #[tokio::test]
