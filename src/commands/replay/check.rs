@@ -16,6 +16,9 @@ use eadt_schemas::{EventTime, Topic};
 pub struct Checked {
     pub windows_same: u64,
     pub decisions_same: u64,
+    /// Of the same windows, those that count another number of events that came again. Such an event may be taken before or after a
+    /// window is closed, as the inputs came to their ends, and says nothing new in either: only this number tells.
+    pub other_duplicates: u64,
     /// From when on a workload is not compared, and why: its events did not come in the order of their times.
     pub excused: Vec<String>,
     pub differences: Vec<String>,
@@ -252,9 +255,12 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
     for (key, mine) in &windows.1 {
         let recorded = windows.0.get(key).map_or(&[][..], Vec::as_slice);
         let disturbed = disturbed.get(key).copied();
-        let (json, mut found) = (|window: &Window| serde_json::to_string(&window.event), Vec::new());
+        let json = |window: &Window| serde_json::to_string(&EfficiencyWindow { duplicates: 0, ..window.event.clone() });
+        let mut found = Vec::new();
         let equal = same("window", key, recorded, mine, |w| &w.event.id, json, &mut found);
         checked.windows_same += equal as u64;
+        let pairs = recorded.iter().zip(mine).take(equal);
+        checked.other_duplicates += pairs.filter(|(one, other)| one.event.duplicates != other.event.duplicates).count() as u64;
         let from = recorded.get(equal).map(|window| window.event.window_end);
         checked.take(disturbed, from, &format!("{} window(s) of {key}", recorded.len() - equal), found);
         let sure = &recorded[..equal];
@@ -449,6 +455,21 @@ mod tests {
         let mut late = own(vec![window(0, 3)]);
         assert_eq!(compare(&mut late, &own(vec![window(0, 3)])).failure(), None, "the same all the same");
         assert!(compare(&mut late, &own(vec![window(0, 0)])).failure().unwrap().contains("had late events"));
+    }
+
+    #[test]
+    fn the_place_of_an_event_that_came_again_is_no_difference_and_is_counted() {
+        let with = |duplicates: [u64; 2]| {
+            let mut windows = vec![window(0, 0), window(1, 0)];
+            windows.iter_mut().zip(duplicates).for_each(|(window, duplicates)| window.event.duplicates = duplicates);
+            own(windows)
+        };
+        let checked = compare(&mut with([0, 1]), &with([1, 0]));
+        assert_eq!((checked.windows_same, checked.other_duplicates, checked.failure()), (2, 2, None));
+        assert_eq!(compare(&mut with([0, 1]), &with([0, 1])).other_duplicates, 0);
+        let mut other = with([1, 0]);
+        other.windows[0].event.energy_joules = Some(1.0);
+        assert!(compare(&mut with([0, 1]), &other).failure().is_some(), "any other field is");
     }
 
     #[test]

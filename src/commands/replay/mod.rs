@@ -271,6 +271,10 @@ fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
     }
     if let Some(check) = &summary.check {
         say!("check: {} windows and {} decisions are the same", check.windows_same, check.decisions_same);
+        if check.other_duplicates > 0 {
+            let count = check.other_duplicates;
+            say!("check: {count} of these windows count other numbers of events that came again, which is not compared");
+        }
         for excused in &check.excused {
             say!("check: not compared: {excused}");
         }
