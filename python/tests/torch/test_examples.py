@@ -1,0 +1,76 @@
+"""Each example under the real program, which asks it to freeze two blocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from tests.servers import RealCollector
+
+PROGRAM, DATA = os.environ.get("EADT_TEST_PROGRAM", ""), os.environ.get("EADT_TEST_DATA", "")
+EXAMPLES = ["plain", "hugging_face", "lightning_gpt", "accelerate_gpt", "deepspeed_zero3"]
+STEPS = 120
+#: DeepSpeed would compile an operation for several processes of one CPU, for minutes; there is one.
+WITHOUT_OPERATION = (
+    "import runpy, sys, deepspeed; deepspeed.comm.torch.build_shm_op = lambda: None; "
+    "sys.argv = sys.argv[1:]; runpy.run_module('examples.deepspeed_zero3', run_name='__main__')"
+)
+
+
+def environment(example: str, url: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("EADT_")}
+    clean.update(EADT_URL=url, EADT_WORKLOAD=f"team/{example.replace('_', '-')}", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    if example == "deepspeed_zero3":
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        clean.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), DS_ACCELERATOR="cpu")
+    return clean
+
+
+@unittest.skipUnless(PROGRAM and DATA, "EADT_TEST_PROGRAM and EADT_TEST_DATA name no program with directives in its log")
+class TestExamples(unittest.TestCase):
+    def test_each_framework_reports_and_takes_up_a_directive(self) -> None:
+        collector = RealCollector(PROGRAM, DATA)
+        with tempfile.TemporaryDirectory() as folder:
+            running = {}
+            for example in EXAMPLES:
+                module = ["-c", WITHOUT_OPERATION, "x"] if example == "deepspeed_zero3" else ["-m", f"examples.{example}"]
+                command = [sys.executable, "-W", "ignore", *module, "--steps", str(STEPS), "--folder", folder]
+                running[example] = subprocess.Popen(
+                    command, env=environment(example, collector.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                )
+            losses = {}
+            for example, process in running.items():
+                told, errors = process.communicate(timeout=300)
+                self.assertEqual(process.returncode, 0, f"{example}: {errors[-3000:]}")
+                found = re.search(r"loss ([0-9.]+) ", told)
+                assert found is not None, f"{example}: {told}"
+                losses[example] = float(found[1])
+        report = collector.stop()
+        # Characters drawn evenly would cost ln 128 = 4.85.
+        self.assertTrue(all(loss < 4.0 for loss in losses.values()), losses)
+        rows = {row["workload"]: row for row in report["workloads"]}
+        command = [PROGRAM, "tail", "training.progress", "--from-start", "--until-end", "--json", "--data-dir", DATA]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("EADT_")}
+        lines = subprocess.run(command, env=clean, capture_output=True, text=True, check=True).stdout.splitlines()
+        events = [json.loads(line)["data"] for line in lines]
+        for example in EXAMPLES:
+            workload = f"team/{example.replace('_', '-')}"
+            with self.subTest(workload):
+                self.assertEqual((rows[workload]["origin"], rows[workload]["joules_per_sample"]), ("measured", None))
+                own = [event for event in events if event["workload"] == workload]
+                self.assertEqual((own[0]["phase"], own[-1]["phase"]), ("started", "finished"))
+                acknowledged = [event for event in own if event.get("decision_id") == "d-1"]
+                self.assertTrue(acknowledged, own[-2:])
+                self.assertEqual((acknowledged[-1]["frozen_prefix_layers"], acknowledged[-1]["layers"]), (2, 6))
+                self.assertNotIn("directive_refused", acknowledged[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()
