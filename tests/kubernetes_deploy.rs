@@ -109,7 +109,8 @@ fn everything_is_accepted_strictly() {
     let others = chart::template(&[&elsewhere[..], &["--set=actuator.onlyNamespace=eadt"]].concat()).unwrap();
     std::fs::write(file.path(), others).unwrap();
     assert!(dry(file.path()).contains("statefulset.apps/eadt-optimizer"));
-    for example in ["deploy/examples/training.yaml", "deploy/examples/policy.yaml"] {
+    for example in ["deploy/examples/training.yaml", "deploy/examples/training-with-progress.yaml", "deploy/examples/policy.yaml"]
+    {
         dry(&root().join(example));
     }
     std::fs::write(file.path(), chart::template(&ACCOUNTS).unwrap()).unwrap();

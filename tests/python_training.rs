@@ -38,45 +38,54 @@ fn deepspeed_freezes_by_groups() {
 #[test]
 fn types_and_style_are_clean() {
     let python = training_interpreter().unwrap();
-    for arguments in
-        [&["-m", "mypy"][..], &["-m", "ruff", "check", "src", "tests"], &["-m", "ruff", "format", "--check", "src", "tests"]]
-    {
+    for arguments in [&["-m", "mypy"][..], &["-m", "ruff", "check", "."], &["-m", "ruff", "format", "--check", "."]] {
         let output = Command::new(&python).args(arguments).current_dir(root().join("python")).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
     }
 }
 
-/// Writes a directive into the log of a data folder, as an actuator does.
-fn ask(data: &Path, workload: &str, frozen: u32) {
+/// Writes a directive for each of these workloads into the log of a data folder, as an actuator does.
+fn ask(data: &Path, workloads: &[&str], frozen: u32) {
     std::fs::write(data.join("origin"), "measured\n").unwrap();
     let log = EmbeddedLog::open(&data.join("log"), EmbeddedOptions::default()).unwrap();
     let topics = plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 4, 1), Repartition::Refuse);
     apply(&log, &topics).unwrap();
     let time: EventTime = "2026-01-02T03:04:05Z".parse().unwrap();
-    let directive = Directive {
-        time,
-        workload: workload.to_owned(),
-        decision_id: "d-1".to_owned(),
-        frozen_prefix_layers: Some(frozen),
-        ..Directive::default()
-    };
-    let envelope = Envelope {
-        id: "d-1".to_owned(),
-        source: "/actuator".to_owned(),
-        kind: EventType::Directive,
-        time,
-        subject: workload.to_owned(),
-    };
     let name = format!("eadt.{}", Topic::Directives).into();
     let mut producer = log.producer("tests").unwrap();
-    producer.send(Outgoing::event(&name, workload, &envelope, &directive)).unwrap();
+    for workload in workloads {
+        let directive = Directive {
+            time,
+            workload: (*workload).to_owned(),
+            decision_id: "d-1".to_owned(),
+            frozen_prefix_layers: Some(frozen),
+            ..Directive::default()
+        };
+        let envelope = Envelope {
+            id: format!("d-1/{workload}"),
+            source: "/actuator".to_owned(),
+            kind: EventType::Directive,
+            time,
+            subject: (*workload).to_owned(),
+        };
+        producer.send(Outgoing::event(&name, workload, &envelope, &directive)).unwrap();
+    }
     assert!(producer.flush(std::time::Duration::from_secs(10)).unwrap());
 }
 
 #[test]
 fn two_ranks_take_up_a_directive_of_the_real_program() {
     let data = tempfile::tempdir().unwrap();
-    ask(data.path(), "team/gpt", 2);
+    ask(data.path(), &["team/gpt"], 2);
     let variables = [("EADT_TEST_PROGRAM", eadt_tests::program()), ("EADT_TEST_DATA", data.path())];
     package_tests(&training_interpreter().unwrap(), &["tests.torch.test_together"], &variables).unwrap();
+}
+
+#[test]
+fn each_example_takes_up_a_directive_of_the_real_program() {
+    let data = tempfile::tempdir().unwrap();
+    let workloads = ["team/plain", "team/hugging-face", "team/lightning-gpt", "team/accelerate-gpt", "team/deepspeed-zero3"];
+    ask(data.path(), &workloads, 2);
+    let variables = [("EADT_TEST_PROGRAM", eadt_tests::program()), ("EADT_TEST_DATA", data.path())];
+    package_tests(&training_interpreter().unwrap(), &["tests.torch.test_examples"], &variables).unwrap();
 }

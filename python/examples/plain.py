@@ -30,7 +30,7 @@ def main() -> None:
     model: nn.Module = SmallGpt().to(device)
     plain = model
     if together:
-        distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+        distributed.init_process_group(os.environ.get("BACKEND", "nccl" if device == "cuda" else "gloo"))
         # Frozen blocks get no gradients: without this the ranks would wait for them.
         model = DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -59,7 +59,9 @@ pub fn partitions(
 /// Says which ranges of offsets (topic, partition, first, last) were archived and are not there any more.
 pub fn say_missing<'a>(missing: impl IntoIterator<Item = &'a (Topic, i32, i64, i64)>) {
     for (topic, partition, from, to) in missing {
-        crate::output::note!("warning: {topic} partition {partition} lacks offsets {from} to {to}: a file of the archive was removed");
+        crate::output::note!(
+            "warning: {topic} partition {partition} lacks offsets {from} to {to}: a file of the archive was removed"
+        );
     }
 }
 

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use eadt_bus::conformance::numbered::{self, Found, READY, Said, number};
 use eadt_bus::conformance::{outgoing, read_all};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace};
-use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition, TopicSpec};
+use eadt_bus::{
+    Bus, BusError, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition, TopicSpec,
+};
 use eadt_testing::Disk;
 
 const CHILD: &str = "EADT_BUS_TEST_CHILD";
@@ -230,7 +232,7 @@ fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
     let expired = log.time().plus_micros(3_600_000_000);
     // The store writes in the background, too, and a write that finds the disk full there stops it until it is opened again, as it says.
     let mut log = Some(log);
-    let mut again = |error: BusError| {
+    let again = |error: BusError| {
         assert!(error.to_string().contains("then start again; everything acknowledged is kept"), "{error}");
         EmbeddedLog::open(&dir, options()).unwrap()
     };

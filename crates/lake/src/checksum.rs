@@ -20,7 +20,9 @@ const CHUNK_BYTES: u64 = 1 << 20;
 /// Writes the checksum into the footer of a complete file that has [`UNKNOWN`] there. Returns false if it has not.
 pub(crate) fn seal(file: &mut [u8]) -> bool {
     let footer = footer_start(file.len() as u64, file.last_chunk().copied());
-    let Some((start, place)) = footer.and_then(|start| Some((start as usize, find(&file[start as usize..])?))) else { return false };
+    let Some((start, place)) = footer.and_then(|start| Some((start as usize, find(&file[start as usize..])?))) else {
+        return false;
+    };
     let sum = crc32c::crc32c(file);
     file[start + place..][..UNKNOWN.len()].copy_from_slice(format!("{sum:08x}").as_bytes());
     true

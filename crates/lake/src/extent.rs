@@ -43,10 +43,11 @@ impl Archive {
         let before = match self.extent(&path)? {
             Some(before) => Some(before),
             // An archive of a version before these records, or one whose record was deleted.
-            None => self.files()?.partitions().get(&(name.topic, name.partition)).map(|(first, last)| Extent {
-                first: *first,
-                next: last + 1,
-            }),
+            None => self
+                .files()?
+                .partitions()
+                .get(&(name.topic, name.partition))
+                .map(|(first, last)| Extent { first: *first, next: last + 1 }),
         };
         let after = Extent {
             first: before.map_or(name.first, |before| before.first.min(name.first)),
@@ -62,7 +63,8 @@ impl Archive {
             other => other.map_err(|source| self.failed("read", path, source))?,
         };
         let text = input.whole().map_err(|source| self.failed("read", path, source))?;
-        let extent = serde_json::from_slice(&text).map_err(|error| LakeError::Record { path: self.full(path), detail: error.to_string() })?;
+        let extent = serde_json::from_slice(&text)
+            .map_err(|error| LakeError::Record { path: self.full(path), detail: error.to_string() })?;
         Ok(Some(extent))
     }
 

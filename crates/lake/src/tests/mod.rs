@@ -1,8 +1,8 @@
 //! Tests of the parts together, on disks that die and on rows of every shape.
 
 mod archive;
-mod damage;
 mod crash;
+mod damage;
 mod round_trip;
 mod stored;
 

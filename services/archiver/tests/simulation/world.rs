@@ -175,7 +175,7 @@ impl Story {
         self.live()?;
         let listed = self.archive().files().map_err(|error| error.to_string())?.files.len();
         let files = self.disk.files();
-        let is_record = |path: &&PathBuf| path.to_string_lossy().contains("/_archived+");
+        let is_record = |path: &Path| path.to_string_lossy().contains("/_archived+");
         if files.iter().filter(|path| !is_record(path)).count() != listed {
             return Err(format!("something was left behind: {files:?}"));
         }
