@@ -13,7 +13,7 @@ use eadt_bus::{Bus, Outgoing};
 use eadt_schemas::v1::Model;
 use eadt_schemas::{Envelope, EventType};
 use serde_json::Value;
-use support::{Running, Told, eadt, files, json, signal, text};
+use support::{Running, SAYS_WINDOWS, Told, eadt, files, json, signal, text};
 
 const JOBS: [&str; 2] = ["lab/products", "lab/vision"];
 const MINUTES: usize = 150;
@@ -262,11 +262,12 @@ fn kill_9_changes_no_decision() {
     let scenario = straight.path().join("scenario.toml");
     for windows in [3, 10, 20, 25, 40, 10, 2, 3] {
         let mut command = up(broken.path(), &scenario, &["--speed", "3600"]);
+        command.env(SAYS_WINDOWS.0, SAYS_WINDOWS.1);
         let mut child = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
         let mut told = Told::by(&mut child.0);
         told.until("simulating now");
         (0..windows).for_each(|_| {
-            told.until("action=");
+            told.until(" window ");
         });
         signal(&child.0, "-KILL");
         child.0.wait().unwrap();

@@ -8,5 +8,6 @@ use eadt_tests::python::package_tests;
 #[test]
 fn the_package_reports_to_the_program_and_survives_harmful_servers() {
     let program = [("EADT_TEST_PROGRAM", eadt_tests::program())];
-    package_tests(Path::new("python3"), &["tests.core.test_client", "tests.core.test_slurm", "tests.core.test_up"], &program).unwrap();
+    package_tests(Path::new("python3"), &["tests.core.test_client", "tests.core.test_slurm", "tests.core.test_up"], &program)
+        .unwrap();
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use eadt_nvml::fake::FakeLibrary;
 use serde_json::Value;
-use support::{Running, Told, eadt, files, json, signal, text};
+use support::{Running, SAYS_WINDOWS, Told, eadt, files, json, signal, text};
 
 fn replayed(dir: &Path, out: &str) -> Value {
     let (archive, out) = (dir.join("archive"), dir.join(out));
@@ -139,11 +139,12 @@ fn the_same_seed_gives_the_same_run_also_after_kill_9() {
     json(eadt(straight.path(), &["up", "--speed", "max", "--duration", "2h", "--json", "--no-view", "--seed", "7"]));
     for round in 0..4 {
         let mut command = eadt(broken.path(), &["up", "--speed", "3600", "--no-view", "--seed", "7"]);
+        command.env(SAYS_WINDOWS.0, SAYS_WINDOWS.1);
         let mut child = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
         let mut told = Told::by(&mut child.0);
         told.until("simulating now");
         for _ in 0..=7 * round {
-            told.until("action=");
+            told.until(" window ");
         }
         signal(&child.0, "-KILL");
         child.0.wait().unwrap();
@@ -165,12 +166,13 @@ fn the_same_seed_gives_the_same_run_also_after_kill_9() {
 fn ctrl_c_drains_prints_the_report_and_exits_0() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = eadt(dir.path(), &["up", "--speed", "600", "--no-view", "--json"])
+        .env(SAYS_WINDOWS.0, SAYS_WINDOWS.1)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut told = Told::by(&mut child);
-    told.until("action=");
+    told.until(" window ");
     signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{:?}", told.so_far);
@@ -262,10 +264,11 @@ fn a_record_that_lost_a_file_does_not_pass_the_check() {
     json(check());
     for (topic, part) in [("decisions.v1", "lacks"), ("efficiency.windows.v1", "no windows")] {
         let folder = archive.join(format!("topic={topic}"));
-        let (path, bytes) = files(&folder).remove(0);
+        let (path, bytes) = files(&folder).into_iter().find(|(path, _)| path.ends_with(".parquet")).unwrap();
         std::fs::remove_file(folder.join(&path)).unwrap();
         let (out, err, good) = text(check());
         assert!(!good && out.contains(part), "{topic}: {out}{err}");
+        assert!(err.contains("a file of the archive was removed") && err.contains(topic), "{err}");
         std::fs::write(folder.join(&path), bytes).unwrap();
     }
     json(check());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::Value;
-use support::{Running, Told, eadt, files, json, signal, text};
+use support::{Running, SAYS_WINDOWS, Told, eadt, files, json, signal, text};
 
 const RUN: &[&str] = &["up", "--speed", "max", "--duration", "20m", "--json", "--no-view"];
 
@@ -127,7 +127,7 @@ fn a_renamed_or_foreign_file_in_the_archive_is_named_and_nothing_is_written() {
     json(eadt(dir.path(), RUN));
     let archive = dir.path().join("archive");
     let before = files(&archive);
-    let (name, bytes) = before.iter().find(|(name, _)| name.starts_with("topic=decisions.v1/")).unwrap();
+    let (name, bytes) = before.iter().find(|(name, _)| name.starts_with("topic=decisions.v1/date=")).unwrap();
     // Inside the range of another file, where it would only be a leftover.
     let (stem, range) = name.rsplit_once('+').unwrap();
     let last: i64 = range.split_once('-').unwrap().1.trim_end_matches(".parquet").parse().unwrap();
@@ -216,10 +216,12 @@ fn a_snapshot_of_a_running_one_is_a_backup() {
     let parent = tempfile::tempdir().unwrap();
     let [live, snapshot] = ["live", "snapshot"].map(|name| parent.path().join(name));
     let args = ["up", "--speed", "600", "--no-view"];
-    let mut running = Running(eadt(&live, &args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut command = eadt(&live, &args);
+    command.env(SAYS_WINDOWS.0, SAYS_WINDOWS.1).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut running = Running(command.spawn().unwrap());
     let mut told = Told::by(&mut running.0);
     for _ in 0..24 {
-        told.until("action=");
+        told.until(" window ");
     }
     // Nothing changes while it is copied, as in a snapshot of a file system.
     signal(&running.0, "-STOP");

@@ -112,6 +112,7 @@ class RealCollector:
             "EADT_PROCESSOR__WINDOW_SECONDS": "1",
             "EADT_PROCESSOR__JOIN_GRACE_SECONDS": "1",
             "NO_COLOR": "1",
+            "EADT_LOG__FILTER": "info,eadt::live=debug,fjall=warn,lsm_tree=warn",
         }
         self.process = subprocess.Popen(
             [program, "up", "--gpus", "none", "--data-dir", folder, "--json", "--no-view"],

@@ -120,6 +120,9 @@ impl Told {
     }
 }
 
+/// A line for each window, which `up` without a terminal says at level debug.
+pub const SAYS_WINDOWS: (&str, &str) = ("EADT_LOG__FILTER", "info,eadt::live=debug,fjall=warn,lsm_tree=warn");
+
 /// A process that is killed when the test ends.
 pub struct Running(pub Child);
 
