@@ -26,6 +26,13 @@ pub enum Job {
     Web(web::BrowserTest),
 }
 
+impl Job {
+    /// A module of the tests on real parts that begins with Kafka.
+    pub fn is_of_kafka(&self) -> bool {
+        matches!(self, Self::Test((name, _)) if name.contains(" kafka_"))
+    }
+}
+
 /// What came of a job.
 #[derive(Debug)]
 pub struct Done {
