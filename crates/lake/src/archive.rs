@@ -10,7 +10,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaDataReader;
 
 use crate::error::{LakeError, Result};
-use crate::extent;
+use crate::extent::{self, Extent, Extents};
 use crate::file::{About, Batches, Newest, Reader, damaged};
 use crate::layout::FileName;
 use crate::row::Row;
@@ -24,6 +24,7 @@ use crate::stored::{Opened, StoredRow};
 pub struct Archive {
     pub(crate) store: Arc<dyn Store>,
     place: Arc<str>,
+    pub(crate) extents: Extents,
 }
 
 /// A visible file.
@@ -104,7 +105,7 @@ impl Archive {
             refused(format!("{error}{build}"))
         })?;
         let objects = Objects::new(store.into(), prefix).map_err(|error| refused(error.to_string()))?;
-        Ok(Self { store: Arc::new(objects), place: location.into() })
+        Ok(Self { store: Arc::new(objects), place: location.into(), extents: Extents::default() })
     }
 
     /// A local folder.
@@ -116,7 +117,8 @@ impl Archive {
         if root.exists() && !root.is_dir() {
             return Err(LakeError::Location { location: place, detail: "it is a file, not a folder".to_owned() });
         }
-        Ok(Self { store: Arc::new(Local::new(root.to_owned(), RealDisk)), place: place.into() })
+        let store = Arc::new(Local::new(root.to_owned(), RealDisk));
+        Ok(Self { store, place: place.into(), extents: Extents::default() })
     }
 
     /// The archive of a data folder (`DIR/archive`), an archive, or a replay's output.
@@ -133,7 +135,7 @@ impl Archive {
 
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn on(store: impl Store + 'static) -> Self {
-        Self { store: Arc::new(store), place: "test".into() }
+        Self { store: Arc::new(store), place: "test".into(), extents: Extents::default() }
     }
 
     /// Where it is.
@@ -148,7 +150,7 @@ impl Archive {
         let mut records = Vec::new();
         for file in found {
             if extent::is_record(&file.path) {
-                records.push(file.path);
+                records.extend(Extent::parse(&file.path));
                 continue;
             }
             match FileName::parse(&file.path) {
@@ -157,7 +159,7 @@ impl Archive {
             }
         }
         let mut listing = resolve(files, &self.place)?;
-        self.compare_with_records(&records, &mut listing)?;
+        listing.compare_with(records.into_iter());
         // What is to be ignored, and why, is not taken from names alone.
         for (old, new) in listing.covered() {
             self.about(old)?;

@@ -31,11 +31,6 @@ pub enum LakeError {
     /// A file of ours that cannot be read.
     #[error("{path} is damaged: {detail}; restore it from a copy, or delete it while the log still has its offsets")]
     Damaged { path: String, detail: String },
-    /// A record of what was archived that cannot be read.
-    #[error(
-        "{path} is damaged: {detail}; restore it from a copy, or delete it: then nothing tells whether a first or last file is missing"
-    )]
-    Record { path: String, detail: String },
     /// A file with columns that this version does not know.
     #[error(
         "{path} has a column {column:?} that this version cannot read; use the version of eadt that wrote it, or a newer one"

@@ -1,91 +1,119 @@
 //! What an archive once held of a partition, kept beside its files: without it nobody would miss the first or the last of them.
+//!
+//! It is the name of an empty file, `topic=T/_archived+PARTITION+FIRST-LAST`, so that a listing tells it. A wider range is written before
+//! the narrower one is deleted; where both are there, both count.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use eadt_schemas::Topic;
-use serde::{Deserialize, Serialize};
 
 use crate::archive::{Archive, Listing};
-use crate::error::{LakeError, Result};
+use crate::error::Result;
 use crate::layout::FileName;
 
-/// The offsets of a partition for which files were written: from `first` to the one before `next`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The offsets of a partition for which files were written, inclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
+    topic: Topic,
+    partition: i32,
     first: i64,
-    next: i64,
+    last: i64,
 }
 
+/// What this process recorded last of each partition.
+pub(crate) type Extents = Arc<Mutex<BTreeMap<(Topic, i32), Extent>>>;
+
+/// Programs that read Parquet pass over names that begin with `_`.
 const NAME: &str = "_archived+";
-const SUFFIX: &str = ".json";
-
-/// The record's path, relative to the archive. Programs that read Parquet pass over names that begin with `_`.
-pub(crate) fn path(topic: Topic, partition: i32) -> String {
-    format!("topic={topic}/{NAME}{partition}{SUFFIX}")
-}
 
 /// Whether a file is a record of some partition.
 pub(crate) fn is_record(path: &str) -> bool {
-    path.rsplit('/').next().is_some_and(|name| name.starts_with(NAME) && name.ends_with(SUFFIX))
+    path.rsplit('/').next().is_some_and(|name| name.starts_with(NAME))
 }
 
-fn parse(path: &str) -> Option<(Topic, i32)> {
-    let (folder, name) = path.split_once('/')?;
-    let topic = Topic::from_base_name(folder.strip_prefix("topic=")?)?;
-    let partition = name.strip_prefix(NAME)?.strip_suffix(SUFFIX)?.parse().ok()?;
-    Some((topic, partition))
+impl Extent {
+    fn path(&self) -> String {
+        let Self { topic, partition, first, last } = self;
+        format!("topic={topic}/{NAME}{partition}+{first:020}-{last:020}")
+    }
+
+    pub(crate) fn parse(path: &str) -> Option<Self> {
+        let (folder, name) = path.split_once('/')?;
+        let topic = Topic::from_base_name(folder.strip_prefix("topic=")?)?;
+        let (partition, range) = name.strip_prefix(NAME)?.split_once('+')?;
+        let (first, last) = range.split_once('-')?;
+        Some(Self { topic, partition: partition.parse().ok()?, first: first.parse().ok()?, last: last.parse().ok()? })
+    }
+
+    fn of(name: &FileName) -> Self {
+        Self { topic: name.topic, partition: name.partition, first: name.first, last: name.last }
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self { first: self.first.min(other.first), last: self.last.max(other.last), ..self }
+    }
 }
 
 impl Archive {
     /// Records that a file of this name was written and is durable.
     pub(crate) fn extend(&self, name: &FileName) -> Result<()> {
-        let path = path(name.topic, name.partition);
-        let before = match self.extent(&path)? {
-            Some(before) => Some(before),
-            // An archive of a version before these records, or one whose record was deleted.
-            None => self
-                .files()?
-                .partitions()
-                .get(&(name.topic, name.partition))
-                .map(|(first, last)| Extent { first: *first, next: last + 1 }),
+        let at = (name.topic, name.partition);
+        let mut known = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever deletes old files on purpose deletes the record, too.
+        let still = known.get(&at).copied().filter(|extent| self.store.read(&extent.path()).is_ok());
+        let before = match still {
+            Some(extent) => vec![extent],
+            None => self.records(at)?,
         };
-        let after = Extent {
-            first: before.map_or(name.first, |before| before.first.min(name.first)),
-            next: before.map_or(0, |before| before.next).max(name.last + 1),
+        let widest = match before.iter().copied().reduce(Extent::with) {
+            Some(extent) => Some(extent),
+            None => self.of_files(at)?,
         };
-        let text = serde_json::json!(after).to_string() + "\n";
-        self.store.replace(&path, text.into()).map_err(|source| self.failed("write", &path, source))
+        let after = widest.map_or_else(|| Extent::of(name), |extent| extent.with(Extent::of(name)));
+        let path = after.path();
+        self.store.create(&path, Bytes::new()).map_err(|source| self.failed("write", &path, source))?;
+        for old in before.iter().filter(|old| **old != after).map(Extent::path) {
+            self.store.delete(&old).map_err(|source| self.failed("delete", &old, source))?;
+        }
+        known.insert(at, after);
+        Ok(())
     }
 
-    fn extent(&self, path: &str) -> Result<Option<Extent>> {
-        let input = match self.store.read(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            other => other.map_err(|source| self.failed("read", path, source))?,
-        };
-        let text = input.whole().map_err(|source| self.failed("read", path, source))?;
-        let extent = serde_json::from_slice(&text)
-            .map_err(|error| LakeError::Record { path: self.full(path), detail: error.to_string() })?;
-        Ok(Some(extent))
+    /// The records of a partition; several where somebody was killed between two steps.
+    fn records(&self, at: (Topic, i32)) -> Result<Vec<Extent>> {
+        let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
+        let extents = found.iter().filter_map(|file| Extent::parse(&file.path));
+        Ok(extents.filter(|extent| (extent.topic, extent.partition) == at).collect())
     }
 
-    /// Adds to a listing what is missing at the ends of partitions, by these records.
-    pub(crate) fn compare_with_records(&self, records: &[String], listing: &mut Listing) -> Result<()> {
-        let there: BTreeMap<(Topic, i32), (i64, i64)> = listing.partitions();
-        for path in records {
-            let Some((topic, partition)) = parse(path) else { continue };
-            // Deleted in between: nothing is known then.
-            let Some(Extent { first, next }) = self.extent(path)? else { continue };
+    /// What the files themselves tell: for an archive of a version before these records, or one whose record was deleted.
+    fn of_files(&self, at: (Topic, i32)) -> Result<Option<Extent>> {
+        let range = self.files()?.partitions().get(&at).copied();
+        Ok(range.map(|(first, last)| Extent { topic: at.0, partition: at.1, first, last }))
+    }
+}
+
+impl Listing {
+    /// Adds what is missing at the ends of partitions, by the records.
+    pub(crate) fn compare_with(&mut self, records: impl Iterator<Item = Extent>) {
+        let mut extents: BTreeMap<(Topic, i32), Extent> = BTreeMap::new();
+        for record in records {
+            extents.entry((record.topic, record.partition)).and_modify(|extent| *extent = extent.with(record)).or_insert(record);
+        }
+        let there = self.partitions();
+        for ((topic, partition), Extent { first, last, .. }) in extents {
             let Some((oldest, newest)) = there.get(&(topic, partition)).copied() else {
-                listing.lost.push((topic, partition, first, next - 1));
+                self.lost.push((topic, partition, first, last));
                 continue;
             };
             if oldest > first {
-                listing.lost.push((topic, partition, first, oldest - 1));
+                self.lost.push((topic, partition, first, oldest - 1));
             }
-            if newest + 1 < next {
-                listing.lost.push((topic, partition, newest + 1, next - 1));
+            if newest < last {
+                self.lost.push((topic, partition, newest + 1, last));
             }
         }
-        Ok(())
     }
 }

@@ -538,7 +538,7 @@ fn an_endless_run_of_blank_lines_and_an_endless_line_are_errors_soon() {
 
     for format in [CSV, SMI, Format::Mlperf] {
         for byte in [b'\n', b'a'] {
-            let options = Options { maps: vec!["time=time".parse().unwrap()], ..Options::default() };
+            let options = if format == CSV { maps(&["time=time"]) } else { plain() };
             let endless = std::io::repeat(byte).take(300 << 20);
             let error = import(format, vec![Input::new("endless", endless)], &options).unwrap_err().to_string();
             let expected = if byte == b'\n' { "4 MiB of blank lines" } else { "longer than" };

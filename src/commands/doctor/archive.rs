@@ -35,7 +35,7 @@ pub fn look(settings: &Settings, bus: Option<&dyn Bus>, findings: &mut Findings)
             "archive",
             format!("{topic} partition {partition} had offsets {from} to {to}, and no file has them now"),
             &format!(
-                "put the files back from a copy; if they were deleted on purpose, delete topic={topic}/_archived+{partition}.json, and the \
+                "put the files back from a copy; if they were deleted on purpose, delete topic={topic}/_archived+{partition}+*, and the \
                  next file begins the record anew"
             ),
         );

@@ -140,13 +140,6 @@ impl<D: Disk> Store for Local<D> {
         self.publish(folder, name, &bytes)
     }
 
-    fn replace(&self, path: &str, bytes: Bytes) -> io::Result<()> {
-        let path = self.root.join(path);
-        let (folder, name) = parts(&path)?;
-        self.make_folders(folder)?;
-        self.publish(folder, name, &bytes)
-    }
-
     fn settle(&self, path: &str) -> io::Result<()> {
         let path = self.root.join(path);
         self.disk.sync_file(&path)?;

@@ -33,8 +33,6 @@ pub(crate) trait Store: Send + Sync + fmt::Debug {
     /// Makes a new file visible, durably and in one step. The same content again is accepted: the call may be repeated.
     /// [`io::ErrorKind::AlreadyExists`] where other content has that name.
     fn create(&self, path: &str, bytes: Bytes) -> io::Result<()>;
-    /// Makes a file with this content visible in one step, in the place of one that is there.
-    fn replace(&self, path: &str, bytes: Bytes) -> io::Result<()>;
     /// Makes a visible file durable that whoever made it may have left between the two.
     fn settle(&self, path: &str) -> io::Result<()>;
     fn read(&self, path: &str) -> io::Result<Input>;

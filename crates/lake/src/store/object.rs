@@ -93,11 +93,6 @@ impl Store for Objects {
         }
     }
 
-    fn replace(&self, path: &str, bytes: Bytes) -> io::Result<()> {
-        let full = self.full(path)?;
-        self.runtime.block_on(self.store.put(&full, bytes.into())).map(drop).map_err(plain)
-    }
-
     fn settle(&self, _: &str) -> io::Result<()> {
         // A put that others see is durable.
         Ok(())
