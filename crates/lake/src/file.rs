@@ -25,11 +25,9 @@ use crate::store::Input;
 
 /// Rows in a row group: `DuckDB`'s own size, and small enough to skip by time.
 pub(crate) const ROW_GROUP_ROWS: usize = 122_880;
-const READ_BATCH_ROWS: usize = 8_192;
-/// Texts of one column in a batch that is read, in bytes: a few kilobytes of a dictionary can stand for gigabytes of them.
-const READ_BATCH_BYTES: i64 = 64 << 20;
-/// Rows in a batch of a file that does not tell how long its texts are.
-const UNKNOWN_BATCH_ROWS: usize = 256;
+/// Rows in a batch that is read: a few kilobytes of a dictionary can stand for gigabytes of text in a large one, and no footer tells how
+/// long a dictionary's texts are.
+const READ_BATCH_ROWS: usize = 1_024;
 
 const FORMAT: &str = "eadt.format";
 const FORMAT_VERSION: &str = "1";
@@ -272,24 +270,9 @@ impl Reader {
 
     /// The batches, with exactly the columns of this version.
     pub(crate) fn batches(self) -> Result<Batches> {
-        let rows = batch_rows(self.builder.metadata());
-        let reader = self.builder.with_batch_size(rows).build().map_err(|error| damaged(&self.path, &error))?;
+        let reader = self.builder.with_batch_size(READ_BATCH_ROWS).build().map_err(|error| damaged(&self.path, &error))?;
         Ok(Batches { topic: self.topic, path: self.path, reader })
     }
-}
-
-/// Rows that are read at once, so that a column's texts in a batch stay near [`READ_BATCH_BYTES`].
-fn batch_rows(metadata: &ParquetMetaData) -> usize {
-    let texts = metadata.row_groups().iter().flat_map(|group| group.columns().iter().map(|chunk| (group.num_rows(), chunk)));
-    let rows = texts.filter(|(_, chunk)| chunk.column_type() == parquet::basic::Type::BYTE_ARRAY).map(|(rows, chunk)| {
-        match chunk.unencoded_byte_array_data_bytes() {
-            None => UNKNOWN_BATCH_ROWS,
-            Some(bytes) if bytes <= READ_BATCH_BYTES => READ_BATCH_ROWS,
-            // The mean; a batch of the longest ones is no more than all of them.
-            Some(bytes) => usize::try_from(rows.saturating_mul(READ_BATCH_BYTES) / bytes).unwrap_or(0).clamp(16, READ_BATCH_ROWS),
-        }
-    });
-    rows.min().unwrap_or(READ_BATCH_ROWS)
 }
 
 #[derive(Debug)]
