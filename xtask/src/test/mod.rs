@@ -2,8 +2,8 @@
 //!
 //! - Lints run while the code is built: `clippy-driver` is the compiler of the workspace's crates. A pass of its own would compile every
 //!   dependency once more.
-//! - All building comes first; then three lanes run side by side: one that computes, one that waits for Kafka, and one that waits for
-//!   Kubernetes, Python and the browser.
+//! - All building comes first; then two lanes run side by side: one that computes and goes on to Kubernetes, Python and the browser, and
+//!   one that waits for Kafka.
 //! - What takes longest is drawn anew in each run, by a seed that is printed: a third of the fault rows, a third of the fuzz targets, and
 //!   other simulated stories. CONTRIBUTING has the commands that run all.
 
@@ -104,7 +104,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let computing = plan::longest_first(computing);
     let mut first: Vec<Job> = computing.iter().map(|binary| Job::Test(environment.test(binary, &selection, 1))).collect();
     first.extend(targets.into_iter().map(Job::Fuzz));
-    let (mut second, mut third) = (Vec::new(), Vec::new());
+    let mut second = Vec::new();
     if !options.fast && !real.is_empty() {
         // No test has to wait for what takes minutes. Not by `cargo run`, which would choose features for this package alone.
         second.push(Job::Prepare(Command::new(program.with_file_name("prepare"))));
@@ -113,18 +113,18 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 Ok(jobs) => {
                     let (kafka, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_of_kafka);
                     second.extend(kafka);
-                    third.extend(others);
+                    first.extend(others);
                 }
                 Err(error) => step("real parts", Err(error)),
             }
         }
         if whole {
-            third.extend(web::BrowserTest::find(&program, options.install || ci)?.map(Job::Web));
+            first.extend(web::BrowserTest::find(&program, options.install || ci)?.map(Job::Web));
         }
         second.extend(rows.iter().map(|binary| Job::Test(environment.test(binary, &selection, 1))));
     }
     let mut totals = Totals::default();
-    for done in run_lanes(vec![(first, COMPUTING_AT_ONCE), (second, 1), (third, 1)], &mut std::io::stdout()) {
+    for done in run_lanes(vec![(first, COMPUTING_AT_ONCE), (second, 1)], &mut std::io::stdout()) {
         totals.add(done.totals);
         times.extend(done.times);
         step(&done.name, done.result);
