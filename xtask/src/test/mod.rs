@@ -102,7 +102,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let environment = Environment { program: &program, seed, all_rows: options.all_rows, fast: options.fast };
     let (real, computing): (Vec<_>, Vec<_>) = binaries.into_iter().partition(Binary::needs_real_parts);
     let computing = plan::longest_first(computing);
-    let mut first: Vec<Job> = computing.iter().map(|binary| Job::Test(environment.test(binary, &selection, 1))).collect();
+    let mut first: Vec<Job> =
+        computing.iter().map(|binary| Job::Test(environment.test(binary, &selection, binary.threads()))).collect();
     first.extend(targets.into_iter().map(Job::Fuzz));
     let mut second = Vec::new();
     if !options.fast && !real.is_empty() {

@@ -68,6 +68,11 @@ const LONGEST: [&str; 6] = [
 ];
 
 impl Binary {
+    /// Tests that run at once. Those of the program wait for its processes half of the time; all others compute.
+    pub fn threads(&self) -> usize {
+        if self.name == LONGEST[0] { 2 } else { 1 }
+    }
+
     pub fn needs_real_parts(&self) -> bool {
         self.name == REAL_PARTS
     }
