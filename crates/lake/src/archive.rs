@@ -297,7 +297,7 @@ impl Archive {
         self.extend(name)
     }
 
-    pub(crate) fn full(&self, path: &str) -> String {
+    fn full(&self, path: &str) -> String {
         if path.is_empty() { self.place.to_string() } else { format!("{}/{path}", self.place) }
     }
 

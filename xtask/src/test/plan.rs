@@ -57,9 +57,12 @@ pub struct Binary {
 /// The tests on Apache Kafka, Kubernetes and Python.
 const REAL_PARTS: &str = "eadt-tests real_parts";
 
+/// The tests that start the built program.
+const PROGRAM: &str = "eadt program";
+
 /// Binaries that take longest, as `cargo xtask times` shows: if one began last, it would run alone.
 const LONGEST: [&str; 6] = [
-    "eadt program",
+    PROGRAM,
     "eadt-processor integration",
     "eadt-gpu-sharing integration",
     "eadt-bus",
@@ -68,9 +71,9 @@ const LONGEST: [&str; 6] = [
 ];
 
 impl Binary {
-    /// Tests that run at once. Those of the program wait for its processes half of the time; all others compute.
+    /// Returns how many tests run at once. Those of the program wait for processes half of the time; all others compute.
     pub fn threads(&self) -> usize {
-        if self.name == LONGEST[0] { 2 } else { 1 }
+        if self.name == PROGRAM { 2 } else { 1 }
     }
 
     pub fn needs_real_parts(&self) -> bool {
