@@ -63,13 +63,9 @@ impl Archive {
         let mut known = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever deletes old files on purpose deletes the record, too.
         let still = known.get(&at).copied().filter(|extent| self.store.read(&extent.path()).is_ok());
-        let before = match still {
-            Some(extent) => vec![extent],
-            None => self.records(at)?,
-        };
-        let widest = match before.iter().copied().reduce(Extent::with) {
-            Some(extent) => Some(extent),
-            None => self.of_files(at)?,
+        let (before, widest) = match still {
+            Some(extent) => (vec![extent], Some(extent)),
+            None => self.recorded(at)?,
         };
         let after = widest.map_or_else(|| Extent::of(name), |extent| extent.with(Extent::of(name)));
         let path = after.path();
@@ -81,17 +77,15 @@ impl Archive {
         Ok(())
     }
 
-    /// The records of a partition; several where somebody was killed between two steps.
-    fn records(&self, at: (Topic, i32)) -> Result<Vec<Extent>> {
+    /// Returns the records of a partition, several if somebody was killed between two steps, and the widest range that they tell. Without
+    /// a record, which an archive of an earlier version has not, its files tell it.
+    fn recorded(&self, (topic, partition): (Topic, i32)) -> Result<(Vec<Extent>, Option<Extent>)> {
         let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
-        let extents = found.iter().filter_map(|file| Extent::parse(&file.path));
-        Ok(extents.filter(|extent| (extent.topic, extent.partition) == at).collect())
-    }
-
-    /// What the files themselves tell: for an archive of a version before these records, or one whose record was deleted.
-    fn of_files(&self, at: (Topic, i32)) -> Result<Option<Extent>> {
-        let range = self.files()?.partitions().get(&at).copied();
-        Ok(range.map(|(first, last)| Extent { topic: at.0, partition: at.1, first, last }))
+        let mine = |extent: &Extent| (extent.topic, extent.partition) == (topic, partition);
+        let records: Vec<Extent> = found.iter().filter_map(|file| Extent::parse(&file.path)).filter(mine).collect();
+        let files = found.iter().filter_map(|file| FileName::parse(&file.path).ok()).map(|name| Extent::of(&name));
+        let widest = records.iter().copied().reduce(Extent::with).or_else(|| files.filter(mine).reduce(Extent::with));
+        Ok((records, widest))
     }
 }
 
