@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_report::{
-    By, Form, Reporter, Settings, SupplyError, parse_baseline, parse_currency, read_carbon, read_prices, time_zone, units,
+    By, Comparison, FigurePair, Form, Reporter, Settings, SupplyError, parse_baseline, parse_currency, read_carbon, read_prices,
+    time_zone, units,
 };
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
@@ -149,11 +150,7 @@ fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> anyh
         Column::figure("THIS", "energy_joules"),
         Column::text("ORIGINS", "origins"),
     ];
-    let change = |this: Option<f64>, other: Option<f64>| {
-        let ratio = this.zip(other.filter(|other| *other > 0.0)).map(|(this, other)| this / other - 1.0);
-        Cell::figure(ratio, |ratio| format!("{:+.1} %", 100.0 * ratio))
-    };
-    let rate = |it: &eadt_report::WorkloadReport| it.samples.zip(it.duration_seconds.filter(|it| *it > 0.0)).map(|(a, b)| a / b);
+    let change = |pair: FigurePair| Cell::figure(pair.change_ratio, |ratio| format!("{:+.1} %", 100.0 * ratio));
     let mut rows = Vec::new();
     let mut alone: Vec<String> = Vec::new();
     for this in report.by_energy() {
@@ -161,16 +158,17 @@ fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> anyh
             alone.push(format!("{} is only in this run", this.workload));
             continue;
         };
+        let Comparison { joules_per_sample, samples_per_second, energy_joules, .. } = Comparison::of(this, that);
         rows.push(vec![
             Cell::text(this.workload.clone()),
-            Cell::figure(that.joules_per_sample, units::joules_per_sample),
-            Cell::figure(this.joules_per_sample, units::joules_per_sample),
-            change(this.joules_per_sample, that.joules_per_sample),
-            Cell::figure(rate(that), units::count),
-            Cell::figure(rate(this), units::count),
-            change(rate(this), rate(that)),
-            Cell::figure(that.energy_joules, units::joules),
-            Cell::figure(this.energy_joules, units::joules),
+            Cell::figure(joules_per_sample.other, units::joules_per_sample),
+            Cell::figure(joules_per_sample.this, units::joules_per_sample),
+            change(joules_per_sample),
+            Cell::figure(samples_per_second.other, units::count),
+            Cell::figure(samples_per_second.this, units::count),
+            change(samples_per_second),
+            Cell::figure(energy_joules.other, units::joules),
+            Cell::figure(energy_joules.this, units::joules),
             Cell::text(format!("{} / {}", origin_word(that.origin), origin_word(this.origin))),
         ]);
     }

@@ -5,6 +5,7 @@
 //! never turns an unknown figure into a zero, and never hides where a figure comes from: `simulated` and `imported`
 //! stand in every row of such figures, and in a heading only where they hold for all below it.
 
+mod comparison;
 mod figures;
 mod headline;
 mod render;
@@ -14,6 +15,7 @@ mod settings;
 mod supply;
 pub mod units;
 
+pub use comparison::{Comparison, FigurePair};
 pub use figures::{Report, SpanRow, WindowRow, WorkloadReport};
 pub use headline::{Summary, Verdict};
 pub use render::Form;

@@ -231,6 +231,14 @@ impl Reporter {
         Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
     }
 
+    /// The report on the part of a workload's record from `from` to `to`: windows that lie within it, and what was decided in it. Without a
+    /// saving, which compares with the start of the record; `None` if nothing is known of the workload.
+    pub fn workload_between(&self, name: &str, from: EventTime, to: EventTime, settings: &Settings) -> Option<WorkloadReport> {
+        let part = self.workloads.get(name)?.in_run().between(from, to);
+        let report = part.figures(name, settings, Saving::default(), Vec::new());
+        Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
+    }
+
     /// Forgets a workload, so that whoever follows a log for weeks can bound what is kept.
     pub fn forget(&mut self, name: &str) {
         self.workloads.remove(name);
@@ -327,7 +335,23 @@ impl Collected {
         silent
     }
 
+    /// What lies within an interval.
+    fn between(&self, from: EventTime, to: EventTime) -> Self {
+        let mut part = self.clone();
+        part.windows.retain(|_, window| window.start >= from && window.end <= to);
+        part.spans.retain(|_, span| span.start >= from && span.end <= to);
+        part.decisions.retain(|_, decided| (from..to).contains(&decided.time));
+        part
+    }
+
     fn report(&self, name: &str, settings: &Settings) -> WorkloadReport {
+        let mut notes = Vec::new();
+        let saving = saving(self, settings.baselines.get(name).copied(), &mut notes);
+        self.figures(name, settings, saving, notes)
+    }
+
+    /// Everything but the saving, which comes with its notes.
+    fn figures(&self, name: &str, settings: &Settings, saving: Saving, of_saving: Vec<String>) -> WorkloadReport {
         let mut notes = Vec::new();
         let in_windows = sum(self.run().map(|window| window.run_energy));
         let unassigned = self.run().map(|window| window.unassigned).sum::<f64>();
@@ -380,7 +404,7 @@ impl Collected {
             _ => priced(settings.carbon_grams_per_kwh, |window| window.co2),
         };
 
-        let saving = saving(self, settings.baselines.get(name).copied(), &mut notes);
+        notes.extend(of_saving);
         let Saving { baseline, joules, ratio, interval, throughput_ratio, compared, compared_ratio, windows: comparisons } =
             saving;
         let sharing = Sharing::of(self);
