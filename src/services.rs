@@ -11,7 +11,7 @@ use eadt_actuator::ActuatorService as Actuator;
 use eadt_archiver::Service as Archiver;
 use eadt_bus::{Bus, topics};
 use eadt_collector::{Environment, RawSettings};
-use eadt_dashboard::{Model, Server, SharedModel, SourceFacts, SourceKind};
+use eadt_dashboard::{Model, Records, Server, SharedModel, SourceFacts, SourceKind, WhatIf};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_optimizer::Service as Optimizer;
 use eadt_processor::{HeartbeatClock, ProcessorService as Processor};
@@ -263,7 +263,9 @@ pub async fn spawn_dashboard(
     };
     let limits = eadt_dashboard::Limits { windows: settings.dashboard.windows, ..Default::default() };
     let model = SharedModel::new(Model::new(source, limits));
-    let server = Server::bind(&settings.dashboard, further, model.clone(), shutdown.clone()).await?;
+    let records = Records::Log { bus: bus.clone(), prefix: settings.topics.prefix.clone() };
+    let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
+    let server = Server::bind(&settings.dashboard, further, model.clone(), Some(what_if), shutdown.clone()).await?;
     let (bus, prefix, stop) = (bus.clone(), settings.topics.prefix.clone(), shutdown.clone());
     supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || eadt_dashboard::follow(&*bus, &prefix, &model, &stop));
     Ok(server)

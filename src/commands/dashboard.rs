@@ -4,7 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_dashboard::{ArchivedIds, Limits, Model, Server, SharedModel, SourceFacts, SourceKind, load_archive, load_log};
+use eadt_dashboard::{
+    ArchivedIds, Limits, Model, Records, Server, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
+};
 use eadt_service::{Shutdown, Supervisor, tasks};
 
 use crate::cli::Dashboard;
@@ -22,8 +24,10 @@ pub async fn run(args: Dashboard, mut settings: Settings, shutdown: Shutdown) ->
         Some(path) => {
             let limits = Limits { windows: settings.dashboard.windows, ..Limits::default() };
             let (names, place) = (settings.topics.prefix.clone(), path.clone());
+            let records = Records::Folder { path: path.clone(), prefix: names.clone() };
+            let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
             let model = tokio::task::spawn_blocking(move || load(&place, &names, limits)).await??;
-            Server::bind(&settings.dashboard, 0, SharedModel::new(model), shutdown).await?
+            Server::bind(&settings.dashboard, 0, SharedModel::new(model), Some(what_if), shutdown).await?
         }
         None if settings.bus.brokers.is_empty() => bail!(
             "name an archive or a data folder to show, or a Kafka with --kafka BROKERS; a running `eadt up` serves the page itself"

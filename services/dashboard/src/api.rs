@@ -2,32 +2,45 @@
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use eadt_schemas::EventTime;
 use eadt_service::Shutdown;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use crate::access::{Access, COOKIE, Refusal};
+use crate::answers::Answers;
+use crate::export::{self, ExportQuery};
+use crate::model::compare::CompareQuery;
 use crate::model::decisions::DecisionQuery;
 use crate::model::detail::SeriesQuery;
 use crate::model::fleet::{FleetQuery, InvalidQuery};
+use crate::model::policies::PolicyQuery;
+use crate::model::sharing::SharingQuery;
 use crate::server::SharedModel;
 use crate::stream;
+use crate::whatif::{WhatIf, WhatIfError, WhatIfQuery};
 
 /// What every handler may use.
 #[derive(Debug, Clone)]
 pub struct Context {
     pub model: SharedModel,
     pub access: Arc<Access>,
+    pub what_if: Option<WhatIf>,
+    pub answers: Arc<Answers>,
+    /// One file is made at a time.
+    pub export_turn: Arc<Semaphore>,
     pub shutdown: Shutdown,
 }
 
 /// The routes of the interface.
-pub fn routes(model: SharedModel, access: Arc<Access>, shutdown: Shutdown) -> Router {
+pub fn routes(model: SharedModel, access: Arc<Access>, what_if: Option<WhatIf>, shutdown: Shutdown) -> Router {
     Router::new()
         .route("/api/v1/overview", get(overview))
         .route("/api/v1/power", get(power))
@@ -36,12 +49,24 @@ pub fn routes(model: SharedModel, access: Arc<Access>, shutdown: Shutdown) -> Ro
         .route("/api/v1/workloads/{namespace}/{name}/series", get(series))
         .route("/api/v1/decisions", get(decisions))
         .route("/api/v1/decision", get(decision))
+        .route("/api/v1/sharing", get(sharing))
+        .route("/api/v1/policies", get(policies))
+        .route("/api/v1/compare", get(compare))
+        .route("/api/v1/what-if", get(ask_what_if))
+        .route("/api/v1/export", get(export))
         .route("/api/v1/pipeline", get(pipeline))
         .route("/api/v1/events", get(stream::events))
         .route("/api/v1/session", post(open_session).delete(close_session))
         .route("/api/{*rest}", get(|| async { Problem::not_found("there is no such address in /api/v1") }))
         .layer(DefaultBodyLimit::max(4096))
-        .with_state(Context { model, access, shutdown })
+        .with_state(Context {
+            model,
+            access,
+            what_if,
+            answers: Arc::default(),
+            export_turn: Arc::new(Semaphore::new(1)),
+            shutdown,
+        })
 }
 
 /// An error as JSON.
@@ -71,6 +96,23 @@ fn fresh(value: impl Serialize) -> Response {
     ([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(value)).into_response()
 }
 
+impl Context {
+    /// What the model says to a question, as JSON; made anew if it is worth it.
+    fn answer<T: Serialize, E>(&self, uri: &Uri, ask: impl FnOnce(&crate::Model) -> Result<T, E>) -> Result<Response, E> {
+        let asked = uri.path_and_query().map_or("", PathAndQuery::as_str);
+        let version = self.model.read(crate::Model::version);
+        let body = self.answers.get(asked, version, || {
+            let value = self.model.read(ask)?;
+            Ok(Bytes::from(serde_json::to_vec(&value).expect("every key is a string")))
+        })?;
+        let headers = [
+            (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        ];
+        Ok((headers, body).into_response())
+    }
+}
+
 async fn overview(State(context): State<Context>) -> Response {
     fresh(context.model.read(crate::Model::overview))
 }
@@ -82,33 +124,40 @@ struct Range {
     to_ms: Option<i64>,
 }
 
-async fn power(State(context): State<Context>, Query(range): Query<Range>) -> Response {
+async fn power(State(context): State<Context>, uri: Uri, Query(range): Query<Range>) -> Result<Response, Problem> {
     let (from, to) = (range.from_ms.map(EventTime::from_millis), range.to_ms.map(EventTime::from_millis));
-    fresh(context.model.read(|model| model.power_history(from, to)))
+    context.answer(&uri, |model| Ok(model.power_history(from, to)))
 }
 
-async fn fleet(State(context): State<Context>, Query(query): Query<FleetQuery>) -> Result<Response, Problem> {
-    Ok(fresh(context.model.read(|model| model.fleet(&query))?))
+async fn fleet(State(context): State<Context>, uri: Uri, Query(query): Query<FleetQuery>) -> Result<Response, Problem> {
+    Ok(context.answer(&uri, |model| model.fleet(&query))?)
 }
 
-async fn workload(State(context): State<Context>, Path((namespace, name)): Path<(String, String)>) -> Result<Response, Problem> {
+fn unknown_workload(name: &str) -> Problem {
+    Problem::not_found(format!("no workload is named {name:?} here"))
+}
+
+async fn workload(
+    State(context): State<Context>,
+    uri: Uri,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Result<Response, Problem> {
     let name = format!("{namespace}/{name}");
-    let detail = context.model.read(|model| model.workload_detail(&name));
-    detail.map(fresh).ok_or_else(|| Problem::not_found(format!("no workload is named {name:?} here")))
+    context.answer(&uri, |model| model.workload_detail(&name).ok_or_else(|| unknown_workload(&name)))
 }
 
 async fn series(
     State(context): State<Context>,
+    uri: Uri,
     Path((namespace, name)): Path<(String, String)>,
     Query(query): Query<SeriesQuery>,
 ) -> Result<Response, Problem> {
     let name = format!("{namespace}/{name}");
-    let series = context.model.read(|model| model.series(&name, &query));
-    series.map(fresh).ok_or_else(|| Problem::not_found(format!("no workload is named {name:?} here")))
+    context.answer(&uri, |model| model.series(&name, &query).ok_or_else(|| unknown_workload(&name)))
 }
 
-async fn decisions(State(context): State<Context>, Query(query): Query<DecisionQuery>) -> Result<Response, Problem> {
-    Ok(fresh(context.model.read(|model| model.decision_page(&query))?))
+async fn decisions(State(context): State<Context>, uri: Uri, Query(query): Query<DecisionQuery>) -> Result<Response, Problem> {
+    Ok(context.answer(&uri, |model| model.decision_page(&query))?)
 }
 
 #[derive(Debug, Deserialize)]
@@ -123,6 +172,67 @@ async fn decision(State(context): State<Context>, Query(key): Query<DecisionKey>
     let missing =
         || format!("no decision {:?} of {:?} is kept here: `eadt tail decisions --from-start` has all", key.id, key.workload);
     detail.map(fresh).ok_or_else(|| Problem::not_found(missing()))
+}
+
+async fn sharing(State(context): State<Context>, uri: Uri, Query(query): Query<SharingQuery>) -> Result<Response, Problem> {
+    context.answer(&uri, |model| Ok(model.sharing(&query)))
+}
+
+async fn policies(State(context): State<Context>, uri: Uri, Query(query): Query<PolicyQuery>) -> Result<Response, Problem> {
+    Ok(context.answer(&uri, |model| model.policies(&query))?)
+}
+
+async fn compare(State(context): State<Context>, uri: Uri, Query(query): Query<CompareQuery>) -> Result<Response, Problem> {
+    Ok(context.answer(&uri, |model| model.compare(&query))?)
+}
+
+impl From<WhatIfError> for Problem {
+    fn from(error: WhatIfError) -> Self {
+        let status = match &error {
+            WhatIfError::Invalid(_) => StatusCode::BAD_REQUEST,
+            WhatIfError::NoWindows(_) => StatusCode::NOT_FOUND,
+            WhatIfError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            WhatIfError::Record(_) | WhatIfError::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        Self(status, text)
+    }
+}
+
+async fn ask_what_if(State(context): State<Context>, Query(query): Query<WhatIfQuery>) -> Result<Response, Problem> {
+    let Some(what_if) = &context.what_if else {
+        return Err(Problem::not_found("there is no record here to look back on"));
+    };
+    let workload = query.workload.clone();
+    let mut page = what_if.ask(query).await?;
+    page.report = context.model.read(|model| model.workload_detail(&workload)).and_then(|detail| detail.report);
+    Ok(fresh(page))
+}
+
+/// A run in one file, made off the serving threads.
+async fn export(State(context): State<Context>, Query(query): Query<ExportQuery>) -> Result<Response, Problem> {
+    let Ok(turn) = context.export_turn.clone().try_acquire_owned() else {
+        return Err(Problem(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "another file is being made: ask again in a few seconds".to_owned(),
+        ));
+    };
+    let model = context.model.clone();
+    let failed =
+        |_| Problem(StatusCode::INTERNAL_SERVER_ERROR, "the file could not be made: the log of this process says why".to_owned());
+    let work = move || export::file(turn, &model, &query);
+    let file = tokio::task::spawn_blocking(work).await.map_err(failed)??;
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"eadt-run.html\"")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    Ok((headers, file).into_response())
 }
 
 #[derive(Debug, Serialize)]

@@ -24,6 +24,11 @@ macro_rules! asset {
     };
 }
 
+/// The same files as text, for a page in one file.
+pub const INDEX: &str = include_str!("../web/dist/index.html");
+pub const SCRIPT: &str = include_str!("../web/dist/app.js");
+pub const STYLE: &str = include_str!("../web/dist/app.css");
+
 static ASSETS: [Asset; 3] = [
     asset!("/", "index.html", "text/html; charset=utf-8"),
     asset!("/app.js", "app.js", "text/javascript; charset=utf-8"),

@@ -8,14 +8,23 @@ use eadt_bus::{Bus, BusError, Isolation, Polled, Record, Remedy, Start, TopicPar
 use eadt_lake::{Archive, LakeError};
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Workload, dead_letter_header};
+use eadt_schemas::v1::{GpuTelemetry, Workload, dead_letter_header};
 use eadt_service::Shutdown;
 
 use crate::model::Model;
 use crate::server::SharedModel;
 
-/// Everything that the page shows.
+/// What the page is made of.
 const TOPICS: [Topic; 5] = [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::DeadLetters];
+/// What tells of GPUs. A log without them has a page without GPUs.
+const DEVICE_TOPICS: [Topic; 4] = [Topic::DeviceIntents, Topic::DeviceStates, Topic::DeviceHolders, Topic::GpuTelemetry];
+/// Samples at the end of a partition that are read at the start: the newest of each GPU counts.
+const NEWEST_SAMPLES: i64 = 2_000;
+/// The same of an archive, in bytes of its newest files.
+const NEWEST_BYTES: u64 = 2 << 20;
+/// Samples that are decoded in a second, and in a burst: of a large fleet's each second only some.
+const SAMPLES_PER_SECOND: f64 = 2_000.0;
+const MOST_SAMPLES: f64 = 30_000.0;
 /// Records of one poll.
 const BATCH: usize = 4096;
 const POLL: Duration = Duration::from_millis(200);
@@ -39,9 +48,11 @@ pub enum FeedError {
 /// Follows the log from its oldest record until the shutdown, outside of any group. Errors that pass are waited out.
 pub fn follow(bus: &dyn Bus, prefix: &str, model: &SharedModel, shutdown: &Shutdown) -> Result<(), FeedError> {
     let mut positions = positions(bus, prefix)?;
-    let mut ahead: BTreeSet<TopicPartition> = positions.keys().cloned().collect();
+    let samples = format!("{prefix}{}", Topic::GpuTelemetry);
+    let mut ahead: BTreeSet<TopicPartition> = positions.keys().filter(|at| *at.topic != *samples).cloned().collect();
+    let mut budget = SampleBudget::new();
     while !shutdown.is_cancelled() {
-        match read_on(bus, prefix, model, shutdown, &mut positions, &mut ahead) {
+        match read_on(bus, prefix, model, shutdown, &mut positions, &mut ahead, &mut budget) {
             Ok(()) => {}
             Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {
@@ -61,7 +72,45 @@ fn positions(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<TopicPartition, Sta
         let spec = existing.iter().find(|spec| *spec.name == *name).ok_or(FeedError::NoTopic(name))?;
         positions.extend((0..spec.partitions).map(|number| (TopicPartition::new(spec.name.clone(), number), Start::Earliest)));
     }
+    for topic in DEVICE_TOPICS {
+        let name = format!("{prefix}{topic}");
+        let Some(spec) = existing.iter().find(|spec| *spec.name == *name) else { continue };
+        for number in 0..spec.partitions {
+            let at = TopicPartition::new(spec.name.clone(), number);
+            let start = if topic == Topic::GpuTelemetry {
+                let marks = bus.watermarks(&at)?;
+                Start::At((marks.high - NEWEST_SAMPLES).max(marks.low))
+            } else {
+                Start::Earliest
+            };
+            positions.insert(at, start);
+        }
+    }
     Ok(positions)
+}
+
+/// How many samples may be decoded now: a page that decoded all samples of 10,000 GPUs would take a core for figures that nobody reads.
+#[derive(Debug)]
+struct SampleBudget {
+    left: f64,
+    refilled: Instant,
+}
+
+impl SampleBudget {
+    fn new() -> Self {
+        Self { left: MOST_SAMPLES, refilled: Instant::now() }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let seconds = now.saturating_duration_since(self.refilled).as_secs_f64();
+        (self.left, self.refilled) = ((self.left + seconds * SAMPLES_PER_SECOND).min(MOST_SAMPLES), now);
+    }
+
+    fn take(&mut self) -> bool {
+        let enough = self.left >= 1.0;
+        self.left -= f64::from(u8::from(enough));
+        enough
+    }
 }
 
 fn read_on(
@@ -71,6 +120,7 @@ fn read_on(
     shutdown: &Shutdown,
     positions: &mut BTreeMap<TopicPartition, Start>,
     ahead: &mut BTreeSet<TopicPartition>,
+    budget: &mut SampleBudget,
 ) -> Result<(), BusError> {
     let from: Vec<_> = positions.iter().map(|(at, start)| (at.clone(), *start)).collect();
     let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
@@ -78,12 +128,13 @@ fn read_on(
     while !shutdown.is_cancelled() {
         reader.poll(BATCH, POLL, &mut batch)?;
         let polled = Instant::now();
+        budget.refill(polled);
         model.change(|model| {
             for polled in batch.drain(..) {
                 match polled {
                     Polled::Record(record) => {
                         positions.insert(record.at.clone(), Start::At(record.offset + 1));
-                        take(model, prefix, &record);
+                        take(model, prefix, &record, budget);
                     }
                     Polled::End { at, .. } => {
                         ahead.remove(&at);
@@ -102,8 +153,11 @@ fn read_on(
     Ok(())
 }
 
-fn take(model: &mut Model, prefix: &str, record: &Record) {
+fn take(model: &mut Model, prefix: &str, record: &Record, budget: &mut SampleBudget) {
     let Some(topic) = record.at.topic.strip_prefix(prefix).and_then(Topic::from_base_name) else { return };
+    if topic == Topic::GpuTelemetry && !budget.take() {
+        return;
+    }
     if topic == Topic::DeadLetters {
         model.dead_letter(record.header(dead_letter_header::REASON).unwrap_or("no reason given"));
     } else if let Some(value) = &record.value {
@@ -118,13 +172,14 @@ pub struct ArchivedIds(HashSet<String>);
 /// Takes in everything that a log holds now, but what the archive beside it held already.
 pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut Model) -> Result<(), FeedError> {
     let from: Vec<_> = positions(bus, prefix)?.into_iter().collect();
+    let mut budget = SampleBudget { left: f64::INFINITY, refilled: Instant::now() };
     eadt_bus::read_to_end(
         bus,
         &from,
         || false,
         |record| {
             if record.header(header::ID).is_none_or(|id| !archived.0.contains(id)) {
-                take(model, prefix, &record);
+                take(model, prefix, &record, &mut budget);
             }
             Ok::<_, BusError>(())
         },
@@ -160,7 +215,39 @@ pub fn load_archive(path: &Path, model: &mut Model) -> Result<ArchivedIds, FeedE
         model.actuation(event);
         ids.insert(event.id.clone());
     }
+    load_devices(&Archive::find(path)?, model)?;
     while model.refresh(usize::MAX) {}
     model.set_caught_up();
     Ok(ArchivedIds(ids))
+}
+
+/// Takes in what an archive says of GPUs: the newest samples, and everything that nodes were asked for.
+fn load_devices(archive: &Archive, model: &mut Model) -> Result<(), FeedError> {
+    eadt_lake::read_events(archive, Topic::DeviceIntents)?.events.iter().for_each(|event| model.device_intent(event));
+    eadt_lake::read_events(archive, Topic::DeviceStates)?.events.iter().for_each(|event| model.device_state(event));
+    eadt_lake::read_events(archive, Topic::DeviceHolders)?.events.iter().for_each(|event| model.device_holders(event));
+    let mut listing = archive.files()?;
+    let mut bytes: BTreeMap<i32, u64> = BTreeMap::new();
+    let mut files: Vec<_> = listing.files.into_iter().filter(|file| file.name.topic == Topic::GpuTelemetry).rev().collect();
+    files.retain(|file| {
+        let before = bytes.entry(file.name.partition).or_default();
+        let wanted = *before < NEWEST_BYTES;
+        *before += file.bytes;
+        wanted
+    });
+    files.reverse();
+    listing.files = files;
+    let mut sample = GpuTelemetry::default();
+    for partition in bytes.into_keys() {
+        let mut rows = archive.stored(&listing, Topic::GpuTelemetry, partition);
+        while let Some(row) = rows.next() {
+            let row = row?;
+            if row.telemetry(&mut sample) {
+                model.telemetry(&sample);
+            } else if let Some(value) = rows.row(&row)?.value {
+                model.take(Topic::GpuTelemetry, &value);
+            }
+        }
+    }
+    Ok(())
 }

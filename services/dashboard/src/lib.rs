@@ -1,20 +1,29 @@
 //! The dashboard: a web page on what the pipeline does, and the JSON and the stream of events behind it.
 //!
 //! In: windows, decisions, actuations and workloads, read from the log outside of any group ([`follow`]) or from an archive
-//! ([`load_archive`]). Out: an HTTP listener of its own ([`Server`]) with the page and `/api/v1`. Every figure is [`eadt_report`]'s or an
+//! ([`load_archive`]), and samples and settings of GPUs. Out: an HTTP listener of its own ([`Server`]) with the page and `/api/v1`. Every figure is [`eadt_report`]'s or an
 //! event's own; the page computes none. It never writes to the log, never joins a group, and holds no more than [`Limits`] allow.
 
 mod access;
+mod answers;
 mod api;
 mod assets;
+mod export;
 mod feed;
 mod model;
+mod records;
 mod server;
 mod settings;
 mod stream;
+mod whatif;
 
 pub use feed::{ArchivedIds, FeedError, follow, load_archive, load_log};
+pub use model::compare::{ComparePage, CompareQuery};
 pub use model::fleet::{FleetPage, FleetQuery, SortKey};
+pub use model::policies::{PolicyPage, PolicyQuery};
+pub use model::sharing::{Basis, SharingPage, SharingQuery};
 pub use model::{Limits, Model, SourceFacts, SourceKind};
+pub use records::Records;
 pub use server::{ListenError, Server, SharedModel};
 pub use settings::Settings;
+pub use whatif::WhatIf;

@@ -3,14 +3,15 @@
 use std::future::ready;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::middleware;
 use axum::routing::get;
 use eadt_service::Shutdown;
 use eadt_service::connections::{self, Limits, WhenFull};
+use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -18,7 +19,9 @@ use crate::access::{self, Access, Tokens};
 use crate::api;
 use crate::assets;
 use crate::model::Model;
+use crate::model::overview::Overview;
 use crate::settings::Settings;
+use crate::whatif::WhatIf;
 
 /// Viewers hold a stream of events each. It ends after an hour: the browser asks again, and its token is checked again.
 const LIMITS: Limits = Limits {
@@ -28,11 +31,29 @@ const LIMITS: Limits = Limits {
     lifetime: Duration::from_hours(1),
 };
 
+/// Shortest time between two overviews.
+pub(crate) const UPDATE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Something new, as JSON.
+#[derive(Debug, Serialize)]
+struct Update<'a> {
+    overview: &'a Overview,
+}
+
+/// The overview of one version, ready to be sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub version: u64,
+    pub update: Arc<str>,
+    made: Instant,
+}
+
 /// A model with a bell for those who wait for its changes. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct SharedModel {
     model: Arc<RwLock<Model>>,
     bell: Arc<watch::Sender<u64>>,
+    snapshot: Arc<Mutex<Option<Snapshot>>>,
     /// Tells this process from another that served under the same address.
     pub(crate) boot: u64,
 }
@@ -42,7 +63,7 @@ impl SharedModel {
         let bell = watch::Sender::new(model.version());
         // Without chance two processes would differ by chance of their versions only.
         let boot = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
-        Self { model: Arc::new(RwLock::new(model)), bell: Arc::new(bell), boot }
+        Self { model: Arc::new(RwLock::new(model)), bell: Arc::new(bell), snapshot: Arc::default(), boot }
     }
 
     /// Reads the model.
@@ -58,6 +79,20 @@ impl SharedModel {
         drop(model);
         self.bell.send_if_modified(|known| std::mem::replace(known, version) != version);
         changed
+    }
+
+    /// The overview for all who follow: it is made at most once in [`UPDATE_PAUSE`], however many they are.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut kept = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = kept.as_ref().filter(|kept| kept.made.elapsed() < UPDATE_PAUSE || kept.version == self.read(Model::version));
+        if let Some(known) = known {
+            return known.clone();
+        }
+        let overview = self.read(Model::overview);
+        let update = serde_json::to_string(&Update { overview: &overview }).expect("every key is a string");
+        let snapshot = Snapshot { version: overview.version, update: update.into(), made: Instant::now() };
+        *kept = Some(snapshot.clone());
+        snapshot
     }
 
     /// Waits for versions.
@@ -90,8 +125,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds now, so that a busy port is an error at start; of at most `further` ports that follow the first free one is taken.
-    pub async fn bind(settings: &Settings, further: u16, model: SharedModel, shutdown: Shutdown) -> Result<Self, ListenError> {
+    /// Binds now, so that a busy port is an error at start; of at most `further` ports that follow the first free one is taken. Without
+    /// `what_if` nothing is said of other controllers.
+    pub async fn bind(
+        settings: &Settings,
+        further: u16,
+        model: SharedModel,
+        what_if: Option<WhatIf>,
+        shutdown: Shutdown,
+    ) -> Result<Self, ListenError> {
         settings.check().map_err(ListenError::Settings)?;
         let wanted = settings.socket().map_err(ListenError::Settings)?;
         let tokens = settings.token_file.as_deref().map(Tokens::read).transpose().map_err(ListenError::Settings)?;
@@ -107,7 +149,7 @@ impl Server {
         let address = listener.local_addr().map_err(|source| ListenError::Listen { address: tried, source })?;
         let needs_token = tokens.is_some();
         let access = Arc::new(Access { bound: address, hosts: settings.hosts.clone(), tokens });
-        let router = api::routes(model, access.clone(), shutdown.clone())
+        let router = api::routes(model, access.clone(), what_if, shutdown.clone())
             .fallback(get(assets::serve))
             .layer(middleware::from_fn_with_state(access, access::guard));
         Ok(Self { listener, router, address, needs_token, shutdown })

@@ -12,26 +12,19 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
-use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::api::Context;
-use crate::model::overview::Overview;
+use crate::server::UPDATE_PAUSE;
 
-/// Shortest time between two updates.
-const PAUSE: Duration = Duration::from_millis(500);
+/// A snapshot that holds nothing new is looked at again after so long.
+const SOON: Duration = Duration::from_millis(50);
 /// A comment so often shows both ends that the other is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Browsers wait so long before they connect again.
 const RECONNECT: Duration = Duration::from_secs(1);
-
-/// Something new.
-#[derive(Debug, Serialize)]
-struct Update {
-    overview: Overview,
-}
 
 struct Subscription {
     context: Context,
@@ -59,31 +52,36 @@ impl Subscription {
                 () = shutdown.cancelled() => return None,
                 there = waited => if !there { return None },
             }
-            self.next = Instant::now() + PAUSE;
+            self.next = Instant::now() + UPDATE_PAUSE;
             self.fill();
         }
     }
 
     fn fill(&mut self) {
-        let sent = self.sent;
-        let (overview, notices) = self.context.model.read(|model| {
-            let notices: Vec<_> = sent.map(|sent| model.notices_after(sent).cloned().collect()).unwrap_or_default();
-            (model.overview(), notices)
+        let snapshot = self.context.model.snapshot();
+        if self.sent.is_some_and(|sent| sent >= snapshot.version) {
+            // What is new is not in it yet: the next one is due soon.
+            self.next = Instant::now() + SOON;
+            return;
+        }
+        let (sent, version) = (self.sent, snapshot.version);
+        let notices: Vec<_> = self.context.model.read(|model| {
+            let after = sent.map(|sent| model.notices_after(sent).filter(|notice| notice.version <= version).cloned());
+            after.into_iter().flatten().collect()
         });
-        let version = overview.version;
         let boot = self.context.model.boot;
         if sent.is_none() {
-            self.queue.push_back(event("reset", boot, version, &"everything is to be asked for anew").retry(RECONNECT));
+            self.queue.push_back(event("reset", boot, version, "\"everything is to be asked for anew\"").retry(RECONNECT));
         }
-        self.queue.extend(notices.iter().map(|notice| event("notice", boot, notice.version, notice)));
-        self.queue.push_back(event("update", boot, version, &Update { overview }));
+        let text = |notice| serde_json::to_string(notice).expect("every key is a string");
+        self.queue.extend(notices.iter().map(|notice| event("notice", boot, notice.version, &text(notice))));
+        self.queue.push_back(event("update", boot, version, &snapshot.update));
         self.sent = Some(version);
     }
 }
 
-fn event(name: &str, boot: u64, version: u64, data: &impl Serialize) -> Event {
-    let text = serde_json::to_string(data).expect("every key is a string");
-    Event::default().event(name).id(format!("{boot:016x}-{version}")).data(text)
+fn event(name: &str, boot: u64, version: u64, json: &str) -> Event {
+    Event::default().event(name).id(format!("{boot:016x}-{version}")).data(json)
 }
 
 /// `GET /api/v1/events`.

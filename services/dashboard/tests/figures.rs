@@ -104,7 +104,7 @@ fn an_event_that_comes_twice_counts_once() {
 
 #[test]
 fn what_is_kept_is_bounded_and_what_is_left_out_is_said() {
-    let limits = Limits { windows: 50, decisions: 12, workloads: 4 };
+    let limits = Limits { windows: 50, decisions: 12, workloads: 4, ..Limits::default() };
     let mut model = Model::new(facts(), limits);
     for name in ["t/a", "t/b", "t/c", "t/d", "t/e"] {
         story(name, &mut |event| take(&mut model, &event));
@@ -154,4 +154,33 @@ fn the_layers_of_power_add_up() {
     let wanted: f32 = 2.0 * 600.0 + (1..=12).map(|number| 10.0 * number as f32).sum::<f32>();
     assert!((sum - wanted).abs() < 0.01, "{sum} instead of {wanted}");
     assert!(model.power_history(Some(at(500)), None).is_none());
+}
+
+#[test]
+fn two_workloads_and_two_times_are_compared_by_the_reports_figures() {
+    let (model, report) = both(&["team/a", "team/b"]);
+    let query = |text: String| serde_json::from_str::<eadt_dashboard::CompareQuery>(&text).unwrap();
+    let page = model.compare(&query(r#"{"a": "team/a", "b": "team/b"}"#.into())).unwrap();
+    assert_eq!(page.figures, eadt_report::Comparison::of(&report.workloads[1], &report.workloads[0]));
+    assert_eq!((page.a.report.saving_ratio, page.a.part), (report.workloads[0].saving_ratio, false));
+    // Ten minutes at 6 J a sample, then ten at 4.8.
+    let times = |from: i64, to: i64, side: char| {
+        format!(r#""{side}": "team/a", "{side}_from_ms": {}, "{side}_to_ms": {}"#, at(from).millis(), at(to).millis())
+    };
+    let page = model.compare(&query(format!("{{{}, {}}}", times(0, 10, 'a'), times(10, 20, 'b')))).unwrap();
+    let pair = page.figures.joules_per_sample;
+    assert_eq!((pair.other, pair.this), (Some(6.0), Some(4.8)));
+    assert!((pair.change_ratio.unwrap() + 0.2).abs() < 1e-9);
+    assert_eq!((page.a.report.windows, page.b.report.windows, page.a.report.saving_joules), (10, 10, None));
+    assert_eq!((page.a.report.changes, page.b.report.changes), (0, 1));
+    let sum = page.a.report.energy_joules.zip(page.b.report.energy_joules).map(|(a, b)| a + b);
+    assert_eq!(sum, report.workloads[0].energy_joules, "the two times are all of the record");
+    for (text, wanted) in [
+        (r#"{"a": "team/x", "b": "team/a"}"#.to_owned(), "team/x"),
+        (format!("{{{}, {}}}", times(3, 3, 'a'), times(10, 20, 'b')), "before it begins"),
+        (format!("{{{}, {}}}", times(90, 95, 'a'), times(10, 20, 'b')), "no window"),
+    ] {
+        let refused = model.compare(&query(text)).unwrap_err().to_string();
+        assert!(refused.contains(wanted), "{refused}");
+    }
 }

@@ -1,3 +1,5 @@
 mod api;
 mod figures;
+mod policies;
+mod sharing;
 mod support;

@@ -138,7 +138,7 @@ impl Drop for Served {
 pub async fn serve(model: Model, settings: Settings) -> Served {
     let (model, stop) = (SharedModel::new(model), Shutdown::new());
     let settings = Settings { address: "127.0.0.1:0".to_owned(), ..settings };
-    let server = Server::bind(&settings, 0, model.clone(), stop.clone()).await.expect("a free port");
+    let server = Server::bind(&settings, 0, model.clone(), None, stop.clone()).await.expect("a free port");
     let address = server.address();
     tokio::spawn(server.run());
     Served { address, model, stop }

@@ -1,9 +1,13 @@
 //! What the page shows, as a fold over events. Pure: its only time is that of the events.
 
+pub mod compare;
 pub mod decisions;
 pub mod detail;
+mod devices;
 pub mod fleet;
 pub mod overview;
+pub mod policies;
+pub mod sharing;
 pub mod trace;
 mod workload;
 
@@ -12,10 +16,14 @@ use std::sync::Arc;
 
 use eadt_report::Reporter;
 use eadt_schemas::decode::Check;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Outcome, Validation, WindowKind, Workload};
+use eadt_schemas::v1::{
+    Action, Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, EfficiencyWindow, GpuTelemetry, Outcome, Validation,
+    WindowKind, Workload,
+};
 use eadt_schemas::{EventTime, Topic, decode};
 use serde::Serialize;
 
+use devices::Devices;
 use workload::{DecisionRecord, TakenDecision, WorkloadState};
 
 /// What the model may keep.
@@ -27,11 +35,13 @@ pub struct Limits {
     pub decisions: usize,
     /// Workloads.
     pub workloads: usize,
+    /// GPUs.
+    pub devices: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { windows: 300_000, decisions: 20_000, workloads: 50_000 }
+        Self { windows: 300_000, decisions: 20_000, workloads: 50_000, devices: 100_000 }
     }
 }
 
@@ -96,6 +106,9 @@ pub enum NoticeKind {
     Refused,
 }
 
+/// Viewers are told of new samples so often, in the samples' own time.
+const SAMPLES_TOLD_SECONDS: f64 = 10.0;
+
 /// Notices that are kept for those who reconnect.
 const NOTICES: usize = 256;
 
@@ -106,6 +119,10 @@ pub struct Model {
     limits: Limits,
     workloads: BTreeMap<Arc<str>, WorkloadState>,
     idle: IdleDevices,
+    devices: Devices,
+    devices_beyond_limit: u64,
+    /// Time of the newest sample when viewers were last told of samples.
+    samples_told: Option<EventTime>,
     reporter: Reporter,
     counts: Counts,
     now: Option<EventTime>,
@@ -147,6 +164,9 @@ impl Model {
             limits,
             workloads: BTreeMap::new(),
             idle: IdleDevices::default(),
+            devices: Devices::default(),
+            devices_beyond_limit: 0,
+            samples_told: None,
             reporter: Reporter::default(),
             counts: Counts::default(),
             now: None,
@@ -167,6 +187,15 @@ impl Model {
             Topic::Decisions => self.decoded(value, Self::decision),
             Topic::Actuations => self.decoded(value, Self::actuation),
             Topic::Workloads => self.decoded(value, Self::declaration),
+            Topic::DeviceIntents => self.decoded(value, Self::device_intent),
+            Topic::DeviceStates => self.decoded(value, Self::device_state),
+            Topic::DeviceHolders => self.decoded(value, Self::device_holders),
+            // Samples are many: viewers are told of them now and then, and the processor counts those that are none.
+            Topic::GpuTelemetry => {
+                if let Ok(event) = decode::<GpuTelemetry>(value) {
+                    self.telemetry(&event);
+                }
+            }
             _ => {}
         }
     }
@@ -288,6 +317,31 @@ impl Model {
         if let Some(name) = self.admit(&event.workload) {
             self.workloads.get_mut(&name).expect("admitted").declared(event);
         }
+    }
+
+    /// Takes a sample of a GPU; the newest tells who is on it.
+    pub fn telemetry(&mut self, event: &GpuTelemetry) {
+        if !self.devices.sample(event, self.limits.devices) {
+            self.devices_beyond_limit += 1;
+        }
+        let newest = self.devices.newest();
+        let due = |(newest, told): (EventTime, EventTime)| newest.seconds_since(told) >= SAMPLES_TOLD_SECONDS;
+        if newest.zip(self.samples_told).is_none_or(due) {
+            self.samples_told = newest;
+            self.version += 1;
+        }
+    }
+
+    pub fn device_intent(&mut self, event: &DeviceIntent) {
+        self.devices.intent(event);
+    }
+
+    pub fn device_state(&mut self, event: &DeviceState) {
+        self.devices.state(event);
+    }
+
+    pub fn device_holders(&mut self, event: &DeviceHolders) {
+        self.devices.holders(event);
     }
 
     fn notice(&mut self, time: EventTime, workload: &str, decision_id: &str, kind: NoticeKind, text: &str) {

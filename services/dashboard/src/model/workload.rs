@@ -10,6 +10,7 @@ use eadt_schemas::v1::{
 use serde::Serialize;
 
 use super::SILENT_SECONDS;
+use super::policies::PolicyChange;
 use super::trace::Trace;
 
 /// Actuations that are kept of one decision.
@@ -76,6 +77,8 @@ pub enum TakenDecision {
 #[derive(Debug, Default)]
 pub struct WorkloadState {
     pub declaration: Option<Box<Workload>>,
+    /// What a declaration changed last of what may be done to it.
+    pub policy_change: Option<Box<PolicyChange>>,
     pub latest: Option<LatestWindow>,
     pub trace: Trace,
     /// The report's, without its rows; `None` before the first refresh, or if too many windows are kept.
@@ -142,6 +145,9 @@ impl WorkloadState {
     }
 
     pub fn declared(&mut self, declaration: &Workload) {
+        if let Some(change) = self.declaration.as_deref().and_then(|known| PolicyChange::between(known, declaration)) {
+            self.policy_change = Some(Box::new(change));
+        }
         self.declaration = Some(Box::new(declaration.clone()));
     }
 

@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type FleetPage, type FleetRow, type Overview, type PowerHistory, query } from "./api";
 import { Chart, type Line } from "./chart";
+import { copy } from "./copy";
 import { clock, count, digits, duration, interval, joules, kwh, perSample, percent, saving, STATES, visible, watts } from "./format";
 import { LayoutText, OriginBadge, Problem, SavingText, savingTone, Sparkline, Stat, StateBadge, Waiting } from "./parts";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
@@ -122,7 +123,7 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
     <section class="panel" aria-labelledby="power-heading">
       <header class="panel-head">
         <h2 id="power-heading">Power over time</h2>
-        <nav class="choice" aria-label="Time range">
+        <nav class="choice" aria-label="Time range" hidden={copy !== null}>
           {[1, 6, 24].map((range) => (
             <a key={range} href={changed(route, { hours: String(range) })} aria-current={hours === range ? "true" : undefined}>
               {range} h

@@ -5,19 +5,27 @@ import "uplot/dist/uPlot.min.css";
 import "./colours.css";
 import "./app.css";
 import "./content.css";
+import "./views.css";
 import "./narrow.css";
 import { openSession } from "./api";
+import { copy } from "./copy";
+import { Compare } from "./compare";
 import { AllDecisions, Decision } from "./decision";
 import { Fleet } from "./fleet";
 import { clock, visible } from "./format";
 import { OriginBadge } from "./parts";
 import { Pipeline } from "./pipeline";
+import { Policies } from "./policies";
+import { Sharing } from "./sharing";
 import { changed, href, type Live, parseRoute, type Route, type Theme, useLive, useRoute, useTheme } from "./state";
+import { WhatIf } from "./whatif";
 import { Workload } from "./workload";
 
 const VIEWS: [string, string][] = [
   ["fleet", "Fleet"],
   ["decisions", "Decisions"],
+  ["sharing", "GPUs"],
+  ["policies", "Policies"],
   ["pipeline", "Pipeline"],
 ];
 
@@ -97,6 +105,16 @@ function App() {
         {live.overview && (
           <>
             {live.overview.source.place} · eadt {live.overview.source.version} · times are UTC
+            {copy === null ? (
+              <>
+                {" · "}
+                <a href="/api/v1/export" download>
+                  Save this run as one file
+                </a>
+              </>
+            ) : (
+              copy.left_out > 0 && ` · ${copy.left_out} workloads with less energy are not in this file`
+            )}
           </>
         )}
       </footer>
@@ -115,6 +133,8 @@ function focusMain(event: Event) {
 
 function title({ parts, params }: Route): string {
   if (parts[0] === "workload") return visible(parts.slice(1).join("/"));
+  if (parts[0] === "compare") return "Compare";
+  if (parts[0] === "what-if") return `What if: ${visible(params.get("workload") ?? "")}`;
   if (parts[0] === "decision") return `Decision on ${visible(params.get("workload") ?? "")}`;
   return VIEWS.find(([key]) => key === (parts[0] ?? "fleet"))?.[1] ?? "";
 }
@@ -131,6 +151,14 @@ function View({ view, route, live, announce }: { view: string; route: Route; liv
       return <Decision key={route.params.toString()} route={route} live={live} />;
     case "decisions":
       return <AllDecisions route={route} live={live} />;
+    case "sharing":
+      return <Sharing route={route} live={live} />;
+    case "compare":
+      return <Compare route={route} live={live} />;
+    case "what-if":
+      return <WhatIf key={route.params.toString()} route={route} />;
+    case "policies":
+      return <Policies route={route} live={live} />;
     case "pipeline":
       return <Pipeline live={live} />;
     default:
@@ -187,6 +215,7 @@ function Connected({ live }: { live: Live }) {
   const { connection, overview } = live;
   if (connection === "lost") return <span class="badge tone-bad">✗ reconnecting</span>;
   if (connection === "connecting" || !overview) return <span class="badge tone-calm">○ connecting</span>;
+  if (copy !== null) return <span class="badge tone-calm">▤ a copy{overview.now_ms === null ? "" : ` of ${clock(overview.now_ms)}`}</span>;
   if (overview.source.kind === "archive") return <span class="badge tone-calm">▤ archive</span>;
   if (!overview.caught_up) return <span class="badge tone-busy">◔ reading</span>;
   return (

@@ -1,6 +1,7 @@
 // Where the viewer is (the address), what is new (the stream of events), and what a view has asked for.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, get, type Notice, type Overview, query } from "./api";
+import { copy } from "./copy";
 
 export interface Route {
   parts: string[];
@@ -56,8 +57,9 @@ export interface Live {
 
 /** Follows the stream; the browser reconnects by itself with the id of the last event. */
 export function useLive(session: number): Live {
-  const [live, setLive] = useState<Live>({ connection: "connecting", overview: null, tick: 0, notice: null });
+  const [live, setLive] = useState<Live>({ connection: copy ? "open" : "connecting", overview: copy?.overview ?? null, tick: 0, notice: null });
   useEffect(() => {
+    if (copy) return;
     let source: EventSource | null = null;
     let timer = 0;
     let gone = false;

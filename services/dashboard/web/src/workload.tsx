@@ -1,6 +1,9 @@
 // One workload: what it takes, what was saved, and why each decision was made.
 import { useMemo } from "preact/hooks";
 import { type DecisionPage, type DecisionRow, query, type Series, type WorkloadDetail, workloadPath } from "./api";
+import { compareHref } from "./compare";
+import { copy } from "./copy";
+import { whatIfHref } from "./whatif";
 import { Chart, type Line, type Mark } from "./chart";
 import { actionWord, clock, count, day, digits, duration, interval, joules, kwh, moment, perSample, percent, saving, visible, watts } from "./format";
 import { ActionBadge, LayoutChange, LayoutText, OriginBadge, Problem, savingTone, Stat, StateBadge, Waiting } from "./parts";
@@ -31,6 +34,19 @@ export function Workload({ name, route, live }: { name: string; route: Route; li
         {detail && <StateBadge state={detail.row.state} />}
         {detail && <OriginBadge origin={detail.row.origin} />}
         {detail && <LayoutText layout={detail.row.layout} />}
+        {copy === null && (
+          <nav class="links" aria-label="More on this workload">
+            <a class="button" href={compareHref(name, series)}>
+              Compare
+            </a>
+            <a class="button" href={whatIfHref(name)}>
+              What if
+            </a>
+            <a class="button" href={`/api/v1/export${query({ workload: name })}`} download>
+              Export
+            </a>
+          </nav>
+        )}
       </header>
       <Problem error={error} />
       {detail && <Figures detail={detail} />}
@@ -148,7 +164,7 @@ function Charts({ series, decisions, route, range }: { series: Series; decisions
     <section class="panel" aria-labelledby="series-heading">
       <header class="panel-head">
         <h2 id="series-heading">Power and energy per sample</h2>
-        <Ranges route={route} range={range} series={series} />
+        {copy === null && <Ranges route={route} range={range} series={series} />}
       </header>
       <Chart {...shared} title="Power" unit="W" lines={power} rules={marks} height={150} fromZero />
       <Chart {...shared} title="Energy per sample" unit="J" lines={energy} height={190} clip={clip} marks={marks} />

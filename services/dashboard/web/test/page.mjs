@@ -22,7 +22,7 @@ async function open(url, { width = 1280, scheme = "light" } = {}) {
     addEventListener("securitypolicyviolation", (event) => globalThis.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
   });
   const page = await context.newPage();
-  const origin = new URL(url).origin;
+  const origin = url.startsWith("file:") ? url.split("#", 1)[0] : new URL(url).origin;
   page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
   page.on("dialog", (dialog) => problems.push(`dialog: ${dialog.message()}`));
   page.on("request", (request) => {
@@ -127,10 +127,15 @@ const tests = {
       decision: [`#/decision?${new URLSearchParams({ workload: changed.workload, id: changed.id })}`, "#evidence-heading"],
       decisions: ["#/decisions", "a.decision"],
       pipeline: ["#/pipeline", "#dead-heading"],
+      sharing: ["#/sharing", ".gpu"],
+      policies: ["#/policies", ".gpu"],
+      whatif: [`#/what-if?${new URLSearchParams({ workload: changed.workload, controller: "matrix" })}`, "#refused-heading"],
+      compare: [`#/compare?${new URLSearchParams({ a: "eadt/llm-training", b: "eadt/vision-pretraining" })}`, ".chart canvas"],
     };
     for (const [scheme, width] of [["light", 1280], ["dark", 1280], ["light", 400]]) {
+      const page = await open(server.url, { scheme, width });
       for (const [name, [hash, there]] of Object.entries(views)) {
-        const page = await open(`${server.url}${hash}`, { scheme, width });
+        await page.goto(`${server.url}${hash}`);
         await page.locator(there).first().waitFor();
         if (process.env.EADT_TEST_PICTURES) {
           await page.screenshot({ path: join(process.env.EADT_TEST_PICTURES, `${name}-${scheme}-${width}.png`), fullPage: true });
@@ -138,10 +143,61 @@ const tests = {
         const [wide, has] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
         assert.ok(wide <= has, `${name} at ${width}: ${wide} px wide`);
         await isAccessible(page, `${name} ${scheme} ${width}`);
-        await close(page);
       }
+      await close(page);
     }
     await server.kill();
+  },
+
+  async "another controller's decisions are those of backtest"() {
+    const server = await serve(["dashboard", data]);
+    const told = JSON.parse(await output("backtest", "--archive", data, "--controller", "matrix", "--json")).hindsight;
+    for (const wanted of told) {
+      const question = new URLSearchParams({ workload: wanted.workload, controller: "matrix" });
+      const shown = await (await fetch(`${server.url}api/v1/what-if?${question}`)).json();
+      for (const figure of ["windows", "windows_as_recorded", "windows_estimated", "windows_unknown", "recorded_joules_per_sample", "joules_per_sample_change"]) {
+        assert.deepEqual(shown[figure], wanted[figure], `${figure} of ${wanted.workload}`);
+      }
+      assert.deepEqual(shown.refused.map((row) => row.reason), wanted.refused.map((row) => row.reason));
+      assert.equal(shown.changes.length, wanted.changes.length);
+      const page = await open(`${server.url}#/what-if?${question}`);
+      await page.locator("#refused-heading").waitFor();
+      assert.equal(await page.locator("[aria-labelledby=refused-heading] li").count(), wanted.refused.length);
+      await close(page);
+    }
+    for (const [question, status] of [["workload=a/b&controller=matrix", 404], ["workload=a/b&controller=x", 400], ["workload=a/b&controller=sm-partition", 400]]) {
+      assert.equal((await fetch(`${server.url}api/v1/what-if?${question}`)).status, status, question);
+    }
+    await server.kill();
+  },
+
+  async "a saved run opens from a disk, without any server"() {
+    const server = await serve(["dashboard", data]);
+    const answer = await fetch(`${server.url}api/v1/export`);
+    assert.match(answer.headers.get("content-disposition"), /attachment/);
+    const fleet = await (await fetch(`${server.url}api/v1/fleet?sort=name`)).json();
+    await server.kill();
+    const file = join(folder, "run.html");
+    writeFileSync(file, await answer.text());
+    const page = await open(`file://${file}#/fleet?sort=name`);
+    const rows = page.locator(".fleet tbody tr");
+    await rows.first().waitFor();
+    assert.equal(await rows.count(), fleet.rows.length);
+    const [first] = fleet.rows;
+    const cells = await rows.first().locator("th, td").allInnerTexts();
+    assert.equal(cells[0].trim(), first.workload);
+    assert.ok(Math.abs(number(/[−\d.]+/.exec(cells[6])[0]) - first.saving_ratio * 100) <= 0.051, cells[6]);
+    await rows.first().locator("a").first().click();
+    await page.locator(".chart canvas").nth(1).waitFor();
+    assert.ok((await page.locator(".notes li").count()) > 0);
+    await isAccessible(page, "a saved workload");
+    await page.locator("a.decision").nth(1).click();
+    await page.locator("#evidence-heading").waitFor();
+    for (const [view, there] of [["sharing", ".gpu"], ["policies", ".gpu"], ["pipeline", "#dead-heading"], ["decisions", "a.decision"]]) {
+      await page.locator(`nav a[href="#/${view}"]`).click();
+      await page.locator(there).first().waitFor();
+    }
+    await close(page);
   },
 
   async "hostile names are text"() {
@@ -165,8 +221,28 @@ const tests = {
     assert.match(await page.locator("h1").innerText(), /^<img src=x/);
     await page.locator("a.decision").first().click();
     await page.locator(".reason").waitFor();
+    // A replay's output holds no samples: what the server would say of a GPU with these names.
+    const sharing = await (await fetch(`${server.url}api/v1/sharing`)).json();
+    const tenant = { workload: `eadt/${hostile}`, share_ratio: 0.4, method: "equal", basis: "equal", power_watts: 100, mps_thread_percentage: null, gpus: 1, energy_joules: null, joules_per_sample: null };
+    const gpu = { device: `GPU-${hostile}`, node: hostile, gpu_index: 0, gpu_model: hostile, origin: "measured", meter: "gpu", mig_enabled: null, mps_enabled: true, shared: true, silent: false, time_ms: 0, power_watts: 250, power_limit_watts: 300, tenants: [tenant, { ...tenant, workload: longest }], unassigned_ratio: 0.2, unassigned_power_watts: 50, asked: null, pods: [{ namespace: "a", name: hostile }], decision: null, unknown: [hostile] };
+    const told = { ...sharing, totals: { ...sharing.totals, gpus: 1 }, devices: [gpu], matching: 1, unknown: [hostile] };
+    await page.route("**/api/v1/sharing*", (route) => route.fulfill({ json: told }));
+    for (const view of ["#/sharing", "#/policies", `#/compare?${new URLSearchParams({ a: `eadt/${hostile}`, b: longest })}`]) {
+      await page.goto(`${server.url}${view}`);
+      await page.locator(".gpu, .compare tbody tr").first().waitFor();
+      assert.ok((await page.locator("main").innerText()).includes("<img src=x"), view);
+      assert.equal(await page.locator("main img").count(), 0, view);
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${view} is as wide as the screen`);
+    }
     await close(page);
+    const file = join(folder, "hostile.html");
+    writeFileSync(file, await (await fetch(`${server.url}api/v1/export`)).text());
     await server.kill();
+    const saved = await open(`file://${file}#/fleet?sort=name`, { width: 400 });
+    await saved.locator(".fleet tbody tr").first().waitFor();
+    assert.deepEqual((await saved.locator(".fleet tbody th").allInnerTexts()).map((text) => text.trim()), shown.map((text) => text.trim()));
+    assert.equal(await saved.locator("main img").count(), 0, "in the saved file");
+    await close(saved);
   },
 
   async "it paints before the first window, and comes back after the server was killed"() {
@@ -179,6 +255,10 @@ const tests = {
     const badge = page.locator(".bar .right");
     await badge.getByText(/live \d\d:\d\d/).waitFor();
     const before = await badge.innerText();
+    const { rows } = await (await fetch(`${server.url}api/v1/fleet`)).json();
+    const { workload } = rows.find((row) => row.window_end_ms !== null);
+    const asked = await fetch(`${server.url}api/v1/what-if?${new URLSearchParams({ workload, controller: "matrix" })}`);
+    assert.ok(asked.status === 200 && (await asked.json()).windows > 0, "of a log that goes on");
     await server.kill();
     await badge.getByText("reconnecting").waitFor();
     server = await serve(words, { port });

@@ -1,0 +1,221 @@
+//! What is known of each GPU: its newest samples, what its node was asked for, what its agent and its kubelet say.
+
+use std::collections::BTreeMap;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{
+    DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, GpuTelemetry, Meter, Origin, PodName, ShareMethod,
+};
+
+/// A sample so much older than the device's newest is of a workload that has left it, though nobody said so.
+const ABSENT_SECONDS: f64 = 60.0;
+/// As long as one collector is heard so lately, samples of another are left out: shares of two measures cannot be added.
+const OTHER_COLLECTOR_SECONDS: f64 = 60.0;
+
+/// The newest sample of one device for one workload, or for none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attribution {
+    pub workload: Option<String>,
+    pub time: EventTime,
+    /// Part of the device's power; `None`: all of it.
+    pub share: Option<f64>,
+    pub method: Option<ShareMethod>,
+}
+
+/// A GPU, as its newest samples have it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Device {
+    pub node: Option<String>,
+    pub gpu_index: Option<u32>,
+    pub gpu_model: Option<String>,
+    pub origin: Origin,
+    pub meter: Meter,
+    pub mig_enabled: Option<bool>,
+    pub mps_enabled: Option<bool>,
+    /// Of the whole device.
+    pub power_watts: Option<f64>,
+    pub power_limit_watts: Option<f64>,
+    /// Workloads that share it, as its collector counts them.
+    pub tenants: Option<u32>,
+    pub time: EventTime,
+    collector: String,
+    attributions: Vec<Attribution>,
+}
+
+impl Device {
+    /// Who is on it now, and what is nobody's.
+    pub fn attributions(&self) -> impl Iterator<Item = &Attribution> {
+        self.attributions.iter().filter(|known| self.time.seconds_since(known.time) < ABSENT_SECONDS)
+    }
+
+    /// The workloads that it works for.
+    pub fn workloads(&self) -> impl Iterator<Item = &str> {
+        self.attributions().filter_map(|known| known.workload.as_deref())
+    }
+
+    /// Whether several workloads are on it.
+    pub fn is_shared(&self) -> bool {
+        self.workloads().nth(1).is_some() || self.tenants.is_some_and(|tenants| tenants > 1)
+    }
+
+    /// Part of its power that is attributed to workloads, 0 to 1; `None` if their shares sum to more than all of it.
+    pub fn attributed_ratio(&self) -> Option<f64> {
+        let sum: f64 = self.attributions().filter(|known| known.workload.is_some()).map(|known| known.share.unwrap_or(1.0)).sum();
+        (sum <= 1.0 + 1e-6).then(|| sum.min(1.0))
+    }
+
+    fn take(&mut self, sample: &GpuTelemetry) {
+        if self.collector != sample.collector {
+            if sample.time.seconds_since(self.time) < OTHER_COLLECTOR_SECONDS {
+                return;
+            }
+            self.collector.clone_from(&sample.collector);
+            self.attributions.clear();
+        }
+        if sample.time >= self.time {
+            self.time = sample.time;
+            self.node.clone_from(&sample.node);
+            self.gpu_index = sample.gpu_index;
+            self.gpu_model.clone_from(&sample.gpu_model);
+            (self.origin, self.meter) = (sample.origin, sample.meter);
+            (self.mig_enabled, self.mps_enabled) = (sample.mig_enabled, sample.mps_enabled);
+            self.power_watts = sample.power_watts.or(sample.power_average_watts);
+            self.power_limit_watts = sample.power_limit_watts;
+            self.tenants = sample.tenants;
+        }
+        let newer = |known: &Attribution| known.workload == sample.workload && known.time <= sample.time;
+        let absent = self.time;
+        self.attributions.retain(|known| !newer(known) && absent.seconds_since(known.time) < ABSENT_SECONDS);
+        let is_known = self.attributions.iter().any(|known| known.workload == sample.workload);
+        if !sample.last && !is_known {
+            self.attributions.push(Attribution {
+                workload: sample.workload.clone(),
+                time: sample.time,
+                share: sample.share,
+                method: sample.share_method,
+            });
+            self.attributions.sort_by(|a, b| (a.workload.is_none(), &a.workload).cmp(&(b.workload.is_none(), &b.workload)));
+        }
+    }
+}
+
+impl From<&GpuTelemetry> for Device {
+    fn from(sample: &GpuTelemetry) -> Self {
+        let mut device = Self {
+            node: None,
+            gpu_index: None,
+            gpu_model: None,
+            origin: sample.origin,
+            meter: sample.meter,
+            mig_enabled: None,
+            mps_enabled: None,
+            power_watts: None,
+            power_limit_watts: None,
+            tenants: None,
+            time: sample.time,
+            collector: sample.collector.clone(),
+            attributions: Vec::new(),
+        };
+        device.take(sample);
+        device
+    }
+}
+
+/// What is said of one node.
+#[derive(Debug, Default)]
+pub struct Node {
+    pub intent: Option<DeviceIntent>,
+    pub state: Option<DeviceState>,
+    pub holders: Option<DeviceHolders>,
+}
+
+impl Node {
+    /// What was asked of a device and has not run out at this time.
+    pub fn asked(&self, device: &str, now: Option<EventTime>) -> Option<DeviceSetting> {
+        let intent = self.intent.as_ref()?;
+        if now.is_some_and(|now| now.seconds_since(intent.time) > intent.time_to_live_seconds) {
+            return None;
+        }
+        let setting = match &intent.devices {
+            Some(devices) => {
+                let named = devices.iter().find(|setting| setting.device.as_deref() == Some(device));
+                named.or_else(|| devices.iter().find(|setting| setting.device.is_none()))?.clone()
+            }
+            None if intent.device.as_deref().is_none_or(|named| named == device) => DeviceSetting {
+                device: intent.device.clone(),
+                power_limit_watts: intent.power_limit_watts,
+                sm_clock_mhz: intent.sm_clock_mhz,
+                ..DeviceSetting::default()
+            },
+            None => return None,
+        };
+        (setting.power_limit_watts.is_some() || setting.sm_clock_mhz.is_some()).then_some(setting)
+    }
+
+    /// What its agent reports of a device.
+    pub fn reported(&self, device: &str) -> Option<&DeviceReport> {
+        self.state.as_ref()?.devices.iter().find(|report| report.device == device)
+    }
+
+    /// The pods that hold a device, by the word of the kubelet.
+    pub fn pods(&self, device: &str) -> &[PodName] {
+        let holders = self.holders.as_ref().and_then(|holders| holders.devices.iter().find(|held| held.device == device));
+        holders.map_or(&[], |held| &held.pods)
+    }
+}
+
+/// All devices and nodes.
+#[derive(Debug, Default)]
+pub struct Devices {
+    by_uuid: BTreeMap<String, Device>,
+    nodes: BTreeMap<String, Node>,
+    newest: Option<EventTime>,
+}
+
+impl Devices {
+    /// Takes a sample; false if there are `most` devices already and this is another one.
+    pub fn sample(&mut self, sample: &GpuTelemetry, most: usize) -> bool {
+        if let Some(device) = self.by_uuid.get_mut(&sample.device) {
+            device.take(sample);
+        } else if self.by_uuid.len() >= most {
+            return false;
+        } else if !sample.last {
+            self.by_uuid.insert(sample.device.clone(), Device::from(sample));
+        }
+        self.newest = self.newest.max(Some(sample.time));
+        true
+    }
+
+    pub fn intent(&mut self, event: &DeviceIntent) {
+        self.node(&event.node).intent = Some(event.clone());
+    }
+
+    pub fn state(&mut self, event: &DeviceState) {
+        self.node(&event.node).state = Some(event.clone());
+    }
+
+    pub fn holders(&mut self, event: &DeviceHolders) {
+        self.node(&event.node).holders = Some(event.clone());
+    }
+
+    fn node(&mut self, name: &str) -> &mut Node {
+        self.nodes.entry(name.to_owned()).or_default()
+    }
+
+    /// Time of the newest sample.
+    pub fn newest(&self) -> Option<EventTime> {
+        self.newest
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Device)> {
+        self.by_uuid.iter().map(|(name, device)| (name.as_str(), device))
+    }
+
+    pub fn on(&self, node: &str) -> Option<&Node> {
+        self.nodes.get(node)
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = (&str, &Node)> {
+        self.nodes.iter().map(|(name, node)| (name.as_str(), node))
+    }
+}

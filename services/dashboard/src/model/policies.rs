@@ -1,0 +1,155 @@
+//! What may be done to each workload: mode, bounds, pause, and what was changed of them last. As declarations in the log carry it.
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Bounds, Outcome, UpdateMode, Workload};
+use serde::{Deserialize, Serialize};
+
+use super::Model;
+use super::decisions::{DecisionRow, decision_row};
+use super::fleet::InvalidQuery;
+use super::workload::WorkloadState;
+
+const DEFAULT_ROWS: usize = 50;
+const MOST_ROWS: usize = 200;
+
+/// Which workloads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyQuery {
+    /// A part of the name, in either case.
+    pub q: String,
+    /// Only `observe`, `recommend`, `enforce`, `paused`, or `none`: without a declaration.
+    pub mode: String,
+    /// How many rows to leave out, by name.
+    pub skip: usize,
+    pub limit: Option<usize>,
+}
+
+/// What is in force for a workload.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PolicyTerms {
+    pub mode: UpdateMode,
+    pub paused: bool,
+    /// Absent: the processor's default.
+    pub controller: Option<String>,
+    /// Settings of that controller, where the declaration carries them.
+    pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
+    pub bounds: Bounds,
+}
+
+impl From<&Workload> for PolicyTerms {
+    fn from(declared: &Workload) -> Self {
+        Self {
+            mode: declared.mode,
+            paused: declared.paused,
+            controller: declared.controller.clone(),
+            controller_settings: declared.controller_settings.clone(),
+            bounds: declared.bounds.clone(),
+        }
+    }
+}
+
+/// The last time that something of the terms changed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PolicyChange {
+    pub time_ms: i64,
+    /// The terms before it.
+    pub before: PolicyTerms,
+}
+
+impl PolicyChange {
+    /// What changed between two declarations; `None` if nothing of the terms did.
+    pub fn between(before: &Workload, after: &Workload) -> Option<Self> {
+        let terms = PolicyTerms::from(before);
+        (terms != PolicyTerms::from(after)).then(|| Self { time_ms: after.time.millis(), before: terms })
+    }
+}
+
+/// One workload's policy.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PolicyRow {
+    pub workload: String,
+    /// Absent: nobody has declared it, so nothing of it is ever changed.
+    pub terms: Option<PolicyTerms>,
+    pub kind: Option<String>,
+    /// Of the newest declaration.
+    pub declared_ms: Option<i64>,
+    /// Absent: none since the oldest declaration that the log still has.
+    pub changed: Option<PolicyChange>,
+    /// The newest decision to change something, or its verdict.
+    pub decision: Option<DecisionRow>,
+    /// A recommendation that nobody has acted on and that has not expired.
+    pub recommended: Option<DecisionRow>,
+}
+
+/// Workloads by what may be done to them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct PolicyCounts {
+    pub observe: usize,
+    pub recommend: usize,
+    pub enforce: usize,
+    /// Of these, how many are paused.
+    pub paused: usize,
+    pub undeclared: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PolicyPage {
+    pub rows: Vec<PolicyRow>,
+    pub counts: PolicyCounts,
+    pub matching: usize,
+}
+
+/// What a query lets through.
+fn filter(mode: &str) -> Result<fn(&WorkloadState) -> bool, InvalidQuery> {
+    Ok(match mode {
+        "" => |_| true,
+        "observe" => |state| state.mode() == Some(UpdateMode::Observe),
+        "recommend" => |state| state.mode() == Some(UpdateMode::Recommend),
+        "enforce" => |state| state.mode() == Some(UpdateMode::Enforce),
+        "paused" => WorkloadState::is_paused,
+        "none" => |state| state.declaration.is_none(),
+        other => return Err(InvalidQuery(format!("mode={other:?}: there are observe, recommend, enforce, paused and none"))),
+    })
+}
+
+impl Model {
+    /// Policies by the names of their workloads.
+    pub fn policies(&self, query: &PolicyQuery) -> Result<PolicyPage, InvalidQuery> {
+        let fits = filter(&query.mode)?;
+        let wanted = query.q.to_lowercase();
+        let mut counts = PolicyCounts::default();
+        for state in self.workloads.values() {
+            counts.paused += usize::from(state.is_paused());
+            *match state.mode() {
+                Some(UpdateMode::Observe) => &mut counts.observe,
+                Some(UpdateMode::Recommend) => &mut counts.recommend,
+                Some(UpdateMode::Enforce) => &mut counts.enforce,
+                None => &mut counts.undeclared,
+            } += 1;
+        }
+        let found = || self.workloads.iter().filter(|(name, state)| fits(state) && name.to_lowercase().contains(&wanted));
+        let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
+        let rows = found().skip(query.skip).take(limit).map(|(name, state)| policy_row(name, state, self.now)).collect();
+        Ok(PolicyPage { rows, counts, matching: found().count() })
+    }
+}
+
+fn policy_row(name: &str, state: &WorkloadState, now: Option<EventTime>) -> PolicyRow {
+    let declaration = state.declaration.as_deref();
+    let open = |record: &&super::workload::DecisionRecord| {
+        let decision = &record.decision;
+        decision.action != Action::Maintain
+            && record.actuations.last().is_some_and(|actuation| actuation.outcome == Outcome::Recommended)
+            && now.is_none_or(|now| decision.expires > now)
+    };
+    PolicyRow {
+        workload: name.to_owned(),
+        terms: declaration.map(PolicyTerms::from),
+        kind: declaration.map(|declared| declared.kind.clone()),
+        declared_ms: declaration.map(|declared| declared.time.millis()),
+        changed: state.policy_change.as_deref().cloned(),
+        decision: state.newest_change().map(decision_row),
+        recommended: state.newest_change().filter(open).map(decision_row),
+    }
+}

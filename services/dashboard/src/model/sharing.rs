@@ -1,0 +1,437 @@
+//! Who shares which GPU: a row for each GPU, with the power of each workload on it, and what is nobody's.
+//!
+//! A sample's share says which part of the power is a workload's. That is what windows are made of; it is shown here at one moment. Energy is
+//! the report's, of the workload as a whole: samples of one moment tell nothing of it.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Meter, Origin, PodName, SettingOutcome, ShareMethod};
+use serde::{Deserialize, Serialize};
+
+use super::decisions::{DecisionRow, decision_row};
+use super::devices::{Attribution, Device, Node};
+use super::{Model, SILENT_SECONDS};
+
+const DEFAULT_ROWS: usize = 60;
+const MOST_ROWS: usize = 200;
+/// With more GPUs they are grouped by node, unless a node or a workload is asked for.
+const GROUPED: usize = 100;
+/// The controller of the stage that divides shared GPUs.
+const STAGE: &str = "sm-partition";
+
+/// Which GPUs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SharingQuery {
+    /// Only of this node; `-`: of none that is known.
+    pub node: Option<String>,
+    /// A part of a GPU's, a node's or a workload's name, in either case.
+    pub q: String,
+    /// Only those that several workloads share.
+    pub shared: bool,
+    /// How many rows to leave out.
+    pub skip: usize,
+    pub limit: Option<usize>,
+}
+
+/// How it is known which part of a GPU's power is a workload's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// It has the GPU to itself: the meter, or what simulates it, is its own.
+    Whole,
+    /// Activity was measured for each.
+    Activity,
+    /// By what each was given: SM percentages or MIG slices. A model, no measurement.
+    Allotment,
+    /// Whoever assigned the GPU said so.
+    Assigned,
+    /// Nothing tells them apart: each counts as much as the others.
+    Equal,
+}
+
+impl Basis {
+    fn of(attribution: &Attribution) -> Self {
+        match (attribution.share, attribution.method) {
+            (None, _) => Self::Whole,
+            (_, Some(ShareMethod::ProcessUtilization | ShareMethod::Profiling)) => Self::Activity,
+            (_, Some(ShareMethod::MpsPercentage | ShareMethod::MigSlices)) => Self::Allotment,
+            (_, Some(ShareMethod::Assigned)) => Self::Assigned,
+            (_, Some(ShareMethod::Equal) | None) => Self::Equal,
+        }
+    }
+}
+
+/// One workload on one GPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TenantRow {
+    pub workload: String,
+    /// Part of the GPU's power, 0 to 1.
+    pub share_ratio: f64,
+    pub method: Option<ShareMethod>,
+    pub basis: Basis,
+    /// Its part of the GPU's power now.
+    pub power_watts: Option<f64>,
+    /// Of the layout in force.
+    pub mps_thread_percentage: Option<u32>,
+    /// GPUs that it had in its newest window.
+    pub gpus: Option<u32>,
+    /// The report's, over its whole record and all of its GPUs.
+    pub energy_joules: Option<f64>,
+    pub joules_per_sample: Option<f64>,
+}
+
+/// What was asked of a GPU, and what became of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceAsk {
+    pub power_limit_watts: Option<f64>,
+    pub sm_clock_mhz: Option<f64>,
+    pub workload: Option<String>,
+    /// Absent if no agent has reported on this GPU.
+    pub power_limit_outcome: Option<SettingOutcome>,
+    pub sm_clock_outcome: Option<SettingOutcome>,
+    /// The agent's words, if there is something to explain.
+    pub reason: String,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceRow {
+    pub device: String,
+    pub node: Option<String>,
+    pub gpu_index: Option<u32>,
+    pub gpu_model: Option<String>,
+    pub origin: Origin,
+    pub meter: Meter,
+    pub mig_enabled: Option<bool>,
+    pub mps_enabled: Option<bool>,
+    pub shared: bool,
+    /// Not heard of lately: its figures are of `time_ms`, and in no total.
+    pub silent: bool,
+    pub time_ms: i64,
+    /// Of the whole GPU.
+    pub power_watts: Option<f64>,
+    pub power_limit_watts: Option<f64>,
+    pub tenants: Vec<TenantRow>,
+    /// Part of its power that is no workload's; absent if the shares contradict each other.
+    pub unassigned_ratio: Option<f64>,
+    pub unassigned_power_watts: Option<f64>,
+    pub asked: Option<DeviceAsk>,
+    /// Pods that hold it, by the word of the kubelet.
+    pub pods: Vec<PodName>,
+    /// The newest decision of the stage of shared GPUs on a workload that is on it.
+    pub decision: Option<DecisionRow>,
+    /// What is not known of it, in sentences.
+    pub unknown: Vec<String>,
+}
+
+/// The GPUs of one node, where there are too many for a row each.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NodeRow {
+    /// Absent: their samples name no node.
+    pub node: Option<String>,
+    pub gpus: usize,
+    pub shared: usize,
+    /// Without a workload.
+    pub idle: usize,
+    pub silent: usize,
+    pub workloads: usize,
+    pub power_watts: Option<f64>,
+    pub power_known: usize,
+    pub unassigned_power_watts: Option<f64>,
+}
+
+/// Power of all GPUs that are heard, by whose it is and how that is known.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct SharingTotals {
+    pub gpus: usize,
+    pub shared: usize,
+    pub idle: usize,
+    pub silent: usize,
+    /// Of GPUs whose power is known.
+    pub power_watts: Option<f64>,
+    pub power_known: usize,
+    /// Of GPUs whose shares contradict each other: in no other figure here.
+    pub contradicted_power_watts: f64,
+    /// Of workloads that have their GPU to themselves, or whose activity was measured.
+    pub metered_power_watts: f64,
+    /// Attributed by what each was given.
+    pub modelled_power_watts: f64,
+    /// Attributed in equal parts, for want of any signal.
+    pub assumed_power_watts: f64,
+    pub unassigned_power_watts: f64,
+    /// Mean power of the workloads' newest windows, and of GPUs without one: what savings are made of.
+    pub windows_power_watts: Option<f64>,
+    pub windows_unassigned_power_watts: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SharingPage {
+    /// Time of the newest sample.
+    pub now_ms: Option<i64>,
+    pub totals: SharingTotals,
+    /// What is not known of all of them together, in sentences.
+    pub unknown: Vec<String>,
+    /// Nodes instead of GPUs.
+    pub grouped: bool,
+    pub nodes: Vec<NodeRow>,
+    pub devices: Vec<DeviceRow>,
+    /// Rows that the filter lets through.
+    pub matching: usize,
+    /// Samples of GPUs beyond the limit of this page.
+    pub beyond_limit: u64,
+}
+
+/// Where a GPU stands in the order of rows.
+type Entry<'a> = (&'a str, &'a Device);
+
+fn in_order((a_name, a): &Entry<'_>, (b_name, b): &Entry<'_>) -> Ordering {
+    (!a.is_shared(), &a.node, a.gpu_index, a_name).cmp(&(!b.is_shared(), &b.node, b.gpu_index, b_name))
+}
+
+impl Model {
+    /// Who shares which GPU.
+    pub fn sharing(&self, query: &SharingQuery) -> SharingPage {
+        let wanted = query.q.to_lowercase();
+        let has = |text: &str| text.to_lowercase().contains(&wanted);
+        let fits = |(name, device): &Entry<'_>| {
+            let of_node = match query.node.as_deref() {
+                None => true,
+                Some("-") => device.node.is_none(),
+                node => device.node.as_deref() == node,
+            };
+            let named = || has(name) || device.node.as_deref().is_some_and(has) || device.workloads().any(has);
+            of_node && (!query.shared || device.is_shared()) && (wanted.is_empty() || named())
+        };
+        let mut found: Vec<Entry<'_>> = self.devices.iter().filter(fits).collect();
+        let grouped = found.len() > GROUPED && query.node.is_none() && wanted.is_empty();
+        let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
+        let mut page = SharingPage {
+            now_ms: self.devices.newest().map(EventTime::millis),
+            totals: self.sharing_totals(),
+            unknown: self.sharing_unknown(),
+            grouped,
+            nodes: Vec::new(),
+            devices: Vec::new(),
+            matching: found.len(),
+            beyond_limit: self.devices_beyond_limit,
+        };
+        if grouped {
+            let nodes = self.node_rows(&found);
+            page.matching = nodes.len();
+            page.nodes = nodes.into_iter().skip(query.skip).take(limit).collect();
+        } else {
+            found.sort_by(in_order);
+            page.devices =
+                found.into_iter().skip(query.skip).take(limit).map(|(name, device)| self.device_row(name, device)).collect();
+        }
+        page
+    }
+
+    fn is_silent(&self, device: &Device) -> bool {
+        self.devices.newest().is_some_and(|now| now.seconds_since(device.time) > SILENT_SECONDS)
+    }
+
+    fn device_row(&self, name: &str, device: &Device) -> DeviceRow {
+        let node = device.node.as_deref().and_then(|node| self.devices.on(node));
+        let attributed = device.attributed_ratio();
+        let tenants: Vec<TenantRow> = device.attributions().filter_map(|known| self.tenant_row(device, known)).collect();
+        let unassigned_ratio = attributed.map(|attributed| 1.0 - attributed).map(|ratio| if ratio < 1e-6 { 0.0 } else { ratio });
+        let changes = device.workloads().filter_map(|workload| self.newest_division(workload));
+        let silent = self.is_silent(device);
+        DeviceRow {
+            device: name.to_owned(),
+            node: device.node.clone(),
+            gpu_index: device.gpu_index,
+            gpu_model: device.gpu_model.clone(),
+            origin: device.origin,
+            meter: device.meter,
+            mig_enabled: device.mig_enabled,
+            mps_enabled: device.mps_enabled,
+            shared: device.is_shared(),
+            silent,
+            time_ms: device.time.millis(),
+            power_watts: device.power_watts,
+            power_limit_watts: device.power_limit_watts,
+            unassigned_power_watts: device.power_watts.zip(unassigned_ratio).map(|(watts, ratio)| watts * ratio),
+            unassigned_ratio,
+            asked: node.and_then(|node| device_ask(name, node, self.devices.newest())),
+            pods: node.map_or(&[][..], |node| node.pods(name)).to_vec(),
+            decision: changes.max_by_key(|row| row.time_ms),
+            unknown: unknown_of(device, &tenants, silent),
+            tenants,
+        }
+    }
+
+    fn tenant_row(&self, device: &Device, known: &Attribution) -> Option<TenantRow> {
+        let workload = known.workload.clone()?;
+        let state = self.workloads.get(workload.as_str());
+        let figures = state.and_then(|state| state.figures.as_deref());
+        let share_ratio = known.share.unwrap_or(1.0);
+        Some(TenantRow {
+            share_ratio,
+            method: known.method,
+            basis: Basis::of(known),
+            power_watts: device.power_watts.map(|watts| watts * share_ratio),
+            mps_thread_percentage: state.and_then(|state| state.layout()?.mps_thread_percentage),
+            gpus: state.and_then(|state| state.latest.as_ref()).map(|latest| latest.gpus),
+            energy_joules: figures.and_then(|figures| figures.energy_joules),
+            joules_per_sample: figures.and_then(|figures| figures.joules_per_sample),
+            workload,
+        })
+    }
+
+    /// The newest decision of the stage of shared GPUs on a workload.
+    fn newest_division(&self, workload: &str) -> Option<DecisionRow> {
+        self.decisions_of(workload).find(|record| record.decision.controller == STAGE).map(decision_row)
+    }
+
+    fn sharing_totals(&self) -> SharingTotals {
+        let mut totals = SharingTotals::default();
+        for (_, device) in self.devices.iter() {
+            totals.gpus += 1;
+            if self.is_silent(device) {
+                totals.silent += 1;
+                continue;
+            }
+            totals.shared += usize::from(device.is_shared());
+            totals.idle += usize::from(device.workloads().next().is_none());
+            let Some(watts) = device.power_watts else { continue };
+            totals.power_known += 1;
+            *totals.power_watts.get_or_insert_default() += watts;
+            let Some(attributed) = device.attributed_ratio() else {
+                totals.contradicted_power_watts += watts;
+                continue;
+            };
+            totals.unassigned_power_watts += watts * (1.0 - attributed);
+            for known in device.attributions().filter(|known| known.workload.is_some()) {
+                let sum = match Basis::of(known) {
+                    Basis::Whole | Basis::Activity => &mut totals.metered_power_watts,
+                    Basis::Allotment | Basis::Assigned => &mut totals.modelled_power_watts,
+                    Basis::Equal => &mut totals.assumed_power_watts,
+                };
+                *sum += watts * known.share.unwrap_or(1.0);
+            }
+        }
+        let overview = self.overview();
+        totals.windows_power_watts = overview.power_watts;
+        totals.windows_unassigned_power_watts = overview.idle_power_watts;
+        totals
+    }
+
+    fn sharing_unknown(&self) -> Vec<String> {
+        let mut unknown = Vec::new();
+        let heard = || self.devices.iter().map(|(_, device)| device).filter(|device| !self.is_silent(device));
+        let mut say = |count: usize, one: &str, many: &str| {
+            if count > 0 {
+                unknown.push(if count == 1 { format!("1 {one}") } else { format!("{count} {many}") });
+            }
+        };
+        say(self.devices.iter().count() - heard().count(), "GPU was not heard of lately", "GPUs were not heard of lately");
+        let no_power = heard().filter(|device| device.power_watts.is_none()).count();
+        say(no_power, "GPU reports no power: its watts are in no total", "GPUs report no power: their watts are in no total");
+        let equal = |device: &&Device| device.attributions().any(|known| Basis::of(known) == Basis::Equal);
+        say(
+            heard().filter(equal).count(),
+            "GPU has workloads that nothing tells apart: its power is divided equally",
+            "GPUs have workloads that nothing tells apart: their power is divided equally",
+        );
+        let contradicted = heard().filter(|device| device.attributed_ratio().is_none()).count();
+        say(
+            contradicted,
+            "GPU has shares that sum to more than all of it: its power is in no part of the total",
+            "GPUs have shares that sum to more than all of them: their power is in no part of the total",
+        );
+        let wide = heard().filter(|device| device.meter != Meter::Gpu).count();
+        say(wide, "meter covers more than one GPU board", "meters cover more than one GPU board");
+        let unplaced: usize =
+            self.devices.nodes().filter_map(|(_, node)| node.holders.as_ref()).map(|holders| holders.unplaced.len()).sum();
+        say(
+            unplaced,
+            "pod holds a GPU of which the kubelet does not say which",
+            "pods hold GPUs of which the kubelet does not say which",
+        );
+        let silent_agents = self.devices.nodes().filter(|(_, node)| node.intent.is_some() && node.state.is_none()).count();
+        say(
+            silent_agents,
+            "node was asked for settings, and its agent has not reported",
+            "nodes were asked for settings, and their agents have not reported",
+        );
+        unknown
+    }
+
+    /// The GPUs by node; those with the most watts of nobody first.
+    fn node_rows(&self, found: &[Entry<'_>]) -> Vec<NodeRow> {
+        let mut nodes: BTreeMap<Option<&str>, Vec<&Device>> = BTreeMap::new();
+        for (_, device) in found {
+            nodes.entry(device.node.as_deref()).or_default().push(device);
+        }
+        let row = |(node, all): (Option<&str>, Vec<&Device>)| {
+            let heard: Vec<&Device> = all.iter().copied().filter(|device| !self.is_silent(device)).collect();
+            let mut workloads: Vec<&str> = heard.iter().flat_map(|device| device.workloads()).collect();
+            workloads.sort_unstable();
+            workloads.dedup();
+            let power = || heard.iter().filter_map(|device| device.power_watts);
+            let unassigned: Vec<f64> =
+                heard.iter().filter_map(|device| Some(device.power_watts? * (1.0 - device.attributed_ratio()?))).collect();
+            NodeRow {
+                node: node.map(str::to_owned),
+                gpus: all.len(),
+                shared: heard.iter().filter(|device| device.is_shared()).count(),
+                idle: heard.iter().filter(|device| device.workloads().next().is_none()).count(),
+                silent: all.len() - heard.len(),
+                workloads: workloads.len(),
+                power_watts: power().next().map(|_| power().sum()),
+                power_known: power().count(),
+                unassigned_power_watts: (!unassigned.is_empty()).then(|| unassigned.iter().sum()),
+            }
+        };
+        let mut rows: Vec<NodeRow> = nodes.into_iter().map(row).collect();
+        let watts = |row: &NodeRow| row.unassigned_power_watts.unwrap_or(-1.0);
+        rows.sort_by(|a, b| watts(b).total_cmp(&watts(a)).then_with(|| a.node.cmp(&b.node)));
+        rows
+    }
+}
+
+fn device_ask(device: &str, node: &Node, now: Option<EventTime>) -> Option<DeviceAsk> {
+    let asked = node.asked(device, now)?;
+    let reported = node.reported(device);
+    let words = reported.map(|report| [report.power_limit_reason.as_str(), report.sm_clock_reason.as_str()]);
+    let words: Vec<&str> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
+    Some(DeviceAsk {
+        power_limit_watts: asked.power_limit_watts,
+        sm_clock_mhz: asked.sm_clock_mhz,
+        workload: asked.workload,
+        power_limit_outcome: reported.filter(|_| asked.power_limit_watts.is_some()).map(|report| report.power_limit_outcome),
+        sm_clock_outcome: reported.filter(|_| asked.sm_clock_mhz.is_some()).map(|report| report.sm_clock_outcome),
+        reason: words.join("; "),
+    })
+}
+
+/// What is not known of a GPU.
+fn unknown_of(device: &Device, tenants: &[TenantRow], silent: bool) -> Vec<String> {
+    let mut unknown = Vec::new();
+    if silent {
+        unknown.push("not heard of lately: these are its last figures".to_owned());
+    }
+    if device.power_watts.is_none() {
+        unknown.push("its power is not reported".to_owned());
+    }
+    if let Some(counted) = device.tenants.filter(|counted| *counted as usize != tenants.len() && *counted > 1) {
+        unknown.push(format!("its collector counts {counted} workloads on it, and {} are known here", tenants.len()));
+    }
+    if device.attributed_ratio().is_none() {
+        unknown.push("the shares sum to more than all of it".to_owned());
+    }
+    if tenants.iter().any(|tenant| tenant.basis == Basis::Equal) {
+        unknown.push("no signal tells its workloads apart: each counts as much as the others".to_owned());
+    } else if tenants.iter().any(|tenant| tenant.basis == Basis::Allotment) {
+        unknown.push("power is divided by what each was given, not by what it used".to_owned());
+    }
+    if device.mig_enabled == Some(true) && tenants.iter().all(|tenant| tenant.share_ratio >= 1.0) && !tenants.is_empty() {
+        unknown.push("it is cut into MIG instances, and nothing tells which are whose".to_owned());
+    }
+    unknown
+}

@@ -1,0 +1,146 @@
+//! The record of one workload, read anew from the log or the archive for a question that the model does not keep enough for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_backtest::Record;
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::{Bus, BusError, Start, TopicPartition, partition_for_key, read_to_end};
+use eadt_lake::Archive;
+use eadt_schemas::decode::Check;
+use eadt_schemas::v1::{Actuation, EfficiencyWindow, Workload};
+use eadt_schemas::{Topic, decode};
+
+use crate::feed::FeedError;
+
+/// Longest time that reading may take, and most windows that are kept: nobody holds a thread or the memory for longer questions.
+const LONGEST: Duration = Duration::from_secs(20);
+const MOST_WINDOWS: usize = 20_000;
+
+/// Where records are.
+#[derive(Debug, Clone)]
+pub enum Records {
+    /// In a log, the page's own.
+    Log { bus: Arc<dyn Bus>, prefix: String },
+    /// In an archive, and perhaps in the embedded log beside it.
+    Folder { path: PathBuf, prefix: String },
+}
+
+/// A record cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("the record takes longer than {} s to read: `eadt backtest --archive` has no such limit", LONGEST.as_secs())]
+    TooSlow,
+    #[error("the record has more than {MOST_WINDOWS} windows: `eadt backtest --archive` has no such limit")]
+    TooLong,
+    #[error("the record cannot be read")]
+    Unreadable(#[from] FeedError),
+}
+
+impl From<BusError> for RecordError {
+    fn from(error: BusError) -> Self {
+        Self::Unreadable(error.into())
+    }
+}
+
+impl From<eadt_lake::LakeError> for RecordError {
+    fn from(error: eadt_lake::LakeError) -> Self {
+        Self::Unreadable(error.into())
+    }
+}
+
+impl Records {
+    /// Reads everything of one workload. Blocks.
+    pub fn read(&self, workload: &str) -> Result<Record, RecordError> {
+        let mut reading = Reading { workload, until: Instant::now() + LONGEST, record: Record::default() };
+        match self {
+            Self::Log { bus, prefix } => reading.log(&**bus, prefix)?,
+            Self::Folder { path, prefix } => {
+                let log = path.join("log");
+                match Archive::find(path) {
+                    Ok(archive) => reading.archive(&archive)?,
+                    Err(_) if log.is_dir() => {}
+                    Err(error) => return Err(error.into()),
+                }
+                // What both hold is there twice, which a look back does not mind.
+                if let Some(bus) = log.is_dir().then(|| EmbeddedLog::open(&log, EmbeddedOptions::default()).ok()).flatten() {
+                    reading.log(&bus, prefix)?;
+                }
+            }
+        }
+        Ok(reading.record)
+    }
+}
+
+struct Reading<'a> {
+    workload: &'a str,
+    until: Instant,
+    record: Record,
+}
+
+impl Reading<'_> {
+    fn archive(&mut self, archive: &Archive) -> Result<(), RecordError> {
+        let listing = archive.files()?;
+        for topic in [Topic::Workloads, Topic::EfficiencyWindows, Topic::Actuations] {
+            for (_, partition) in listing.partitions().into_keys().filter(|(of, _)| *of == topic) {
+                let mut rows = archive.stored(&listing, topic, partition);
+                while let Some(row) = rows.next() {
+                    let row = row?;
+                    self.check_time()?;
+                    if row.key() == Some(self.workload.as_bytes())
+                        && let Some(value) = rows.row(&row)?.value
+                    {
+                        self.take(topic, &value)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn log(&mut self, bus: &dyn Bus, prefix: &str) -> Result<(), RecordError> {
+        let existing = bus.topics(prefix)?;
+        let mut from = Vec::new();
+        for topic in [Topic::Workloads, Topic::EfficiencyWindows, Topic::Actuations] {
+            let name = format!("{prefix}{topic}");
+            let spec = existing.iter().find(|spec| *spec.name == *name).ok_or(FeedError::NoTopic(name))?;
+            let partition = partition_for_key(self.workload.as_bytes(), spec.partitions);
+            from.push((TopicPartition::new(spec.name.clone(), partition), Start::Earliest));
+        }
+        let until = self.until;
+        let whole = read_to_end(
+            bus,
+            &from,
+            || Instant::now() > until,
+            |record| {
+                let topic = record.at.topic.strip_prefix(prefix).and_then(Topic::from_base_name);
+                match (topic, &record.value) {
+                    (Some(topic), Some(value)) if record.key.as_deref() == Some(self.workload.as_bytes()) => {
+                        self.take(topic, value)
+                    }
+                    _ => Ok(()),
+                }
+            },
+        )?;
+        if whole.is_none() { Err(RecordError::TooSlow) } else { Ok(()) }
+    }
+
+    fn check_time(&self) -> Result<(), RecordError> {
+        if Instant::now() > self.until { Err(RecordError::TooSlow) } else { Ok(()) }
+    }
+
+    /// Takes an event; what is none was refused and counted when it was read for the page.
+    fn take(&mut self, topic: Topic, value: &[u8]) -> Result<(), RecordError> {
+        fn push<T: Check>(events: &mut Vec<T>, value: &[u8]) {
+            events.extend(decode::<T>(value));
+        }
+        match topic {
+            Topic::Workloads => push::<Workload>(&mut self.record.workloads, value),
+            Topic::EfficiencyWindows => push::<EfficiencyWindow>(&mut self.record.windows, value),
+            Topic::Actuations => push::<Actuation>(&mut self.record.actuations, value),
+            _ => {}
+        }
+        if self.record.windows.len() > MOST_WINDOWS { Err(RecordError::TooLong) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,193 @@
+//! What another controller would have decided on the record of a workload: `eadt backtest --archive`, beside what was recorded.
+//!
+//! One question at a time, on a thread of its own and within bounds ([`Records`]): whoever looks at the page is answered meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eadt_backtest::{Considered, Estimate, Hindsight, RefusedChange, look_back};
+use eadt_core::controller::{ControllerName, ControllerSettings};
+use eadt_report::WorkloadReport;
+use eadt_schemas::v1::{Action, Layout, Origin};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::records::{RecordError, Records};
+
+/// How long a question waits for the one before it.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Changes and refusals that are shown, the first ones.
+const MOST_CHANGES: usize = 200;
+
+/// Which controller on which workload.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WhatIfQuery {
+    pub workload: String,
+    pub controller: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum WhatIfError {
+    #[error("{0}")]
+    Invalid(String),
+    #[error("another question of this kind is being answered: ask again in a few seconds")]
+    Busy,
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("no window of {0:?} is on record")]
+    NoWindows(String),
+    #[error("the look back failed: the log of this process says why")]
+    Failed,
+}
+
+/// A change that the controller would have made.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConsideredRow {
+    pub time_ms: i64,
+    pub action: Action,
+    pub from: Layout,
+    pub to: Layout,
+    pub phase: usize,
+    pub reason: String,
+    pub windows: usize,
+    pub effect: Option<Estimate>,
+}
+
+/// A change that the record cannot follow.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RefusedRow {
+    pub time_ms: i64,
+    pub action: Action,
+    pub from: Layout,
+    pub to: Layout,
+    pub count: u64,
+    pub reason: String,
+}
+
+/// The answer: [`Hindsight`] for a page.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WhatIfPage {
+    pub workload: String,
+    pub controller: ControllerName,
+    /// Of the record; the controller's part is imagined whatever this says.
+    pub origin: Origin,
+    pub windows: u64,
+    pub windows_as_recorded: u64,
+    pub windows_estimated: u64,
+    pub windows_unknown: u64,
+    pub known_ratio: Option<f64>,
+    pub recorded_joules_per_sample: Option<f64>,
+    /// With the ends of its 90 % interval; absent if nothing is estimated.
+    pub joules_per_sample_change: Option<Estimate>,
+    pub changes: Vec<ConsideredRow>,
+    pub refused: Vec<RefusedRow>,
+    /// Changes and refusals beyond those that are shown.
+    pub left_out: usize,
+    pub restarts: u64,
+    pub recorded_changes: u64,
+    /// That was in force, as declared last.
+    pub recorded_controller: Option<String>,
+    pub notes: Vec<String>,
+    /// The report on what was recorded; absent if its record is too long for it to be computed here.
+    pub report: Option<WorkloadReport>,
+}
+
+/// Answers one question at a time.
+#[derive(Debug, Clone)]
+pub struct WhatIf {
+    records: Records,
+    settings: Arc<ControllerSettings>,
+    turn: Arc<Semaphore>,
+}
+
+impl WhatIf {
+    /// `settings` are those of workloads that declare none.
+    pub fn new(records: Records, settings: ControllerSettings) -> Self {
+        Self { records, settings: Arc::new(settings), turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// What a controller would have decided; without the report.
+    pub(crate) async fn ask(&self, query: WhatIfQuery) -> Result<WhatIfPage, WhatIfError> {
+        let controller: ControllerName = query
+            .controller
+            .parse()
+            .map_err(|error: eadt_core::controller::UnknownController| WhatIfError::Invalid(error.to_string()))?;
+        if !ControllerName::ALL.contains(&controller) {
+            return Err(WhatIfError::Invalid(format!(
+                "{controller} decides about several workloads together: the record of one tells nothing of it"
+            )));
+        }
+        let turn = tokio::time::timeout(PATIENCE, self.turn.clone().acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(WhatIfError::Busy) };
+        let (records, settings) = (self.records.clone(), self.settings.clone());
+        let work = move || answer(turn, &records, &query.workload, controller, &settings);
+        tokio::task::spawn_blocking(work).await.map_err(|_| WhatIfError::Failed)?
+    }
+}
+
+/// Answers a question. Its turn ends with it, even if whoever asked has gone away meanwhile.
+fn answer(
+    turn: OwnedSemaphorePermit,
+    records: &Records,
+    workload: &str,
+    controller: ControllerName,
+    settings: &ControllerSettings,
+) -> Result<WhatIfPage, WhatIfError> {
+    let record = records.read(workload)?;
+    let declared = record.workloads.iter().max_by_key(|declared| (declared.time, declared.generation));
+    let recorded_controller = declared.and_then(|declared| declared.controller.clone());
+    let found = look_back(&record, &[controller], settings).into_iter().find(|found| found.workload == workload);
+    let found = found.ok_or_else(|| WhatIfError::NoWindows(workload.to_owned()))?;
+    let mut page = page(found, recorded_controller);
+    if matches!(records, Records::Log { .. }) {
+        page.notes.push(
+            "a log keeps the newest declaration of a workload for sure: earlier modes and bounds may be missing".to_owned(),
+        );
+    }
+    drop(turn);
+    Ok(page)
+}
+
+fn page(found: Hindsight, recorded_controller: Option<String>) -> WhatIfPage {
+    let left_out = found.changes.len().saturating_sub(MOST_CHANGES) + found.refused.len().saturating_sub(MOST_CHANGES);
+    let considered = |change: Considered| ConsideredRow {
+        time_ms: change.time.millis(),
+        action: change.action,
+        from: change.from,
+        to: change.to,
+        phase: change.phase,
+        reason: change.reason,
+        windows: change.windows,
+        effect: change.effect,
+    };
+    let refused = |change: RefusedChange| RefusedRow {
+        time_ms: change.time.millis(),
+        action: change.action,
+        from: change.from,
+        to: change.to,
+        count: change.count,
+        reason: change.reason,
+    };
+    WhatIfPage {
+        workload: found.workload,
+        controller: found.controller,
+        origin: found.origin,
+        windows: found.windows,
+        windows_as_recorded: found.windows_as_recorded,
+        windows_estimated: found.windows_estimated,
+        windows_unknown: found.windows_unknown,
+        known_ratio: found.known_ratio,
+        recorded_joules_per_sample: found.recorded_joules_per_sample,
+        joules_per_sample_change: found.joules_per_sample_change,
+        changes: found.changes.into_iter().take(MOST_CHANGES).map(considered).collect(),
+        refused: found.refused.into_iter().take(MOST_CHANGES).map(refused).collect(),
+        left_out,
+        restarts: found.restarts,
+        recorded_changes: found.recorded_changes,
+        recorded_controller,
+        notes: found.notes,
+        report: None,
+    }
+}

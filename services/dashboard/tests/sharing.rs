@@ -1,0 +1,175 @@
+//! Who shares which GPU: parts, what is nobody's, what is not known, and nodes where there are many.
+
+use eadt_dashboard::{Basis, Model, SharingQuery};
+use eadt_schemas::v1::{
+    DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, GpuTelemetry, HeldDevice, Origin, PodName,
+    SettingOutcome, ShareMethod,
+};
+
+use crate::support::{HOSTILE, at, model, serve, story, take};
+
+fn sample(device: &str, workload: Option<&str>, share: Option<f64>, method: Option<ShareMethod>, minute: i64) -> GpuTelemetry {
+    GpuTelemetry {
+        time: at(minute),
+        workload: workload.map(str::to_owned),
+        device: device.to_owned(),
+        collector: "nvml/a".to_owned(),
+        origin: Origin::Simulated,
+        node: Some("node-a".to_owned()),
+        gpu_index: Some(0),
+        share,
+        share_method: method,
+        tenants: share.map(|_| 2),
+        power_watts: Some(400.0),
+        ..GpuTelemetry::default()
+    }
+}
+
+fn shared(model: &mut Model, minute: i64) {
+    let method = Some(ShareMethod::MpsPercentage);
+    model.telemetry(&sample("GPU-1", Some("team/a"), Some(0.5), method, minute));
+    model.telemetry(&sample("GPU-1", Some("team/b"), Some(0.3), method, minute));
+    model.telemetry(&sample("GPU-1", None, Some(0.2), method, minute));
+}
+
+#[test]
+fn the_parts_of_a_gpu_sum_to_what_its_meter_says() {
+    let mut model = model();
+    story("team/a", &mut |event| take(&mut model, &event));
+    while model.refresh(8) {}
+    shared(&mut model, 30);
+    model.telemetry(&sample("GPU-2", Some("team/c"), None, None, 30));
+    model.telemetry(&sample("GPU-3", None, None, None, 30));
+    let page = model.sharing(&SharingQuery::default());
+    let [first, second, third] = &page.devices[..] else { panic!("{page:?}") };
+    assert_eq!((first.device.as_str(), first.shared, first.tenants.len()), ("GPU-1", true, 2));
+    assert_eq!(first.tenants[0].power_watts, Some(200.0));
+    assert_eq!(first.tenants[0].basis, Basis::Allotment);
+    let report = model.workload_detail("team/a").unwrap().report.unwrap();
+    assert_eq!(first.tenants[0].energy_joules, report.energy_joules);
+    assert!(report.energy_joules.is_some());
+    assert_eq!(first.tenants[1].energy_joules, None, "nothing is known of team/b but its samples");
+    let parts: f64 = first.tenants.iter().filter_map(|tenant| tenant.power_watts).sum();
+    assert!((parts + first.unassigned_power_watts.unwrap() - 400.0).abs() < 1e-9);
+    assert!(first.unknown.iter().any(|text| text.contains("given")), "{:?}", first.unknown);
+    assert_eq!((second.tenants[0].basis, second.unassigned_power_watts), (Basis::Whole, Some(0.0)));
+    assert_eq!((third.tenants.len(), third.unassigned_power_watts), (0, Some(400.0)));
+    let totals = &page.totals;
+    assert_eq!((totals.gpus, totals.shared, totals.idle), (3, 1, 1));
+    let sum = totals.metered_power_watts
+        + totals.modelled_power_watts
+        + totals.assumed_power_watts
+        + totals.unassigned_power_watts
+        + totals.contradicted_power_watts;
+    assert!((sum - totals.power_watts.unwrap()).abs() < 1e-9, "{totals:?}");
+    assert_eq!((totals.metered_power_watts, totals.modelled_power_watts.round()), (400.0, 320.0));
+    let only = model.sharing(&SharingQuery { shared: true, ..SharingQuery::default() });
+    assert_eq!((only.devices.len(), only.totals.gpus), (1, 3));
+    assert_eq!(model.sharing(&SharingQuery { q: "TEAM/C".into(), ..SharingQuery::default() }).devices[0].device, "GPU-2");
+}
+
+#[test]
+fn who_left_is_gone_and_who_is_silent_counts_for_nothing() {
+    let mut model = model();
+    shared(&mut model, 0);
+    model.telemetry(&GpuTelemetry { last: true, ..sample("GPU-1", Some("team/b"), Some(0.3), None, 0) });
+    let row = |model: &Model| model.sharing(&SharingQuery::default()).devices.remove(0);
+    assert_eq!(row(&model).tenants.len(), 1);
+    // Alone from now on, without anybody saying that the parts of before have ended.
+    model.telemetry(&sample("GPU-1", Some("team/a"), None, None, 5));
+    let alone = row(&model);
+    assert_eq!((alone.tenants.len(), alone.tenants[0].share_ratio, alone.shared), (1, 1.0, false));
+    // An exporter's shares beside NVML's are another measure.
+    let other = GpuTelemetry { collector: "dcgm".into(), ..sample("GPU-1", Some("team/x"), Some(0.9), None, 5) };
+    model.telemetry(&other);
+    assert_eq!(row(&model).tenants.len(), 1);
+    model.telemetry(&GpuTelemetry { time: at(8), ..other });
+    assert_eq!(row(&model).tenants[0].workload, "team/x");
+    model.telemetry(&sample("GPU-2", Some("team/c"), None, None, 60));
+    let page = model.sharing(&SharingQuery::default());
+    assert_eq!((page.totals.silent, page.totals.power_watts), (1, Some(400.0)));
+    assert!(page.devices.iter().any(|device| device.silent), "{page:?}");
+    assert!(page.unknown[0].contains("1 GPU was not heard"), "{:?}", page.unknown);
+}
+
+#[test]
+fn what_is_not_known_is_said() {
+    let mut model = model();
+    for workload in ["team/a", "team/b"] {
+        let equal = sample("GPU-1", Some(workload), Some(0.5), Some(ShareMethod::Equal), 0);
+        model.telemetry(&GpuTelemetry { power_watts: None, tenants: Some(3), ..equal });
+        model.telemetry(&sample("GPU-2", Some(workload), Some(0.8), Some(ShareMethod::Assigned), 0));
+    }
+    let pod = PodName { namespace: "team".into(), name: "b-0".into(), workload: Some("team/b".into()) };
+    model.device_holders(&DeviceHolders {
+        time: at(0),
+        node: "node-a".into(),
+        devices: vec![HeldDevice { device: "GPU-1".into(), pods: vec![pod.clone()], ..HeldDevice::default() }],
+        unplaced: vec![pod],
+    });
+    let wish = |watts| DeviceSetting { device: Some("GPU-1".into()), power_limit_watts: Some(watts), ..DeviceSetting::default() };
+    let intent = DeviceIntent {
+        time: at(0),
+        node: "node-a".into(),
+        decision_id: "d".into(),
+        time_to_live_seconds: 600.0,
+        devices: Some(vec![wish(250.0)]),
+        ..DeviceIntent::default()
+    };
+    model.device_intent(&intent);
+    let page = model.sharing(&SharingQuery::default());
+    let text = page.unknown.join("\n");
+    for wanted in ["1 GPU reports no power", "divided equally", "sum to more than all", "does not say which", "has not reported"]
+    {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+    let first = &page.devices[0];
+    assert!(first.unknown.iter().any(|text| text.contains("counts 3")), "{first:?}");
+    assert_eq!((first.tenants[0].power_watts, first.unassigned_power_watts), (None, None));
+    assert_eq!(first.pods.len(), 1);
+    assert_eq!(first.asked.as_ref().unwrap().power_limit_outcome, None);
+    let second = &page.devices[1];
+    assert_eq!((second.unassigned_power_watts, page.totals.contradicted_power_watts), (None, 400.0));
+    model.device_state(&DeviceState {
+        time: at(0),
+        node: "node-a".into(),
+        devices: vec![DeviceReport {
+            device: "GPU-1".into(),
+            power_limit_outcome: SettingOutcome::Refused,
+            power_limit_reason: "below the board's least".into(),
+            ..DeviceReport::default()
+        }],
+        ..DeviceState::default()
+    });
+    let asked = model.sharing(&SharingQuery::default()).devices.remove(0).asked.unwrap();
+    assert_eq!((asked.power_limit_outcome, asked.reason.as_str()), (Some(SettingOutcome::Refused), "below the board's least"));
+    // What was asked runs out.
+    model.telemetry(&sample("GPU-1", Some("team/a"), None, None, 11));
+    assert!(model.sharing(&SharingQuery::default()).devices.iter().all(|device| device.asked.is_none()));
+}
+
+#[tokio::test]
+async fn a_large_fleet_is_grouped_by_node_and_hostile_names_are_text() {
+    let mut model = model();
+    for number in 0..240 {
+        let node = format!("node-{}", number / 8);
+        let workload = (number % 3 != 0).then(|| format!("team/job-{number}"));
+        let gpu = sample(&format!("GPU-{number:03}"), workload.as_deref(), None, None, 0);
+        model.telemetry(&GpuTelemetry { node: Some(node), gpu_index: Some(number % 8), ..gpu });
+    }
+    let hostile = format!("team/{}", HOSTILE[0]);
+    model.telemetry(&GpuTelemetry { node: None, ..sample("GPU-x", Some(&hostile), None, None, 0) });
+    let served = serve(model, eadt_dashboard::Settings::default()).await;
+    let all = served.get("/api/v1/sharing?limit=200").await.json();
+    assert_eq!((&all["grouped"], &all["matching"], &all["devices"]), (&true.into(), &31.into(), &serde_json::json!([])));
+    let nodes = all["nodes"].as_array().unwrap();
+    assert_eq!(nodes.iter().map(|node| node["gpus"].as_u64().unwrap()).sum::<u64>(), 241);
+    let watts = |node: &serde_json::Value| node["unassigned_power_watts"].as_f64().unwrap();
+    assert!(nodes.windows(2).all(|pair| watts(&pair[0]) >= watts(&pair[1])));
+    let one = served.get("/api/v1/sharing?node=node-3&skip=2&limit=3").await.json();
+    assert_eq!((&one["grouped"], &one["matching"]), (&false.into(), &8.into()));
+    assert_eq!((&one["devices"][0]["device"], one["devices"].as_array().unwrap().len()), (&"GPU-026".into(), 3));
+    let none = served.get("/api/v1/sharing?node=-").await.json();
+    assert_eq!(none["devices"][0]["tenants"][0]["workload"], hostile);
+    assert_eq!(served.get("/api/v1/sharing?nodes=1").await.status, 400);
+}

@@ -1,0 +1,300 @@
+// GPUs: who is on each, which part of its power is whose, how that is known, and what is nobody's.
+import { type Basis, type DeviceRow, type NodeRow, query, type SharingPage } from "./api";
+import { copy } from "./copy";
+import { clock, count, digits, joules, percent, visible, watts } from "./format";
+import { OriginBadge, Problem, Stat, Waiting } from "./parts";
+import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
+
+const ROWS = 60;
+const PARTS = ["--c1", "--c3", "--c2", "--c4", "--c5", "--c6", "--c7", "--c8"];
+
+/** How it is known which part is whose: a word, and what it means. */
+const BASES: Record<Basis, [string, string]> = {
+  whole: ["metered", "it has the GPU to itself"],
+  activity: ["metered", "by the activity of each"],
+  allotment: ["modelled", "by what each was given"],
+  assigned: ["modelled", "as whoever assigned the GPU said"],
+  equal: ["assumed", "in equal parts: nothing tells them apart"],
+};
+
+export function Sharing({ route, live }: { route: Route; live: Live }) {
+  const params = Object.fromEntries(route.params);
+  const skip = Number(params.skip) || 0;
+  const path = `sharing${query({ node: params.node, q: params.gpu, shared: params.shared, skip: skip || null, limit: ROWS })}`;
+  const { data, error } = useData<SharingPage>(path, live.tick);
+  if (!data) {
+    return (
+      <>
+        <h1>GPUs</h1>
+        <Problem error={error} />
+      </>
+    );
+  }
+  const { totals } = data;
+  return (
+    <>
+      <h1>{sentence(data)}</h1>
+      <Problem error={error} />
+      {totals.gpus === 0 ? (
+        <Waiting text="No sample of a GPU is there yet: each collector sends one every few seconds" />
+      ) : (
+        <>
+          <Totals page={data} />
+          <section class="panel" aria-labelledby="gpus-heading">
+            <header class="panel-head">
+              <h2 id="gpus-heading">{params.node ? `GPUs of ${params.node === "-" ? "no known node" : visible(params.node)}` : data.grouped ? "Nodes" : "GPUs"}</h2>
+              {copy === null && <Filter route={route} />}
+            </header>
+            {data.matching === 0 && (
+              <p class="empty">
+                None matches. <a href={changed(route, { node: null, gpu: null, shared: null, skip: null })}>Show all</a>
+              </p>
+            )}
+            {data.grouped ? (
+              <Nodes rows={data.nodes} route={route} />
+            ) : (
+              <ul class="gpus">
+                {data.devices.map((row) => (
+                  <Gpu key={row.device} row={row} />
+                ))}
+              </ul>
+            )}
+            <Pager route={route} skip={skip} shown={data.grouped ? data.nodes.length : data.devices.length} matching={data.matching} />
+          </section>
+          <Unknown page={data} />
+        </>
+      )}
+    </>
+  );
+}
+
+function sentence({ totals, now_ms }: SharingPage): string {
+  if (totals.gpus === 0) return "No GPU was heard of yet";
+  const gpus = `${count(totals.gpus)} GPU${totals.gpus === 1 ? "" : "s"}`;
+  const shared = totals.shared === 0 ? "none is shared" : `${count(totals.shared)} shared`;
+  const idle = totals.idle === 0 ? "none without work" : `${count(totals.idle)} without work`;
+  return `${gpus}: ${shared}, ${idle}, at ${clock(now_ms)}`;
+}
+
+function Totals({ page: { totals } }: { page: SharingPage }) {
+  const heard = totals.gpus - totals.silent;
+  return (
+    <dl class="stats">
+      <Stat label="Power of all GPUs" value={watts(totals.power_watts)} note={totals.power_known === heard ? `${count(heard)} GPUs` : `known of ${count(totals.power_known)} of ${count(heard)} GPUs`} />
+      <Stat label="Metered as a workload's" value={watts(totals.metered_power_watts)} note="alone on its GPU, or by its activity" />
+      <Stat label="Modelled" value={watts(totals.modelled_power_watts)} note="by what each was given" />
+      <Stat label="Assumed" value={watts(totals.assumed_power_watts)} note="in equal parts, for want of a signal" tone={totals.assumed_power_watts > 0 ? "busy" : undefined} />
+      <Stat
+        label="Nobody's"
+        value={watts(totals.unassigned_power_watts)}
+        note={`in windows: ${watts(totals.windows_power_watts)} of workloads, ${watts(totals.windows_unassigned_power_watts)} of none`}
+        title="GPUs without work, and what the parts of shared ones leave"
+      />
+    </dl>
+  );
+}
+
+function Filter({ route }: { route: Route }) {
+  const shared = route.params.get("shared") === "true";
+  return (
+    <span>
+      {(route.params.get("node") ?? route.params.get("gpu")) !== null && (
+        <a class="button" href={changed(route, { node: null, gpu: null, skip: null })}>
+          All nodes
+        </a>
+      )}{" "}
+      <span class="choice">
+        <a href={changed(route, { shared: null, skip: null })} aria-current={shared ? undefined : "true"}>
+          all
+        </a>
+        <a href={changed(route, { shared: "true", skip: null })} aria-current={shared ? "true" : undefined}>
+          shared
+        </a>
+      </span>
+    </span>
+  );
+}
+
+function Nodes({ rows, route }: { rows: NodeRow[]; route: Route }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Table of nodes">
+      <table class="plain">
+        <thead>
+          <tr>
+            <th scope="col">Node</th>
+            <th scope="col" class="num">GPUs</th>
+            <th scope="col" class="num">Shared</th>
+            <th scope="col" class="num">Idle</th>
+            <th scope="col" class="num">Workloads</th>
+            <th scope="col" class="num">Power</th>
+            <th scope="col" class="num">Nobody's</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.node ?? ""}>
+              <th scope="row">
+                <a href={changed(route, { node: row.node ?? "-", skip: null })}>
+                  <bdi>{row.node === null ? "no node named" : visible(row.node)}</bdi>
+                </a>
+              </th>
+              <td class="num">
+                {count(row.gpus)}
+                {row.silent > 0 && <span class="muted"> ({count(row.silent)} silent)</span>}
+              </td>
+              <td class="num">{count(row.shared)}</td>
+              <td class="num">{count(row.idle)}</td>
+              <td class="num">{count(row.workloads)}</td>
+              <td class="num">{watts(row.power_watts)}</td>
+              <td class="num">{watts(row.unassigned_power_watts)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Gpu({ row }: { row: DeviceRow }) {
+  const kind = row.mig_enabled ? "MIG" : row.mps_enabled ? "MPS" : row.shared ? "shared by time" : null;
+  const free = row.unassigned_ratio ?? 0;
+  const limit = row.power_limit_watts === null ? "" : ` of ${watts(row.power_limit_watts)}`;
+  return (
+    <li class="gpu">
+      <div class="gpu-head">
+        <h3>
+          <bdi>{row.node === null ? "" : `${visible(row.node)} · `}</bdi>
+          {row.gpu_index === null ? "GPU" : `GPU ${row.gpu_index}`}
+        </h3>
+        {row.gpu_model && <bdi>{visible(row.gpu_model)}</bdi>}
+        {kind && <span class="badge tone-calm">{kind}</span>}
+        <OriginBadge origin={row.origin} />
+        {row.silent && <span class="badge tone-bad">· silent since {clock(row.time_ms)}</span>}
+        <span class="num">
+          <b>{watts(row.power_watts)}</b>
+          {limit}
+        </span>
+      </div>
+      <div class="strip" aria-hidden="true">
+        {row.tenants.map((tenant, index) => (
+          <span
+            key={tenant.workload}
+            class={`basis-${tenant.basis}`}
+            title={visible(tenant.workload)}
+            style={{ "--part": `var(${PARTS[index % PARTS.length]})`, flex: `${tenant.share_ratio} 0 0` }}
+          />
+        ))}
+        {free > 0 && <span class="part-free" style={{ flex: `${free} 0 0` }} />}
+      </div>
+      <ul class="parts">
+        {row.tenants.map((tenant, index) => {
+          const [word, meaning] = BASES[tenant.basis];
+          return (
+            <li key={tenant.workload}>
+              <span class={`part-swatch basis-${tenant.basis}`} aria-hidden="true" style={{ "--part": `var(${PARTS[index % PARTS.length]})` }} />
+              <a href={workloadHref(tenant.workload)} class="name">
+                <bdi>{visible(tenant.workload)}</bdi>
+              </a>
+              <span class="num">{percent(tenant.share_ratio, 0)}</span>
+              <span class="num">{watts(tenant.power_watts)}</span>
+              <span class="muted" title={meaning}>
+                {word}: {meaning}
+                {tenant.mps_thread_percentage === null ? "" : ` · ${tenant.mps_thread_percentage} % of the SMs`}
+                {tenant.energy_joules === null ? "" : ` · ${joules(tenant.energy_joules)} so far${tenant.gpus === 1 ? "" : ` on ${tenant.gpus ?? "all of its"} GPUs`}`}
+              </span>
+            </li>
+          );
+        })}
+        {free > 0 && (
+          <li>
+            <span class="part-swatch part-free" aria-hidden="true" />
+            <span>{row.tenants.length === 0 ? "nobody: no workload is on it" : "nobody"}</span>
+            <span class="num">{percent(free, 0)}</span>
+            <span class="num">{watts(row.unassigned_power_watts)}</span>
+          </li>
+        )}
+        <More row={row} />
+      </ul>
+    </li>
+  );
+}
+
+/** What was asked of it, who holds it, what the stage decided, what is not known. */
+function More({ row }: { row: DeviceRow }) {
+  const { asked, decision, pods, unknown } = row;
+  const wishes: [string, string | null][] = asked
+    ? [
+        [asked.power_limit_watts === null ? "" : `at most ${watts(asked.power_limit_watts)}`, asked.power_limit_outcome],
+        [asked.sm_clock_mhz === null ? "" : `at most ${digits(asked.sm_clock_mhz, 4)} MHz`, asked.sm_clock_outcome],
+      ]
+    : [];
+  return (
+    <>
+      {wishes
+        .filter(([wish]) => wish !== "")
+        .map(([wish, outcome]) => (
+          <li key={wish} class="muted">
+            asked: {wish}: {outcome === null ? "the node's agent has not said" : outcome.replaceAll("_", " ")}
+            {asked?.reason ? ` (${visible(asked.reason)})` : ""}
+          </li>
+        ))}
+      {decision && (
+        <li>
+          <a href={decisionHref(decision.workload, decision.id)}>divided at {clock(decision.time_ms)}</a>{" "}
+          <bdi class="muted">{visible(decision.reason)}</bdi>
+        </li>
+      )}
+      {pods.length > 0 && <li class="muted">pods: {pods.map((pod) => visible(`${pod.namespace}/${pod.name}`)).join(", ")}</li>}
+      {unknown.map((text) => (
+        <li key={text} class="muted">
+          <span aria-hidden="true">?</span> {visible(text)}
+        </li>
+      ))}
+      <li class="muted">{visible(row.device)}</li>
+    </>
+  );
+}
+
+function Pager({ route, skip, shown, matching }: { route: Route; skip: number; shown: number; matching: number }) {
+  if (matching === 0) return null;
+  return (
+    <footer class="pager">
+      <span>
+        {skip + 1}–{skip + shown} of {count(matching)}
+      </span>
+      <span>
+        {skip > 0 && (
+          <a class="button" href={changed(route, { skip: skip > ROWS ? String(skip - ROWS) : null })} rel="prev">
+            Back
+          </a>
+        )}
+        {skip + shown < matching && (
+          <a class="button" href={changed(route, { skip: String(skip + ROWS) })} rel="next">
+            Next
+          </a>
+        )}
+      </span>
+    </footer>
+  );
+}
+
+function Unknown({ page }: { page: SharingPage }) {
+  const texts = [...page.unknown];
+  if (page.beyond_limit > 0) texts.push(`${count(page.beyond_limit)} samples are of GPUs beyond the limit of this page`);
+  if (page.totals.contradicted_power_watts > 0) texts.push(`${watts(page.totals.contradicted_power_watts)} are of GPUs whose shares contradict each other`);
+  return (
+    <section class="panel" aria-labelledby="unknown-heading">
+      <h2 id="unknown-heading">What is not known</h2>
+      {texts.length === 0 ? (
+        <p class="empty">Nothing is missing: every GPU reports its power, and every part has a signal.</p>
+      ) : (
+        <ul class="notes">
+          {texts.map((text) => (
+            <li key={text}>{visible(text)}</li>
+          ))}
+        </ul>
+      )}
+      <p class="legend-note">Watts are of one moment, parts as collectors attribute them. Energy is the report's, of windows.</p>
+    </section>
+  );
+}

@@ -1,0 +1,151 @@
+// What if another controller had decided: what the record tells of it, beside what was recorded.
+import { type Estimate, query, type WhatIfPage } from "./api";
+import { actionWord, count, fixed, moment, percent, perSample, visible, watts } from "./format";
+import { LayoutChange, OriginBadge, Problem, Stat, Waiting } from "./parts";
+import { changed, href, type Route, useData, workloadHref } from "./state";
+
+const CONTROLLERS = ["hybrid", "power-cap", "frequency", "matrix", "matrix-literal"];
+
+export function WhatIf({ route }: { route: Route }) {
+  const workload = route.params.get("workload") ?? "";
+  const controller = route.params.get("controller") ?? CONTROLLERS[0] ?? "";
+  // A question is work: it is asked once, and not again with every window.
+  const { data, error } = useData<WhatIfPage>(`what-if${query({ workload, controller })}`, 0);
+  const shown = data?.controller === controller && data.workload === workload ? data : null;
+  return (
+    <>
+      <nav class="crumbs" aria-label="Where this is">
+        <a href={href(["fleet"])}>Fleet</a> <span aria-hidden="true">/</span>{" "}
+        <a href={workloadHref(workload)}>
+          <bdi>{visible(workload)}</bdi>
+        </a>
+      </nav>
+      <header class="title">
+        <h1>What if {visible(controller)} had decided?</h1>
+        {shown && <OriginBadge origin={shown.origin} />}
+        <span class="badge tone-busy">imagined: nothing of it was run</span>
+      </header>
+      <nav class="choice" aria-label="Controller">
+        {CONTROLLERS.map((name) => (
+          <a key={name} href={changed(route, { controller: name })} aria-current={name === controller ? "true" : undefined}>
+            {name}
+          </a>
+        ))}
+      </nav>
+      <Problem error={error} />
+      {!shown && error === null && <Waiting text="Going through the record" detail="One question at a time; it may take some seconds" />}
+      {shown && <Answer page={shown} />}
+    </>
+  );
+}
+
+const change = (ratio: number): string => `${ratio > 0 ? "+" : ""}${fixed(ratio * 100, 1)} %`;
+const ends = ({ low, high }: Estimate): string => `90 % interval ${change(low)} to ${change(high)}`;
+
+function tone(estimate: Estimate | null): string | undefined {
+  if (estimate === null || (estimate.low < 0 && estimate.high > 0)) return undefined;
+  return estimate.value < 0 ? "good" : "bad";
+}
+
+function Answer({ page }: { page: WhatIfPage }) {
+  const { report, joules_per_sample_change: estimate } = page;
+  return (
+    <>
+      <dl class="stats">
+        <Stat
+          label="Energy per sample, against the record"
+          value={estimate === null ? "not known" : change(estimate.value)}
+          tone={tone(estimate)}
+          note={
+            estimate !== null
+              ? ends(estimate)
+              : page.windows_as_recorded > 0
+                ? "wherever it is known, it would have had what was recorded"
+                : "the record ran nothing that tells it"
+          }
+        />
+        <Stat label="Of the record that is known" value={percent(page.known_ratio, 0)} note={`${count(page.windows_unknown)} windows of which nothing tells what would have been`} />
+        <Stat label="Recorded, in those windows" value={`${perSample(page.recorded_joules_per_sample)} J`} note={page.recorded_controller ? `a sample, under ${visible(page.recorded_controller)}` : "a sample"} />
+        <Stat label="Changes" value={count(page.changes.length)} note={`${count(page.recorded_changes)} in the record; ${count(page.restarts)} imagined restarts`} />
+        <Stat
+          label="Refused"
+          value={count(page.refused.length)}
+          note="changes of which the record knows no effect"
+          tone={page.refused.length > 0 ? "busy" : undefined}
+        />
+      </dl>
+      <section class="panel" aria-labelledby="beside-heading">
+        <h2 id="beside-heading">Beside what was recorded</h2>
+        <dl class="facts">
+          {(
+            [
+              ["Windows", count(page.windows)],
+              ["As recorded", `${count(page.windows_as_recorded)}: the controller would have had the same layout`],
+              ["Estimated", `${count(page.windows_estimated)}: by windows of that layout from other times`],
+              ["Recorded over the whole run", report ? `${perSample(report.joules_per_sample)} J/sample, ${watts(report.mean_power_watts)}` : "not here"],
+              ["Saved in the record", report ? `${percent(report.saving_ratio)} against its starting layout` : "not here"],
+            ] as const
+          ).map(([label, text]) => (
+            <div key={label}>
+              <dt>{label}</dt>
+              <dd>{text}</dd>
+            </div>
+          ))}
+        </dl>
+        {page.notes.length > 0 && (
+          <ul class="notes">
+            {page.notes.map((note) => (
+              <li key={note}>{visible(note)}</li>
+            ))}
+          </ul>
+        )}
+      </section>
+      <section class="panel" aria-labelledby="changes-heading">
+        <h2 id="changes-heading">Changes that the record can follow</h2>
+        {page.changes.length === 0 ? (
+          <p class="empty">None.</p>
+        ) : (
+          <ol class="steps">
+            {page.changes.map((row) => (
+              <li key={`${row.time_ms}${row.reason}`}>
+                <b>{actionWord(row.action, "pending").word}</b> <span class="muted">{moment(row.time_ms)}, phase {row.phase}</span>{" "}
+                <LayoutChange from={row.from} to={row.to} />
+                <p>
+                  <bdi>{visible(row.reason)}</bdi>
+                </p>
+                <p class="muted">
+                  {row.effect === null ? "too few windows of the old layout to tell its effect" : `${change(row.effect.value)} J/sample, ${ends(row.effect)}`}, by {count(row.windows)} windows
+                </p>
+              </li>
+            ))}
+          </ol>
+        )}
+      </section>
+      <section class="panel" aria-labelledby="refused-heading">
+        <h2 id="refused-heading">Refused: nobody knows what these would have done</h2>
+        {page.refused.length === 0 ? (
+          <p class="empty">None.</p>
+        ) : (
+          <ol class="steps">
+            {page.refused.map((row) => (
+              <li key={`${row.time_ms}${row.reason}`}>
+                <b>{actionWord(row.action, "pending").word}</b>{" "}
+                <span class="muted">
+                  {moment(row.time_ms)}
+                  {row.count > 1 ? `, and ${count(row.count - 1)} times more` : ""}
+                </span>{" "}
+                <LayoutChange from={row.from} to={row.to} />
+                <p>
+                  <bdi>{visible(row.reason)}</bdi>
+                </p>
+              </li>
+            ))}
+          </ol>
+        )}
+        {page.left_out > 0 && <p class="muted">{count(page.left_out)} more are not shown: eadt backtest --archive lists them.</p>}
+      </section>
+    </>
+  );
+}
+
+export const whatIfHref = (workload: string): string => href(["what-if"], { workload, controller: CONTROLLERS[0] });
