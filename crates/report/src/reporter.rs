@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Meter, Origin, Outcome, Validation, WindowKind};
@@ -21,8 +22,8 @@ pub struct Reporter {
 
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Collected {
-    /// By start and id.
-    pub(crate) windows: BTreeMap<(EventTime, String), Window>,
+    /// By start and id. Boxed, for a tree that grows at its end keeps half of its places empty.
+    pub(crate) windows: BTreeMap<(EventTime, String), Box<Window>>,
     spans: BTreeMap<(EventTime, String), SpanRow>,
     /// By id.
     pub(crate) decisions: BTreeMap<String, Decided>,
@@ -85,7 +86,8 @@ pub(crate) struct Window {
     pub(crate) redone: bool,
     pub(crate) gap: bool,
     pub(crate) generation: Option<u64>,
-    pub(crate) layout: Option<Layout>,
+    /// The same one as that of the window before, if they are equal.
+    pub(crate) layout: Option<Arc<Layout>>,
     pub(crate) gpus: u32,
     pub(crate) sm_active: Option<f64>,
     pub(crate) dram_active: Option<f64>,
@@ -167,7 +169,7 @@ impl Reporter {
             redone: event.samples_redone > 0.0,
             gap: event.gap,
             generation: event.generation,
-            layout: event.layout.clone(),
+            layout: event.layout.as_ref().map(|layout| collected.shared_layout(layout)),
             gpus: event.gpus,
             sm_active: event.mean_sm_active_ratio,
             dram_active: event.mean_dram_active_ratio,
@@ -176,7 +178,7 @@ impl Reporter {
             late: event.late,
             stale: event.stale,
         };
-        collected.windows.insert(key, window);
+        collected.windows.insert(key, Box::new(window));
     }
 
     pub fn decision(&mut self, event: &Decision) {
@@ -319,7 +321,7 @@ impl Collected {
 
     /// Windows that overlap the run.
     pub(crate) fn run(&self) -> impl Iterator<Item = &Window> {
-        self.windows.values().filter(|window| window.run_seconds > 0.0)
+        self.windows.values().map(Box::as_ref).filter(|window| window.run_seconds > 0.0)
     }
 
     /// Seconds of the run that lie between two windows: of a long silence no window is written.
@@ -333,6 +335,12 @@ impl Collected {
             before = before.filter(|last| last.end >= window.end).or(Some(window));
         }
         silent
+    }
+
+    /// A layout as it is kept: most windows have that of the newest one.
+    fn shared_layout(&self, layout: &Layout) -> Arc<Layout> {
+        let newest = self.windows.values().next_back().and_then(|window| window.layout.as_ref());
+        newest.filter(|newest| ***newest == *layout).cloned().unwrap_or_else(|| Arc::new(layout.clone()))
     }
 
     /// What lies within an interval.

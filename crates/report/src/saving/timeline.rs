@@ -65,7 +65,7 @@ impl Timeline {
             }
             // The first layout that is on record was there before, too, unless something was changed.
             let appears = layout.is_none() && window.layout.is_some() && in_force.stack.is_empty();
-            layout = window.layout.as_ref().or(layout.filter(|_| !acted));
+            layout = window.layout.as_deref().or(layout.filter(|_| !acted));
             let (index, processes, limits) = match (layout, collected.actuated, window.generation) {
                 (Some(layout), ..) => known.of(layout),
                 (None, false, Some(generation)) => known.of_name(&format!("generation {generation}")),

@@ -198,20 +198,25 @@ impl Model {
             return None;
         }
         let grid = Grid::of(from, to);
-        let mut layers: Vec<(f64, PowerLayer)> = self
-            .workloads
-            .iter()
-            .map(|(name, state)| {
-                let power_watts = grid.mean(state);
-                let joules = power_watts.iter().flatten().map(|watts| f64::from(*watts)).sum();
-                (joules, PowerLayer { workload: Some(name.to_string()), power_watts })
-            })
-            .collect();
-        layers.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-        let rest = layers.split_off(layers.len().min(LAYERS));
-        let mut layers: Vec<PowerLayer> = layers.into_iter().map(|(_, layer)| layer).collect();
-        if !rest.is_empty() {
-            layers.push(PowerLayer { workload: None, power_watts: grid.sum(rest.iter().map(|(_, layer)| layer)) });
+        let mut others = Others::new(grid.count as usize);
+        // The largest so far, the largest first; whoever falls behind is added to the others.
+        let mut largest: Vec<(f64, PowerLayer)> = Vec::with_capacity(LAYERS + 1);
+        for (name, state) in &self.workloads {
+            let power_watts = grid.mean(state);
+            let sum: f64 = power_watts.iter().flatten().map(|watts| f64::from(*watts)).sum();
+            if largest.len() == LAYERS && largest.last().is_some_and(|(least, _)| sum <= *least) {
+                others.add(&power_watts);
+                continue;
+            }
+            let place = largest.partition_point(|(other, _)| *other >= sum);
+            largest.insert(place, (sum, PowerLayer { workload: Some(name.to_string()), power_watts }));
+            if largest.len() > LAYERS {
+                others.add(&largest.pop().expect("there are more than enough").1.power_watts);
+            }
+        }
+        let mut layers: Vec<PowerLayer> = largest.into_iter().map(|(_, layer)| layer).collect();
+        if others.count > 0 {
+            layers.push(PowerLayer { workload: None, power_watts: others.power_watts });
         }
         let marks = self.notices.iter().filter(|notice| (from.millis()..=to.millis()).contains(&notice.time_ms));
         let mark = |notice: &super::Notice| Mark {
@@ -220,7 +225,7 @@ impl Model {
             decision_id: notice.decision_id.clone(),
             kind: notice.kind,
         };
-        Some(PowerHistory { edges_ms: grid.edges_ms(), layers, marks: marks.map(mark).collect(), others: rest.len() })
+        Some(PowerHistory { edges_ms: grid.edges_ms(), layers, marks: marks.map(mark).collect(), others: others.count })
     }
 }
 
@@ -249,29 +254,44 @@ impl Grid {
     /// Mean power over each interval's known part.
     fn mean(&self, state: &super::WorkloadState) -> Vec<Option<f32>> {
         let mut sums = vec![(0.0_f64, 0_i64); self.count as usize];
+        // Points come in order, so that the interval of one is not far from that of the one before it.
+        let mut first = 0;
         for point in state.trace.points() {
             let Some(watts) = point.power_watts else { continue };
             let (start, end) = (point.start.micros() - self.from, point.end.micros() - self.from);
-            let (first, last) = (start.div_euclid(self.width).max(0), (end - 1).div_euclid(self.width).min(self.count - 1));
-            for index in first..=last {
+            while first < self.count && (first + 1) * self.width <= start {
+                first += 1;
+            }
+            let mut index = first;
+            while index < self.count && index * self.width < end {
                 let overlap = end.min((index + 1) * self.width) - start.max(index * self.width);
                 let sum = &mut sums[index as usize];
                 sum.0 += f64::from(watts) * overlap as f64;
                 sum.1 += overlap;
+                index += 1;
             }
         }
         sums.into_iter().map(|(sum, known)| (known > 0).then(|| (sum / known as f64) as f32)).collect()
     }
+}
 
-    fn sum<'a>(&self, layers: impl Iterator<Item = &'a PowerLayer>) -> Vec<Option<f32>> {
-        let mut sums = vec![None; self.count as usize];
-        for layer in layers {
-            for (sum, watts) in sums.iter_mut().zip(&layer.power_watts) {
-                if let Some(watts) = watts {
-                    *sum = Some(sum.unwrap_or(0.0) + watts);
-                }
+/// The sum of those that have no layer of their own.
+struct Others {
+    count: usize,
+    power_watts: Vec<Option<f32>>,
+}
+
+impl Others {
+    fn new(intervals: usize) -> Self {
+        Self { count: 0, power_watts: vec![None; intervals] }
+    }
+
+    fn add(&mut self, power_watts: &[Option<f32>]) {
+        self.count += 1;
+        for (sum, watts) in self.power_watts.iter_mut().zip(power_watts) {
+            if let Some(watts) = watts {
+                *sum = Some(sum.unwrap_or(0.0) + watts);
             }
         }
-        sums
     }
 }
