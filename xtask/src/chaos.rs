@@ -15,7 +15,7 @@ pub struct Options {
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    // Never a release build, which refuses the feature.
+    // Never a release build, which has no switches.
     process::run(crate::test::plan::linting_cargo().args(crate::test::plan::BUILD_OF_CHAOS))?;
     let harness = crate::test::target_folder()?.join("debug").join(format!("chaos{}", std::env::consts::EXE_SUFFIX));
     process::run(std::process::Command::new(harness).current_dir(process::root()).args(&options.words))

@@ -1,12 +1,12 @@
 //! Switches of the chaos harness (`cargo xtask chaos`): promises that can be turned off to see that their fault bites, and phases
-//! in which a process waits to be killed. Without the feature `chaos` both are nothing, and a release build cannot have it.
+//! in which a process waits to be killed. A build without debug assertions, such as a release, has none of them.
 //!
 //! The names are those of whoever asks.
 
 use serde_json::{Value, json};
 
-#[cfg(all(feature = "chaos", not(debug_assertions)))]
-compile_error!("the feature `chaos` can switch promises off: no build without debug assertions may have it");
+/// Whether this build has the switches.
+pub const SWITCHES: bool = cfg!(debug_assertions);
 
 /// Names of the promises that are switched off, separated by commas.
 pub const OFF: &str = "EADT_CHAOS_OFF";
@@ -40,13 +40,13 @@ pub fn next_version(event: &mut Value) {
 }
 
 /// Whether this process plays the next minor version of itself.
-#[cfg(not(feature = "chaos"))]
+#[cfg(not(debug_assertions))]
 #[inline]
 pub const fn is_next() -> bool {
     false
 }
 
-#[cfg(feature = "chaos")]
+#[cfg(debug_assertions)]
 pub fn is_next() -> bool {
     use std::sync::OnceLock;
     static IS_NEXT: OnceLock<bool> = OnceLock::new();
@@ -65,31 +65,31 @@ pub fn written(text: String) -> String {
 }
 
 /// Whether a record's value has fields that its reader does not know, and is not to be taken for that.
-#[cfg(not(feature = "chaos"))]
+#[cfg(not(debug_assertions))]
 #[inline]
 pub const fn is_refused(_: &[u8]) -> bool {
     false
 }
 
-#[cfg(feature = "chaos")]
+#[cfg(debug_assertions)]
 pub fn is_refused(value: &[u8]) -> bool {
     let name = OF_THE_NEXT_VERSION.as_bytes();
     is_off("unknown-fields") && value.windows(name.len()).any(|part| part == name)
 }
 
 /// Whether a promise is switched off.
-#[cfg(not(feature = "chaos"))]
+#[cfg(not(debug_assertions))]
 #[inline]
 pub const fn is_off(_: &str) -> bool {
     false
 }
 
 /// A phase is reached.
-#[cfg(not(feature = "chaos"))]
+#[cfg(not(debug_assertions))]
 #[inline]
 pub const fn reach(_: &str) {}
 
-#[cfg(feature = "chaos")]
+#[cfg(debug_assertions)]
 pub fn is_off(promise: &str) -> bool {
     use std::sync::OnceLock;
     static SWITCHED_OFF: OnceLock<String> = OnceLock::new();
@@ -97,7 +97,7 @@ pub fn is_off(promise: &str) -> bool {
     off.split(',').any(|name| name == promise)
 }
 
-#[cfg(feature = "chaos")]
+#[cfg(debug_assertions)]
 pub fn reach(phase: &str) {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};

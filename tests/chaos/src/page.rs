@@ -205,13 +205,13 @@ pub fn page(state: &State) -> String {
          processes that are killed, stopped, cut off and starved. The node agent's GPUs are four of an NVML library that the tests build, which the agent speaks to\n\
          through the same binding as to NVIDIA's. What must come out is derived from a seed, by a model that shares no code with EADT and by EADT's own code to which\n\
          nothing happens, and compared with everything that was committed. Each row is also run with its mitigation switched off, and must then fail: a fault that does not bite\n\
-         shows nothing. The services are builds with debug assertions, some optimised (`CARGO_PROFILE_DEV_OPT_LEVEL=2`; [which](#with-what)); a release build refuses the switches. Times are those of a loaded\n\
+         shows nothing. The services are builds with debug assertions, some optimised (`CARGO_PROFILE_DEV_OPT_LEVEL=2`; [which](#with-what)); a release build has no switches. Times are those of a loaded\n\
          machine with few cores, for orientation only.\n\n\
          ```\ncargo xtask chaos                      # everything at full length, which takes hours; then writes this page\n\
          cargo xtask chaos --resume             # goes on where that was interrupted; what another build began begins anew\n\
          cargo xtask chaos killed --rounds 50   # one row\n\
          cargo xtask chaos --list\n```\n\n\
-         A short run of every row is part of `cargo xtask test`, and a test by itself (`cargo test -p eadt-chaos --features chaos`). What `poison`\n\
+         A short run of every row is part of `cargo xtask test`, and a test by itself (`cargo test -p eadt-chaos`). What `poison`\n\
          promises of memory only a longer run can tell.\n\n",
     );
     write(

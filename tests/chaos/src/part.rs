@@ -124,7 +124,7 @@ fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("finding this program")?;
     let beside = own.parent().into_iter().chain(own.parent().and_then(Path::parent)).map(|dir| dir.join("chaos-part"));
     let found = beside.into_iter().find(|path| path.is_file());
-    found.context("chaos-part is not beside this program: build it with `cargo build -p eadt-chaos --features chaos`")
+    found.context("chaos-part is not beside this program: build it with `cargo build -p eadt-chaos`")
 }
 
 /// A running process; dropping it kills it.

@@ -205,6 +205,9 @@ pub fn why_no_page(
 
 /// Runs these rows one after the other; a row that cannot be run is an error, and what was found so far is kept.
 pub fn run(rows: &[&Row], options: &Options) -> Result<State> {
+    if !eadt_faults::SWITCHES {
+        bail!("this build has no debug assertions, so that no promise can be switched off in it: build it without --release");
+    }
     let mut state = State { seed: options.seed, rows: BTreeMap::new() };
     if options.resume {
         let path = options.state.as_ref().context("there is no place to resume from")?;

@@ -84,13 +84,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         Vec::new()
     });
     let whole = !options.fast && selection.is_all() && !binaries.is_empty();
-    let mut rows = Vec::new();
     let mut targets = Vec::new();
     if whole {
-        match plan::build_chaos(locked, &mut times) {
-            Ok(binaries) => rows = binaries,
-            Err(error) => step("build of the fault rows", Err(error)),
-        }
         let part = (!options.all_rows).then_some((seed % PARTS, PARTS));
         match fuzz::build(part, &mut times) {
             Ok(built) => targets = built,
@@ -101,12 +96,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let program = target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX));
     let environment = Environment { program: &program, seed, all_rows: options.all_rows, fast: options.fast };
     let (real, computing): (Vec<_>, Vec<_>) = binaries.into_iter().partition(Binary::needs_real_parts);
+    let (rows, real): (Vec<_>, Vec<_>) = real.into_iter().partition(Binary::is_of_fault_rows);
     let computing = plan::longest_first(computing);
     let mut first: Vec<Job> =
         computing.iter().map(|binary| Job::Test(environment.test(binary, &selection, binary.threads()))).collect();
     first.extend(targets.into_iter().map(Job::Fuzz));
     let mut second = Vec::new();
-    if !options.fast && !real.is_empty() {
+    if !real.is_empty() || !rows.is_empty() {
         // No test has to wait for what takes minutes. Not by `cargo run`, which would choose features for this package alone.
         second.push(Job::Prepare(Command::new(program.with_file_name("prepare"))));
         for binary in &real {

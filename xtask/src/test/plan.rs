@@ -57,6 +57,9 @@ pub struct Binary {
 /// The tests on Apache Kafka, Kubernetes and Python.
 const REAL_PARTS: &str = "eadt-tests real_parts";
 
+/// The fault rows on Apache Kafka and Kubernetes.
+const FAULT_ROWS: &str = "eadt-chaos chaos";
+
 /// The tests that start the built program.
 const PROGRAM: &str = "eadt program";
 
@@ -77,7 +80,11 @@ impl Binary {
     }
 
     pub fn needs_real_parts(&self) -> bool {
-        self.name == REAL_PARTS
+        self.name == REAL_PARTS || self.is_of_fault_rows()
+    }
+
+    pub fn is_of_fault_rows(&self) -> bool {
+        self.name == FAULT_ROWS
     }
 }
 
@@ -137,16 +144,8 @@ fn runs(binary: &Binary, fast: bool) -> bool {
     !(fast && binary.needs_real_parts())
 }
 
-/// The harness of the fault rows and its services, as processes of their own.
-pub const BUILD_OF_CHAOS: [&str; 8] =
-    ["build", "--workspace", "--features", "eadt-chaos/chaos", "--bin", "chaos", "--bin", "chaos-part"];
-
-/// Builds the fault rows, whose services have switches that no product has.
-pub fn build_chaos(locked: &[&str], times: &mut Times) -> anyhow::Result<Vec<Binary>> {
-    let mut command = linting_cargo();
-    command.args(BUILD_OF_CHAOS).args(["--test", "chaos"]).args(locked);
-    build_tests("build of the fault rows", command, times)
-}
+/// Builds the harness of the fault rows and its services, with the features that tests have.
+pub const BUILD_OF_CHAOS: [&str; 6] = ["build", "--workspace", "--bin", "chaos", "--bin", "chaos-part"];
 
 /// Runs a cargo that builds, and reads which test binaries it has made.
 fn build_tests(name: &str, mut command: Command, times: &mut Times) -> anyhow::Result<Vec<Binary>> {
