@@ -10,7 +10,7 @@ use eadt_bus::{
     partition_for_key, read_to_end,
 };
 use eadt_cluster::{ClusterError, ClusterRemedy};
-use eadt_schemas::decode::{Check, MAX_VALUE_BYTES};
+use eadt_schemas::decode::Check;
 use eadt_schemas::v1::{Actuation, Decision, Workload};
 use eadt_schemas::{EventTime, EventType, Topic, decode, envelope};
 use eadt_service::http::Ready;
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::gate::{Gate, MAX_STEP_SECONDS, Rules};
 use crate::handle::{self, Command, Present, Reply, Request, Shared};
 use crate::metrics::SimulatorMetrics;
+use crate::records::Unreadable;
 use crate::{Settings, SimClock, SimulatedCluster, Speed, records};
 
 /// Least wall time between two steps, so that steps are worth their commit.
@@ -55,8 +56,6 @@ pub enum Error {
         "the state of the simulation in {topic} has form {form}, which this release does not know: it was written by a newer release, start that one"
     )]
     NewerState { topic: Arc<str>, form: u8 },
-    #[error("the state of the simulation has {bytes} bytes, more than the {MAX_VALUE_BYTES} of a record: simulate fewer GPUs")]
-    StateTooLarge { bytes: usize },
     #[error("jobs on a real cluster cannot be simulated at speed max: name a number, 1 is real time")]
     NoSpeed,
 }
@@ -80,11 +79,8 @@ pub struct Driver {
     shared: Arc<Shared>,
 }
 
-/// First byte of the state's first form, JSON, which is the present one; as in the processor's state it names the form. Fields may come
-/// within it, with a default for what was written without them; what means something else by the same text gets a form of its own.
-const JSON: u8 = b'{';
-
-/// Everything that must survive.
+/// Everything that must survive, as JSON. Fields may come within it, with a default for what was written without them. Its first byte
+/// names the form, as in the processor's state: what means something else by the same text gets a form of its own.
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     cluster: Cluster,
@@ -135,6 +131,7 @@ struct Session<'a> {
     topics: Topics,
     member: Box<dyn Member>,
     state: State,
+    state_partition: i32,
     /// Positions read and not committed yet.
     positions: BTreeMap<TopicPartition, i64>,
     outputs: Vec<Outgoing>,
@@ -249,6 +246,7 @@ impl<'a> Session<'a> {
             topics,
             member,
             state,
+            state_partition,
             positions: BTreeMap::new(),
             outputs: Vec::new(),
             changed,
@@ -408,13 +406,8 @@ impl<'a> Session<'a> {
     fn commit(&mut self) -> Result<(), Error> {
         if self.changed {
             let now = self.state.cluster.now();
-            let state = records::state(&self.topics.state, now, &self.state);
-            let bytes = state.value.as_ref().map_or(0, bytes::Bytes::len);
-            if bytes > MAX_VALUE_BYTES {
-                return Err(Error::StateTooLarge { bytes });
-            }
             let mut outputs = std::mem::take(&mut self.outputs);
-            outputs.push(state);
+            outputs.extend(records::state(&self.topics.state, self.state_partition, now, &self.state));
             let positions = std::mem::take(&mut self.positions).into_iter().collect();
             if let Err(error) = self.member.commit(&Step { outputs, positions }) {
                 for unanswered in &mut self.unanswered {
@@ -458,28 +451,26 @@ fn fresh(scenario: &Scenario, start: EventTime) -> Result<State, Error> {
 
 /// The newest state on the topic.
 fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Option<State>, Error> {
-    let mut newest = None;
+    let mut newest = BTreeMap::new();
     read_to_end(
         bus,
         &[(at.clone(), Start::Earliest)],
         || shutdown.is_cancelled(),
         |record| {
-            if record.key.as_deref() == Some(records::STATE_KEY.as_bytes()) {
-                newest = record.value;
+            match (record.key, record.value) {
+                (Some(key), Some(value)) => drop(newest.insert(key, value)),
+                (Some(key), None) => drop(newest.remove(&key)),
+                (None, _) => {}
             }
             Ok::<_, BusError>(())
         },
     )?;
-    newest.map(|value| parse(&at.topic, &value)).transpose()
-}
-
-fn parse(topic: &Arc<str>, value: &[u8]) -> Result<State, Error> {
-    let unreadable = |detail| Error::State { topic: topic.clone(), detail };
-    match value.first() {
-        Some(&JSON) => serde_json::from_slice(value).map_err(|error| unreadable(error.to_string())),
-        Some(form) => Err(Error::NewerState { topic: topic.clone(), form: *form }),
-        None => Err(unreadable("it is empty".to_owned())),
-    }
+    let unreadable = |detail| Error::State { topic: at.topic.clone(), detail };
+    let value = records::whole_state(&newest).map_err(|why| match why {
+        Unreadable::Damaged(detail) => unreadable(detail),
+        Unreadable::Newer(form) => Error::NewerState { topic: at.topic.clone(), form },
+    })?;
+    value.map(|value| serde_json::from_slice(&value).map_err(|error| unreadable(error.to_string()))).transpose()
 }
 
 /// Simulated time against wall time.

@@ -304,6 +304,33 @@ fn state_that_was_ever_written_is_read_and_the_simulation_goes_on_from_it() {
 }
 
 #[test]
+fn a_state_that_is_larger_than_a_record_is_kept_and_gone_on_from() {
+    let dir = tempdir();
+    let template = Scenario::default().workloads[0].clone();
+    let workload = |number| WorkloadScenario { name: format!("eadt/job-{number}"), gpus: 8, replicas: 8, ..template.clone() };
+    let scenario = Scenario { workloads: (0..200).map(workload).collect(), ..Scenario::default() };
+    let seen = [3.0, 2.0].map(|seconds| {
+        let settings = eadt_simulator_service::Settings {
+            scenario: scenario.clone(),
+            gate: false,
+            speed: eadt_simulator_service::Speed::Max,
+            duration_seconds: Some(seconds),
+            ..eadt_simulator_service::Settings::default()
+        };
+        let clock = SimClock::new(settings.start);
+        let log = common::open(dir.path(), &clock);
+        let (driver, _) = eadt_simulator_service::Driver::new(settings, clock).unwrap();
+        let (metrics, health) = (eadt_service::Metrics::default(), eadt_service::Health::default());
+        let ended = driver.run(&log, &eadt_service::Shutdown::new(), &metrics, &health.part("simulator"));
+        assert_eq!(ended.unwrap(), Ended::Duration);
+        let state = values(&log, Topic::SimulatorState);
+        assert!(state.iter().map(Bytes::len).max().unwrap() < 1 << 20, "each record is within the limit");
+        values(&log, Topic::GpuTelemetry).len()
+    });
+    assert_eq!(seen, [3, 5].map(|seconds| seconds * 200 * 8));
+}
+
+#[test]
 fn state_of_a_newer_release_is_refused_as_such_and_garbage_as_garbage() {
     let told = |value: &[u8]| {
         let (ended, log, _dir) = from_state(value.to_vec(), 1.0);
