@@ -11,8 +11,13 @@ use serde_json::Value;
 
 /// As the operators bring them, as far as the chart uses them.
 const OTHERS: &str = include_str!("control-plane/other-definitions.yaml");
-const EVERYTHING: [&str; 17] = [
+const EVERYTHING: [&str; 24] = [
     "--set=agent.enabled=true",
+    "--set=dashboard.enabled=true",
+    "--set=dashboard.tokensSecretName=eadt-dashboard-tokens",
+    "--set=dashboard.settings.hosts={eadt.example.org}",
+    "--set=exporter.enabled=true",
+    "--set=exporter.settings.workloads_max=50",
     "--set=agent.mps.enabled=true",
     "--set=optimizer.enabled=true",
     "--set=collector.pods.enabled=true",
@@ -29,6 +34,8 @@ const EVERYTHING: [&str; 17] = [
     "--set=kafka.users.processor=eadt-processor",
     "--set=kafka.users.optimizer=eadt-optimizer",
     "--set=kafka.users.agent=eadt-agent",
+    "--set=kafka.users.dashboard=eadt-reader",
+    "--set=kafka.users.exporter=eadt-reader",
 ];
 
 /// Jobs report with tokens of their service accounts, and nothing else is switched on.
@@ -152,6 +159,7 @@ fn the_chart_is_clean_and_its_values_are_checked() {
         ("collector.progress.enabled=true", "certificateSecretName"),
         ("collector.progress.enabled=true,collector.progress.certificateSecretName=c", "tokensSecretName"),
         ("collector.progress.serviceAccounts.audience=", "audience"),
+        ("dashboard.enabled=true", "dashboard.tokensSecretName"),
     ] {
         let refused = chart::template(&[&format!("--set={wrong}")]).unwrap_err().to_string();
         assert!(refused.contains(field), "{wrong}: {refused}");
@@ -240,8 +248,9 @@ fn locked_down(flags: &[&str], asks: bool, reviews: bool) -> Vec<String> {
         assert!(!asking || writable == 0, "{name} reads the folder only");
         seen += 1;
     }
-    let agents = usize::from(rooted.contains("eadt-agent"));
-    assert_eq!(seen, 6 + agents, "four services, the topics or the optimizer, the test, and the agent where it is switched on");
+    let readers = ["--set=exporter.enabled=true", "--set=dashboard.enabled=true"];
+    let switched_on = usize::from(rooted.contains("eadt-agent")) + readers.iter().filter(|flag| flags.contains(flag)).count();
+    assert_eq!(seen, 6 + switched_on, "four services, the topics or the optimizer, the test, and what is switched on");
     rooted.into_iter().collect()
 }
 
@@ -393,18 +402,25 @@ fn the_chart_is_installed_and_leaves_nothing_behind() {
         "--set=optimizer.enabled=true",
         "--set=archiver.storage.size=",
         "--set=archiver.location=s3://bucket/archive",
+        "--set=exporter.enabled=true",
+        "--set=dashboard.enabled=true",
+        "--set=dashboard.tokensSecretName=tokens",
     ];
+    kubernetes
+        .kubectl(&["create", "secret", "generic", "tokens", "-n", &namespace, "--from-literal=tokens=0123456789abcdef"])
+        .unwrap();
     let notes =
         run(&[&["install", "eadt", "deploy/helm/eadt", "--skip-crds", "--wait", "--timeout=180s"], &settings[..]].concat());
     assert!(notes.contains("changes nothing yet") && notes.contains("eadt policy explain"), "{notes}");
-    let ready = kubernetes.kubectl(&["get", "sts,ds", "-n", &namespace, "-o", "name"]).unwrap();
-    assert_eq!(ready.lines().count(), 6, "{ready}");
+    assert!(notes.contains("svc/eadt-dashboard 9580"), "{notes}");
+    let ready = kubernetes.kubectl(&["get", "sts,ds,deploy", "-n", &namespace, "-o", "name"]).unwrap();
+    assert_eq!(ready.lines().count(), 8, "{ready}");
     run(&[&["upgrade", "eadt", "deploy/helm/eadt", "--skip-crds", "--set=processor.replicas=3"], &settings[..]].concat());
     run(&["uninstall", "eadt", "--wait", "--timeout=180s"]);
     let left = kubernetes
         .kubectl(&[
             "get",
-            "sts,ds,svc,cm,sa,netpol,pdb,role,rolebinding",
+            "sts,ds,deploy,svc,cm,sa,netpol,pdb,role,rolebinding",
             "-n",
             &namespace,
             "-l",

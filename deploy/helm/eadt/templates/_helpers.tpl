@@ -127,6 +127,8 @@ readinessProbe:
   "archiver" (mergeOverwrite (dict "location" .Values.archiver.location) .Values.archiver.settings)
 }}
 {{- if .Values.optimizer.settings }}{{ $_ := set $chart "optimizer" .Values.optimizer.settings }}{{ end }}
+{{- if .Values.exporter.settings }}{{ $_ := set $chart "metrics" .Values.exporter.settings }}{{ end }}
+{{- if .Values.dashboard.settings }}{{ $_ := set $chart "dashboard" .Values.dashboard.settings }}{{ end }}
 {{- if $kubernetes }}{{ $_ := set $chart "kubernetes" $kubernetes }}{{ end }}
 {{- toToml (mergeOverwrite $chart .Values.settings) }}
 {{- end }}
