@@ -1,4 +1,4 @@
-//! The queries of `docs/use/sql` answer in `DuckDB` on a fresh archive, by the views beside them.
+//! The queries of `docs/use/sql` answer in `DuckDB` on a fresh archive, by the views beside them; the notebook reads it with Polars.
 
 use crate::support;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use support::{eadt, json};
 
 #[test]
-fn documented_queries_answer_in_duckdb_by_the_documented_views() {
+fn documented_queries_and_the_notebook_say_of_an_archive_what_the_report_says() {
     let place = tempfile::tempdir().unwrap();
     json(eadt(
         &place.path().join("eadt-data"),
@@ -42,4 +42,24 @@ fn documented_queries_answer_in_duckdb_by_the_documented_views() {
         let (ours, theirs) = (reported["energy_joules"].as_f64().unwrap(), row["energy_joules"].as_f64().unwrap());
         assert!((ours - theirs).abs() <= 1e-6 * ours, "{}: {ours} J and {theirs} J", row["workload"]);
     }
+
+    // The notebook: the same figures, and a picture of each workload, of its layouts, and of what was saved.
+    std::fs::write(place.path().join("report.json"), report.to_string()).unwrap();
+    json(eadt(place.path(), &["dataset", "build", &archive, "--out", &place.path().join("ds").display().to_string(), "--json"]));
+    let notebook = root.join("docs/use/notebook.ipynb");
+    let text = eadt_tests::python::script(&root.join("tests/python/run_notebook.py"), &[&notebook, place.path()]).unwrap();
+    let found: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let energy = found["energy"].as_array().unwrap();
+    assert_eq!(energy.len(), workloads.len(), "{found}");
+    for workload in workloads {
+        let row = energy.iter().find(|row| row["workload"] == workload["workload"]).unwrap();
+        for figure in ["energy_joules", "samples", "joules_per_sample"] {
+            let (ours, theirs) = (workload[figure].as_f64().unwrap(), row[figure].as_f64().unwrap());
+            assert!((ours - theirs).abs() <= 1e-6 * ours, "{figure} of {}: {ours} and {theirs}", row["workload"]);
+        }
+    }
+    let figures = found["figures"].as_array().unwrap();
+    assert_eq!(figures.len(), workloads.len() + 2, "{found}");
+    assert!(figures.iter().flat_map(|figure| figure.as_array().unwrap()).all(|marks| marks.as_u64() > Some(2)), "{found}");
+    assert_eq!(found["saved"].as_array().unwrap().len(), workloads.len(), "{found}");
 }
