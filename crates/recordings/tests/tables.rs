@@ -317,6 +317,29 @@ fn absent_values_are_absent_in_every_table() {
     let imported = read(CSV, &[("sacct.csv", sacct)], &maps(&["time=End", "energy_joules=ConsumedEnergyRaw"])).unwrap();
     assert_eq!(telemetry(&imported).last().unwrap().energy_joules_total, Some(1_200_000.0));
     assert_eq!(imported.report.absent_values, 2);
+    let found: Vec<_> = telemetry(&imported).iter().map(|event| (event.time.to_string(), event.energy_joules_total)).collect();
+    let expected = [("10:00", 0.0), ("10:10", 600_000.0), ("10:30", 1_200_000.0)];
+    let expected = expected.map(|(clock, joules)| (format!("2025-02-03T{clock}:00.000000Z"), Some(joules)));
+    assert_eq!(found, expected, "each row's energy was used since the row before it");
+}
+
+#[test]
+fn energy_of_rows_is_a_counter_beside_the_other_figures_of_the_board() {
+    let rows = "time,j,w\n2025-02-03T10:01:00Z,18000,300\n2025-02-03T10:02:00Z,18000,300\n2025-02-03T10:03:00Z,18000,300\n";
+    let imported = read(CSV, &[("e.csv", rows)], &maps(&["energy_joules=j", "power_watts=w"])).unwrap();
+    let found: Vec<_> = telemetry(&imported).iter().map(|event| (event.energy_joules_total, event.power_watts)).collect();
+    assert_eq!(found, [(Some(0.0), None), (Some(18e3), Some(300.0)), (Some(36e3), Some(300.0)), (Some(54e3), Some(300.0))]);
+    assert_eq!(imported.report.gaps.len(), 0);
+    // Out of order, at equal times, and alone.
+    let mixed = "time,j\n2025-02-03T10:02:00Z,3\n2025-02-03T10:01:00Z,1\n2025-02-03T10:02:00Z,4\n";
+    let imported =
+        read(CSV, &[("m.csv", mixed)], &Options { accept: vec![Accept::Unordered], ..maps(&["energy_joules=j"]) }).unwrap();
+    let found: Vec<_> = telemetry(&imported).iter().map(|event| event.energy_joules_total.unwrap()).collect();
+    assert_eq!(found, [0.0, 1.0, 8.0]);
+    let single = read(CSV, &[("s.csv", "time,j\n2025-02-03T10:02:00Z,60000\n")], &maps(&["energy_joules=j"])).unwrap();
+    let events = telemetry(&single);
+    assert_eq!((events.len(), events[1].energy_joules_total), (2, Some(60_000.0)));
+    assert_eq!(events[1].time.seconds_since(events[0].time), 60.0, "at a kilowatt");
 }
 
 #[test]
