@@ -104,6 +104,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     sources.retain(|source| !source.readings.is_empty());
     recording.sources = sources;
     note_apart(&mut recording);
+    note_early_ends(&mut recording);
 
     let fallback = format!("imported/{}", recording.stem(0));
     let workload = |source: &Source| {
@@ -182,6 +183,34 @@ fn note_apart(recording: &mut Recording) {
     {
         recording.note(format!("power and progress have no time in common: {}", overlap::describe(readings, run)));
     }
+}
+
+/// A device that ends so much earlier than another one, in seconds, is named.
+const EARLY_SECONDS: f64 = 60.0;
+
+/// Notes devices whose energy is known for less long than that of others: coverage is of those that are heard.
+fn note_early_ends(recording: &mut Recording) {
+    let energy = [Field::PowerWatts, Field::PowerAverageWatts, Field::EnergyJoulesTotal];
+    let knows = |reading: &&Reading| reading.values.iter().any(|(field, _)| energy.contains(field));
+    let mut ends = Vec::new();
+    for source in recording.sources.iter().filter(|source| !source.is_nobodys) {
+        if let SourceKind::Device(device) = &source.kind
+            && let Some(last) = source.readings.iter().rfind(knows)
+        {
+            ends.push((device.name.clone(), last.time));
+        }
+    }
+    let Some(latest) = ends.iter().map(|(_, time)| *time).max() else { return };
+    let early = |time: &EventTime| latest.seconds_since(*time) >= EARLY_SECONDS;
+    ends.retain(|(_, time)| early(time));
+    ends.sort();
+    let Some((name, time)) = ends.first() else { return };
+    let others = if ends.len() > 1 { format!(" and {} other device(s)", ends.len() - 1) } else { String::new() };
+    recording.note(format!(
+        "{name}{others}: no energy is known after {time}, {:.0} s before the record ends. What is used after that is in no figure, and coverage does \
+         not count it",
+        latest.seconds_since(*time)
+    ));
 }
 
 /// Fewer rows tell nothing of a total.

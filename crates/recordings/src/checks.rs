@@ -1,5 +1,7 @@
 //! Figures against what is possible: power against what a board can draw, an energy counter against its power.
 
+use std::ops::RangeInclusive;
+
 use eadt_schemas::v1::Meter;
 
 use crate::csv_table::shell_quote;
@@ -78,6 +80,11 @@ pub(crate) fn tenure(reading: &Reading) -> Option<u64> {
     reading.portion.as_ref().map(|portion| portion.tenure)
 }
 
+/// Energy by counter over energy by power, where both are sound: power may be sampled a quarter of the time.
+const SOUND_RATIOS: RangeInclusive<f64> = 0.75..=1.0 / 0.75;
+/// Every counter moves within so long while its board is on, in seconds.
+const MIN_STANDSTILL_SECONDS: f64 = 60.0;
+
 /// The counter between two of its readings.
 struct CounterStep<'r> {
     from: &'r Reading,
@@ -139,6 +146,12 @@ pub(crate) fn check_counter(
         leave_counter_out(recording, source, note);
         return Ok(None);
     }
+    if joules == 0.0 && seconds >= MIN_STANDSTILL_SECONDS && integral_joules.is_none() {
+        recording.note(format!(
+            "{device}: the energy counter stands still for all of its {seconds:.0} s: 0 J. A board that is on draws power; if the counter is \
+             stuck, do not map it"
+        ));
+    }
     let Some(integral_joules) = integral_joules else { return Ok(None) };
     if let Some(note) = describe_standstill(&steps, integral_joules) {
         leave_counter_out(recording, source, format!("{device}: {note}: the counter is left out, energy is that of the power"));
@@ -157,8 +170,10 @@ pub(crate) fn check_counter(
             let remedy = format!("check --interval {interval:?}, and the units of both");
             return Err(recording.error(first.file as usize, u64::from(first.line), problem, remedy));
         }
-        if !(0.5..=2.0).contains(&ratio) {
-            recording.note(format!("{device}: {both}: one of the two is wrong"));
+        if !SOUND_RATIOS.contains(&ratio) {
+            recording.note(format!(
+                "{device}: {both}: one of the two is wrong; the counter is believed. If power is right, import without the counter"
+            ));
         }
     }
     Ok(Some(CounterCheck::new(device, joules, integral_joules)))

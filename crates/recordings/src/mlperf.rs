@@ -185,6 +185,8 @@ fn read_file(
             "eval_stop" => Key::EvalStop,
             "train_samples" => Key::TrainSamples,
             "tracked_stats" => Key::Other,
+            // Some logs count their samples nowhere else.
+            "eval_accuracy" if entry.metadata.get("samples_count").is_some() => Key::Other,
             "power_measurement_start" => {
                 power_log_open = true;
                 continue;

@@ -371,6 +371,7 @@ fn mlperf_counts_the_steps_at_the_stop_and_says_which_rate_contradicts() {
         (60, "block_stop", "null", "{\"samples_count\": 600}"),
         (70, "block_start", "null", "{\"samples_count\": 600}"),
     ];
+    let counted: &[(u64, &str, &str, &str)] = &[(80, "eval_accuracy", "0.9", "{\"samples_count\": 153600}")];
     // What was a quarter of the samples went missing between the last count and the stop.
     for (log, samples, note) in [
         (training(Some(8.0), blocks, (90, "{\"step_num\": 100}")), Some(800.0), ""),
@@ -382,6 +383,13 @@ fn mlperf_counts_the_steps_at_the_stop_and_says_which_rate_contradicts() {
             "run_stop counts steps that make 80 samples",
         ),
         (training(None, blocks, (90, "{\"step_num\": 100}")), None, "no global_batch_size"),
+        // Counted in evaluations only, and beyond the steps of the stop.
+        (training(Some(256.0), counted, (90, "{}")), Some(153_600.0), ""),
+        (
+            training(Some(256.0), counted, (90, "{\"step_num\": 300}")),
+            Some(153_600.0),
+            "run_stop counts steps that make 76800 samples",
+        ),
         (training(Some(4.0), epochs, (120, "{\"step_num\": 530}")), Some(2120.0), ""),
         (training(Some(256.0), epochs, (102, "{\"step_num\": 2000}")), Some(512_000.0), "train_samples 1000 counts batches"),
         (training(Some(256.0), &[], (100, "{\"step_num\": 50}")), Some(12_800.0), ""),

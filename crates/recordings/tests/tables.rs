@@ -318,7 +318,7 @@ fn absent_values_are_absent_in_every_table() {
     assert_eq!(telemetry(&imported).last().unwrap().energy_joules_total, Some(1_200_000.0));
     assert_eq!(imported.report.absent_values, 2);
     let found: Vec<_> = telemetry(&imported).iter().map(|event| (event.time.to_string(), event.energy_joules_total)).collect();
-    let expected = [("10:00", 0.0), ("10:10", 600_000.0), ("10:30", 1_200_000.0)];
+    let expected = [("09:50", 0.0), ("10:10", 600_000.0), ("10:30", 1_200_000.0)];
     let expected = expected.map(|(clock, joules)| (format!("2025-02-03T{clock}:00.000000Z"), Some(joules)));
     assert_eq!(found, expected, "each row's energy was used since the row before it");
 }
@@ -429,6 +429,33 @@ fn tables_are_read_in_any_writing() {
     let either = "time;w\n2025-02-03T10:00:00Z;1,234\n2025-02-03T10:00:10Z;1.234\n";
     let error = read(CSV, &[("e.csv", either)], &maps(&["power_watts=w"])).unwrap_err();
     assert!(error.starts_with("e.csv:2: column \"w\": \"1,234\" may be") && error.contains("--decimal"), "{error}");
+}
+
+#[test]
+fn a_decimal_comma_beside_it_tells_thousands_from_decimals() {
+    let table = "time;last;leistung\n2025-02-03T10:00:00Z;85,5;1.200\n2025-02-03T10:00:10Z;85,0;1.200\n";
+    let imported = read(CSV, &[("t.csv", table)], &maps(&["power_watts=leistung"])).unwrap();
+    assert_eq!(telemetry(&imported)[0].power_watts, Some(1200.0));
+    let point = Options { decimal: Some(eadt_recordings::DecimalMark::Point), ..maps(&["power_watts=leistung"]) };
+    assert_eq!(telemetry(&read(CSV, &[("t.csv", table)], &point).unwrap())[0].power_watts, Some(1.2));
+}
+
+#[test]
+fn what_is_known_for_less_long_or_contradicts_is_named() {
+    let notes = |table: &str, mapped: &[&str]| read(CSV, &[("t.csv", table)], &maps(mapped)).unwrap().report.notes.join("; ");
+    let rows = |value: fn(u32) -> String| -> String {
+        let row = |second: u32| format!("2025-02-03T10:{:02}:{:02}Z,{}\n", second / 60, second % 60, value(second));
+        (0..=30).map(|step| row(10 * step)).collect()
+    };
+    let boards = format!("time,a,b\n{}", rows(|second| if second <= 200 { "300,300".into() } else { "300,ERR!".into() }));
+    let told = notes(&boards, &["power_watts[a]=a", "power_watts[b]=b"]);
+    assert!(told.contains("no energy is known after 2025-02-03T10:03:20.000000Z, 100 s before"), "{told}");
+    let stuck = format!("time,e\n{}", rows(|_| "5000".into()));
+    assert!(notes(&stuck, &["energy_joules_total=e"]).contains("stands still for all of its 300 s: 0 J"));
+    let half = format!("time,e,w\n{}", rows(|second| format!("{},300", 5000 + 150 * second)));
+    assert!(notes(&half, &["energy_joules_total=e", "power_watts=w"]).contains("the counter is believed"));
+    let sound = format!("time,e,w\n{}", rows(|second| format!("{},300", 5000 + 280 * second)));
+    assert_eq!(notes(&sound, &["energy_joules_total=e", "power_watts=w"]), "");
 }
 
 #[test]

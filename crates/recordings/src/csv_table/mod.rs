@@ -395,7 +395,11 @@ pub(crate) fn decimal_mark(table: &Table<'_>, columns: &[usize], options: &Optio
         return (options.decimal, false);
     }
     let (mut points, mut commas, mut either_point, mut either_comma) = (false, false, false, false);
+    let mut elsewhere = [false; 2];
     table.peek(|cells| {
+        for mark in cells.iter().filter_map(proven_mark) {
+            elsewhere[usize::from(mark == DecimalMark::Comma)] = true;
+        }
         for cell in columns.iter().filter_map(|column| cells.get(*column)) {
             match proven_mark(cell) {
                 Some(DecimalMark::Point) => points = true,
@@ -412,6 +416,10 @@ pub(crate) fn decimal_mark(table: &Table<'_>, columns: &[usize], options: &Optio
         (true, true) => return (None, true),
         (true, false) => Some(DecimalMark::Point),
         (false, true) => Some(DecimalMark::Comma),
+        // `1.200` beside `85,5` in a column that is not asked for: who writes a table writes all of it with one mark.
+        (false, false) if (either_point || either_comma) && elsewhere == [false, true] && table.separator() != Some(',') => {
+            Some(DecimalMark::Comma)
+        }
         (false, false) if !either_comma => None,
         (false, false) if either_point => None,
         // `1,234` alone: who separates columns with a comma has no decimal comma.
