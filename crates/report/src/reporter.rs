@@ -115,6 +115,15 @@ impl Window {
         !self.declared || whole || self.run_seconds > heard + 1.0
     }
 
+    /// The energy of a span that holds all of its known progress, as in its own J/sample: that of the run, or more if energy is known for
+    /// clearly less time than progress.
+    fn energy_of_progress(&self) -> Option<f64> {
+        let known = self.run_energy?;
+        let own = self.energy_per_sample.zip(self.samples).map_or(known, |(joules, samples)| joules * samples);
+        // Not for a difference by rounding.
+        Some(if own > known * (1.0 + 1e-9) { own } else { known })
+    }
+
     /// Seconds of known energy, of a mean device.
     pub(crate) fn covered_seconds(&self) -> f64 {
         self.run_seconds * self.run_coverage
@@ -263,6 +272,12 @@ fn span_row(event: &EfficiencyWindow) -> SpanRow {
     }
 }
 
+/// Energy, and samples or tokens, of one span.
+struct SameSpan {
+    joules: Option<f64>,
+    samples: Option<f64>,
+}
+
 /// What a job took for a sample while it had its GPUs to itself, and while it shared them.
 #[derive(Debug, Default)]
 struct Sharing {
@@ -279,7 +294,8 @@ impl Sharing {
             sum(collected.run().filter(|window| window.shared == shared).map(figure))
         };
         let energy = |shared: bool| of(shared, |window| window.run_energy);
-        let per_sample = |shared: bool| per(energy(shared), of(shared, |window| window.samples));
+        let known = |window: &Window| window.samples.filter(|_| window.run_energy.is_some());
+        let per_sample = |shared: bool| per(energy(shared), of(shared, known));
         if !collected.run().any(|window| window.shared) {
             return Self::default();
         }
@@ -387,6 +403,8 @@ impl Collected {
         let covered = duration.zip(coverage).map(|(seconds, ratio)| seconds * ratio);
         let samples = sum(self.windows.values().map(|window| window.samples));
         let tokens = sum(self.windows.values().map(|window| window.tokens));
+        let of_samples = self.same_span(|window| window.samples);
+        let of_tokens = self.same_span(|window| window.tokens);
         let kwh = energy.map(|joules| joules / JOULES_PER_KWH);
 
         // What lies in no window has the mean price of what does.
@@ -448,9 +466,9 @@ impl Collected {
             energy_kwh: kwh,
             samples,
             tokens,
-            joules_per_sample: per(energy, samples),
-            samples_per_joule: per(samples, energy),
-            tokens_per_joule: per(tokens, energy),
+            joules_per_sample: per(of_samples.joules, of_samples.samples),
+            samples_per_joule: per(of_samples.samples, of_samples.joules),
+            tokens_per_joule: per(of_tokens.samples, of_tokens.joules),
             duration_seconds: duration,
             mean_power_watts: per(in_windows, covered),
             coverage_ratio: coverage,
@@ -518,6 +536,13 @@ impl Collected {
         self.run().filter_map(interval).collect()
     }
 
+    /// Returns the energy of the run and the progress of the same span: downtime is in it; windows without known energy, and what no window
+    /// holds, are not. Where energy is known for a part of a window's progress, it is extrapolated as in the window's own figure.
+    fn same_span(&self, progress: fn(&Window) -> Option<f64>) -> SameSpan {
+        let known = || self.run().filter(|window| window.run_energy.is_some());
+        SameSpan { joules: sum(known().map(Window::energy_of_progress)), samples: sum(known().map(progress)) }
+    }
+
     /// The sum, where every window with energy has the figure: a part of the cost is not the cost.
     fn complete(&self, of: fn(&Window) -> Option<f64>) -> Option<f64> {
         let with_energy = || self.run().filter(|window| window.run_energy.is_some_and(|joules| joules > 0.0));
@@ -539,7 +564,9 @@ impl Collected {
         if unknown > 0 && unknown == self.run().count() {
             notes.push("no energy is known".to_owned());
         } else if unknown > 0 {
-            notes.push(format!("{unknown} window(s) have no known energy; the total leaves them out"));
+            let progress = self.run().any(|window| window.run_energy.is_none() && window.samples.is_some());
+            let and = if progress { ", J/sample their samples, too" } else { "" };
+            notes.push(format!("{unknown} window(s) have no known energy; the total leaves them out{and}"));
         }
         let energy_only = self.run().filter(|window| window.run_energy.is_some() && window.samples.is_none()).count();
         if energy_only > 0 && self.run().any(|window| window.samples.is_some()) {

@@ -228,6 +228,37 @@ fn only_the_run_counts_and_unassigned_energy_belongs_to_it() {
 }
 
 #[test]
+fn energy_and_samples_of_a_sample_are_of_one_span() {
+    // The power log ends in the second window, the job goes on.
+    let mut partial = window(1, 750.0, 100.0);
+    partial.run_coverage_ratio = 0.25;
+    let dark = |minute| EfficiencyWindow {
+        energy_joules: None,
+        run_energy_joules: None,
+        run_coverage_ratio: 0.0,
+        ..window(minute, 0.0, 100.0)
+    };
+    let it = report([&window(0, 3000.0, 100.0), &partial, &dark(2), &dark(3)], [], [], &Settings::default()).workloads.remove(0);
+    near(it.energy_joules, 3750.0);
+    near(it.samples, 400.0);
+    near(it.joules_per_sample, 30.0);
+    near(it.samples_per_joule, 1.0 / 30.0);
+    assert!(it.notes.iter().any(|note| note.contains("2 window(s) have no known energy") && note.contains("their samples, too")));
+    // What a counter says of a silence is of samples that no window has.
+    let mut after = window(1, 3000.0, 100.0);
+    after.unassigned_energy_joules = 9e6;
+    let it = report([&window(0, 3000.0, 100.0), &after], [], [], &Settings::default()).workloads.remove(0);
+    near(it.energy_joules, 9_006_000.0);
+    near(it.joules_per_sample, 30.0);
+    // Downtime counts.
+    let down = EfficiencyWindow { samples: None, progress_coverage_ratio: 0.0, ..window(1, 600.0, 0.0) };
+    let it = report([&window(0, 3000.0, 100.0), &down], [], [], &Settings::default()).workloads.remove(0);
+    near(it.joules_per_sample, 36.0);
+    let it = report([&dark(0)], [], [], &Settings::default()).workloads.remove(0);
+    assert_eq!((it.samples, it.joules_per_sample, it.samples_per_joule), (Some(100.0), None, None));
+}
+
+#[test]
 fn windows_that_closed_before_the_job_spoke_are_not_the_run() {
     let mut windows: Vec<EfficiencyWindow> = (0..4).map(|minute| window(minute, 1000.0, 100.0)).collect();
     windows[0].samples = None;
