@@ -1,6 +1,7 @@
 """The way to the collector: a thread that sends the newest report and brings back the directive.
 
-``report`` stores and returns; everything that can fail or wait is the thread's. In training nothing is raised.
+``report`` appends its fields to a queue and returns; everything else, and whatever can fail or wait, is the thread's. In training nothing
+is raised. A step of training finds the processor's caches full of other things, so each line that it does not run counts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from time import time_ns
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -38,6 +40,8 @@ BACKOFF_SECONDS: Final = 30.0
 CLOSE_SECONDS: Final = 2.0
 #: Events that begin or end something, kept while the server is away.
 KEPT_EVENTS: Final = 64
+#: Reports in the queue after which whoever adds one merges them, so that losses on a device are not kept by the thousand.
+QUEUED_REPORTS: Final = 64
 #: Longest answer that is read.
 ANSWER_BYTES: Final = 1 << 20
 
@@ -92,7 +96,11 @@ class Client:
         self._ca_file = ca_file or environment.get("EADT_CA_FILE") or None
         self._directives_file = directives_file or environment.get("EADT_DIRECTIVES_FILE") or None
         self._on_directive = on_directive
+        #: Called by the thread for each report that it sends: what the job does now.
+        self.state: Callable[[], dict[str, Any]] | None = None
         self._answer: tuple[int, Directive | None] = (0, None)
+        #: Reports as they came: time, fields, steps, samples, loss. Whoever takes from it holds the lock; adding needs none.
+        self.queue: deque[tuple[int, dict[str, Any], int | None, float | None, Any]] = deque()
         self._reset()
         _clients.add(self)
 
@@ -101,10 +109,12 @@ class Client:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self.queue.clear()
         self._newest: dict[str, Any] = {}
         self._sticky: dict[str, Any] = {}
         self._events: deque[dict[str, Any]] = deque()
         self._thread: threading.Thread | None = None
+        self._is_running = False
         self._connection: http.client.HTTPConnection | None = None
         self._context: ssl.SSLContext | None = None
         self._closing = False
@@ -118,13 +128,37 @@ class Client:
         if self.is_disabled:
             return
         try:
-            with self._lock:
-                self._newest.update(fields)
-                self._newest["time"] = time.time_ns()
-            if self._thread is None or not self._thread.is_alive():
-                self._start()
+            self.queue.append((time_ns(), fields, None, None, None))
+            if not self._is_running or len(self.queue) > QUEUED_REPORTS:
+                self.tend()
         except Exception as error:
             self._note(error)
+
+    def tend(self) -> None:
+        """Starts the thread if there is none, and keeps the queue short. Whoever adds to the queue calls this once in a while."""
+        if self.is_disabled:
+            self.queue.clear()
+            return
+        try:
+            if not self._is_running:
+                self._start()
+            elif len(self.queue) > QUEUED_REPORTS and self._lock.acquire(blocking=False):
+                try:
+                    self._merge()
+                finally:
+                    self._lock.release()
+        except Exception as error:
+            self._note(error)
+
+    def _merge(self) -> None:
+        """Makes one report of those in the queue: a later figure replaces an earlier one. With the lock held."""
+        newest = self._newest
+        while self.queue:
+            moment, fields, steps, samples, loss = self.queue.popleft()
+            counted = {"steps_total": steps, "samples_total": samples, "loss": loss}
+            newest.update((name, value) for name, value in counted.items() if value is not None)
+            newest.update(fields)
+            newest["time"] = moment
 
     def mark(self, **fields: Any) -> None:
         """Keeps an event that begins or ends something; it is sent at once, and again until it arrived."""
@@ -132,14 +166,15 @@ class Client:
             return
         try:
             with self._lock:
+                self._merge()
                 newest, self._newest = self._newest, {}
                 if newest:
                     self._events.append(newest)
-                self._events.append({**fields, "time": time.time_ns()})
+                self._events.append({**fields, "time": time_ns()})
                 while len(self._events) > KEPT_EVENTS:
                     self._events.popleft()
                     self.dropped += 1
-            if self._thread is None or not self._thread.is_alive():
+            if not self._is_running:
                 self._start()
             self._wake.set()
         except Exception as error:
@@ -172,11 +207,16 @@ class Client:
 
     def _start(self) -> None:
         with self._lock:
-            if self._thread is not None and self._thread.is_alive():
+            if self._is_running:
                 return
             self._closing = False
+            self._is_running = True
             self._thread = threading.Thread(target=self._run, name="eadt-client", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except BaseException:
+                self._is_running = False
+                raise
 
     def _note(self, error: BaseException | str) -> None:
         text = str(error) or type(error).__name__
@@ -185,6 +225,12 @@ class Client:
             logger.warning("EADT: progress of %s is not reported to %s: %s", self.workload, self.url, text)
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            self._is_running = False
+
+    def _serve(self) -> None:
         backoff = 0.0
         while True:
             self._wake.wait(max(self.interval_seconds, backoff))
@@ -214,11 +260,16 @@ class Client:
     def _take(self) -> list[dict[str, Any]]:
         """Returns what is to be sent; marks stay until they arrived."""
         with self._lock:
-            raw = [*self._events, *([dict(self._newest)] if self._newest else [])]
+            self._merge()
+            events, newest = list(self._events), dict(self._newest)
             sticky = dict(self._sticky)
+        raw = [*events, newest] if newest else events
+        # After the acknowledgement, so that it is never told before what it acknowledges.
+        state = self.state() if newest and self.state is not None else {}
         batch = []
         for fields in raw:
-            event = plain_event({**sticky, **fields, "time": _text_of(fields["time"])})
+            now = state if fields is newest else {}
+            event = plain_event({**sticky, **now, **fields, "time": _text_of(fields["time"])})
             batch.append({"workload": self.workload, "rank": self.rank, **event})
         self._taken = raw
         return batch

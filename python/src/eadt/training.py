@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Sequence
+from time import time_ns
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +19,8 @@ logger = logging.getLogger("eadt")
 
 #: Steps after which rank 0 tells the others whether there is a directive. A count, not a time: all ranks must be at the same step.
 AGREE_EVERY = 20
+#: Steps after which the client's thread and queue are looked after.
+TEND_EVERY = 16
 
 
 class Job:
@@ -39,6 +42,8 @@ class Job:
         self.model = model
         self.rank = default_rank()
         self.client = client or Client(rank=self.rank, **client_options)
+        self.client.state = self._state
+        self._add = self.client.queue.append
         self.samples_total = 0.0
         self.steps_total = 0
         self.checkpoints = 0
@@ -50,6 +55,8 @@ class Job:
         self._revision = 0
         self._pending: Directive | None = None
         self._is_due = False
+        #: The others, as looked up at the start and whenever they agree.
+        self._world, self._is_leader = self._world_size(), self._leads()
         self._probe: Any = None
         self._autocast: Any = None
         self._freezer = freezer
@@ -101,6 +108,7 @@ class Job:
         """Reports that the job starts."""
         with contextlib.suppress(Exception):
             self.energy.__enter__()
+        self._world, self._is_leader = self._world_size(), self._leads()
         if not self._leads():
             return
         self.client.mark(phase="started", **self._surroundings(), **fields)
@@ -113,22 +121,21 @@ class Job:
 
     def step(self, samples: float = 0.0, *, loss: Any = None, **fields: Any) -> None:
         """Counts one optimiser step of this rank's ``samples``; figures are read later, by another thread."""
-        self.steps_total += 1
-        self.samples_total += samples * (1 if "samples_total" in fields else self._world_size())
-        if self.steps_total % self._agree_every == 0:
+        # Each line runs in every step: what can be done by the client's thread, or once in a while, is not done here.
+        self.steps_total = steps = self.steps_total + 1
+        if "samples_total" in fields:
+            self.samples_total += samples
+        else:
+            self.samples_total += samples * self._world
+        if steps % self._agree_every == 0:
             self._agree()
-        if not self._leads():
+        if not self._is_leader:
             return
-        try:
-            fields.setdefault("samples_total", self.samples_total)
-            if fields["samples_total"] <= 0:
-                del fields["samples_total"]
-            fields.setdefault("steps_total", self.steps_total)
-            if loss is not None:
-                fields["loss"] = loss.detach() if hasattr(loss, "detach") else loss
-            self.client.report(**fields, **self._state())
-        except Exception as error:
-            logger.debug("EADT: a report was left out: %s", error)
+        if loss is not None and type(loss) is not float:
+            loss = _without_graph(loss)
+        self._add((time_ns(), fields, steps, self.samples_total or None, loss))
+        if steps % TEND_EVERY == 1:
+            self.client.tend()
 
     def evaluated(self, validation_loss: Any, **fields: Any) -> None:
         """Reports the loss on data that the job does not train on."""
@@ -215,6 +222,7 @@ class Job:
 
     def _agree(self) -> None:
         """Every rank learns rank 0's directive: a collective, at the same step of all."""
+        self._world, self._is_leader = self._world_size(), self._leads()
         revision, directive = agree(self.client.directive() if self._leads() else None)
         if revision == self._revision:
             return
@@ -273,3 +281,11 @@ class Job:
         import html
 
         return f"<pre>{html.escape(self.summary())}</pre>"
+
+
+def _without_graph(loss: Any) -> Any:
+    """Returns a tensor without its graph, which would be kept as long, and anything else as it is."""
+    try:
+        return loss.detach() if hasattr(loss, "detach") else loss
+    except Exception:
+        return None

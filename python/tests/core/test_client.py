@@ -12,8 +12,9 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+import eadt
 from eadt import Client, event_precision, measure
-from eadt.client import default_rank, default_workload
+from eadt.client import QUEUED_REPORTS, default_rank, default_workload
 from eadt.events import PROGRESS_FIELDS, plain_event
 from tests.servers import Harmful, Recorder, absent_url, wait_for
 
@@ -47,6 +48,28 @@ class TestReports(unittest.TestCase):
         self.assertEqual((steps[-1], steps), (5000, sorted(steps)))
         self.assertLess(len(events), 100, "reports are coalesced")
         self.assertEqual([event["time"] for event in events], sorted(event["time"] for event in events))
+
+    def test_figures_told_apart_arrive_together(self) -> None:
+        client = self.client(interval_seconds=0.5)
+        for step in range(1, 301):
+            client.report(steps_total=step)
+            if step == 100:
+                client.report(gradient_norm=0.25)
+        client.close()
+        self.assertEqual([(e["steps_total"], e["gradient_norm"]) for e in self.server.events], [(300, 0.25)])
+
+    def test_a_job_tells_its_steps_and_what_it_does_when_it_is_sent(self) -> None:
+        job = eadt.job(client=self.client(), agree_every=7)
+        with job:
+            for _ in range(100):
+                job.step(samples=8, loss=0.5, learning_rate=0.1)
+            job.step(samples=8)
+            wait_for(lambda: any("steps_total" in event for event in self.server.events))
+        told = next(event for event in self.server.events if "steps_total" in event)
+        self.assertEqual((told["steps_total"], told["samples_total"], told["loss"], told["learning_rate"]), (101, 808.0, 0.5, 0.1))
+        self.assertEqual(told["live_knobs"], ["checkpoint_now"])
+        last = self.server.events[-1]
+        self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 101, 808.0))
 
     def test_there_is_at_most_one_request_in_an_interval(self) -> None:
         client = self.client(interval_seconds=0.3)
@@ -144,6 +167,7 @@ class TestHarm(unittest.TestCase):
             begun = time.perf_counter()
             client.report(steps_total=step, loss=0.5)
             durations.append(time.perf_counter() - begun)
+            self.assertLessEqual(len(client.queue), QUEUED_REPORTS + 1)
             if step % 300 == 0:
                 time.sleep(0.05)
         begun = time.perf_counter()
