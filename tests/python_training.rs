@@ -17,7 +17,7 @@ fn lane(modules: &[&str]) {
 
 #[test]
 fn plain_loops_are_frozen_without_any_trap() {
-    lane(&["tests.torch.test_plain"]);
+    lane(&["tests.torch.test_plain", "tests.core.test_backend"]);
 }
 
 #[test]
@@ -26,8 +26,8 @@ fn hugging_face_needs_one_line() {
 }
 
 #[test]
-fn lightning_and_accelerate_report_and_freeze() {
-    lane(&["tests.torch.test_frameworks"]);
+fn lightning_and_accelerate_report_and_freeze_and_loggers_log() {
+    lane(&["tests.torch.test_frameworks", "tests.torch.test_loggers"]);
 }
 
 #[test]

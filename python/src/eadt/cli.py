@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 from .client import Client
 from .measure import Measurement
@@ -13,27 +18,46 @@ from .measure import Measurement
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, whatever becomes of the reports."""
     parser = argparse.ArgumentParser(prog="eadt-run", description="Run a program as an EADT workload.")
-    parser.add_argument("--workload", help="namespace/name [default: EADT_WORKLOAD, or local/ and the program's name]")
+    parser.add_argument("--workload", help="namespace/name [default: EADT_WORKLOAD, or local/ and the script's or program's name]")
     parser.add_argument("--url", help="the collector [default: EADT_URL, or http://127.0.0.1:9477]")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("which program? for example: eadt-run python train.py")
-    client = Client(options.url, options.workload)
+    workload = options.workload or os.environ.get("EADT_WORKLOAD", "").strip() or f"local/{name_of(command)}"
+    client = Client(options.url, workload)
     energy = Measurement("run")
     with energy:
         client.mark(phase="started")
-        try:
-            status = subprocess.call(command)
-        except FileNotFoundError:
-            print(f"eadt-run: there is no program {command[0]}", file=sys.stderr)
-            status = 127
-        except KeyboardInterrupt:
-            status = 130
+        status = run(command, {**os.environ, "EADT_WORKLOAD": client.workload, "EADT_URL": client.url})
     client.close(phase="finished")
     print(f"eadt-run: {client.workload}: {energy!r}", file=sys.stderr)
     return status
+
+
+def name_of(command: list[str]) -> str:
+    """Returns the name of the script that is run, or of the program."""
+    script = next((word for word in command[1:] if word.endswith(".py")), command[0])
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-") or "program"
+
+
+def run(command: list[str], environment: dict[str, str]) -> int:
+    """Runs a command to its end, as a shell would say it; signals that ask us to end are passed on."""
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        print(f"eadt-run: {command[0]} does not start: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+    def pass_on(number: int, _: Any) -> None:
+        process.send_signal(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    # A terminal sends it to the program, too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    status = process.wait()
+    return status if status >= 0 else 128 - status
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import unittest
 from typing import Any
 
@@ -29,10 +30,10 @@ from tests.servers import Recorder
 
 torch.set_num_threads(1)
 # Faster exchange between processes of one CPU, which is compiled for minutes: there is one process here.
-deepspeed.comm.torch.build_shm_op = lambda: None
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 
 
-def engine_of(stage: int, grouped: bool, scheduler: bool = False) -> Any:
+def engine_of(stage: int, grouped: bool, scheduler: bool = False, offload: bool = False) -> Any:
     torch.manual_seed(0)
     model = SmallGpt(blocks=4, width=32)
     parameters = eadt.deepspeed.parameter_groups(model) if grouped else list(model.parameters())
@@ -42,6 +43,9 @@ def engine_of(stage: int, grouped: bool, scheduler: bool = False) -> Any:
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": False},
     }
+    if offload:
+        config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+        config["zero_force_ds_cpu_optimizer"] = False
     if scheduler:
         config["scheduler"] = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 50}}
     # PyTorch's own optimizer: DeepSpeed's for CPUs is compiled for minutes.
@@ -81,9 +85,9 @@ class TestDeepSpeed(unittest.TestCase):
 
     def test_groups_of_learning_rate_0_stand_still_and_train_again_under_a_scheduler(self) -> None:
         for stage in (2, 3):
-            for scheduler in (False, True):
-                with self.subTest(stage=stage, scheduler=scheduler):
-                    engine = engine_of(stage, grouped=True, scheduler=scheduler)
+            for scheduler, offload in ((False, False), (True, False), (True, True)):
+                with self.subTest(stage=stage, scheduler=scheduler, offload=offload):
+                    engine = engine_of(stage, grouped=True, scheduler=scheduler, offload=offload)
                     freezer = eadt.deepspeed.GroupFreezer(engine)
                     self.assertEqual(len(freezer.blocks), 4)
                     train(engine, 3)

@@ -1,4 +1,7 @@
-"""Each example under the real program, which asks it to freeze two blocks."""
+"""Each example under the real program, which asks it to freeze two blocks.
+
+All of them run in one process, as ``python -m`` runs them: importing PyTorch and the frameworks is most of what they cost.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,30 @@ import unittest
 from tests.servers import RealCollector
 
 PROGRAM, DATA = os.environ.get("EADT_TEST_PROGRAM", ""), os.environ.get("EADT_TEST_DATA", "")
+#: DeepSpeed comes last: it leaves its process group behind.
 EXAMPLES = ["plain", "hugging_face", "lightning_gpt", "accelerate_gpt", "deepspeed_zero3"]
 STEPS = 120
-#: DeepSpeed would compile an operation for several processes of one CPU, for minutes; there is one.
-WITHOUT_OPERATION = (
-    "import runpy, sys, deepspeed; deepspeed.comm.torch.build_shm_op = lambda: None; "
-    "sys.argv = sys.argv[1:]; runpy.run_module('examples.deepspeed_zero3', run_name='__main__')"
-)
-
-
-def environment(example: str, url: str) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("EADT_")}
-    clean.update(EADT_URL=url, EADT_WORKLOAD=f"team/{example.replace('_', '-')}", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+RUN = """
+import os, runpy, sys
+steps, folder, *examples = sys.argv[1:]
+for example in examples:
+    os.environ["EADT_WORKLOAD"] = "team/" + example.replace("_", "-")
     if example == "deepspeed_zero3":
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-        clean.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), DS_ACCELERATOR="cpu")
-    return clean
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", DS_ACCELERATOR="cpu")
+        import deepspeed
+        # It would compile an operation for several processes of one CPU, for minutes; there is one.
+        sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+    sys.argv = [example, "--steps", steps, "--folder", folder]
+    print("example", example, flush=True)
+    runpy.run_module("examples." + example, run_name="__main__")
+"""
+
+
+def environment(url: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("EADT_")}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    return {**clean, "EADT_URL": url, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MASTER_PORT": str(port)}
 
 
 @unittest.skipUnless(PROGRAM and DATA, "EADT_TEST_PROGRAM and EADT_TEST_DATA name no program with directives in its log")
@@ -38,20 +48,16 @@ class TestExamples(unittest.TestCase):
     def test_each_framework_reports_and_takes_up_a_directive(self) -> None:
         collector = RealCollector(PROGRAM, DATA)
         with tempfile.TemporaryDirectory() as folder:
-            running = {}
-            for example in EXAMPLES:
-                module = ["-c", WITHOUT_OPERATION, "x"] if example == "deepspeed_zero3" else ["-m", f"examples.{example}"]
-                command = [sys.executable, "-W", "ignore", *module, "--steps", str(STEPS), "--folder", folder]
-                running[example] = subprocess.Popen(
-                    command, env=environment(example, collector.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-                )
-            losses = {}
-            for example, process in running.items():
-                told, errors = process.communicate(timeout=300)
-                self.assertEqual(process.returncode, 0, f"{example}: {errors[-3000:]}")
-                found = re.search(r"loss ([0-9.]+) ", told)
-                assert found is not None, f"{example}: {told}"
-                losses[example] = float(found[1])
+            command = [sys.executable, "-W", "ignore", "-c", RUN, str(STEPS), folder, *EXAMPLES]
+            ran = subprocess.run(command, env=environment(collector.url), capture_output=True, text=True, check=False, timeout=300)
+        self.assertEqual(ran.returncode, 0, f"{ran.stdout}{ran.stderr[-3000:]}")
+        said = re.split(r"^example (\w+)$", ran.stdout, flags=re.MULTILINE)[1:]
+        losses = {}
+        for example, told in zip(said[::2], said[1::2]):
+            found = re.search(r"loss ([0-9.]+) ", told)
+            assert found is not None, f"{example}: {told}"
+            losses[example] = float(found[1])
+        self.assertEqual(list(losses), EXAMPLES)
         report = collector.stop()
         # Characters drawn evenly would cost ln 128 = 4.85.
         self.assertTrue(all(loss < 4.0 for loss in losses.values()), losses)

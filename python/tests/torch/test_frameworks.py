@@ -9,11 +9,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as distributed
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 import eadt.accelerate
-from eadt.lightning import EadtCallback
+from eadt.lightning import EadtCallback, _refusal_of_strategy
 from tests.models import SmallGpt, batches, loss_of, moved, weights
 from tests.servers import Recorder
 
@@ -95,6 +96,26 @@ class TestLightning(Frameworks):
         )
         trainer.fit(Lit(), loader)
         self.assertEqual(self.server.events[-1]["precision"], "bf16")
+
+
+class TestStrategies(unittest.TestCase):
+    """What Lightning wraps the model in is told by its strategy."""
+
+    def test_ddp_that_waits_for_every_gradient_is_refused(self) -> None:
+        from lightning.pytorch.strategies import DDPStrategy
+
+        with tempfile.TemporaryDirectory() as folder:
+            distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+            self.addCleanup(distributed.destroy_process_group)
+            for options, is_refused in (({}, True), ({"find_unused_parameters": True}, False)):
+                strategy = DDPStrategy(**options)
+                strategy.model = torch.nn.parallel.DistributedDataParallel(Lit(), **options)
+                self.assertEqual("find_unused_parameters=True" in (_refusal_of_strategy(strategy) or ""), is_refused)
+
+    def test_deepspeed_is_refused(self) -> None:
+        from lightning.pytorch.strategies import DeepSpeedStrategy
+
+        self.assertIn("eadt.deepspeed.wrap", _refusal_of_strategy(DeepSpeedStrategy.__new__(DeepSpeedStrategy)) or "")
 
 
 class TestAccelerate(Frameworks):

@@ -6,11 +6,13 @@ import os
 import tempfile
 import unittest
 from typing import Any
+from unittest import mock
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from eadt.hf import EadtCallback
+from eadt.freeze import BlockFreezer
+from eadt.hf import EadtCallback, _refusal_of_trainer
 from tests.models import CONTEXT, VOCABULARY, batches, moved, weights
 from tests.servers import Harmful, Recorder
 
@@ -95,6 +97,33 @@ class TestTrainer(unittest.TestCase):
         told = [event for event in self.server.events if event.get("decision_id") == "d-1"]
         self.assertIn("use_reentrant", told[-1]["directive_refused"])
         self.assertEqual(told[-1]["frozen_prefix_layers"], 0)
+
+    def test_frozen_blocks_of_a_tied_gpt_2_compute_no_gradients(self) -> None:
+        model = small()
+        self.assertIs(model.lm_head.weight, model.transformer.wte.weight)
+        ran: list[int] = []
+        for index, block in enumerate(model.transformer.h):
+            block.register_full_backward_hook(lambda *_, index=index, ran=ran: ran.append(index))
+        rows = torch.stack([row["input_ids"] for row in dataset(8)])
+        for frozen, expected in ((0, [0, 1, 2, 3]), (2, [2, 3])):
+            BlockFreezer(model).freeze(frozen)
+            ran.clear()
+            model(input_ids=rows, labels=rows).loss.backward()
+            self.assertEqual(sorted(ran), expected)
+
+    def test_fp16_on_a_cpu_is_reported_as_what_is_computed(self) -> None:
+        self.trainer(small(), 10, fp16=True).train()
+        self.assertEqual([e["precision"] for e in self.server.events if "precision" in e][-1], "fp32")
+
+    def test_the_trainers_own_ddp_is_refused_where_it_would_wait_for_every_gradient(self) -> None:
+        model = small()
+        for options, part in (({"ddp_find_unused_parameters": False}, "ddp_find_unused_parameters=True"), ({}, None)):
+            arguments = TrainingArguments(output_dir=self.folder, use_cpu=True, **options)
+            self.assertIsNone(_refusal_of_trainer(arguments, model), "one process")
+            with mock.patch.object(TrainingArguments, "world_size", 2):
+                refusal = _refusal_of_trainer(arguments, model)
+            self.assertEqual(refusal is None, part is None)
+            self.assertIn(part or "", refusal or "")
 
     def test_bf16_is_reported_as_it_is(self) -> None:
         self.trainer(small(), 10, bf16=True).train()

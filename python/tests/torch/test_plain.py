@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import eadt
 from eadt.freeze import BlockFreezer, FreezeRefused, find_blocks
 from eadt.plasticity import PlasticityMeter, linear_cka
-from tests.models import SmallGpt, batches, loss_of, moved, weights
+from tests.models import Block, SmallGpt, batches, loss_of, moved, weights
 from tests.servers import Recorder, wait_for
 
 torch.set_num_threads(1)
@@ -147,6 +147,35 @@ class TestDistributed(unittest.TestCase):
         before = weights(model.module.blocks[1])
         train(model, optimizer, 3)
         self.assertEqual(moved(model.module.blocks[1], before), 0.0)
+
+    def test_fsdp_1_is_refused_with_flat_weights_and_freezes_with_the_original_ones(self) -> None:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        def wrapped(use_orig_params: bool) -> FullyShardedDataParallel:
+            policy, model = ModuleWrapPolicy({Block}), small(tied=False)
+            return FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=use_orig_params, device_id=torch.device("cpu"))
+
+        model = wrapped(False)
+        self.assertIn("use_orig_params=True", BlockFreezer(model, blocks=model.module.blocks).refusal(2) or "")
+        model = wrapped(True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        freezer = BlockFreezer(model, [optimizer])
+        train(model, optimizer, 2)
+        freezer.freeze(2)
+        before = [weights(block) for block in model.module.blocks]
+        train(model, optimizer, 3)
+        changes = [moved(block, then) for block, then in zip(model.module.blocks, before)]
+        self.assertEqual(changes[:2], [0.0, 0.0])
+        self.assertTrue(all(change > 0 for change in changes[2:]), changes)
+
+    def test_without_the_package_ddp_raises_once_weights_are_frozen(self) -> None:
+        model = DistributedDataParallel(small())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        train(model, optimizer, 2)
+        model.module.blocks[0].requires_grad_(False)
+        with self.assertRaisesRegex(RuntimeError, "find_unused_parameters"):
+            train(model, optimizer, 3)
 
     def test_fsdp_2_freezes(self) -> None:
         from torch.distributed.fsdp import fully_shard

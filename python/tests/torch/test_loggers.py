@@ -1,0 +1,111 @@
+"""The real W&B, MLflow, TensorBoard and IPython: what is known is there, what is unknown is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tempfile
+import unittest
+from pathlib import Path
+
+os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true", MLFLOW_ENABLE_ASYNC_LOGGING="false", MLFLOW_ALLOW_FILE_STORE="true")
+
+import logging
+
+import eadt
+from eadt import loggers
+from eadt.training import Job
+from tests.servers import absent_url, wait_for
+
+
+def logged_by_wandb(path: Path) -> dict[str, float]:
+    """Reads what a run without a server has on disk: blocks of 32 KiB, records with checksum, length and part, as LevelDB's log."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, position, text = path.read_bytes(), 7, b""
+    logged: dict[str, float] = {}
+    while position + 7 <= len(data):
+        left = 32768 - position % 32768
+        if left < 7:
+            position += left
+            continue
+        length, part = struct.unpack_from("<HB", data, position + 4)
+        text += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if part in (1, 4):
+            record, text = Record.FromString(text), b""
+            logged.update({[item.key, *item.nested_key][-1]: json.loads(item.value_json) for item in record.history.item})
+    return {name: value for name, value in logged.items() if name.startswith("eadt/")}
+
+
+logging.getLogger("eadt").setLevel(logging.CRITICAL)
+
+
+class TestLoggers(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def job(self, joules: float | None) -> Job:
+        """Returns a job that has ended, with this energy."""
+        job = eadt.job(workload="n/a", url=absent_url())
+        with job:
+            for _ in range(5):
+                job.step(samples=8)
+        job.energy.joules, job.energy.reason = joules, None if joules is not None else "there is no NVIDIA driver"
+        return job
+
+    def check(self, known: dict[str, float], unknown: dict[str, float]) -> None:
+        self.assertEqual(known, {"eadt/samples_total": 40.0, "eadt/steps_total": 5.0, "eadt/joules": 20.0, "eadt/joules_per_sample": 0.5})
+        self.assertEqual(unknown, {"eadt/samples_total": 40.0, "eadt/steps_total": 5.0})
+
+    def test_wandb(self) -> None:
+        import wandb
+
+        logged = []
+        for joules in (20.0, None):
+            with wandb.init(project="eadt", dir=self.folder) as run:
+                loggers.to_wandb(self.job(joules), run)
+            [path] = Path(self.folder).rglob(f"*{run.id}.wandb")
+            # Another process writes it.
+            logged.append(wait_for(lambda path=path: logged_by_wandb(path)))
+        self.check(*logged)
+
+    def test_mlflow(self) -> None:
+        import mlflow
+
+        mlflow.set_tracking_uri(Path(self.folder, "mlruns").as_uri())
+        logged = []
+        for joules in (20.0, None):
+            with mlflow.start_run() as run:
+                loggers.to_mlflow(self.job(joules), mlflow)
+            logged.append(dict(mlflow.get_run(run.info.run_id).data.metrics))
+        self.check(*logged)
+
+    def test_tensorboard(self) -> None:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from torch.utils.tensorboard import SummaryWriter
+
+        logged = []
+        for joules in (20.0, None):
+            folder = str(Path(self.folder, str(joules)))
+            with SummaryWriter(folder) as writer:
+                loggers.to_tensorboard(self.job(joules), writer)
+            events = EventAccumulator(folder).Reload()
+            logged.append({name: events.Scalars(name)[-1].value for name in events.Tags()["scalars"]})
+            self.assertEqual(events.Scalars("eadt/steps_total")[-1].step, 5)
+        self.check(*logged)
+
+    def test_a_notebook_shows_what_the_job_did(self) -> None:
+        from IPython.core.formatters import DisplayFormatter
+
+        known, _ = DisplayFormatter().format(self.job(20.0))
+        unknown, _ = DisplayFormatter().format(self.job(None))
+        self.assertIn("n/a: 5 steps, 40 samples, 0.5 J/sample", known["text/html"])
+        self.assertIn("J/sample unknown (there is no NVIDIA driver)", unknown["text/html"])
+
+
+if __name__ == "__main__":
+    unittest.main()
