@@ -8,6 +8,12 @@ use eadt_tests::python::package_tests;
 #[test]
 fn the_package_reports_to_the_program_and_survives_harmful_servers() {
     let program = [("EADT_TEST_PROGRAM", eadt_tests::program())];
-    package_tests(Path::new("python3"), &["tests.core.test_client", "tests.core.test_slurm", "tests.core.test_up"], &program)
-        .unwrap();
+    let modules = [
+        "tests.core.test_client",
+        "tests.core.test_run",
+        "tests.core.test_backend",
+        "tests.core.test_slurm",
+        "tests.core.test_up",
+    ];
+    package_tests(Path::new("python3"), &modules, &program).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask test`, `times`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `web`, `words`, `deny`, `sbom`.
+//! The commands of this repository: `cargo xtask test`, `times`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `web`, `wheel`, `words`, `deny`, `sbom`.
 //!
 //! In: the checked-out tree. Out: what each step says, and an exit status. It changes nothing outside the tree and
 //! cargo's folders, except with `test --install` (or `CI=true`), which installs missing system packages.
@@ -10,9 +10,11 @@ mod generate;
 mod monitoring;
 mod prerequisites;
 mod process;
+mod python;
 mod sbom;
 mod test;
 mod web;
+mod wheel;
 mod words;
 
 use std::process::ExitCode;
@@ -36,7 +38,7 @@ enum Command {
     Generate(generate::Options),
     /// Freeze the present schemas as released: from then on only compatible changes pass.
     ReleaseSchemas,
-    /// Build and run benchmarks in release mode.
+    /// Build and run benchmarks in release mode, and those of the Python package.
     Bench(bench::Options),
     /// Kill, stop, cut off and starve the real parts, and see what of the promises is left (docs/evidence/reliability.md).
     Chaos(chaos::Options),
@@ -44,6 +46,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Build the web page that the program embeds (needs Node).
     Web(web::Options),
+    /// Build the wheel of the Python package, with the program in it.
+    Wheel(wheel::Options),
     /// How this code reads: names of one word, words of comments, long functions, circles of imports.
     Words(words::Options),
     /// Licences, bans, sources and advisories of all dependencies, by cargo-deny.
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Chaos(options) => chaos::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Web(options) => web::run(options),
+        Command::Wheel(options) => wheel::run(&options),
         Command::Words(options) => words::run(&options),
         Command::Deny => process::deny(),
         Command::Sbom(options) => sbom::run(&options),

@@ -213,7 +213,7 @@ fn next_seed() -> anyhow::Result<u64> {
 }
 
 /// The folder in which the tests keep what they fetch and build.
-fn cache_folder() -> Option<PathBuf> {
+pub fn cache_folder() -> Option<PathBuf> {
     let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let user = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
     path("EADT_TEST_CACHE").or_else(|| Some(user()?.join("eadt")))
