@@ -104,15 +104,15 @@ const tests = {
     const table = page.locator(".behind").last();
     await table.locator("summary").focus();
     await page.keyboard.press("Enter");
-    assert.ok((await table.locator("tbody tr").count()) > 100);
+    await table.locator("tbody tr").nth(100).waitFor({ state: "attached" });
     const decision = page.locator("a.decision").nth(1);
     await decision.focus();
     await page.keyboard.press("Enter");
     await page.locator("#evidence-heading").waitFor();
     await page.keyboard.press("?");
-    assert.ok(await page.getByRole("dialog").isVisible());
+    await page.getByRole("dialog").waitFor();
     await page.keyboard.press("Escape");
-    assert.ok(!(await page.getByRole("dialog").isVisible()));
+    await page.getByRole("dialog").waitFor({ state: "hidden" });
     await close(page);
     await server.kill();
   },
