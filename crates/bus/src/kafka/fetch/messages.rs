@@ -17,8 +17,10 @@ pub const NO_TOPIC_ID: [u8; 16] = [0; 16];
 pub enum ApiKey {
     Fetch = 1,
     Metadata = 3,
+    #[cfg_attr(not(feature = "kafka-tls"), allow(dead_code, reason = "SASL needs the build with TLS"))]
     SaslHandshake = 17,
     ApiVersions = 18,
+    #[cfg_attr(not(feature = "kafka-tls"), allow(dead_code, reason = "SASL needs the build with TLS"))]
     SaslAuthenticate = 36,
 }
 

@@ -82,12 +82,14 @@ impl<'a> WireReader<'a> {
     }
 
     /// A string or bytes with a length of two bytes, `None` if it is null.
+    #[cfg_attr(not(feature = "kafka-tls"), allow(dead_code, reason = "SASL needs the build with TLS"))]
     pub fn short_bytes(&mut self) -> Result<Option<&'a [u8]>> {
         let length = self.i16()?;
         usize::try_from(length).ok().map(|length| self.take(length)).transpose()
     }
 
     /// Bytes with a length of four bytes, empty if they are null.
+    #[cfg_attr(not(feature = "kafka-tls"), allow(dead_code, reason = "SASL needs the build with TLS"))]
     pub fn long_bytes(&mut self) -> Result<&'a [u8]> {
         let length = self.i32()?;
         usize::try_from(length).map_or(Ok(&[]), |length| self.take(length))
