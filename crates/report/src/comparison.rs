@@ -16,7 +16,7 @@ pub struct FigurePair {
 
 impl FigurePair {
     fn of(this: Option<f64>, other: Option<f64>) -> Self {
-        let change_ratio = per(this, other.filter(|other| *other > 0.0)).map(|ratio| ratio - 1.0);
+        let change_ratio = per(this, other).map(|ratio| ratio - 1.0);
         Self { this, other, change_ratio }
     }
 }
@@ -42,7 +42,7 @@ impl Comparison {
         let pair = |figure: fn(&WorkloadReport) -> Option<f64>| FigurePair::of(figure(this), figure(other));
         Self {
             joules_per_sample: pair(|report| report.joules_per_sample),
-            samples_per_second: pair(|report| per(report.samples, report.duration_seconds.filter(|seconds| *seconds > 0.0))),
+            samples_per_second: pair(|report| per(report.samples, report.duration_seconds)),
             mean_power_watts: pair(|report| report.mean_power_watts),
             energy_joules: pair(|report| report.energy_joules),
             samples: pair(|report| report.samples),

@@ -272,10 +272,29 @@ fn span_row(event: &EfficiencyWindow) -> SpanRow {
     }
 }
 
-/// Energy, and samples or tokens, of one span.
+/// Energy, and the samples or tokens of the same span: downtime is in it; windows without known energy, and what no window holds, are not.
+/// If energy is known for a part of a window's progress, it is extrapolated as in the window's own figure.
 struct SameSpan {
     joules: Option<f64>,
-    samples: Option<f64>,
+    progress: Option<f64>,
+}
+
+impl SameSpan {
+    fn of<'a>(windows: impl Iterator<Item = &'a Window>, progress: fn(&Window) -> Option<f64>) -> Self {
+        let known: Vec<&Window> = windows.filter(|window| window.run_energy.is_some()).collect();
+        Self {
+            joules: sum(known.iter().map(|window| window.energy_of_progress())),
+            progress: sum(known.iter().map(|window| progress(window))),
+        }
+    }
+
+    fn joules_per(&self) -> Option<f64> {
+        per(self.joules, self.progress)
+    }
+
+    fn per_joule(&self) -> Option<f64> {
+        per(self.progress, self.joules)
+    }
 }
 
 /// What a job took for a sample while it had its GPUs to itself, and while it shared them.
@@ -290,12 +309,9 @@ struct Sharing {
 impl Sharing {
     /// Unknown of a workload that never shared.
     fn of(collected: &Collected) -> Self {
-        let of = |shared: bool, figure: fn(&Window) -> Option<f64>| {
-            sum(collected.run().filter(|window| window.shared == shared).map(figure))
-        };
-        let energy = |shared: bool| of(shared, |window| window.run_energy);
-        let known = |window: &Window| window.samples.filter(|_| window.run_energy.is_some());
-        let per_sample = |shared: bool| per(energy(shared), of(shared, known));
+        let windows = |shared: bool| collected.run().filter(move |window| window.shared == shared);
+        let energy = |shared: bool| sum(windows(shared).map(|window| window.run_energy));
+        let per_sample = |shared: bool| SameSpan::of(windows(shared), |window| window.samples).joules_per();
         if !collected.run().any(|window| window.shared) {
             return Self::default();
         }
@@ -361,11 +377,17 @@ impl Collected {
 
     /// What lies within an interval.
     fn between(&self, from: EventTime, to: EventTime) -> Self {
-        let mut part = self.clone();
-        part.windows.retain(|_, window| window.start >= from && window.end <= to);
-        part.spans.retain(|_, span| span.start >= from && span.end <= to);
-        part.decisions.retain(|_, decided| (from..to).contains(&decided.time));
-        part
+        let within = |start: EventTime, end: EventTime| start >= from && end <= to;
+        let windows = self.windows.iter().filter(|(_, window)| within(window.start, window.end));
+        let spans = self.spans.iter().filter(|(_, span)| within(span.start, span.end));
+        let decisions = self.decisions.iter().filter(|(_, decided)| (from..to).contains(&decided.time));
+        Self {
+            windows: windows.map(|(key, window)| (key.clone(), window.clone())).collect(),
+            spans: spans.map(|(key, span)| (key.clone(), span.clone())).collect(),
+            decisions: decisions.map(|(id, decided)| (id.clone(), decided.clone())).collect(),
+            fates: self.fates.clone(),
+            ..*self
+        }
     }
 
     fn report(&self, name: &str, settings: &Settings) -> WorkloadReport {
@@ -403,8 +425,8 @@ impl Collected {
         let covered = duration.zip(coverage).map(|(seconds, ratio)| seconds * ratio);
         let samples = sum(self.windows.values().map(|window| window.samples));
         let tokens = sum(self.windows.values().map(|window| window.tokens));
-        let of_samples = self.same_span(|window| window.samples);
-        let of_tokens = self.same_span(|window| window.tokens);
+        let of_samples = SameSpan::of(self.run(), |window| window.samples);
+        let of_tokens = SameSpan::of(self.run(), |window| window.tokens);
         let kwh = energy.map(|joules| joules / JOULES_PER_KWH);
 
         // What lies in no window has the mean price of what does.
@@ -466,9 +488,9 @@ impl Collected {
             energy_kwh: kwh,
             samples,
             tokens,
-            joules_per_sample: per(of_samples.joules, of_samples.samples),
-            samples_per_joule: per(of_samples.samples, of_samples.joules),
-            tokens_per_joule: per(of_tokens.samples, of_tokens.joules),
+            joules_per_sample: of_samples.joules_per(),
+            samples_per_joule: of_samples.per_joule(),
+            tokens_per_joule: of_tokens.per_joule(),
             duration_seconds: duration,
             mean_power_watts: per(in_windows, covered),
             coverage_ratio: coverage,
@@ -534,13 +556,6 @@ impl Collected {
             Some(eadt_models::energy::Interval { from: instant(window.start), to: instant(window.end), joules })
         };
         self.run().filter_map(interval).collect()
-    }
-
-    /// Returns the energy of the run and the progress of the same span: downtime is in it; windows without known energy, and what no window
-    /// holds, are not. Where energy is known for a part of a window's progress, it is extrapolated as in the window's own figure.
-    fn same_span(&self, progress: fn(&Window) -> Option<f64>) -> SameSpan {
-        let known = || self.run().filter(|window| window.run_energy.is_some());
-        SameSpan { joules: sum(known().map(Window::energy_of_progress)), samples: sum(known().map(progress)) }
     }
 
     /// The sum, where every window with energy has the figure: a part of the cost is not the cost.

@@ -244,7 +244,7 @@ fn energy_and_samples_of_a_sample_are_of_one_span() {
     near(it.joules_per_sample, 30.0);
     near(it.samples_per_joule, 1.0 / 30.0);
     assert!(it.notes.iter().any(|note| note.contains("2 window(s) have no known energy") && note.contains("their samples, too")));
-    // What a counter says of a silence is of samples that no window has.
+    // The samples of unassigned energy are in no window.
     let mut after = window(1, 3000.0, 100.0);
     after.unassigned_energy_joules = 9e6;
     let it = report([&window(0, 3000.0, 100.0), &after], [], [], &Settings::default()).workloads.remove(0);
