@@ -185,10 +185,10 @@ fn note_apart(recording: &mut Recording) {
     }
 }
 
-/// A device that ends so much earlier than another one, in seconds, is named.
+/// A device whose energy readings end this much before those of another device is noted, in seconds.
 const EARLY_SECONDS: f64 = 60.0;
 
-/// Notes devices whose energy is known for less long than that of others: coverage is of those that are heard.
+/// Notes devices whose energy readings end before those of other devices: coverage does not count them from then on.
 fn note_early_ends(recording: &mut Recording) {
     let energy = [Field::PowerWatts, Field::PowerAverageWatts, Field::EnergyJoulesTotal];
     let knows = |reading: &&Reading| reading.values.iter().any(|(field, _)| energy.contains(field));

@@ -80,9 +80,9 @@ pub(crate) fn tenure(reading: &Reading) -> Option<u64> {
     reading.portion.as_ref().map(|portion| portion.tenure)
 }
 
-/// Energy by counter over energy by power, where both are sound: power may be sampled a quarter of the time.
+/// Ratios of energy by counter to energy by power that are not noted.
 const SOUND_RATIOS: RangeInclusive<f64> = 0.75..=1.0 / 0.75;
-/// Every counter moves within so long while its board is on, in seconds.
+/// A counter without power readings that is constant for this long is noted, in seconds.
 const MIN_STANDSTILL_SECONDS: f64 = 60.0;
 
 /// The counter between two of its readings.
@@ -148,7 +148,7 @@ pub(crate) fn check_counter(
     }
     if joules == 0.0 && seconds >= MIN_STANDSTILL_SECONDS && integral_joules.is_none() {
         recording.note(format!(
-            "{device}: the energy counter stands still for all of its {seconds:.0} s: 0 J. A board that is on draws power; if the counter is \
+            "{device}: the energy counter is constant over its {seconds:.0} s: 0 J. A board that is on draws power; if the counter is \
              stuck, do not map it"
         ));
     }

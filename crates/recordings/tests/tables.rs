@@ -432,7 +432,7 @@ fn tables_are_read_in_any_writing() {
 }
 
 #[test]
-fn a_decimal_comma_beside_it_tells_thousands_from_decimals() {
+fn a_decimal_comma_in_another_column_makes_a_dot_a_thousands_separator() {
     let table = "time;last;leistung\n2025-02-03T10:00:00Z;85,5;1.200\n2025-02-03T10:00:10Z;85,0;1.200\n";
     let imported = read(CSV, &[("t.csv", table)], &maps(&["power_watts=leistung"])).unwrap();
     assert_eq!(telemetry(&imported)[0].power_watts, Some(1200.0));
@@ -441,17 +441,17 @@ fn a_decimal_comma_beside_it_tells_thousands_from_decimals() {
 }
 
 #[test]
-fn what_is_known_for_less_long_or_contradicts_is_named() {
+fn early_ends_constant_counters_and_contradicting_power_are_noted() {
     let notes = |table: &str, mapped: &[&str]| read(CSV, &[("t.csv", table)], &maps(mapped)).unwrap().report.notes.join("; ");
     let rows = |value: fn(u32) -> String| -> String {
         let row = |second: u32| format!("2025-02-03T10:{:02}:{:02}Z,{}\n", second / 60, second % 60, value(second));
         (0..=30).map(|step| row(10 * step)).collect()
     };
     let boards = format!("time,a,b\n{}", rows(|second| if second <= 200 { "300,300".into() } else { "300,ERR!".into() }));
-    let told = notes(&boards, &["power_watts[a]=a", "power_watts[b]=b"]);
-    assert!(told.contains("no energy is known after 2025-02-03T10:03:20.000000Z, 100 s before"), "{told}");
+    let noted = notes(&boards, &["power_watts[a]=a", "power_watts[b]=b"]);
+    assert!(noted.contains("no energy is known after 2025-02-03T10:03:20.000000Z, 100 s before"), "{noted}");
     let stuck = format!("time,e\n{}", rows(|_| "5000".into()));
-    assert!(notes(&stuck, &["energy_joules_total=e"]).contains("stands still for all of its 300 s: 0 J"));
+    assert!(notes(&stuck, &["energy_joules_total=e"]).contains("is constant over its 300 s: 0 J"));
     let half = format!("time,e,w\n{}", rows(|second| format!("{},300", 5000 + 150 * second)));
     assert!(notes(&half, &["energy_joules_total=e", "power_watts=w"]).contains("the counter is believed"));
     let sound = format!("time,e,w\n{}", rows(|second| format!("{},300", 5000 + 280 * second)));

@@ -395,10 +395,11 @@ pub(crate) fn decimal_mark(table: &Table<'_>, columns: &[usize], options: &Optio
         return (options.decimal, false);
     }
     let (mut points, mut commas, mut either_point, mut either_comma) = (false, false, false, false);
-    let mut elsewhere = [false; 2];
+    let (mut table_points, mut table_commas) = (false, false);
     table.peek(|cells| {
         for mark in cells.iter().filter_map(proven_mark) {
-            elsewhere[usize::from(mark == DecimalMark::Comma)] = true;
+            table_points |= mark == DecimalMark::Point;
+            table_commas |= mark == DecimalMark::Comma;
         }
         for cell in columns.iter().filter_map(|column| cells.get(*column)) {
             match proven_mark(cell) {
@@ -416,8 +417,8 @@ pub(crate) fn decimal_mark(table: &Table<'_>, columns: &[usize], options: &Optio
         (true, true) => return (None, true),
         (true, false) => Some(DecimalMark::Point),
         (false, true) => Some(DecimalMark::Comma),
-        // `1.200` beside `85,5` in a column that is not asked for: who writes a table writes all of it with one mark.
-        (false, false) if (either_point || either_comma) && elsewhere == [false, true] && table.separator() != Some(',') => {
+        // `1.200` beside `85,5` in a column that is not mapped: a table has one decimal mark.
+        (false, false) if (either_point || either_comma) && table_commas && !table_points && table.separator() != Some(',') => {
             Some(DecimalMark::Comma)
         }
         (false, false) if !either_comma => None,

@@ -46,29 +46,23 @@ impl Steps {
                 newest = newest.max(step.time);
             }
             steps.sort_by_key(|step| step.time);
-            let mut totals: Vec<(Field, f64)> = Vec::new();
-            for (field, _) in steps.iter().flat_map(|step| &step.added) {
-                if !totals.iter().any(|(known, _)| known == field) {
-                    totals.push((*field, 0.0));
-                }
-            }
             if let SourceKind::Device(device) = &mut recording.sources[source].kind {
                 // What several rows of one time add is of one board.
                 device.is_anonymous = false;
                 spread_energy(recording, source, &steps);
             } else {
-                push_counters(recording, source, &steps, totals);
+                push_counters(recording, source, &steps);
             }
         }
         Ok(())
     }
 }
 
-/// Power at which a single row is taken to have used its energy, in watts: nothing says how long it took.
+/// Power assumed for a table of one row, in watts: its duration is unknown.
 const SINGLE_ROW_WATTS: f64 = 1_000.0;
 
-/// Makes a counter of the energy that rows add. What a row adds was used since the row before it; of the first one, for as long as it is
-/// between two rows in the median.
+/// Makes an energy counter of what rows add. The energy of a row was used since the row before it; that of the first row over the median
+/// distance of two rows.
 fn spread_energy(recording: &mut Recording, source: SourceId, steps: &[Step]) {
     let field = Field::EnergyJoulesTotal;
     let joules = |step: &Step| step.added.iter().map(|(_, value)| *value).sum::<f64>();
@@ -76,40 +70,43 @@ fn spread_energy(recording: &mut Recording, source: SourceId, steps: &[Step]) {
         steps.windows(2).map(|pair| pair[1].time.micros() - pair[0].time.micros()).filter(|micros| *micros > 0).collect();
     distances.sort_unstable();
     let first = &steps[0];
-    let alone: f64 = steps.iter().map(joules).sum();
-    let span =
-        distances.get(distances.len() / 2).map_or_else(|| (alone / SINGLE_ROW_WATTS).max(1.0), |micros| *micros as f64 / 1e6);
+    let single_row = || (steps.iter().map(joules).sum::<f64>() / SINGLE_ROW_WATTS).max(1.0);
+    let span = distances.get(distances.len() / 2).map_or_else(single_row, |micros| *micros as f64 / 1e6);
     let note = format!(
         "{}: energy of a row is taken to be used since the row before it, that of the first row in {span} s",
         recording.columns.get(&field).map_or(field.name(), String::as_str)
     );
     recording.note(note);
-    recording.push_from(first.file, source, first.time.plus_seconds(-span), first.line, &[(field, 0.0)], None);
-    // Readings of the same rows have other figures of the board, such as its power.
-    let readings = &mut recording.sources[source].readings;
-    let begin = readings.pop();
+    // The reading of a row that has other figures, such as power, gets the counter, too.
+    let readings = &recording.sources[source].readings;
     let mut places: BTreeMap<(u32, u32), usize> =
         readings.iter().enumerate().map(|(place, reading)| ((reading.file, reading.line), place)).collect();
+    let row = |step: &Step| (u32::try_from(step.file).unwrap_or(u32::MAX), u32::try_from(step.line).unwrap_or(u32::MAX));
     let mut total = 0.0;
     for same_time in steps.chunk_by(|a, b| a.time == b.time) {
         total += same_time.iter().map(joules).sum::<f64>();
-        let of = |step: &Step| (u32::try_from(step.file).unwrap_or(u32::MAX), u32::try_from(step.line).unwrap_or(u32::MAX));
-        let (with, without): (Vec<&Step>, Vec<&Step>) = same_time.iter().partition(|step| places.contains_key(&of(step)));
-        for place in with.iter().filter_map(|step| places.remove(&of(step))) {
-            let reading = &mut recording.sources[source].readings[place];
+        let read: Vec<usize> = same_time.iter().filter_map(|step| places.remove(&row(step))).collect();
+        for place in &read {
+            let reading = &mut recording.sources[source].readings[*place];
             reading.values = reading.values.iter().copied().chain([(field, total)]).collect();
         }
-        if let (true, Some(step)) = (with.is_empty(), without.first()) {
+        if read.is_empty() {
+            let step = &same_time[0];
             recording.push_from(step.file, source, step.time, step.line, &[(field, total)], None);
         }
     }
-    let readings = &mut recording.sources[source].readings;
-    readings.extend(begin);
-    // Rows stand as in their files, and the beginning before the row that it is of.
-    readings.sort_by_key(|reading| (reading.file, reading.line, reading.time));
+    recording.push_from(first.file, source, first.time.plus_seconds(-span), first.line, &[(field, 0.0)], None);
+    // In the order of the files; the start of the counter comes before the first row.
+    recording.sources[source].readings.sort_by_key(|reading| (reading.file, reading.line, reading.time));
 }
 
-fn push_counters(recording: &mut Recording, source: SourceId, steps: &[Step], mut totals: Vec<(Field, f64)>) {
+fn push_counters(recording: &mut Recording, source: SourceId, steps: &[Step]) {
+    let mut totals: Vec<(Field, f64)> = Vec::new();
+    for (field, _) in steps.iter().flat_map(|step| &step.added) {
+        if !totals.iter().any(|(known, _)| known == field) {
+            totals.push((*field, 0.0));
+        }
+    }
     let whole_run = !recording.sources.iter().any(|source| matches!(source.kind, SourceKind::Device(_)));
     let mut last = EventTime::MIN;
     let first = recording.sources[source].readings.len();
