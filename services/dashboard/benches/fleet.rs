@@ -209,15 +209,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         shared.change(|model| model.window(&window(&name(round), round, minutes)));
         std::thread::sleep(Duration::from_millis(50));
         let begun = Instant::now();
-        let mut said = Vec::new();
+        let mut requests = Vec::new();
         for path in FIRST {
             // Another spelling of the same question is another one to what keeps answers.
             let (time, bytes) = ask(address, &format!("{path}{}", fresh(path, round)))?;
-            said.push(format!("{path} {:.1} ms, {bytes} bytes", time.as_secs_f64() * 1e3));
+            requests.push(format!("{path} {:.1} ms, {bytes} bytes", time.as_secs_f64() * 1e3));
         }
         first.push(begun.elapsed());
         if round == 0 {
-            println!("first page, asked for one after the other: {}", said.join("; "));
+            println!("first page, one request after the other: {}", requests.join("; "));
         }
     }
     first.sort();

@@ -97,7 +97,7 @@ fn fresh(value: impl Serialize) -> Response {
 }
 
 impl Context {
-    /// What the model says to a question, as JSON; made anew if it is worth it.
+    /// Returns the answer of the model as JSON, from the cache if it is recent enough.
     fn answer<T: Serialize, E>(&self, uri: &Uri, ask: impl FnOnce(&crate::Model) -> Result<T, E>) -> Result<Response, E> {
         let asked = uri.path_and_query().map_or("", PathAndQuery::as_str);
         let version = self.model.read(crate::Model::version);
@@ -134,7 +134,7 @@ async fn fleet(State(context): State<Context>, uri: Uri, Query(query): Query<Fle
 }
 
 fn unknown_workload(name: &str) -> Problem {
-    Problem::not_found(format!("no workload is named {name:?} here"))
+    Problem::not_found(InvalidQuery::no_workload(name).0)
 }
 
 async fn workload(
@@ -223,8 +223,7 @@ async fn export(State(context): State<Context>, Query(query): Query<ExportQuery>
         ));
     };
     let model = context.model.clone();
-    let failed =
-        |_| Problem(StatusCode::INTERNAL_SERVER_ERROR, "the file could not be made: the log of this process says why".to_owned());
+    let failed = |_| Problem(StatusCode::INTERNAL_SERVER_ERROR, "the export failed: see the log of this process".to_owned());
     let work = move || export::file(turn, &model, &query);
     let file = tokio::task::spawn_blocking(work).await.map_err(failed)??;
     let headers = [

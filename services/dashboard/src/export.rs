@@ -70,7 +70,7 @@ fn collect(model: &SharedModel, query: &ExportQuery) -> Result<Data, InvalidQuer
     let mut fleet = model.read(|model| model.fleet(&by_energy))?;
     if let Some(name) = &query.workload {
         let detail = model.read(|model| model.workload_detail(name));
-        let detail = detail.ok_or_else(|| InvalidQuery(format!("no workload is named {name:?} here")))?;
+        let detail = detail.ok_or_else(|| InvalidQuery::no_workload(name))?;
         fleet = FleetPage { rows: vec![detail.row], total: 1, matching: 1, before: 0, next: None };
     }
     let left_out = fleet.total - fleet.rows.len();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Isolation, Polled, Record, Remedy, Start, TopicPartition};
+use eadt_bus::{Bus, BusError, Isolation, Polled, Record, Remedy, Start, TopicPartition, TopicSpec};
 use eadt_lake::{Archive, LakeError};
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
@@ -69,12 +69,12 @@ fn positions(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<TopicPartition, Sta
     let mut positions = BTreeMap::new();
     for topic in TOPICS {
         let name = format!("{prefix}{topic}");
-        let spec = existing.iter().find(|spec| *spec.name == *name).ok_or(FeedError::NoTopic(name))?;
+        let spec = topic_spec(&existing, &name).ok_or(FeedError::NoTopic(name))?;
         positions.extend((0..spec.partitions).map(|number| (TopicPartition::new(spec.name.clone(), number), Start::Earliest)));
     }
     for topic in DEVICE_TOPICS {
         let name = format!("{prefix}{topic}");
-        let Some(spec) = existing.iter().find(|spec| *spec.name == *name) else { continue };
+        let Some(spec) = topic_spec(&existing, &name) else { continue };
         for number in 0..spec.partitions {
             let at = TopicPartition::new(spec.name.clone(), number);
             let start = if topic == Topic::GpuTelemetry {
@@ -87,6 +87,10 @@ fn positions(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<TopicPartition, Sta
         }
     }
     Ok(positions)
+}
+
+pub(crate) fn topic_spec<'a>(existing: &'a [TopicSpec], name: &str) -> Option<&'a TopicSpec> {
+    existing.iter().find(|spec| *spec.name == *name)
 }
 
 /// How many samples may be decoded now: a page that decoded all samples of 10,000 GPUs would take a core for figures that nobody reads.

@@ -12,7 +12,7 @@ use eadt_schemas::decode::Check;
 use eadt_schemas::v1::{Actuation, EfficiencyWindow, Workload};
 use eadt_schemas::{Topic, decode};
 
-use crate::feed::FeedError;
+use crate::feed::{FeedError, topic_spec};
 
 /// Longest time that reading may take, and most windows that are kept: nobody holds a thread or the memory for longer questions.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -104,7 +104,7 @@ impl Reading<'_> {
         let mut from = Vec::new();
         for topic in [Topic::Workloads, Topic::EfficiencyWindows, Topic::Actuations] {
             let name = format!("{prefix}{topic}");
-            let spec = existing.iter().find(|spec| *spec.name == *name).ok_or(FeedError::NoTopic(name))?;
+            let spec = topic_spec(&existing, &name).ok_or(FeedError::NoTopic(name))?;
             let partition = partition_for_key(self.workload.as_bytes(), spec.partitions);
             from.push((TopicPartition::new(spec.name.clone(), partition), Start::Earliest));
         }

@@ -69,7 +69,7 @@ impl Model {
     }
 
     fn compare_side(&self, name: &str, from_ms: Option<i64>, to_ms: Option<i64>) -> Result<CompareSide, InvalidQuery> {
-        let state = self.workloads.get(name).ok_or_else(|| InvalidQuery(format!("no workload is named {name:?} here")))?;
+        let state = self.workloads.get(name).ok_or_else(|| InvalidQuery::no_workload(name))?;
         if !state.is_exact() {
             return Err(InvalidQuery(format!(
                 "the record of {name:?} is too long to be compared here: `eadt report --compare` does it, or set dashboard.windows higher"

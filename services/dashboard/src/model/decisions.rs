@@ -140,7 +140,7 @@ impl Model {
     pub fn decision_page(&self, query: &DecisionQuery) -> Result<DecisionPage, InvalidQuery> {
         let mut records: Vec<&DecisionRecord> = match &query.workload {
             Some(name) if !self.workloads.contains_key(name.as_str()) => {
-                return Err(InvalidQuery(format!("no workload is named {name:?} here")));
+                return Err(InvalidQuery::no_workload(name));
             }
             Some(name) => self.decisions_of(name).collect(),
             None => self.workloads.values().flat_map(super::WorkloadState::decisions).collect(),

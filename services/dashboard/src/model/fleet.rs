@@ -98,6 +98,13 @@ pub struct FleetPage {
 #[error("{0}")]
 pub struct InvalidQuery(pub String);
 
+impl InvalidQuery {
+    /// No workload has this name.
+    pub fn no_workload(name: &str) -> Self {
+        Self(format!("no workload is named {name:?} here"))
+    }
+}
+
 /// What a row is placed by: its figure, then its name.
 #[derive(Debug, Clone, PartialEq)]
 struct Place {

@@ -106,14 +106,14 @@ impl Model {
     /// The fleet in a few figures.
     pub fn overview(&self) -> Overview {
         let states = || self.workloads.values();
-        let running = || states().filter(|state| state.is_live(self.now));
+        let running = states().filter(|state| state.is_live(self.now)).count();
         let needing_attention = states().filter(|state| state.state(self.now).needs_attention()).count();
         let mut origins = states().filter_map(super::WorkloadState::origin);
         let origin = origins.next();
         let mixed_origins = origins.any(|other| Some(other) != origin);
-        let known: Vec<f64> = running().filter_map(|state| state.latest.as_ref()?.power_watts).collect();
+        let (power_watts, power_known) = self.power();
         let figures = || states().filter_map(|state| state.figures.as_deref());
-        let idle = self.idle.start.zip(self.now).filter(|(start, now)| now.seconds_since(*start) <= super::SILENT_SECONDS);
+        let idle_power_watts = self.idle_power();
         Overview {
             source: self.source.clone(),
             version: self.version,
@@ -124,17 +124,30 @@ impl Model {
             origin: origin.filter(|_| !mixed_origins),
             mixed_origins,
             workloads: self.workloads.len(),
-            running: running().count(),
+            running,
             needing_attention,
-            power_watts: (!known.is_empty()).then(|| known.iter().sum()),
-            power_known: known.len(),
-            idle_power_watts: idle.map(|_| self.idle.power_watts),
-            idle_devices: if idle.is_some() { self.idle.devices } else { 0 },
+            power_watts,
+            power_known,
+            idle_power_watts,
+            idle_devices: if idle_power_watts.is_some() { self.idle.devices } else { 0 },
             totals: Totals::of(figures()),
             saving_known: figures().filter(|figures| figures.saving_joules.is_some()).count(),
             counts: self.counts.clone(),
             dead_letters: self.dead_letters.iter().map(|(reason, count)| (reason.clone(), *count)).collect(),
         }
+    }
+
+    /// Returns the power of the newest windows of all workloads that run, and of how many it is known.
+    pub(super) fn power(&self) -> (Option<f64>, usize) {
+        let running = self.workloads.values().filter(|state| state.is_live(self.now));
+        let known: Vec<f64> = running.filter_map(|state| state.latest.as_ref()?.power_watts).collect();
+        ((!known.is_empty()).then(|| known.iter().sum()), known.len())
+    }
+
+    /// Returns the power of devices without a workload; `None` if their newest window is too old.
+    pub(super) fn idle_power(&self) -> Option<f64> {
+        let (start, now) = self.idle.start.zip(self.now)?;
+        (now.seconds_since(start) <= super::SILENT_SECONDS).then_some(self.idle.power_watts)
     }
 
     fn status(&self, needing_attention: usize) -> String {

@@ -315,9 +315,8 @@ impl Model {
                 *sum += watts * known.share.unwrap_or(1.0);
             }
         }
-        let overview = self.overview();
-        totals.windows_power_watts = overview.power_watts;
-        totals.windows_unassigned_power_watts = overview.idle_power_watts;
+        totals.windows_power_watts = self.power().0;
+        totals.windows_unassigned_power_watts = self.idle_power();
         totals
     }
 
