@@ -21,6 +21,18 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .part }}
 {{- end }}
 
+{{- /* The parts that are switched on, separated by spaces. */ -}}
+{{- define "eadt.parts" -}}
+{{- $parts := list "processor" "actuator" }}
+{{- if .Values.collector.enabled }}{{ $parts = append $parts "collector" }}{{ end }}
+{{- if .Values.archiver.enabled }}{{ $parts = append $parts "archiver" }}{{ end }}
+{{- if eq (include "eadt.optimizer" .) "alone" }}{{ $parts = append $parts "optimizer" }}{{ end }}
+{{- if .Values.agent.enabled }}{{ $parts = append $parts "agent" }}{{ end }}
+{{- if .Values.exporter.enabled }}{{ $parts = append $parts "exporter" }}{{ end }}
+{{- if .Values.dashboard.enabled }}{{ $parts = append $parts "dashboard" }}{{ end }}
+{{- join " " $parts }}
+{{- end }}
+
 {{- define "eadt.podMetadata" -}}
 labels:
   {{- include "eadt.labels" . | nindent 2 }}
