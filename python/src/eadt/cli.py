@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-from .client import Client
+from .client import Client, default_workload
 from .measure import Measurement
 
 
@@ -25,8 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("which program? for example: eadt-run python train.py")
-    workload = options.workload or os.environ.get("EADT_WORKLOAD", "").strip() or f"local/{name_of(command)}"
-    client = Client(options.url, workload)
+    script = next((word for word in command[1:] if word.endswith(".py")), command[0])
+    client = Client(options.url, options.workload or default_workload(script))
     energy = Measurement("run")
     with energy:
         client.mark(phase="started")
@@ -34,12 +32,6 @@ def main(arguments: list[str] | None = None) -> int:
     client.close(phase="finished")
     print(f"eadt-run: {client.workload}: {energy!r}", file=sys.stderr)
     return status
-
-
-def name_of(command: list[str]) -> str:
-    """Returns the name of the script that is run, or of the program."""
-    script = next((word for word in command[1:] if word.endswith(".py")), command[0])
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-") or "program"
 
 
 def run(command: list[str], environment: dict[str, str]) -> int:

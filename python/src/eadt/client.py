@@ -48,13 +48,13 @@ ANSWER_BYTES: Final = 1 << 20
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-def default_workload() -> str:
-    """Returns ``EADT_WORKLOAD``, or ``local/`` and the name of the script."""
+def default_workload(program: str | None = None) -> str:
+    """Returns ``EADT_WORKLOAD``, or ``local/`` and the name of a program; without one, of this script."""
     name = os.environ.get("EADT_WORKLOAD", "").strip()
     if name:
         return name
-    script = Path(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python").stem
-    return "local/" + (re.sub(r"[^A-Za-z0-9._-]+", "-", script).strip("-") or "python")
+    script = program or (sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python")
+    return "local/" + (re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-") or "python")
 
 
 def default_rank() -> int:
