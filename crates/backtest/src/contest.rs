@@ -619,6 +619,7 @@ impl Job {
             last_actuation: self.actuation.as_ref(),
             remaining_seconds: remaining,
             checkpoint_time: None,
+            training: None,
             settings: &self.settings,
             models: None,
         };

@@ -412,6 +412,7 @@ impl<'a> SweepPlant<'a> {
             last_actuation: self.actuation.as_ref(),
             remaining_seconds: None,
             checkpoint_time: None,
+            training: None,
             settings: &self.settings,
             models: None,
         };

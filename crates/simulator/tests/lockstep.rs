@@ -169,6 +169,7 @@ impl Job {
             last_actuation: self.actuation.as_ref(),
             remaining_seconds: None,
             checkpoint_time: None,
+            training: None,
             settings: &ControllerSettings::default(),
             models: None,
         };

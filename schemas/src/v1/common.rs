@@ -95,6 +95,45 @@ impl fmt::Display for Precision {
     }
 }
 
+/// Returns whether a GPU is of Pascal, Volta or Turing, by its product name: without BF16 and TF32. One that is not known is the job's to judge.
+pub fn is_older_than_ampere(gpu_model: &str) -> bool {
+    const OLDER: [&str; 15] = [
+        "P100",
+        "P40",
+        "P4",
+        "V100",
+        "T4",
+        "GTX",
+        "TITAN X",
+        "TITAN Xp",
+        "TITAN V",
+        "TITAN RTX",
+        "Quadro RTX",
+        "RTX 2060",
+        "RTX 2070",
+        "RTX 2080",
+        "Quadro P",
+    ];
+    OLDER.iter().any(|older| names_board(gpu_model, older, *older == "Quadro P"))
+}
+
+/// Returns whether a GPU multiplies in FP8: Ada, Hopper and Blackwell, by their product names; one that is not known does not.
+pub fn computes_fp8(gpu_model: &str) -> bool {
+    const NEWER: [&str; 13] =
+        ["H100", "H200", "H800", "H20", "GH200", "B100", "B200", "B300", "GB200", "GB300", "L4", "L40", "L40S"];
+    NEWER.iter().any(|newer| names_board(gpu_model, newer, false))
+        || ["RTX 40", "RTX 50"].iter().any(|s| names_board(gpu_model, s, true))
+}
+
+/// Returns whether a product name has the name of a board as a word, so that `T4` is not in `T400`; `open`: more may follow.
+fn names_board(gpu_model: &str, board: &str, open: bool) -> bool {
+    gpu_model.match_indices(board).any(|(at, _)| {
+        let next = gpu_model[at + board.len()..].chars().next();
+        let last = gpu_model[..at].chars().next_back();
+        (open || next.is_none_or(|c| !c.is_ascii_alphanumeric())) && last.is_none_or(|c| !c.is_ascii_alphanumeric())
+    })
+}
+
 /// How a workload is laid out: what the controllers change. Absent knobs are not known or not turned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 pub struct Layout {

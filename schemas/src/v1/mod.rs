@@ -12,7 +12,9 @@ mod window;
 mod workload;
 
 pub use actuation::{Actuation, Directive, Outcome};
-pub use common::{Layout, Meter, Origin, Precision, SOURCE_KINDS_BY_PREFERENCE, ShareMethod, source_rank};
+pub use common::{
+    Layout, Meter, Origin, Precision, SOURCE_KINDS_BY_PREFERENCE, ShareMethod, computes_fp8, is_older_than_ampere, source_rank,
+};
 pub use dead_letter::{DeadLetterReason, dead_letter_header};
 pub use decision::{Action, Decision, Validation};
 pub use device::{

@@ -4,7 +4,7 @@
 use eadt_bus::chaos;
 use eadt_cluster::{JobRequest, ManagedWorkload, WorkloadChange};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Bounds, Decision, Layout, Precision, UpdateMode, Workload};
+use eadt_schemas::v1::{Action, Bounds, Decision, Layout, Precision, UpdateMode, Workload, is_older_than_ampere};
 
 use crate::ActuatorSettings;
 use crate::plan::PlannedChange;
@@ -291,36 +291,6 @@ fn check_change_interval(managed: &ManagedWorkload, now: EventTime, interval_sec
         applied.decision_id
     );
     refuse("too_soon", why)
-}
-
-/// GPUs of Pascal, Volta and Turing, by their product names; one that is not known is the job's to judge.
-fn is_older_than_ampere(gpu_model: &str) -> bool {
-    const OLDER: [&str; 15] = [
-        "P100",
-        "P40",
-        "P4",
-        "V100",
-        "T4",
-        "GTX",
-        "TITAN X",
-        "TITAN Xp",
-        "TITAN V",
-        "TITAN RTX",
-        "Quadro RTX",
-        "RTX 2060",
-        "RTX 2070",
-        "RTX 2080",
-        "Quadro P",
-    ];
-    OLDER.iter().any(|older| {
-        gpu_model.match_indices(older).any(|(at, _)| {
-            let next = gpu_model[at + older.len()..].chars().next();
-            let last = gpu_model[..at].chars().next_back();
-            // `T4` is not in `T400`, and `P4` not in `P40`.
-            let ends = next.is_none_or(|c| !c.is_ascii_alphanumeric()) || *older == "Quadro P";
-            ends && last.is_none_or(|c| !c.is_ascii_alphanumeric())
-        })
-    })
 }
 
 fn check_replicas(replicas: u32, to: &Layout, state: &Workload) -> Result<(), DecisionRefusal> {

@@ -122,6 +122,7 @@ pub fn walk(job: &Job<'_>, name: ControllerName, settings: &ControllerSettings) 
             last_actuation: walk.actuation.as_ref(),
             remaining_seconds: None,
             checkpoint_time: None,
+            training: None,
             settings,
             models: None,
         };

@@ -27,23 +27,26 @@ mod target;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod training;
 mod trial;
 
 use std::fmt;
 use std::str::FromStr;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Workload};
+use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Validation, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_sharing;
 use crate::models::Models;
 use crate::power_budget::allocation;
+use crate::workload::report::TrainingReport;
 
 use draft::Draft;
 pub(crate) use history::Measured;
 pub use settings::{ControllerSettings, Objective, PowerReading};
 pub use state::ControllerState;
+use training::Standing;
 
 /// A controller by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, schemars::JsonSchema)]
@@ -66,14 +69,27 @@ pub enum ControllerName {
     /// Gives workloads that share a GPU their parts of the SMs (`processor.gpu_sharing`); decided by a second stage for all of a GPU
     /// together.
     SmPartition,
+    /// Asks the job to freeze blocks that hardly change any more, if a policy bounds them; restarts nothing.
+    Layers,
+    /// Recommends a precision, and asks for another one if steps overflow, if a policy bounds it; restarts nothing.
+    Precision,
 }
 
 impl ControllerName {
-    /// Those that decide about each workload by itself.
+    /// Those that decide about each workload by its power and throughput alone.
     pub const ALL: [Self; 5] = [Self::Hybrid, Self::PowerCap, Self::Frequency, Self::Matrix, Self::MatrixLiteral];
     /// Whatever a workload may name.
-    pub const NAMED: [Self; 7] =
-        [Self::Hybrid, Self::PowerCap, Self::Frequency, Self::Matrix, Self::MatrixLiteral, Self::PowerBudget, Self::SmPartition];
+    pub const NAMED: [Self; 9] = [
+        Self::Hybrid,
+        Self::PowerCap,
+        Self::Frequency,
+        Self::Matrix,
+        Self::MatrixLiteral,
+        Self::PowerBudget,
+        Self::SmPartition,
+        Self::Layers,
+        Self::Precision,
+    ];
 
     /// As in settings, workloads and decisions.
     pub const fn as_str(self) -> &'static str {
@@ -85,6 +101,8 @@ impl ControllerName {
             Self::Hybrid => "hybrid",
             Self::PowerBudget => allocation::CONTROLLER,
             Self::SmPartition => gpu_sharing::CONTROLLER,
+            Self::Layers => "layers",
+            Self::Precision => "precision",
         }
     }
 }
@@ -98,7 +116,7 @@ impl fmt::Display for ControllerName {
 /// A name that no controller has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no controller is named {name:?}; there are hybrid, power-cap, frequency, matrix, matrix-literal, power-budget and sm-partition"
+    "no controller is named {name:?}; there are hybrid, power-cap, frequency, matrix, matrix-literal, power-budget, sm-partition, layers and precision"
 )]
 pub struct UnknownController {
     name: String,
@@ -124,6 +142,8 @@ pub struct Context<'a> {
     pub remaining_seconds: Option<f64>,
     /// When the job's last checkpoint was complete.
     pub checkpoint_time: Option<EventTime>,
+    /// What the job last reported about its training.
+    pub training: Option<&'a TrainingReport>,
     pub settings: &'a ControllerSettings,
     /// Learned models in force.
     pub models: Option<&'a Models>,
@@ -139,9 +159,11 @@ pub fn decide(name: ControllerName, state: &mut ControllerState, window: &Effici
     match name {
         ControllerName::Matrix => precise::decide(state, window, context),
         ControllerName::MatrixLiteral => literal::decide(state, window, context),
+        ControllerName::Hybrid if context.workload.is_some_and(training::is_bounded) => hybrid(state, window, context),
         ControllerName::PowerCap | ControllerName::Frequency | ControllerName::Hybrid => {
             seek::decide(name, state, window, context)
         }
+        ControllerName::Layers | ControllerName::Precision => training::decide(name, state, window, context),
         ControllerName::PowerBudget => Draft::new(name, window, context).maintain(if context.workload.is_some() {
             "the cluster's power budget decides, and none is given: set processor.power_budget.budget_watts"
         } else {
@@ -153,4 +175,33 @@ pub fn decide(name: ControllerName, state: &mut ControllerState, window: &Effici
             UNMANAGED
         }),
     }
+}
+
+/// `hybrid` where a policy bounds what the job turns by itself: that waits for the cap and the layout, and these wait while it is judged.
+fn hybrid(state: &mut ControllerState, window: &EfficiencyWindow, context: &Context<'_>) -> Decision {
+    let name = ControllerName::Hybrid;
+    let Some(workload) = context.workload else { return seek::decide(name, state, window, context) };
+    let mut training = state.training.take().unwrap_or_default();
+    let standing = training.follow(window, workload, Draft::new(name, window, context), context);
+    if training.made(workload.generation)
+        && let Some(seek) = &mut state.seek
+    {
+        seek.expect(workload.generation);
+    }
+    let decision = match standing {
+        Standing::Decided(decision) => *decision,
+        Standing::Idle { draft, hindrance } => {
+            let decision = seek::decide(name, state, window, context);
+            let idle = hindrance.is_none() && decision.action == Action::Maintain && decision.validation == Validation::None;
+            let busy = !state.proposals.is_empty() || state.seek.as_ref().is_some_and(|seek| seek.is_trying());
+            if idle && !busy {
+                let asked = training.propose(name, window, workload, *draft, context);
+                if asked.action == Action::Maintain { decision } else { asked }
+            } else {
+                decision
+            }
+        }
+    };
+    state.training = Some(training);
+    decision
 }

@@ -182,6 +182,24 @@ pub struct ControllerSettings {
     /// `hybrid` restarts at most so often in 24 h, one of them kept for the way back; the lesser of this and the restarts that are
     /// allowed anyway. 0 to 1000. Default 5.
     pub hybrid_restarts_per_day_max: u32,
+    /// `layers` freezes nothing before this part of the job's steps. 0 to 1. Default 0.25.
+    pub freeze_start_ratio: f64,
+    /// `layers` freezes blocks whose plasticity was below this part of its own peak in three reports running. 0 to 1. Default 0.1.
+    pub plasticity_ratio: f64,
+    /// `layers` asks for no freeze that is expected to save less than this part of the energy that is left. 0 to 1. Default 0.03.
+    pub freeze_gain_ratio: f64,
+    /// Time that a checkpoint is taken to cost, in seconds: a freeze has to save five of them. At least 0. Default 30.
+    pub checkpoint_seconds: f64,
+    /// The last freeze is taken back if validation loss is above its trend by more than this part. 0 to 1. Default 0.005.
+    pub validation_loss_rise_ratio: f64,
+    /// All freezes are taken back, and nothing is frozen any more in this run, if validation loss is above its trend by more than this part. 0
+    /// to 1. Default 0.01.
+    pub validation_loss_stop_ratio: f64,
+    /// `precision` leaves FP16 if more than this part of the steps overflow and are skipped after the warm-up. 0 to 1. Default 0.01.
+    pub overflow_skip_ratio: f64,
+    /// `precision` compares FP16 with BF16 over so many windows each, and keeps it for 2 % less energy outside noise; 0: it never asks for FP16.
+    /// 0 to 60. Default 0.
+    pub precision_trial_windows: u32,
 }
 
 impl Default for ControllerSettings {
@@ -229,6 +247,14 @@ impl Default for ControllerSettings {
             hold_out_energy_ratio: 0.01,
             layout_gain_ratio: 0.02,
             hybrid_restarts_per_day_max: 5,
+            freeze_start_ratio: 0.25,
+            plasticity_ratio: 0.1,
+            freeze_gain_ratio: 0.03,
+            checkpoint_seconds: 30.0,
+            validation_loss_rise_ratio: 0.005,
+            validation_loss_stop_ratio: 0.01,
+            overflow_skip_ratio: 0.01,
+            precision_trial_windows: 0,
         }
     }
 }
@@ -287,6 +313,14 @@ impl ControllerSettings {
             ("hold_out_energy_ratio", self.hold_out_energy_ratio, 0.0, 0.1),
             ("layout_gain_ratio", self.layout_gain_ratio, 0.0, 0.5),
             ("hybrid_restarts_per_day_max", f64::from(self.hybrid_restarts_per_day_max), 0.0, 1000.0),
+            ("freeze_start_ratio", self.freeze_start_ratio, 0.0, 1.0),
+            ("plasticity_ratio", self.plasticity_ratio, 0.0, 1.0),
+            ("freeze_gain_ratio", self.freeze_gain_ratio, 0.0, 1.0),
+            ("checkpoint_seconds", self.checkpoint_seconds, 0.0, LONG),
+            ("validation_loss_rise_ratio", self.validation_loss_rise_ratio, 0.0, 1.0),
+            ("validation_loss_stop_ratio", self.validation_loss_stop_ratio, 0.0, 1.0),
+            ("overflow_skip_ratio", self.overflow_skip_ratio, 0.0, 1.0),
+            ("precision_trial_windows", f64::from(self.precision_trial_windows), 0.0, 60.0),
         ];
         match ranges.iter().find(|(_, value, low, high)| !(*low..=*high).contains(value)) {
             Some((name, value, low, high)) => Err(format!("{name} is {value}, but must be within {low} and {high}")),

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::history::Recent;
 use super::seek::Seek;
+use super::training::Training;
 use super::trial::{Failure, Proposal, Trial};
 
 /// What a workload's controller remembers from window to window; part of the processor's state.
@@ -33,6 +34,9 @@ pub struct ControllerState {
     /// What `power-cap`, `frequency` and `hybrid` measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) seek: Option<Box<Seek>>,
+    /// What `layers` and `precision` know of the job's own knobs, also within `hybrid`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) training: Option<Box<Training>>,
 }
 
 /// Nothing is tried before `until`.

@@ -4,6 +4,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
 
 use crate::models::Models;
+use crate::workload::report::TrainingReport;
 
 use super::{Context, ControllerName, ControllerSettings, ControllerState, decide};
 
@@ -15,6 +16,7 @@ pub(super) struct Bench {
     pub actuation: Option<Actuation>,
     pub remaining_seconds: Option<f64>,
     pub checkpoint_time: Option<EventTime>,
+    pub training: Option<TrainingReport>,
     pub models: Option<Models>,
     pub now: EventTime,
     /// When the actuator here restarted the workload, oldest first.
@@ -59,6 +61,7 @@ impl Bench {
             actuation: None,
             remaining_seconds: None,
             checkpoint_time: None,
+            training: None,
             models: None,
             now: EventTime::from_seconds(1_767_225_600.0),
             restarts: Vec::new(),
@@ -103,6 +106,7 @@ impl Bench {
             last_actuation: self.actuation.as_ref(),
             remaining_seconds: self.remaining_seconds,
             checkpoint_time: self.checkpoint_time,
+            training: self.training.as_ref(),
             settings: &self.settings,
             models: self.models.as_ref(),
         };

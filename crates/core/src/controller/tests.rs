@@ -155,7 +155,7 @@ mod usable {
 
     #[test]
     fn nobodys_and_paused_workloads_are_left_alone() {
-        for name in ControllerName::ALL {
+        for name in ControllerName::ALL.into_iter().chain([ControllerName::Layers, ControllerName::Precision]) {
             let mut bench = Bench::new(name);
             bench.workload.paused = true;
             assert!(bench.feed_times(8, 280.0, 0.08).reason.contains("paused"));
@@ -166,6 +166,7 @@ mod usable {
                 last_actuation: None,
                 remaining_seconds: None,
                 checkpoint_time: None,
+                training: None,
                 settings: &settings,
                 models: None,
             };

@@ -87,6 +87,9 @@ impl WorkloadState {
             gpu.settle(&self.head.cuts, end);
         }
         let choice = self.choose(n, end);
+        if let Some(training) = &mut self.head.training {
+            training.close(end);
+        }
         self.head.closed_through = Some(end);
         let window = (!gap).then(|| {
             let totals = self.collect(&choice, 0..n);
@@ -362,6 +365,7 @@ impl WorkloadState {
             last_actuation: self.head.tables.last_actuation(),
             remaining_seconds: remaining,
             checkpoint_time: checkpoint,
+            training: self.head.training.as_ref().map(|reports| &reports.newest),
             settings: self.head.tables.settings().unwrap_or(&settings.controller_settings),
             models: Some(&self.models),
         };

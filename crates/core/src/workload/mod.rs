@@ -1,6 +1,7 @@
 //! One workload: its sources, its time, its open windows.
 
 mod close;
+pub mod report;
 pub mod source;
 pub mod table;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use crate::window::energy::{GpuSums, Pending, Sample, gauges};
 use crate::window::progress::{COUNTERS, Count, RankSums};
 use crate::window::{Cuts, Tumbling, is_gap, stretch_mut, stretch_of};
 pub use close::UNASSIGNED;
+use report::TrainingReports;
 use source::{GpuSource, Index, Life, Pulse, RankSource};
 use table::{OpenSpan, Runs, Tables};
 
@@ -114,6 +116,9 @@ pub struct Head {
     /// Of a device without a workload: the collector that named it first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found_by: Option<Box<str>>,
+    /// What its job reports about its training; `None`: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<Box<TrainingReports>>,
 }
 
 #[expect(clippy::ref_option, reason = "as serde calls it")]
@@ -187,6 +192,7 @@ impl WorkloadState {
                 origin: Origin::default(),
                 heard: clock,
                 found_by: None,
+                training: None,
             },
             Vec::new(),
             Vec::new(),
@@ -724,6 +730,9 @@ impl WorkloadState {
         self.head.origin = self.head.origin.max(event.origin);
         self.revive(place.clock);
         let again = self.mark_phase(event, settings);
+        if again {
+            self.head.training = None;
+        }
         let count = Count::of(event);
         let mut fell = false;
         let i = if let Some(i) = found {
@@ -755,7 +764,18 @@ impl WorkloadState {
         if let Some(stretch) = stretch_of(&self.head.cuts, event.time) {
             stretch_mut(&mut self.ranks[i].stretches, stretch).event(event, fell);
         }
+        self.note_report(event);
         Taken::Folded
+    }
+
+    /// Takes note of what an event of an open window says about its job's training.
+    fn note_report(&mut self, event: &TrainingProgress) -> bool {
+        if !report::reports_training(event) || stretch_of(&self.head.cuts, event.time).is_none() {
+            return false;
+        }
+        let end = self.head.windows.end(event.time);
+        self.head.training.get_or_insert_default().add(end, event);
+        true
     }
 
     /// A second event of one instant: its marks count, its counters only where the first had none.
@@ -783,7 +803,9 @@ impl WorkloadState {
         self.note_reached();
         let rank = &self.ranks[i];
         let same = before.counters == rank.counters && before.span == rank.span && before.pulse == rank.pulse;
-        if same && runs == self.head.runs {
+        let reported = self.head.training.clone();
+        let silent = !self.note_report(event) || self.head.training == reported;
+        if same && silent && runs == self.head.runs {
             self.head.counts.duplicates += 1;
             return Taken::Duplicate;
         }

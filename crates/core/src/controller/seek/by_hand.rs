@@ -62,6 +62,7 @@ impl Desk {
             last_actuation: None,
             remaining_seconds: *remaining_seconds,
             checkpoint_time: None,
+            training: None,
             settings,
             models: models.as_ref(),
         };

@@ -490,6 +490,18 @@ impl Seek {
         }
     }
 
+    /// Whether a turn or a layout is being measured.
+    pub fn is_trying(&self) -> bool {
+        self.turn.is_some() || self.trial.is_some()
+    }
+
+    /// The job's own knobs made this generation: the layout is the one that was measured, and only the work is another.
+    pub fn expect(&mut self, generation: u64) {
+        if self.base.is_some() && self.generation.replace(generation) != Some(generation) {
+            self.phases.turned();
+        }
+    }
+
     /// Follows the layout: what somebody else sets is what everything is compared with from then on.
     fn follow(&mut self, name: ControllerName, state: &mut ControllerState, workload: &Workload, now: EventTime) -> Option<Note> {
         let generation = workload.generation;

@@ -1,0 +1,384 @@
+//! Freezing the blocks at the input side that hardly change any more.
+//!
+//! A step's backward pass costs twice its forward pass (Kaplan et al. 2020), and frozen blocks at the input side need none: `k` of `L` frozen
+//! blocks leave `1 − ⅔·k/L` of a step. Blocks settle from the input side on (Raghu et al. 2017).
+
+use std::collections::VecDeque;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, EfficiencyWindow, Layout, Workload};
+use serde::{Deserialize, Serialize};
+
+use super::super::draft::Draft;
+use super::super::{Context, ControllerSettings};
+use super::trend::{EVALUATIONS, Trend};
+use super::{Plan, turns_live};
+use crate::workload::report::TrainingReport;
+
+/// Part of a step that a frozen block's share of the model saves.
+const BACKWARD: f64 = 2.0 / 3.0;
+/// Reports running in which a block's plasticity has to be low.
+const REPORTS: u32 = 3;
+/// A freeze has to be worth so many checkpoints: it is taken up at one.
+const CHECKPOINTS: f64 = 5.0;
+/// Evaluations that are kept for the trend.
+const KEPT_EVALUATIONS: usize = 64;
+/// A trend is continued to so many times its steps, then drawn anew.
+const TRUSTED: f64 = 1.5;
+/// A freeze is kept if it saves this part of what was expected.
+const ARRIVES: f64 = 0.5;
+/// Frozen blocks train again where the learning rate rises or falls to these parts of what it was.
+const RISES: f64 = 2.0;
+const FALLS: f64 = 0.1;
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct LayerFreezing {
+    blocks: Vec<Block>,
+    /// Time of the newest report about plasticity.
+    plasticity_time: Option<EventTime>,
+    learning_rate: Option<f64>,
+    warming_up: bool,
+    /// Steps and validation losses.
+    evaluations: VecDeque<(f64, f64)>,
+    trend: Option<Trend>,
+    /// Steps of the last evaluation that the trend was made of.
+    anchor_steps: f64,
+    /// How far above the trend before this one loss was then.
+    carried_ratio: f64,
+    /// What was frozen, in order; the last one stands.
+    freezes: Vec<Freeze>,
+    /// Steps of the last evaluation that the guard looked at.
+    guarded_steps: f64,
+    /// Why nothing is frozen any more in this run.
+    stopped: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Block {
+    /// Greatest plasticity so far.
+    peak: f64,
+    newest: f64,
+    /// Reports running in which it was low.
+    low: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Freeze {
+    /// As the job was asked before.
+    from: Option<u32>,
+    to: Option<u32>,
+    learning_rate: Option<f64>,
+}
+
+/// Freezes to be taken back.
+pub(super) struct Unfreeze {
+    pub to: Layout,
+    /// How many freezes are left.
+    pub freezes: usize,
+    pub why: String,
+    /// Nothing is frozen again for some time.
+    pub bars: bool,
+}
+
+impl LayerFreezing {
+    pub fn count(&self) -> usize {
+        self.freezes.len()
+    }
+
+    /// Whether the learning rate is still rising.
+    pub fn is_warming_up(&self) -> bool {
+        self.warming_up
+    }
+
+    /// Takes in a report; `at_rest`: no change is under way.
+    pub fn observe(&mut self, report: &TrainingReport, at_rest: bool, settings: &ControllerSettings) {
+        if let Some(rate) = report.learning_rate {
+            self.warming_up = self.learning_rate.is_none_or(|before| rate > before * (1.0 + 1e-9));
+            self.learning_rate = Some(rate);
+        }
+        let frozen = report.frozen_prefix_layers.unwrap_or(0) as usize;
+        if let Some(plasticity) = report.plasticity.as_ref().filter(|new| self.plasticity_time != Some(new.time)) {
+            self.plasticity_time = Some(plasticity.time);
+            self.blocks.resize(plasticity.blocks.len(), Block::default());
+            for (i, (block, said)) in self.blocks.iter_mut().zip(&plasticity.blocks).enumerate() {
+                match said.filter(|value| value.is_finite() && *value >= 0.0 && i >= frozen) {
+                    Some(value) => {
+                        block.peak = block.peak.max(value);
+                        block.newest = value;
+                        block.low = if value < settings.plasticity_ratio * block.peak { block.low + 1 } else { 0 };
+                    }
+                    None => block.low = 0,
+                }
+            }
+        }
+        if let Some(new) = report.validation.filter(|_| at_rest)
+            && self.evaluations.back().is_none_or(|(steps, _)| new.steps > *steps)
+        {
+            self.evaluations.push_back((new.steps, new.loss));
+            if self.evaluations.len() > KEPT_EVALUATIONS {
+                self.evaluations.pop_front();
+            }
+        }
+    }
+
+    /// A freeze is on its way to the job.
+    pub fn froze(&mut self, from: &Layout, to: &Layout) {
+        let (from, to) = (from.frozen_prefix_layers, to.frozen_prefix_layers);
+        self.freezes.push(Freeze { from, to, learning_rate: self.learning_rate });
+    }
+
+    /// All freezes but the first `count` were taken back.
+    pub fn keep_first(&mut self, count: usize) {
+        self.freezes.truncate(count);
+    }
+
+    /// Somebody else set the number of frozen layers: nothing of it is ours.
+    pub fn follow(&mut self, asked: Option<u32>) {
+        if self.freezes.last().is_some_and(|last| last.to != asked) {
+            self.freezes.clear();
+        }
+    }
+
+    /// What to go back to: quality or the learning rate left the range that freezing was decided for.
+    pub fn guard(&mut self, report: &TrainingReport, workload: &Workload, settings: &ControllerSettings) -> Option<Unfreeze> {
+        let (first, last) = (self.freezes.first()?, self.freezes.last()?);
+        let back = |to: Option<u32>| Layout { frozen_prefix_layers: to, ..workload.layout.clone() };
+        if let (Some(then), Some(now)) = (last.learning_rate, report.learning_rate)
+            && then > 0.0
+            && (now >= RISES * then || now <= FALLS * then)
+        {
+            let to = back(first.from);
+            // What blocks did at the former learning rate says little.
+            self.blocks.clear();
+            let why = format!("the learning rate went from {then:.3e} to {now:.3e} since they were frozen");
+            return Some(Unfreeze { to, freezes: 0, why, bars: false });
+        }
+        let over = self.over_trend(report).filter(|(steps, _)| *steps > self.guarded_steps);
+        let (steps, over) = over?;
+        self.guarded_steps = steps;
+        let percent = 100.0 * over;
+        if over > settings.validation_loss_stop_ratio {
+            let limit = 100.0 * settings.validation_loss_stop_ratio;
+            let why = format!("validation loss is {percent:.2} % above its trend at step {steps:.0}, more than {limit} %");
+            let to = back(first.from);
+            self.stopped = Some(why.clone());
+            let why = format!("{why}; nothing is frozen in this run any more");
+            return Some(Unfreeze { to, freezes: 0, why, bars: true });
+        }
+        if over > settings.validation_loss_rise_ratio {
+            let limit = 100.0 * settings.validation_loss_rise_ratio;
+            let why = format!("validation loss is {percent:.2} % above its trend at step {steps:.0}, more than {limit} %");
+            return Some(Unfreeze { to: back(last.from), freezes: self.freezes.len() - 1, why, bars: true });
+        }
+        // What a trend cannot say that far ahead the next one says, and what loss is above it by now stays counted.
+        if steps >= TRUSTED * self.anchor_steps
+            && let Some(trend) = Trend::fit(&self.settled())
+        {
+            (self.trend, self.anchor_steps, self.carried_ratio) = (Some(trend), steps, over.max(0.0));
+        }
+        None
+    }
+
+    /// Evaluations that may follow a curve: where loss falls fast it follows none yet.
+    fn settled(&self) -> Vec<(f64, f64)> {
+        let last = self.evaluations.back().map_or(0.0, |(steps, _)| *steps);
+        self.evaluations.iter().copied().filter(|(steps, _)| *steps >= last / 10.0).collect()
+    }
+
+    /// Steps of the newest evaluation, and how far its loss is above the trend, as a part of it.
+    fn over_trend(&self, report: &TrainingReport) -> Option<(f64, f64)> {
+        let (trend, new) = (self.trend?, report.validation?);
+        let over = self.carried_ratio + new.loss / trend.at(new.steps) - 1.0;
+        (new.steps > self.anchor_steps).then_some((new.steps, over))
+    }
+
+    /// The next blocks to freeze, or why none.
+    pub fn plan(
+        &mut self,
+        report: &TrainingReport,
+        window: &EfficiencyWindow,
+        workload: &Workload,
+        draft: &mut Draft,
+        context: &Context<'_>,
+    ) -> Plan {
+        match self.next(report, window, workload, draft, context) {
+            Ok((to, expected_gain_ratio, why)) => Plan::Change { action: Action::FreezeLayers, to, expected_gain_ratio, why },
+            Err(reason) => Plan::None(reason),
+        }
+    }
+
+    fn next(
+        &mut self,
+        report: &TrainingReport,
+        window: &EfficiencyWindow,
+        workload: &Workload,
+        draft: &mut Draft,
+        context: &Context<'_>,
+    ) -> Result<(Layout, f64, String), String> {
+        let settings = context.settings;
+        let Some(bound) = workload.bounds.frozen_prefix_layers_max.filter(|most| *most > 0) else {
+            return Err("no layer may be frozen: the policy sets no bounds.maxFrozenPrefixLayers".into());
+        };
+        if let Some(why) = &self.stopped {
+            return Err(format!("nothing is frozen in this run any more: {why}"));
+        }
+        let Some(layers) = report.layers.filter(|layers| *layers > 0) else {
+            return Err("the job does not report how many layers it has".into());
+        };
+        if !turns_live(report.live_knobs.as_ref(), "frozen_prefix_layers") {
+            return Err("the job does not freeze layers while it runs".into());
+        }
+        let frozen = report.frozen_prefix_layers.or(workload.layout.frozen_prefix_layers).unwrap_or(0);
+        let (Some(done), Some(left)) = (report.steps_total, report.steps_remaining) else {
+            return Err("the job does not report its steps and how many are left".into());
+        };
+        let part = done / (done + left).max(1.0);
+        draft.note("layers", Some(f64::from(layers)));
+        draft.note("frozen_prefix_layers", Some(f64::from(frozen)));
+        draft.note("steps_done_ratio", Some(part));
+        if part < settings.freeze_start_ratio {
+            let start = 100.0 * settings.freeze_start_ratio;
+            return Err(format!("{:.0} % of the steps are done: nothing is frozen before {start:.0} %", 100.0 * part));
+        }
+        if self.warming_up {
+            return Err("the learning rate is still rising: nothing is frozen before it has warmed up".into());
+        }
+        let most = bound.min(layers / 2);
+        let next = self.blocks.iter().skip(frozen as usize).take(most.saturating_sub(frozen) as usize);
+        let low = next.take_while(|block| block.low >= REPORTS).count() as u32;
+        if let Some(block) = self.blocks.get(frozen as usize).filter(|block| block.peak > 0.0) {
+            draft.note("next_block_plasticity_ratio", Some(block.newest / block.peak));
+        }
+        if frozen >= most {
+            return Err(format!("{frozen} of {layers} layers are frozen, and at most {most} may be"));
+        }
+        if low == 0 {
+            let limit = 100.0 * settings.plasticity_ratio;
+            return Err(match self.blocks.get(frozen as usize) {
+                None => "the job reports no plasticity of its blocks".into(),
+                Some(block) if block.low > 0 => {
+                    format!("block {frozen} was below {limit:.0} % of its peak plasticity in {} of {REPORTS} reports", block.low)
+                }
+                Some(block) => format!(
+                    "block {frozen} still has {:.0} % of its peak plasticity, and is frozen below {limit:.0} %",
+                    100.0 * block.newest / block.peak.max(f64::MIN_POSITIVE)
+                ),
+            });
+        }
+        let saved = Self::worth(low, frozen, layers, left, window, draft, context)?;
+        let trend = self.trend_to_guard(settings)?;
+        let to = frozen + low;
+        let fewer = saved * left;
+        let total = done + left;
+        let control = trend.at((total - fewer).max(1.0)) / trend.at(total) - 1.0;
+        draft.note("control_fewer_steps", Some(fewer));
+        draft.note("control_validation_loss_ratio", Some(control));
+        let why = format!(
+            "{} at the input side hardly {} any more: freezes {to} of {layers}, which is expected to save {:.1} % of what is left; training {fewer:.0} \
+             steps fewer saves as much and costs about {:.2} % of validation loss by its trend",
+            if low == 1 { format!("block {frozen}") } else { format!("blocks {frozen} to {}", to - 1) },
+            if low == 1 { "changes" } else { "change" },
+            100.0 * saved,
+            100.0 * control
+        );
+        if self.freezes.is_empty() {
+            let last = self.evaluations.back().map_or(0.0, |(steps, _)| *steps);
+            (self.trend, self.anchor_steps, self.carried_ratio) = (Some(trend), last, 0.0);
+        }
+        Ok((Layout { frozen_prefix_layers: Some(to), ..workload.layout.clone() }, saved, why))
+    }
+
+    /// The part of the remaining energy that freezing `more` blocks is expected to save, or why it is too little.
+    #[allow(clippy::too_many_arguments, reason = "all of it is weighed")]
+    fn worth(
+        more: u32,
+        frozen: u32,
+        layers: u32,
+        steps_left: f64,
+        window: &EfficiencyWindow,
+        draft: &mut Draft,
+        context: &Context<'_>,
+    ) -> Result<f64, String> {
+        let settings = context.settings;
+        let of_step = |count: u32| BACKWARD * f64::from(count) / f64::from(layers);
+        let saved = of_step(more) / (1.0 - of_step(frozen));
+        let seconds = window.window_end.seconds_since(window.window_start);
+        let by_steps = window.steps.filter(|steps| *steps > 0.0).map(|steps| steps_left / steps * seconds);
+        let Some(remaining) = context.remaining_seconds.or(by_steps) else {
+            return Err("it is not known how long the job still takes".into());
+        };
+        let watts = window.mean_power_watts.unwrap_or(0.0);
+        draft.note("expected_saving_ratio", Some(saved));
+        draft.note("remaining_seconds", Some(remaining));
+        draft.note("expected_saving_joules", Some(saved * remaining * watts));
+        draft.note("checkpoint_joules", Some(settings.checkpoint_seconds * watts));
+        if saved < settings.freeze_gain_ratio {
+            let least = 100.0 * settings.freeze_gain_ratio;
+            return Err(format!(
+                "{more} more of {layers} layers would save {:.1} % of the energy that is left, less than {least:.0} %",
+                100.0 * saved
+            ));
+        }
+        let checkpoints = CHECKPOINTS * settings.checkpoint_seconds;
+        // An estimate that is not a number is no reason to ask.
+        if saved * remaining >= checkpoints {
+            return Ok(saved);
+        }
+        Err(format!(
+            "{more} more of {layers} layers would save the energy of {:.0} s, less than {CHECKPOINTS} checkpoints of {} s",
+            saved * remaining,
+            settings.checkpoint_seconds
+        ))
+    }
+
+    /// The curve that the guard compares with, or why there is none: what nobody can guard is not frozen.
+    fn trend_to_guard(&self, settings: &ControllerSettings) -> Result<Trend, String> {
+        if let Some(trend) = self.trend.filter(|_| !self.freezes.is_empty()) {
+            return Ok(trend);
+        }
+        let settled = self.settled();
+        let Some(trend) = Trend::fit(&settled) else {
+            let have = settled.len();
+            return Err(format!(
+                "quality cannot be guarded: {have} of {EVALUATIONS} evaluations of the validation loss are known that make a trend"
+            ));
+        };
+        if trend.scatter_ratio > settings.validation_loss_rise_ratio {
+            return Err(format!(
+                "quality cannot be guarded: validation loss scatters by {:.2} % around its trend, and the guard has to see {:.2} %",
+                100.0 * trend.scatter_ratio,
+                100.0 * settings.validation_loss_rise_ratio
+            ));
+        }
+        Ok(trend)
+    }
+
+    /// Whether a freeze is kept, and why.
+    pub fn verdict(&self, gain_ratio: f64, expected: f64, context: &Context<'_>, draft: &mut Draft) -> Result<String, String> {
+        draft.note("expected_saving_ratio", Some(expected));
+        let over = context.training.and_then(|report| self.over_trend(report));
+        draft.note("validation_loss_over_trend_ratio", over.map(|(_, over)| over));
+        if gain_ratio.is_nan() || gain_ratio < ARRIVES * expected {
+            return Err(format!("expected were {:.1} %, and less than half of it arrived", 100.0 * expected));
+        }
+        let steps = context.training.and_then(|report| Some((report.steps_total?, report.steps_remaining?)));
+        let control = self.trend.zip(steps).map(|(trend, (done, left))| {
+            let (fewer, total) = (gain_ratio * left, done + left);
+            (fewer, trend.at((total - fewer).max(1.0)) / trend.at(total) - 1.0)
+        });
+        draft.note("control_fewer_steps", control.map(|(fewer, _)| fewer));
+        draft.note("control_validation_loss_ratio", control.map(|(_, ratio)| ratio));
+        let cost = match over {
+            Some((_, over)) => format!("validation loss is {:+.2} % from its trend", 100.0 * over),
+            None => "validation loss was not evaluated since".into(),
+        };
+        Ok(match control {
+            Some((fewer, ratio)) => {
+                format!("{cost}; training {fewer:.0} steps fewer would save as much and cost about {:.2} % of it", 100.0 * ratio)
+            }
+            None => cost,
+        })
+    }
+}

@@ -1,0 +1,558 @@
+//! What a job turns by itself when it is asked: its precision and the blocks at its input side that it freezes.
+//!
+//! Both go through the same steps as other changes, without restarts. What they rest on comes from the job's own reports
+//! ([`TrainingReport`]), and quality is a limit of its own: J/sample always falls when less is computed.
+//!
+//! ```text
+//! window ─▶ settle ─▶ guard: validation loss, learning rate ─▶ judge ─▶ kept | revert
+//!                                   │ nothing under way
+//!                                   ▼
+//!                     precision, then layers: allowed, and worth it ─▶ directive to the job
+//! ```
+
+mod layers;
+mod precision;
+#[cfg(test)]
+mod tests;
+mod trend;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{
+    Action, Actuation, Decision, EfficiencyWindow, Layout, Outcome, Precision, UpdateMode, Validation, Workload,
+};
+use serde::{Deserialize, Serialize};
+
+use super::draft::Draft;
+use super::history::{Measured, Medians, Recent};
+use super::state::ControllerState;
+use super::trial::Note;
+use super::{Context, ControllerName, ControllerSettings};
+use layers::LayerFreezing;
+use precision::PrecisionChoice;
+
+/// What is remembered of a job's own knobs.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Training {
+    /// When the job of these figures was first heard.
+    since: Option<EventTime>,
+    recent: Recent,
+    proposal: Option<JobChange>,
+    trial: Option<JobTrial>,
+    barred: Vec<Barred>,
+    /// What is to be taken back, until it is.
+    owed: Option<Owed>,
+    /// The last change that was applied, and the layout that a roll-back restores.
+    last_id: Option<String>,
+    restoring: Option<Layout>,
+    /// The generation that one of its own changes made.
+    own_generation: Option<u64>,
+    layers: LayerFreezing,
+    precision: PrecisionChoice,
+}
+
+/// Which of a job's knobs a change turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum JobKnob {
+    Layers,
+    Precision,
+}
+
+/// A change that the job is asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct JobChange {
+    id: String,
+    knob: JobKnob,
+    from: Layout,
+    to: Layout,
+    expires: EventTime,
+    /// What it has to beat; `None`: it takes something back, which nothing has to justify.
+    baseline: Option<Baseline>,
+    /// How many freezes stand after it.
+    freezes: usize,
+}
+
+/// The windows before a change.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Baseline {
+    windows: Vec<Measured>,
+    /// Part of the energy per sample that is expected to be saved.
+    expected_gain_ratio: f64,
+}
+
+/// A change that the job has taken up, or is about to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct JobTrial {
+    change: JobChange,
+    generation: u64,
+    windows: Vec<Measured>,
+    warming_up: u32,
+}
+
+/// A setting that is to be left again: asked for until it is done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Owed {
+    knob: JobKnob,
+    to: Layout,
+    freezes: usize,
+    why: String,
+}
+
+/// Nothing is asked of a knob before `until`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Barred {
+    knob: JobKnob,
+    until: EventTime,
+    why: String,
+}
+
+/// A change to propose, or why there is none.
+enum Plan {
+    Change { action: Action, to: Layout, expected_gain_ratio: f64, why: String },
+    None(String),
+}
+
+/// Where a window leaves the job's knobs.
+pub(super) enum Standing {
+    /// Something about a change of their own.
+    Decided(Box<Decision>),
+    /// Nothing is under way; `hindrance`: why nothing can be begun with this window.
+    Idle { draft: Box<Draft>, hindrance: Option<String> },
+}
+
+/// The knobs that a controller turns.
+const fn knobs(name: ControllerName) -> &'static [JobKnob] {
+    match name {
+        ControllerName::Layers => &[JobKnob::Layers],
+        ControllerName::Precision => &[JobKnob::Precision],
+        _ => &[JobKnob::Precision, JobKnob::Layers],
+    }
+}
+
+/// Whether a policy lets any of the job's own knobs be turned.
+pub(super) fn is_bounded(workload: &Workload) -> bool {
+    let bounds = &workload.bounds;
+    bounds.frozen_prefix_layers_max.is_some_and(|most| most > 0) || bounds.precisions.as_ref().is_some_and(|all| !all.is_empty())
+}
+
+/// `layers` or `precision` by itself.
+pub(super) fn decide(
+    name: ControllerName,
+    state: &mut ControllerState,
+    window: &EfficiencyWindow,
+    context: &Context<'_>,
+) -> Decision {
+    let draft = Draft::new(name, window, context);
+    let Some(workload) = context.workload else {
+        return draft.maintain(super::UNMANAGED);
+    };
+    let mut training = state.training.take().unwrap_or_default();
+    let decision = match training.follow(window, workload, draft, context) {
+        Standing::Decided(decision) => *decision,
+        Standing::Idle { draft, hindrance: Some(reason) } => draft.maintain(reason),
+        Standing::Idle { draft, hindrance: None } => training.propose(name, window, workload, *draft, context),
+    };
+    state.training = Some(training);
+    decision
+}
+
+impl Training {
+    /// Whether one of its own changes made the layout in force.
+    pub fn made(&self, generation: u64) -> bool {
+        self.own_generation == Some(generation)
+    }
+
+    /// Takes in what is known about the past, guards and judges.
+    pub fn follow(&mut self, window: &EfficiencyWindow, workload: &Workload, draft: Draft, context: &Context<'_>) -> Standing {
+        let (settings, now) = (context.settings, window.window_end);
+        let fate = context.last_actuation.and_then(|actuation| self.settle(workload, actuation, now, settings));
+        let outside = self.follow_layout(workload, settings);
+        self.barred.retain(|barred| barred.until > now);
+        self.proposal.take_if(|proposal| proposal.expires <= now);
+        self.observe(context, settings);
+        if let Some(note) = fate.or(outside) {
+            return Standing::Decided(Box::new(draft.tell(note)));
+        }
+        if workload.mode == UpdateMode::Enforce
+            && !workload.paused
+            && self.proposal.is_none()
+            && let Some(back) = context.training.and_then(|report| self.layers.guard(report, workload, settings))
+        {
+            let reason = format!("frozen blocks train again: {}", back.why);
+            if back.bars {
+                self.bar(JobKnob::Layers, now.plus_seconds(settings.tabu_seconds), &back.why);
+            }
+            let layers = |trial: &JobTrial| trial.change.knob == JobKnob::Layers;
+            let concerns = self.trial.take().filter(layers).map(|trial| trial.change.id).or_else(|| self.last_id.clone());
+            let draft = draft.validating(Validation::Failed, &concerns.unwrap_or_default());
+            return Standing::Decided(Box::new(self.revert(JobKnob::Layers, &back.to, back.freezes, reason, workload, draft)));
+        }
+        let measured = self.usable(window, workload, settings);
+        if workload.mode == UpdateMode::Enforce
+            && !workload.paused
+            && self.proposal.is_none()
+            && let Some(Owed { knob, to, freezes, why }) = self.owed.clone()
+        {
+            let draft = draft.validating(Validation::Failed, self.last_id.as_deref().unwrap_or_default());
+            return Standing::Decided(Box::new(self.revert(knob, &to, freezes, why, workload, draft)));
+        }
+        if self.trial.is_some() {
+            return Standing::Decided(Box::new(self.judge(measured, workload, draft, context)));
+        }
+        if self.proposal.is_some() {
+            let reason = match workload.mode {
+                UpdateMode::Enforce => "waits for the job to be asked",
+                UpdateMode::Recommend => "what was recommended last has not been done",
+                UpdateMode::Observe => "the workload is only observed",
+            };
+            let id = self.proposal.as_ref().map(|proposal| proposal.id.clone()).unwrap_or_default();
+            return Standing::Decided(Box::new(draft.validating(Validation::Pending, &id).maintain(reason)));
+        }
+        let keep = settings.validation_windows.max(settings.precision_trial_windows);
+        let hindrance = match measured {
+            Err(reason) => Some(reason),
+            Ok(measured) => {
+                let added = self.recent.add(measured, keep, now.seconds_since(window.window_start));
+                (!added).then(|| "the job warms up after a change".into())
+            }
+        };
+        let hindrance = match workload.mode {
+            _ if workload.paused => Some("the workload is paused".into()),
+            UpdateMode::Observe => Some("the workload is only observed".into()),
+            _ => hindrance,
+        };
+        Standing::Idle { draft: Box::new(draft), hindrance }
+    }
+
+    /// Asks for a change of the job, if any is allowed and worth it.
+    pub fn propose(
+        &mut self,
+        name: ControllerName,
+        window: &EfficiencyWindow,
+        workload: &Workload,
+        mut draft: Draft,
+        context: &Context<'_>,
+    ) -> Decision {
+        let settings = context.settings;
+        let mut reasons = Vec::new();
+        for knob in knobs(name) {
+            let plan = match self.barred.iter().find(|barred| barred.knob == *knob) {
+                Some(barred) => Plan::None(format!("nothing is asked of the job before {}: {}", barred.until, barred.why)),
+                None => match context.training {
+                    None => Plan::None("the job reports neither its precision nor its layers".into()),
+                    Some(report) => match knob {
+                        JobKnob::Layers => self.layers.plan(report, window, workload, &mut draft, context),
+                        JobKnob::Precision => self.precision.plan(report, workload, &mut draft, settings),
+                    },
+                },
+            };
+            let (action, to, expected_gain_ratio, why) = match plan {
+                Plan::None(reason) => {
+                    reasons.push(reason);
+                    continue;
+                }
+                Plan::Change { action, to, expected_gain_ratio, why } => (action, to, expected_gain_ratio, why),
+            };
+            let need = windows_needed(*knob, &to, settings);
+            if self.recent.windows.len() < need {
+                let have = self.recent.windows.len();
+                reasons.push(format!("has {have} of the {need} windows that {} is compared with", knob.words()));
+                continue;
+            }
+            let windows = self.recent.windows.iter().skip(self.recent.windows.len() - need).copied().collect();
+            let freezes = self.layers.count() + usize::from(*knob == JobKnob::Layers);
+            let decision = draft.turn(action, to, why);
+            self.proposal = Some(JobChange {
+                id: decision.id.clone(),
+                knob: *knob,
+                from: decision.from.clone(),
+                to: decision.to.clone(),
+                expires: decision.expires,
+                baseline: Some(Baseline { windows, expected_gain_ratio }),
+                freezes,
+            });
+            return decision;
+        }
+        draft.maintain(reasons.join("; "))
+    }
+
+    fn bar(&mut self, knob: JobKnob, until: EventTime, why: &str) {
+        self.barred.retain(|barred| barred.knob != knob);
+        self.barred.push(Barred { knob, until, why: why.into() });
+    }
+
+    /// Takes in the job's reports.
+    fn observe(&mut self, context: &Context<'_>, settings: &ControllerSettings) {
+        let Some(report) = context.training else { return };
+        if self.since != report.since {
+            // Another job: what was learned was about the former one.
+            self.since = report.since;
+            (self.layers, self.precision, self.barred) = Default::default();
+        }
+        let at_rest = self.trial.is_none() && self.proposal.is_none();
+        self.layers.observe(report, at_rest, settings);
+        self.precision.observe(report, self.layers.is_warming_up());
+    }
+
+    /// Takes in what the actuator reported.
+    fn settle(
+        &mut self,
+        workload: &Workload,
+        actuation: &Actuation,
+        now: EventTime,
+        settings: &ControllerSettings,
+    ) -> Option<Note> {
+        let id = &actuation.decision_id;
+        let note = |reason: String, validation, until| Some(Note { reason, concerns: id.clone(), validation, hold_until: until });
+        if self.proposal.as_ref().is_some_and(|proposal| proposal.id == *id) {
+            match actuation.outcome {
+                Outcome::Applied | Outcome::Ready => {
+                    let change = self.proposal.take()?;
+                    self.begin(change, actuation, settings);
+                    return None;
+                }
+                Outcome::Recommended => return None,
+                Outcome::Refused if workload.mode != UpdateMode::Enforce => return None,
+                Outcome::Refused => {
+                    let change = self.proposal.take()?;
+                    let why = format!("the last decision was refused: {}", actuation.reason);
+                    // What is to be taken back stays owed, and is asked for again.
+                    let until = change.baseline.is_some().then(|| now.plus_seconds(settings.hold_seconds));
+                    if let Some(until) = until {
+                        self.bar(change.knob, until, &why);
+                    }
+                    return note(why, Validation::None, until);
+                }
+                Outcome::RolledBack | Outcome::Failed => {
+                    let change = self.proposal.take()?;
+                    let (why, until) = self.undone(&change, actuation, now, settings);
+                    return note(why, Validation::Failed, Some(until));
+                }
+            }
+        }
+        let undone = matches!(actuation.outcome, Outcome::RolledBack | Outcome::Failed);
+        if undone && self.trial.as_ref().is_some_and(|trial| trial.change.id == *id) {
+            let change = self.trial.take()?.change;
+            self.layers.keep_first(change.freezes.saturating_sub(usize::from(change.knob == JobKnob::Layers)));
+            let (why, until) = self.undone(&change, actuation, now, settings);
+            return note(why, Validation::Failed, Some(until));
+        }
+        None
+    }
+
+    /// A change is on its way to the job.
+    fn begin(&mut self, change: JobChange, actuation: &Actuation, settings: &ControllerSettings) {
+        if change.baseline.is_none() {
+            self.owed = None;
+        }
+        self.last_id = Some(change.id.clone());
+        self.own_generation = Some(actuation.generation);
+        if change.knob == JobKnob::Layers {
+            match change.baseline {
+                Some(_) => self.layers.froze(&change.from, &change.to),
+                None => self.layers.keep_first(change.freezes),
+            }
+        }
+        if change.baseline.is_some() {
+            let (generation, warming_up) = (actuation.generation, settings.warm_up_windows);
+            self.trial = Some(JobTrial { change, generation, windows: Vec::new(), warming_up });
+        }
+    }
+
+    /// The actuator took a change back, because the job refused it or did not take it up, or failed to.
+    fn undone(
+        &mut self,
+        change: &JobChange,
+        actuation: &Actuation,
+        now: EventTime,
+        settings: &ControllerSettings,
+    ) -> (String, EventTime) {
+        let what = if actuation.outcome == Outcome::RolledBack { "was rolled back" } else { "failed" };
+        let why = format!("the last change {what}: {}", actuation.reason);
+        let until = now.plus_seconds(settings.tabu_seconds);
+        self.restoring = Some(change.from.clone());
+        self.bar(change.knob, until, &why);
+        (why, until)
+    }
+
+    /// Follows the layout: windows of different layouts are never compared.
+    fn follow_layout(&mut self, workload: &Workload, settings: &ControllerSettings) -> Option<Note> {
+        let generation = workload.generation;
+        let known = self.recent.generation.replace(generation);
+        if known == Some(generation) {
+            return None;
+        }
+        let proposed = self.proposal.as_ref();
+        let tried = self.trial.as_ref().map(|trial| &trial.change);
+        let own = if let Some(id) = &workload.decision_id {
+            let ids = [proposed.map(|p| &p.id), tried.map(|t| &t.id), self.last_id.as_ref()];
+            ids.into_iter().flatten().any(|known| known == id)
+        } else {
+            // A roll-back carries no decision, and restores what was before.
+            let before = [proposed.map(|p| &p.from), tried.map(|t| &t.from), self.restoring.as_ref()];
+            known.is_some() && before.into_iter().flatten().any(|from| *from == workload.layout)
+        };
+        self.recent.restart(if known.is_none() { 0 } else { settings.warm_up_windows });
+        if own {
+            self.own_generation = Some(generation);
+            return None;
+        }
+        self.owed = None;
+        self.layers.follow(workload.layout.frozen_prefix_layers);
+        let trial = self.trial.take_if(|trial| generation > trial.generation)?;
+        Some(Note {
+            reason: "the layout was changed from outside before the last change was judged: it is not judged".into(),
+            concerns: trial.change.id,
+            validation: Validation::None,
+            hold_until: None,
+        })
+    }
+
+    /// The window's figures if it can be compared with others of this layout, or why not.
+    fn usable(
+        &mut self,
+        window: &EfficiencyWindow,
+        workload: &Workload,
+        settings: &ControllerSettings,
+    ) -> Result<Measured, String> {
+        if window.restarted {
+            self.recent.restart(settings.warm_up_windows);
+            if let Some(trial) = &mut self.trial {
+                trial.warming_up = settings.warm_up_windows;
+            }
+        }
+        let measured = Measured::of(window, settings.coverage_min_ratio)?;
+        match window.generation {
+            Some(generation) if generation == workload.generation => Ok(measured),
+            Some(_) => Err("the layout was changed after this window: it decides nothing".into()),
+            None => Err("the layout of this window is not known: it decides nothing".into()),
+        }
+    }
+
+    /// Adds a window to the trial and, once there are enough, keeps the change or takes it back.
+    fn judge(
+        &mut self,
+        measured: Result<Measured, String>,
+        workload: &Workload,
+        mut draft: Draft,
+        context: &Context<'_>,
+    ) -> Decision {
+        let settings = context.settings;
+        let need = self.trial.as_ref().map_or(0, |trial| windows_needed(trial.change.knob, &trial.change.to, settings));
+        let Some(trial) = &mut self.trial else { return draft.maintain("nothing is judged") };
+        let id = trial.change.id.clone();
+        let pending = |draft: Draft, reason: String| draft.validating(Validation::Pending, &id).maintain(reason);
+        let measured = match measured {
+            Ok(measured) if workload.generation == trial.generation => measured,
+            Ok(_) => return pending(draft, "the last change is on its way to the job".into()),
+            Err(_) if workload.generation == trial.generation && workload.ready_time.is_none() => {
+                return pending(draft, "the job was asked, and has not taken it up yet".into());
+            }
+            Err(reason) => return pending(draft, reason),
+        };
+        if trial.warming_up > 0 {
+            trial.warming_up -= 1;
+            return pending(draft, "the job warms up after the last change".into());
+        }
+        trial.windows.push(measured);
+        let have = trial.windows.len();
+        if have > need {
+            trial.windows.remove(0);
+        }
+        if have < need {
+            return pending(draft, format!("the last change is being checked: {have} of {need} windows"));
+        }
+        if workload.paused {
+            return pending(draft, "the workload is paused: the last change is judged after it".into());
+        }
+        let Some(trial) = self.trial.take() else { return draft.maintain("nothing is judged") };
+        let JobTrial { change, windows, .. } = trial;
+        let medians = change.baseline.as_ref().and_then(|base| {
+            let before = Measured::median(&base.windows)?;
+            Some((base, before, Measured::median(&windows)?))
+        });
+        let Some((base, before, after)) = medians else { return draft.maintain("nothing is judged") };
+        let energy_gain = 1.0 - before.efficiency / after.efficiency;
+        let throughput = after.samples_per_second / before.samples_per_second;
+        draft.note_medians("before", &before);
+        draft.note_medians("after", &after);
+        draft.note("gain_ratio", Some(energy_gain));
+        draft.note("throughput_ratio", Some(throughput));
+        let outcome = explain(&before, &after, energy_gain, throughput);
+        let verdict = match change.knob {
+            JobKnob::Layers => self.layers.verdict(energy_gain, base.expected_gain_ratio, context, &mut draft),
+            JobKnob::Precision => {
+                self.precision.verdict(&change.to, &base.windows, &windows, energy_gain, throughput, settings, &mut draft)
+            }
+        };
+        match verdict {
+            Ok(why) => {
+                self.recent.windows = windows.into();
+                draft.validating(Validation::Kept, &id).maintain(format!("the last change is kept: {outcome}; {why}"))
+            }
+            Err(why) => {
+                let why = format!("{outcome}; {why}");
+                let until = after.end.plus_seconds(settings.tabu_seconds);
+                self.bar(change.knob, until, &format!("the last change did not help: {why}"));
+                let draft = draft.validating(Validation::Failed, &id).holding(Some(until));
+                let freezes = change.freezes.saturating_sub(usize::from(change.knob == JobKnob::Layers));
+                let reason = format!("the last change is taken back: {why}");
+                self.revert(change.knob, &change.from, freezes, reason, workload, draft)
+            }
+        }
+    }
+
+    /// Asks for the job's knob as it was in `to`; all others stay as they are.
+    fn revert(&mut self, knob: JobKnob, to: &Layout, freezes: usize, why: String, workload: &Workload, draft: Draft) -> Decision {
+        let present = workload.layout.clone();
+        self.owed = Some(Owed { knob, to: to.clone(), freezes, why: why.clone() });
+        let to = match knob {
+            JobKnob::Layers => Layout { frozen_prefix_layers: to.frozen_prefix_layers, ..present },
+            JobKnob::Precision => Layout { precision: to.precision, ..present },
+        };
+        let decision = draft.turn(Action::Revert, to, why);
+        self.proposal = Some(JobChange {
+            id: decision.id.clone(),
+            knob,
+            from: decision.from.clone(),
+            to: decision.to.clone(),
+            expires: decision.expires,
+            baseline: None,
+            freezes,
+        });
+        decision
+    }
+}
+
+impl JobKnob {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Layers => "freezing",
+            Self::Precision => "another precision",
+        }
+    }
+}
+
+/// Windows that a change is judged by, and compared with.
+fn windows_needed(knob: JobKnob, to: &Layout, settings: &ControllerSettings) -> usize {
+    let is_test = knob == JobKnob::Precision && to.precision == Some(Precision::Fp16);
+    (if is_test { settings.precision_trial_windows } else { settings.validation_windows }) as usize
+}
+
+/// As `4.10 J/sample instead of 4.60 (-10.9 %) at 98.7 % of the throughput`.
+fn explain(before: &Medians, after: &Medians, gain_ratio: f64, throughput_ratio: f64) -> String {
+    match (after.joules_per_sample(), before.joules_per_sample()) {
+        (Some(now), Some(then)) => format!(
+            "{now:.3} J/sample instead of {then:.3} ({:+.1} %) at {:.1} % of the throughput",
+            -100.0 * gain_ratio,
+            100.0 * throughput_ratio
+        ),
+        _ => "no progress at all".into(),
+    }
+}
+
+/// Whether a job says that it turns a knob while it runs; one that says nothing may be asked.
+fn turns_live(live_knobs: Option<&Vec<String>>, knob: &str) -> bool {
+    live_knobs.is_none_or(|knobs| knobs.iter().any(|known| known == knob))
+}

@@ -1,0 +1,443 @@
+//! On a made-up job: blocks settle from the input side on, loss follows a learning curve, and frozen blocks save their part of a step.
+
+use eadt_schemas::v1::{Action, Bounds, Decision, Layout, Outcome, Precision, UpdateMode, Validation};
+
+use super::super::ControllerName;
+use super::super::testing::Bench;
+use crate::workload::report::{Evaluation, Plasticity, TrainingReport};
+
+const STEPS_A_WINDOW: f64 = 100.0;
+const TOTAL: f64 = 10_000.0;
+
+struct Job {
+    bench: Bench,
+    steps: f64,
+    layers: u32,
+    frozen: u32,
+    precision: &'static str,
+    skips: f64,
+    skip_ratio: f64,
+    learning_rate: f64,
+    /// Part of the saving that arrives.
+    arrives: f64,
+    /// Loss above the curve.
+    excess: f64,
+    evaluates: bool,
+    live_knobs: Option<Vec<String>>,
+    loss_scale: Option<f64>,
+    /// J/sample in FP16 against BF16.
+    fp16_energy: f64,
+    noise: f64,
+}
+
+fn curve(steps: f64) -> f64 {
+    1.8 + 9.0 / (1.0 + steps / 50.0).sqrt()
+}
+
+impl Job {
+    fn new(name: ControllerName) -> Self {
+        let mut bench = Bench::new(name);
+        bench.workload.bounds.frozen_prefix_layers_max = Some(8);
+        bench.workload.bounds.precisions = Some(vec![Precision::Fp16, Precision::Bf16]);
+        bench.workload.gpu_model = Some("NVIDIA A100-SXM4-40GB".into());
+        Self {
+            bench,
+            steps: 0.0,
+            layers: 12,
+            frozen: 0,
+            precision: "bf16",
+            skips: 0.0,
+            skip_ratio: 0.0,
+            learning_rate: 1e-3,
+            arrives: 1.0,
+            excess: 0.0,
+            evaluates: true,
+            live_knobs: None,
+            loss_scale: None,
+            fp16_energy: 1.0,
+            noise: 0.0,
+        }
+    }
+
+    /// The next window, and what is decided about it.
+    fn step(&mut self) -> Decision {
+        self.steps += STEPS_A_WINDOW;
+        self.skips += STEPS_A_WINDOW * if self.precision == "fp16" { self.skip_ratio } else { 0.0 };
+        let done = self.steps / TOTAL;
+        let end = self.bench.now.plus_seconds(60.0);
+        // Block i is down to a tenth of its peak when the part (2 + i)/layers of the job is done.
+        let block = |i: u32| 0.1_f64.powf(done * f64::from(self.layers) / f64::from(2 + i));
+        self.bench.training = Some(TrainingReport {
+            since: Some(eadt_schemas::EventTime::from_seconds(1.0)),
+            steps_total: Some(self.steps),
+            steps_remaining: Some(TOTAL - self.steps),
+            precision: Some(self.precision.into()),
+            frozen_prefix_layers: Some(self.frozen),
+            overflow_skips_total: Some(self.skips),
+            validation: self.evaluates.then(|| Evaluation { steps: self.steps, loss: curve(self.steps) * (1.0 + self.excess) }),
+            learning_rate: Some(self.learning_rate),
+            loss_scale: self.loss_scale,
+            layers: Some(self.layers),
+            plasticity: Some(Plasticity { time: end, blocks: (0..self.layers).map(|i| Some(block(i))).collect() }),
+            live_knobs: self.live_knobs.clone(),
+        });
+        let saved = self.arrives * 2.0 / 3.0 * f64::from(self.frozen) / f64::from(self.layers);
+        self.noise = -self.noise;
+        let precision = if self.precision == "fp16" { self.fp16_energy } else { 1.0 };
+        let mut window = self.bench.window(300.0, 0.05 / ((1.0 - saved) * precision * (1.0 + self.noise)));
+        window.steps = Some(STEPS_A_WINDOW);
+        self.bench.decide(&window)
+    }
+
+    /// Windows until something is to be changed; at most `windows`.
+    fn change(&mut self, windows: usize) -> Option<Decision> {
+        (0..windows).map(|_| self.step()).find(|decision| decision.action != Action::Maintain)
+    }
+
+    fn last_of(&mut self, windows: usize) -> Decision {
+        let mut last = self.step();
+        for _ in 1..windows {
+            assert_eq!(last.action, Action::Maintain, "{}", last.reason);
+            last = self.step();
+        }
+        last
+    }
+
+    /// The job takes the change up.
+    fn take_up(&mut self, decision: &Decision) {
+        self.bench.apply(decision);
+        self.bench.workload.ready_time = Some(self.bench.now);
+        self.frozen = decision.to.frozen_prefix_layers.unwrap_or(0);
+        self.precision = match decision.to.precision {
+            Some(Precision::Fp16) => "fp16",
+            Some(Precision::Bf16) => "bf16",
+            _ => self.precision,
+        };
+    }
+
+    fn freeze(&mut self) -> Decision {
+        let change = self.change(60).expect("blocks are frozen");
+        assert_eq!(change.action, Action::FreezeLayers, "{}", change.reason);
+        self.take_up(&change);
+        change
+    }
+
+    /// Windows until a change was judged.
+    fn verdict(&mut self) -> Decision {
+        for _ in 0..10 {
+            let decision = self.step();
+            if decision.validation != Validation::Pending {
+                return decision;
+            }
+            assert_eq!(decision.action, Action::Maintain, "{}", decision.reason);
+        }
+        panic!("it was never judged");
+    }
+}
+
+fn layers() -> Job {
+    Job::new(ControllerName::Layers)
+}
+
+#[test]
+fn blocks_that_hardly_change_are_frozen_after_a_quarter_of_the_steps_and_kept_with_the_control_beside_it() {
+    let mut job = layers();
+    job.bench.settings.checkpoint_seconds = 5.0;
+    let change = job.change(60).unwrap();
+    assert!(job.steps >= 2_500.0 && change.to.frozen_prefix_layers == Some(1), "{} at {}", change.reason, job.steps);
+    assert!(!change.restarts && change.from.frozen_prefix_layers.is_none());
+    let evidence = |name: &str| change.evidence[name];
+    assert!((evidence("expected_saving_ratio") - 2.0 / 3.0 / 12.0).abs() < 1e-9);
+    assert!(evidence("control_fewer_steps") > 300.0 && evidence("control_validation_loss_ratio") > 0.001);
+    assert!(evidence("expected_saving_joules") > 5.0 * evidence("checkpoint_joules"));
+    job.take_up(&change);
+    let verdict = job.verdict();
+    assert_eq!(
+        (verdict.validation, verdict.concerns.as_deref()),
+        (Validation::Kept, Some(change.id.as_str())),
+        "{}",
+        verdict.reason
+    );
+    assert!(verdict.reason.contains("from its trend; training") && verdict.reason.contains("steps fewer"), "{}", verdict.reason);
+    assert!((verdict.evidence["gain_ratio"] - 0.0556).abs() < 0.001);
+    // The others follow, up to half of the layers.
+    while job.frozen < 6 {
+        let before = job.frozen;
+        job.freeze();
+        assert!(job.frozen > before);
+        assert_eq!(job.verdict().validation, Validation::Kept);
+    }
+    let end = job.step();
+    assert!(end.reason.contains("6 of 12 layers are frozen, and at most 6 may be"), "{}", end.reason);
+}
+
+#[test]
+fn what_nobody_can_guard_or_bounds_or_reports_is_not_frozen() {
+    let reason = |change: &dyn Fn(&mut Job)| {
+        let mut job = layers();
+        change(&mut job);
+        let last = job.last_of(40);
+        assert_eq!(last.action, Action::Maintain);
+        last.reason
+    };
+    let contains = |change: &dyn Fn(&mut Job), words: &str| {
+        let said = reason(change);
+        assert!(said.contains(words), "{said}");
+    };
+    contains(&|job| job.bench.workload.bounds = Bounds::default(), "the policy sets no bounds.maxFrozenPrefixLayers");
+    contains(&|job| job.evaluates = false, "quality cannot be guarded: 0 of 5 evaluations");
+    contains(&|job| job.live_knobs = Some(vec!["checkpoint_now".into()]), "does not freeze layers while it runs");
+    contains(&|job| job.bench.settings.freeze_start_ratio = 0.9, "nothing is frozen before 90 %");
+    let large = |job: &mut Job| {
+        job.layers = 48;
+        job.bench.workload.bounds.frozen_prefix_layers_max = Some(1);
+    };
+    contains(&large, "of the energy that is left, less than 3 %");
+    contains(&|job| job.bench.settings.checkpoint_seconds = 1e4, "less than 5 checkpoints");
+    contains(&|job| job.bench.workload.mode = UpdateMode::Observe, "only observed");
+    contains(&|job| job.bench.workload.paused = true, "the workload is paused");
+}
+
+#[test]
+fn nothing_is_frozen_while_the_learning_rate_rises() {
+    let mut job = layers();
+    for _ in 0..40 {
+        job.learning_rate += 1e-5;
+        let decision = job.step();
+        assert_eq!(decision.action, Action::Maintain, "{}", decision.reason);
+    }
+    assert_eq!(job.step().action, Action::FreezeLayers);
+}
+
+#[test]
+fn a_freeze_of_which_less_than_half_arrives_is_taken_back() {
+    let mut job = layers();
+    job.arrives = 0.4;
+    let change = job.freeze();
+    let back = job.verdict();
+    assert_eq!((back.action, back.validation), (Action::Revert, Validation::Failed), "{}", back.reason);
+    assert_eq!((back.to.frozen_prefix_layers, back.concerns.as_deref()), (None, Some(change.id.as_str())));
+    assert!(back.reason.contains("less than half of it arrived"), "{}", back.reason);
+    // Refused, as it came too soon after another change: it is asked for again.
+    job.bench.report(&back, Outcome::Refused, "too soon");
+    assert!(job.step().reason.contains("too soon"));
+    let back = job.step();
+    assert_eq!((back.action, back.to.frozen_prefix_layers), (Action::Revert, None), "{}", back.reason);
+    job.take_up(&back);
+    let after = job.last_of(30);
+    assert!(after.action == Action::Maintain && after.reason.contains("did not help"), "{}", after.reason);
+}
+
+#[test]
+fn loss_above_its_trend_takes_the_last_freeze_back_and_twice_as_much_ends_freezing() {
+    for (excess, stops) in [(0.004, None), (0.007, Some(false)), (0.02, Some(true))] {
+        let mut job = layers();
+        job.freeze();
+        assert_eq!(job.verdict().validation, Validation::Kept);
+        job.freeze();
+        assert_eq!(job.verdict().validation, Validation::Kept);
+        let frozen = job.frozen;
+        job.excess = excess;
+        let next = job.step();
+        let Some(stops) = stops else {
+            assert_eq!(next.action, Action::Maintain, "{}", next.reason);
+            continue;
+        };
+        assert_eq!((next.action, next.validation), (Action::Revert, Validation::Failed), "{}", next.reason);
+        assert!(next.reason.contains("above its trend at step"), "{}", next.reason);
+        let to = next.to.frozen_prefix_layers;
+        assert_eq!(to, if stops { None } else { Some(frozen - 1) }, "{}", next.reason);
+        job.excess = 0.0;
+        job.take_up(&next);
+        // A day later all but a stop is forgotten.
+        job.bench.now = job.bench.now.plus_seconds(90_000.0);
+        job.step();
+        let later = job.step();
+        assert_eq!(later.reason.contains("in this run any more"), stops, "{}", later.reason);
+    }
+}
+
+#[test]
+fn frozen_blocks_train_again_when_the_learning_rate_doubles_or_falls_tenfold() {
+    for rate in [2e-3, 1e-4] {
+        let mut job = layers();
+        job.bench.workload.bounds.frozen_prefix_layers_max = Some(1);
+        job.freeze();
+        assert_eq!(job.verdict().validation, Validation::Kept);
+        job.learning_rate = rate * 0.99 + if rate < 1e-3 { 1e-5 } else { 0.0 };
+        assert_ne!(job.step().action, Action::Revert);
+        job.learning_rate = rate;
+        let mut back = job.step();
+        if back.action != Action::Revert {
+            back = job.step();
+        }
+        assert_eq!((back.action, back.to.frozen_prefix_layers), (Action::Revert, None), "{}", back.reason);
+        assert!(back.reason.contains("the learning rate went from"), "{}", back.reason);
+    }
+}
+
+#[test]
+fn a_refusal_of_the_job_ends_the_wait_and_it_is_not_asked_again() {
+    let mut job = layers();
+    let change = job.change(60).unwrap();
+    let before = job.bench.workload.layout.clone();
+    job.bench.apply(&change);
+    job.bench.workload.ready_time = None;
+    assert_eq!(job.step().validation, Validation::Pending);
+    // The actuator takes it back as soon as the job says no.
+    job.bench.set_layout(before);
+    job.bench.workload.decision_id = None;
+    job.bench.workload.ready_time = Some(job.bench.now);
+    job.bench.report(&change, Outcome::RolledBack, "the job refused: reentrant gradient checkpointing");
+    let told = job.step();
+    assert_eq!((told.action, told.validation), (Action::Maintain, Validation::Failed));
+    assert!(told.reason.contains("reentrant gradient checkpointing") && told.hold_until.is_some(), "{}", told.reason);
+    let later = job.last_of(20);
+    assert!(later.action == Action::Maintain && later.reason.contains("reentrant"), "{}", later.reason);
+}
+
+#[test]
+fn a_recommendation_waits_for_a_person() {
+    let mut job = layers();
+    job.bench.workload.mode = UpdateMode::Recommend;
+    let change = job.change(60).unwrap();
+    job.bench.report(&change, Outcome::Recommended, "");
+    let waits = job.step();
+    assert!(waits.action == Action::Maintain && waits.reason.contains("has not been done"), "{}", waits.reason);
+}
+
+#[test]
+fn another_job_under_the_same_name_is_learned_anew() {
+    let mut job = layers();
+    job.freeze();
+    assert_eq!(job.verdict().validation, Validation::Kept);
+    job.steps = 0.0;
+    let mut report = job.bench.training.clone().unwrap();
+    report.since = Some(job.bench.now);
+    let training = job.bench.state.training.as_mut().unwrap();
+    assert_eq!(training.layers.count(), 1);
+    training.since = report.since;
+    job.step();
+    assert_eq!(job.bench.state.training.as_ref().unwrap().layers.count(), 0);
+}
+
+fn precision() -> Job {
+    Job::new(ControllerName::Precision)
+}
+
+#[test]
+fn fp32_is_left_at_the_next_start_only() {
+    for (model, words) in
+        [("NVIDIA A100-SXM4-40GB", "bf16 is recommended for the next start"), ("Tesla V100-SXM2-16GB", "fp16 is recommended")]
+    {
+        let mut job = precision();
+        job.precision = "fp32";
+        job.bench.workload.gpu_model = Some(model.into());
+        let last = job.last_of(10);
+        assert!(last.action == Action::Maintain && last.reason.contains(words), "{}", last.reason);
+    }
+    let mut job = precision();
+    job.bench.workload.gpu_model = Some("NVIDIA H100 80GB HBM3".into());
+    let last = job.last_of(5);
+    assert!(
+        last.reason.contains("no measurement shows") && last.reason.contains("fp8 is recommended for a trial"),
+        "{}",
+        last.reason
+    );
+}
+
+#[test]
+fn fp16_that_overflows_becomes_bf16_for_stability() {
+    let mut job = precision();
+    (job.precision, job.skip_ratio) = ("fp16", 0.009);
+    assert!(job.last_of(20).reason.contains("not above 1 %"));
+    job.skip_ratio = 0.05;
+    let change = job.change(20).unwrap();
+    assert_eq!((change.action, change.to.precision), (Action::SetPrecision, Some(Precision::Bf16)));
+    assert!(change.reason.contains("for stability and not for energy") && !change.restarts, "{}", change.reason);
+    job.take_up(&change);
+    let verdict = job.verdict();
+    assert_eq!(verdict.validation, Validation::Kept, "{}", verdict.reason);
+    assert!(verdict.reason.contains("no saving was promised"), "{}", verdict.reason);
+
+    let stays = |change: &dyn Fn(&mut Job), words: &str| {
+        let mut job = precision();
+        (job.precision, job.skip_ratio) = ("fp16", 0.05);
+        change(&mut job);
+        let last = job.last_of(20);
+        assert!(last.action == Action::Maintain && last.reason.contains(words), "{}", last.reason);
+    };
+    stays(&|job| job.bench.workload.gpu_model = Some("Tesla T4".into()), "compute no bf16");
+    stays(&|job| job.bench.workload.bounds.precisions = Some(vec![Precision::Fp16]), "not among bounds.precisions");
+    stays(&|job| job.live_knobs = Some(vec![]), "recommended for the next start");
+    stays(&|job| job.bench.workload.bounds.precisions = None, "the policy sets no bounds.precisions");
+}
+
+#[test]
+fn bf16_becomes_fp16_only_by_a_measured_gain_outside_noise_and_with_a_scaler() {
+    let trial = |fp16_energy: f64, noise: f64| {
+        let mut job = precision();
+        (job.fp16_energy, job.noise, job.loss_scale) = (fp16_energy, noise, Some(65_536.0));
+        job.bench.settings.precision_trial_windows = 6;
+        let change = job.change(20).unwrap();
+        assert_eq!(change.to.precision, Some(Precision::Fp16));
+        job.take_up(&change);
+        let verdict = job.verdict();
+        (verdict.action, verdict.validation, verdict.to.precision, verdict.reason)
+    };
+    let (action, validation, _, reason) = trial(0.97, 0.002);
+    assert_eq!((action, validation), (Action::Maintain, Validation::Kept), "{reason}");
+    for (energy, noise) in [(0.99, 0.002), (0.97, 0.05)] {
+        let (action, validation, to, reason) = trial(energy, noise);
+        assert_eq!((action, validation, to), (Action::Revert, Validation::Failed, None), "{reason}");
+        assert!(reason.contains("2.0 % outside noise are demanded"), "{reason}");
+    }
+    let stays = |change: &dyn Fn(&mut Job), words: &str| {
+        let mut job = precision();
+        job.bench.settings.precision_trial_windows = 6;
+        job.loss_scale = Some(65_536.0);
+        change(&mut job);
+        let last = job.last_of(20);
+        assert!(last.action == Action::Maintain && last.reason.contains(words), "{}", last.reason);
+    };
+    stays(&|job| job.loss_scale = None, "no gradient scaler");
+    stays(&|job| job.bench.settings.precision_trial_windows = 0, "no measurement shows");
+}
+
+#[test]
+fn hybrid_turns_them_only_where_a_policy_bounds_them_and_one_change_at_a_time() {
+    let run = |bounds: bool| {
+        let mut job = Job::new(ControllerName::Hybrid);
+        if !bounds {
+            job.bench.workload.bounds.frozen_prefix_layers_max = None;
+            job.bench.workload.bounds.precisions = None;
+        }
+        let mut decisions = Vec::new();
+        while job.steps < TOTAL - STEPS_A_WINDOW {
+            let decision = job.step();
+            if decision.action != Action::Maintain {
+                let ours = decision.to.frozen_prefix_layers != decision.from.frozen_prefix_layers;
+                let others = Layout { frozen_prefix_layers: decision.from.frozen_prefix_layers, ..decision.to.clone() };
+                assert!(!ours || others == decision.from, "one knob at a time");
+                job.take_up(&decision);
+            }
+            decisions.push(decision);
+        }
+        (job, decisions)
+    };
+    let (job, decisions) = run(true);
+    assert!(job.frozen >= 1, "{}", job.frozen);
+    assert!(decisions.iter().all(|decision| decision.controller == "hybrid"));
+    let of = |action: Action| decisions.iter().filter(|decision| decision.action == action).count();
+    assert!(
+        of(Action::FreezeLayers) >= 2 && of(Action::SetPowerLimit) >= 2,
+        "{} and {}",
+        of(Action::FreezeLayers),
+        of(Action::SetPowerLimit)
+    );
+    let outside = decisions.iter().filter(|decision| decision.reason.contains("changed from outside")).count();
+    assert_eq!(outside, 0, "its own changes are not taken for somebody else's");
+    let (job, plain) = run(false);
+    assert!(job.frozen == 0 && job.bench.state.training.is_none());
+    assert!(plain.iter().all(|decision| !decision.reason.contains("freez")));
+}
