@@ -3,6 +3,7 @@
 mod support;
 
 mod doctor;
+mod frozen_layers;
 mod ingest;
 mod partition;
 mod power_budget;

@@ -10,4 +10,4 @@ pub mod cluster;
 pub mod gpu;
 pub mod sharing;
 
-pub use cluster::{Absence, Cluster, Event, Fault, Glide, Scenario, ScenarioError, WorkloadScenario};
+pub use cluster::{Absence, Cluster, Event, Fault, Glide, Scenario, ScenarioError, TrainingScenario, WorkloadScenario};

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::device::{COLLECTOR, Device, Load};
 use super::scene::{Company, Present, Scene};
+use super::training::{Advance, TrainingState};
 use super::{Event, Glide, Scenario, WorkloadScenario};
 use crate::gpu::{Limits, Runner, Solver, synchronised_rate};
 
@@ -41,6 +42,8 @@ struct Job {
     rate: f64,
     checkpoint_samples: f64,
     checkpoint_time: EventTime,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    training: Option<TrainingState>,
 }
 
 impl Simulated {
@@ -93,7 +96,15 @@ impl Simulated {
             devices: (0..workload.gpus)
                 .map(|gpu| Device::new(scenario.noise.seed, &node, gpu, first_device + u64::from(gpu), scenario.ambient_celsius))
                 .collect(),
-            job: Job { up: true, finished: false, samples: 0.0, rate: 0.0, checkpoint_samples: 0.0, checkpoint_time: start },
+            job: Job {
+                up: true,
+                finished: false,
+                samples: 0.0,
+                rate: 0.0,
+                checkpoint_samples: 0.0,
+                checkpoint_time: start,
+                training: workload.training.as_ref().map(|_| TrainingState::default()),
+            },
             seen: false,
             stays: 0,
         }
@@ -105,12 +116,13 @@ impl Simulated {
         let elapsed = begin.seconds_since(start);
         let here = !self.job.finished && !config.is_away(elapsed);
         let run = self.runs.iter().rev().find(|(from, _)| *from <= begin).or(self.runs.first());
+        let layout = run.and_then(|(_, layout)| layout.clone()).filter(|_| here);
         Present {
             host: scenario.host(self.index),
             here,
             gpus: config.gpus,
-            profile: config.schedule.at(elapsed).0.profile,
-            layout: run.and_then(|(_, layout)| layout.clone()).filter(|_| here),
+            profile: config.profile_at(elapsed, layout.as_ref()),
+            layout,
         }
     }
 
@@ -152,7 +164,7 @@ impl Simulated {
         // What its GPUs draw while it is away is not its energy.
         let away = config.is_away(begin.seconds_since(start));
         let mut elsewhere = Glide::default();
-        let profile = config.schedule.at(begin.seconds_since(start)).0.profile;
+        let profile = config.profile_at(begin.seconds_since(start), layout.as_ref());
         let gpus = self.devices.len() as u32;
         let mut rates = Vec::with_capacity(self.devices.len());
         let mut most = 0;
@@ -175,9 +187,9 @@ impl Simulated {
             let part = if away { &mut elsewhere } else { &mut *into };
             device.glide(board, noise, &load, scenario.ambient_celsius, begin, seconds, part);
         }
-        if layout.is_some() {
+        if let Some(layout) = &layout {
             let speed = noise.throughput(self.index as u64, begin.micros());
-            self.job.work(synchronised_rate(&rates, most) * speed, begin, seconds, start, config);
+            self.job.work(synchronised_rate(&rates, most) * speed, begin, seconds, start, config, layout);
         }
         into.samples += self.job.samples - samples;
         into.seconds += if away { 0.0 } else { seconds };
@@ -205,7 +217,7 @@ impl Simulated {
         self.stays += u64::from(arrives);
 
         let elapsed = instant.seconds_since(start);
-        let profile = config.schedule.at(begin.seconds_since(start)).0.profile;
+        let profile = config.profile_at(begin.seconds_since(start), layout.as_ref());
         let gpus = self.devices.len() as u32;
         let mut rates = Vec::with_capacity(self.devices.len());
         let mut most = 0;
@@ -247,17 +259,24 @@ impl Simulated {
         let silent = scenario.faults.iter().any(|fault| fault.silences(name, None, elapsed));
         if leaves && !self.job.finished && !silent {
             let layout = self.managed.state.layout.clone();
-            let report = self.job.report(config, &layout, instant, false);
+            let report = self.job.report(config, &layout, instant, false, self.followed(begin));
             into.push(Event::Progress(Box::new(TrainingProgress { last: true, ..report })));
         }
         let Some(layout) = layout else { return };
         let speed = noise.throughput(self.index as u64, begin.micros());
-        self.job.work(synchronised_rate(&rates, most) * speed, begin, seconds, start, config);
+        self.job.work(synchronised_rate(&rates, most) * speed, begin, seconds, start, config, &layout);
         let first = instant == start || (scene.is_some() && arrives && self.stays == 1);
         let due = instant.micros().rem_euclid(scenario.progress_interval_micros()) == 0;
         if (due || first || self.job.finished) && !silent {
-            into.push(Event::Progress(Box::new(self.job.report(config, &layout, instant, first))));
+            into.push(Event::Progress(Box::new(self.job.report(config, &layout, instant, first, self.followed(begin)))));
         }
+    }
+
+    /// Returns the decision of what the job was asked last, if it has done it since `begin`.
+    fn followed(&self, begin: EventTime) -> Option<&str> {
+        let applied = self.managed.applied.as_ref()?;
+        applied.ready_time.filter(|ready| *ready <= begin)?;
+        applied.job_request().map(|_| applied.decision_id.as_str())
     }
 }
 
@@ -283,7 +302,9 @@ impl Job {
         self.up = up;
     }
 
-    fn work(&mut self, rate: f64, begin: EventTime, seconds: f64, start: EventTime, config: &WorkloadScenario) {
+    #[allow(clippy::too_many_arguments, reason = "the interval, and what runs in it")]
+    fn work(&mut self, rate: f64, begin: EventTime, seconds: f64, start: EventTime, config: &WorkloadScenario, layout: &Layout) {
+        let before = self.samples;
         let checkpoints = |time: EventTime| (time.seconds_since(start) / config.checkpoint_seconds).floor();
         let end = begin.plus_seconds(seconds);
         self.rate = rate;
@@ -296,12 +317,30 @@ impl Job {
             self.checkpoint_samples = self.samples;
             self.checkpoint_time = end;
         }
+        if let (Some(state), Some(training)) = (&mut self.training, &config.training) {
+            let evaluations = |time: EventTime| (time.seconds_since(start) / training.evaluation_seconds).floor();
+            let batch = f64::from(config.global_batch_size);
+            let now = Advance {
+                steps: self.samples / batch,
+                new_steps: (self.samples - before) / batch,
+                done: self.samples / config.planned_samples.unwrap_or(f64::INFINITY),
+                evaluates: evaluations(end) > evaluations(begin),
+            };
+            state.work(training, layout, now);
+        }
     }
 
-    fn report(&self, config: &WorkloadScenario, layout: &Layout, time: EventTime, first: bool) -> TrainingProgress {
+    fn report(
+        &self,
+        config: &WorkloadScenario,
+        layout: &Layout,
+        time: EventTime,
+        first: bool,
+        followed: Option<&str>,
+    ) -> TrainingProgress {
         let steps = self.samples / f64::from(config.global_batch_size);
         let remaining = config.planned_samples.map(|planned| planned - self.samples);
-        TrainingProgress {
+        let report = TrainingProgress {
             time,
             workload: config.name.clone(),
             rank: 0,
@@ -328,6 +367,13 @@ impl Job {
             precision: Some("bf16".into()),
             mps_thread_percentage: layout.mps_thread_percentage,
             ..TrainingProgress::default()
+        };
+        match (&self.training, &config.training) {
+            (Some(state), Some(training)) => {
+                let done = self.samples / config.planned_samples.unwrap_or(f64::INFINITY);
+                state.report(training, layout, steps, done, followed, report)
+            }
+            _ => report,
         }
     }
 }

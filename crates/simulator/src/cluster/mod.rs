@@ -6,6 +6,7 @@ mod job;
 mod object;
 mod scenario;
 mod scene;
+mod training;
 
 use eadt_cluster::{ClusterError, ManagedWorkload, RollBack, WorkloadChange};
 use eadt_schemas::EventTime;
@@ -16,6 +17,7 @@ use crate::gpu::Solver;
 use job::Simulated;
 pub use scenario::{Absence, Fault, Scenario, ScenarioError, WorkloadScenario};
 use scene::Scene;
+pub use training::TrainingScenario;
 
 /// What the cluster reports.
 #[derive(Debug, Clone, PartialEq)]
@@ -211,7 +213,9 @@ impl Cluster {
     pub fn apply(&mut self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError> {
         let now = self.now();
         let never_ready = self.scenario.faults.iter().any(|fault| fault.never_ready(&change.workload, self.start, now));
-        self.find(&change.workload)?.apply(change, now, never_ready)
+        let config = self.scenario.workloads.iter().find(|workload| workload.name == change.workload);
+        let training = config.and_then(|workload| workload.training.clone());
+        self.find(&change.workload)?.apply(change, now, never_ready, training.as_ref())
     }
 
     /// Restores the layout before a change; takes effect now.

@@ -4,12 +4,29 @@ use eadt_cluster::{AppliedDecision, ClusterError, ClusterRemedy, ManagedWorkload
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Layout;
 
+use super::TrainingScenario;
 use super::job::Simulated;
 
 const DAY_SECONDS: f64 = 86_400.0;
 
+/// What a change means for the processes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Down {
+    /// They go on, and are as the change says at once.
+    None,
+    /// They go on, and do what they are asked after so many seconds.
+    TakesUp(f64),
+    Restart,
+}
+
 impl Simulated {
-    pub fn apply(&mut self, change: &WorkloadChange, now: EventTime, never_ready: bool) -> Result<ManagedWorkload, ClusterError> {
+    pub fn apply(
+        &mut self,
+        change: &WorkloadChange,
+        now: EventTime,
+        never_ready: bool,
+        training: Option<&TrainingScenario>,
+    ) -> Result<ManagedWorkload, ClusterError> {
         let state = &self.managed.state;
         if self.managed.applied.as_ref().is_some_and(|applied| applied.decision_id == change.decision_id) {
             return Ok(self.managed.clone());
@@ -24,12 +41,21 @@ impl Simulated {
         if change.layout.replicas == Some(0) {
             return Err(ClusterError::new(ClusterRemedy::Refused, "replicas: 0 is not a training job"));
         }
+        let mut down = if change.restarts { Down::Restart } else { Down::None };
         if change.layout.asked_of_job() != state.layout.asked_of_job() {
-            let detail = "a simulated job has no precision and no layers to freeze: its model knows power and throughput only";
-            return Err(ClusterError::new(ClusterRemedy::Refused, detail));
+            let Some(training) = training else {
+                let detail = "this simulated job has no precision and no layers to freeze: its scenario gives it no training";
+                return Err(ClusterError::new(ClusterRemedy::Refused, detail));
+            };
+            if let Some(detail) = training.refusal(&state.layout, &change.layout) {
+                return Err(ClusterError::new(ClusterRemedy::Refused, detail));
+            }
+            if !change.restarts {
+                down = Down::TakesUp(training.take_up_seconds);
+            }
         }
         let before = state.layout.clone();
-        let generation = self.replace(&change.layout, Some(&change.decision_id), change.restarts, now, !never_ready);
+        let generation = self.replace(&change.layout, Some(&change.decision_id), down, now, !never_ready);
         self.managed.applied = Some(AppliedDecision {
             decision_id: change.decision_id.clone(),
             decision_time: change.decision_time,
@@ -58,7 +84,9 @@ impl Simulated {
             return conflict(format!("decision {} became ready meanwhile", back.decision_id));
         }
         let before = applied.before.clone();
-        let generation = self.replace(&before, None, true, now, true);
+        // Only what a job was asked for is taken back without a restart.
+        let asked = applied.job_request().is_some();
+        let generation = self.replace(&before, None, if asked { Down::None } else { Down::Restart }, now, true);
         if let Some(applied) = &mut self.managed.applied {
             applied.rolled_back = Some(RolledBack { generation, time: now, reason: back.reason.clone() });
         }
@@ -68,14 +96,19 @@ impl Simulated {
 
     /// Puts a layout in force from now on, without a restart.
     pub fn substitute(&mut self, layout: &Layout, now: EventTime) -> ManagedWorkload {
-        self.replace(layout, None, false, now, true);
+        self.replace(layout, None, Down::None, now, true);
         self.settle(now);
         self.managed.clone()
     }
 
     /// Puts a layout in force from now on; gives its generation.
-    fn replace(&mut self, layout: &Layout, decision: Option<&str>, restarts: bool, now: EventTime, gets_ready: bool) -> u64 {
-        let down_seconds = if restarts { self.restart_seconds } else { 0.0 };
+    fn replace(&mut self, layout: &Layout, decision: Option<&str>, down: Down, now: EventTime, gets_ready: bool) -> u64 {
+        let restarts = down == Down::Restart;
+        let down_seconds = match down {
+            Down::Restart => self.restart_seconds,
+            Down::TakesUp(seconds) => seconds,
+            Down::None => 0.0,
+        };
         let ready = now.plus_seconds(down_seconds);
         self.runs.retain(|(from, _)| *from <= now);
         if restarts {

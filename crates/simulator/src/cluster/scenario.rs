@@ -1,8 +1,9 @@
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Bounds, UpdateMode};
+use eadt_schemas::v1::{Bounds, Layout, UpdateMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::TrainingScenario;
 use crate::gpu::{BoardModel, Noise, PhaseSchedule, WorkloadProfile, llm_training_phases, vision_pretraining_phases};
 
 /// What is simulated. The default is the seed's initial configuration and a power-heavy second job.
@@ -88,6 +89,10 @@ pub struct WorkloadScenario {
     pub away: Vec<Absence>,
     /// What the job does over time.
     pub schedule: PhaseSchedule,
+    /// How it trains: loss, plasticity, frozen layers and precision; needs `planned_samples`. Absent: it reports a loss only, and follows no
+    /// directives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training: Option<TrainingScenario>,
 }
 
 /// A time in which a job is suspended, in seconds since the start of the simulation.
@@ -217,6 +222,7 @@ impl Default for WorkloadScenario {
             shares_gpus_of: None,
             away: vec![],
             schedule: llm_training_phases(),
+            training: None,
         }
     }
 }
@@ -324,6 +330,12 @@ impl Scenario {
 }
 
 impl WorkloadScenario {
+    /// What the job does after so many seconds, as it is laid out.
+    pub(super) fn profile_at(&self, elapsed_seconds: f64, layout: Option<&Layout>) -> WorkloadProfile {
+        let profile = self.schedule.at(elapsed_seconds).0.profile;
+        self.training.as_ref().map_or(profile, |training| training.profile(profile, layout))
+    }
+
     pub(super) fn is_away(&self, elapsed_seconds: f64) -> bool {
         self.away.iter().any(|absence| (absence.from_seconds..absence.until_seconds).contains(&elapsed_seconds))
     }
@@ -350,6 +362,15 @@ impl WorkloadScenario {
             ("checkpoint_seconds", self.checkpoint_seconds, 0.001, 1e9),
         ] {
             within(name, value, low, high)?;
+        }
+        if let Some(training) = &self.training {
+            for (name, value, low, high) in training.ranges() {
+                within(name, value, low, high)?;
+            }
+            within("training.learning_rate", training.learning_rate, 1e-12, 1e3)?;
+            if self.planned_samples.is_none() {
+                return Err(ScenarioError { detail: "training needs planned_samples: how far a job is depends on them".into() });
+            }
         }
         let mut last = 0.0;
         for Absence { from_seconds, until_seconds } in &self.away {
