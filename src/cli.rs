@@ -88,6 +88,11 @@ pub enum Command {
     Profile(crate::commands::profile::Profile),
     /// Choose clocks, power caps and batch sizes from measurements.
     Tune(Box<crate::commands::tune::Tune>),
+    /// Turn a `training_config.yaml` into a policy, and say what each key of it comes to.
+    ///
+    /// It prints an `EnergyPolicy` for `kubectl apply -f -`, with a comment for each key: what it sets, or why it has no effect. A key that nobody
+    /// knows is refused, and the nearest known one is named.
+    TrainingConfig(crate::commands::training_config::TrainingConfig),
     /// How to share a GPU: predict and choose partitions of its SMs.
     #[command(subcommand)]
     Partition(crate::commands::partition::Partition),

@@ -11,7 +11,7 @@ pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SOURCE_
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run", &["up", "collector", "processor", "actuator", "archiver", "exporter"]),
     ("Observe", &["dashboard", "top", "get", "describe", "tail", "report", "record", "import", "replay"]),
-    ("Decide", &["profile", "tune", "partition", "policy", "backtest"]),
+    ("Decide", &["profile", "tune", "partition", "policy", "training-config", "backtest"]),
     ("Learn", &["dataset", "optimizer"]),
     ("Operate", &["doctor", "topics", "token", "archive", "config", "metrics", "completions", "man"]),
 ];
@@ -51,6 +51,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("token create", "eadt token create --namespace team-a --expires 90d --file tokens.json"),
     ("token list", "eadt token list --file tokens.json"),
     ("token revoke", "eadt token revoke 0a1b2c3d --file tokens.json"),
+    ("training-config", "eadt training-config training_config.yaml --gpus 3 --layers 24"),
     ("import", "eadt import nvidia-smi power.csv --workload lab/bert --out bert.jsonl.zst"),
     ("record", "eadt record --kafka kafka:9092 --out run.jsonl.zst"),
     ("replay", "eadt replay bert.jsonl.zst --out bert"),

@@ -174,6 +174,7 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
             on_runtime(Box::pin(async move { tokio::task::spawn_blocking(move || commands::profile::run(&args, &stop)).await? }))
         }
         Command::Tune(args) => commands::tune::run(*args),
+        Command::TrainingConfig(args) => commands::training_config::run(&args),
         Command::Partition(command) => commands::partition::run(&command),
         Command::Token(command) => commands::token::run(&command, &settings),
         Command::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),

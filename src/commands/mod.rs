@@ -23,6 +23,7 @@ pub mod tail;
 pub mod token;
 pub mod top;
 pub mod topics;
+pub mod training_config;
 pub mod tune;
 
 use std::sync::Arc;

@@ -1,0 +1,360 @@
+//! `eadt training-config`: a `training_config.yaml` as a policy and as settings of the package.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::output::print;
+use crate::settings::first_unknown;
+
+#[derive(Debug, Args)]
+pub struct TrainingConfig {
+    /// The file: sections `training`, `deepspeed` and `mps`.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Namespace of the policy.
+    #[arg(long, default_value = "default")]
+    pub namespace: String,
+    /// Name of the workload that the policy is for.
+    #[arg(long, default_value = "llm-training")]
+    pub name: String,
+    /// Kind of the workload.
+    #[arg(long, default_value = "StatefulSet", value_parser = ["StatefulSet", "Deployment"])]
+    pub kind: String,
+    /// GPUs of the workload: with it `mps.shared_resources` gives the number of processes, and that the global batch.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub gpus: Option<u32>,
+    /// Blocks of the model, such as 24 of Pythia 410M: with it `training.dynamic_layer_freezing` may freeze up to half of them.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..))]
+    pub layers: Option<u32>,
+    /// What each key means, and the policy, as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The file.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Document {
+    training: Training,
+    deepspeed: DeepSpeed,
+    mps: Mps,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Training {
+    model_name_or_path: Option<String>,
+    dataset_name: Option<String>,
+    per_device_train_batch_size: Option<u32>,
+    gradient_accumulation_steps: Option<u32>,
+    energy_monitoring_interval: Option<f64>,
+    energy_efficiency_threshold: Option<f64>,
+    adaptive_precision: Option<bool>,
+    dynamic_layer_freezing: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct DeepSpeed {
+    /// Read by the library, whatever it holds.
+    #[schemars(with = "Map<String, Value>")]
+    zero_optimization: Option<Map<String, Value>>,
+    adaptive_training: Option<Adaptive>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Adaptive {
+    enabled: Option<bool>,
+    energy_threshold_high: Option<f64>,
+    energy_threshold_low: Option<f64>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Mps {
+    enabled: Option<bool>,
+    initial_thread_percentage: Option<u32>,
+    shared_resources: Option<u32>,
+}
+
+/// What one key of the file comes to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Effect {
+    key: &'static str,
+    value: Value,
+    /// It changes something: a field of the policy, a setting or a variable.
+    applies: bool,
+    /// What, or why nothing.
+    meaning: String,
+}
+
+pub fn run(args: &TrainingConfig) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
+    let (effects, policy) = translate(&args.file, &text, args)?;
+    if args.json {
+        return print(&(serde_json::to_string_pretty(&json!({ "keys": effects, "policy": policy }))? + "\n"));
+    }
+    let mut out = String::new();
+    for effect in &effects {
+        let mark = if effect.applies { "" } else { "no effect: " };
+        writeln!(out, "# {}: {}  → {mark}{}", effect.key, effect.value, effect.meaning)?;
+    }
+    out += &serde_saphyr::to_string(&policy).context("cannot write the policy")?;
+    print(&out)
+}
+
+/// Reads the file's text.
+fn read(file: &Path, text: &str) -> anyhow::Result<Document> {
+    let name = file.display();
+    let tree: Value = serde_saphyr::from_str(text).with_context(|| format!("{name} is no YAML"))?;
+    if !tree.is_object() {
+        bail!("{name} has no sections: it begins with `training:`, `deepspeed:` or `mps:`");
+    }
+    let mut known = tree.clone();
+    // DeepSpeed's own keys are its own; one that is nearly a key of ours is a slip.
+    if let Some(deepspeed) = known.get_mut("deepspeed").and_then(Value::as_object_mut) {
+        let near =
+            |key: &str| ["zero_optimization", "adaptive_training"].iter().any(|ours| strsim::damerau_levenshtein(key, ours) <= 3);
+        deepspeed.retain(|key, _| near(key));
+    }
+    if let Some((key, advice)) = first_unknown(&known, schemars::schema_for!(Document).as_value()) {
+        bail!("there is no {key} in {name}: {advice}");
+    }
+    serde_json::from_value(tree).with_context(|| format!("{name} is not valid"))
+}
+
+/// What each key comes to, and the policy of all of them.
+fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(Vec<Effect>, Value)> {
+    let Document { training, deepspeed, mps } = read(file, text)?;
+    let mut effects = Vec::new();
+    let mut bounds = Map::new();
+    let mut about = Map::new();
+    let mut say = |key: &'static str, value: Value, applies: bool, meaning: String| {
+        effects.push(Effect { key, value, applies, meaning });
+    };
+    for (key, value) in
+        [("training.model_name_or_path", &training.model_name_or_path), ("training.dataset_name", &training.dataset_name)]
+    {
+        if let Some(value) = value {
+            say(key, json!(value), false, "the training script reads it".into());
+        }
+    }
+    let processes =
+        args.gpus.map(|gpus| gpus.saturating_mul(mps.shared_resources.filter(|_| mps.enabled != Some(false)).unwrap_or(1)));
+    let batch =
+        training.per_device_train_batch_size.map(|batch| batch.saturating_mul(training.gradient_accumulation_steps.unwrap_or(1)));
+    let global = batch.zip(processes).map(|(batch, processes)| batch.saturating_mul(processes));
+    let batch_meaning = match global {
+        Some(global) => format!("training.globalBatchSize: {global}, with the other of the two and the number of processes"),
+        None => "the training script reads it; with --gpus it gives training.globalBatchSize".into(),
+    };
+    for (key, value) in [
+        ("training.per_device_train_batch_size", training.per_device_train_batch_size),
+        ("training.gradient_accumulation_steps", training.gradient_accumulation_steps),
+    ] {
+        if let Some(value) = value {
+            say(key, json!(value), global.is_some(), batch_meaning.clone());
+        }
+    }
+    if let Some(global) = global {
+        about.insert("globalBatchSize".into(), json!(global));
+    }
+    if let Some(seconds) = training.energy_monitoring_interval {
+        let meaning = format!("processor.window_seconds = {seconds} in the settings file: one length for all workloads");
+        say("training.energy_monitoring_interval", json!(seconds), true, meaning);
+    }
+    if let Some(threshold) = training.energy_efficiency_threshold {
+        let meaning = "it has no unit, and J/sample is compared with the job's own, not with a constant".into();
+        say("training.energy_efficiency_threshold", json!(threshold), false, meaning);
+    }
+    let on_deepspeed = deepspeed.zero_optimization.is_some();
+    if let Some(adapts) = training.adaptive_precision {
+        let (effect, meaning) = match (adapts, on_deepspeed) {
+            (false, _) => (false, "nothing is asked for without bounds.precisions".to_owned()),
+            (true, true) => (false, "DeepSpeed fixes the precision at its start: choose bf16 there".into()),
+            (true, false) => {
+                bounds.insert("precisions".into(), json!(["fp16", "bf16"]));
+                let why = "bounds.precisions: bf16 if fp16 overflows. It is for stability: no measurement shows that one of the two saves energy";
+                (true, why.into())
+            }
+        };
+        say("training.adaptive_precision", json!(adapts), effect, meaning);
+    }
+    if let Some(freezes) = training.dynamic_layer_freezing {
+        let (effect, meaning) = match (freezes, args.layers) {
+            (false, _) => (false, "nothing is frozen without bounds.maxFrozenPrefixLayers".to_owned()),
+            (true, None) => (false, "how many blocks the model has is not in the file: name them with --layers".into()),
+            (true, Some(layers)) => {
+                bounds.insert("maxFrozenPrefixLayers".into(), json!(layers / 2));
+                let mut why = format!(
+                    "bounds.maxFrozenPrefixLayers: {}; package: layers=\"auto\". Compare the loss with a run of fewer steps: J/sample always falls",
+                    layers / 2
+                );
+                if on_deepspeed {
+                    why +=
+                        ". With DeepSpeed frozen weights stand still and no computation is saved, so that a freeze is taken back";
+                }
+                (true, why)
+            }
+        };
+        say("training.dynamic_layer_freezing", json!(freezes), effect, meaning);
+    }
+    if let Some(zero) = deepspeed.zero_optimization {
+        let meaning = "DeepSpeed reads it; package: model_parameters=eadt.deepspeed.parameter_groups(model)".into();
+        say("deepspeed.zero_optimization", Value::Object(zero), false, meaning);
+    }
+    let adaptive = deepspeed.adaptive_training.unwrap_or_default();
+    let mode = if adaptive.enabled == Some(true) { "Enforce" } else { "Recommend" };
+    if let Some(enabled) = adaptive.enabled {
+        say("deepspeed.adaptive_training.enabled", json!(enabled), true, format!("updateMode: {mode}"));
+    }
+    for (key, setting, watts) in [
+        ("deepspeed.adaptive_training.energy_threshold_high", "power_high_watts", adaptive.energy_threshold_high),
+        ("deepspeed.adaptive_training.energy_threshold_low", "power_low_watts", adaptive.energy_threshold_low),
+    ] {
+        if let Some(watts) = watts {
+            let meaning = format!(
+                "hybrid compares what was measured, not watts with a threshold; the controller matrix takes it as {setting}"
+            );
+            say(key, json!(watts), false, meaning);
+        }
+    }
+    let off = mps.enabled == Some(false);
+    if let Some(enabled) = mps.enabled {
+        let meaning = if off { "one process a GPU" } else { "training.backend: gloo, since NCCL refuses two processes on a GPU" };
+        say("mps.enabled", json!(enabled), !off, meaning.into());
+        if enabled && mps.shared_resources.is_some_and(|processes| processes > 1) {
+            about.insert("backend".into(), json!("gloo"));
+        }
+    }
+    if let Some(percentage) = mps.initial_thread_percentage {
+        let meaning = if off {
+            "MPS is not enabled".into()
+        } else {
+            bounds.insert("mpsThreadPercentage".into(), json!({ "min": percentage.min(25), "max": 100 }));
+            format!("bounds.mpsThreadPercentage, and CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percentage} in the workload's pods")
+        };
+        say("mps.initial_thread_percentage", json!(percentage), !off, meaning);
+    }
+    if let Some(shared) = mps.shared_resources {
+        let meaning = match processes.filter(|_| !off) {
+            _ if off => "MPS is not enabled".to_owned(),
+            Some(processes) => format!("spec.replicas: {processes} in the workload"),
+            None => format!("{shared} processes a GPU are spec.replicas of the workload; with --gpus their number is told"),
+        };
+        say("mps.shared_resources", json!(shared), !off, meaning);
+    }
+    let mut spec = Map::from_iter([
+        ("targetRef".to_owned(), json!({ "apiVersion": "apps/v1", "kind": args.kind, "name": args.name })),
+        // What enforces needs bounds, and this file may come to none.
+        ("updateMode".to_owned(), json!(if bounds.is_empty() { "Recommend" } else { mode })),
+        ("controller".to_owned(), json!({ "name": "hybrid" })),
+    ]);
+    for (name, part) in [("bounds", bounds), ("training", about)] {
+        if !part.is_empty() {
+            spec.insert(name.to_owned(), Value::Object(part));
+        }
+    }
+    let policy = json!({
+        "apiVersion": "eadt.dev/v1alpha1",
+        "kind": "EnergyPolicy",
+        "metadata": { "name": args.name, "namespace": args.namespace },
+        "spec": spec,
+    });
+    Ok((effects, policy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the first users wrote it.
+    const FILE: &str = r#"
+# Basic training parameters
+training:
+  model_name_or_path: "EleutherAI/pythia-410m"
+  dataset_name: "wikitext"
+  per_device_train_batch_size: 4
+  gradient_accumulation_steps: 16
+  energy_monitoring_interval: 60  # seconds
+  energy_efficiency_threshold: 0.75
+  adaptive_precision: true
+  dynamic_layer_freezing: true
+deepspeed:
+  zero_optimization:
+    stage: 3
+    overlap_comm: true
+  gradient_clipping: 1.0
+  adaptive_training:
+    enabled: true
+    energy_threshold_high: 250  # watts
+    energy_threshold_low: 150   # watts
+mps:
+  enabled: true
+  initial_thread_percentage: 50
+  shared_resources: 2
+"#;
+
+    fn args(gpus: Option<u32>, layers: Option<u32>) -> TrainingConfig {
+        TrainingConfig {
+            file: "training_config.yaml".into(),
+            namespace: "eadt".into(),
+            name: "llm".into(),
+            kind: "StatefulSet".into(),
+            gpus,
+            layers,
+            json: false,
+        }
+    }
+
+    fn translated(text: &str, args: &TrainingConfig) -> anyhow::Result<(Vec<Effect>, Value)> {
+        translate(Path::new("training_config.yaml"), text, args)
+    }
+
+    #[test]
+    fn every_key_says_what_it_comes_to_or_why_to_nothing() {
+        let (effects, policy) = translated(FILE, &args(Some(3), Some(24))).unwrap();
+        assert_eq!(effects.len(), 15);
+        let effect = |key: &str| effects.iter().find(|effect| effect.key == key).unwrap();
+        assert!(!effect("training.adaptive_precision").applies, "DeepSpeed fixes it");
+        assert!(effect("training.dynamic_layer_freezing").meaning.contains("no computation is saved"));
+        assert!(effect("mps.shared_resources").meaning.contains("spec.replicas: 6"));
+        assert!(effects.iter().all(|effect| !effect.meaning.is_empty()));
+        let spec = &policy["spec"];
+        assert_eq!((&spec["updateMode"], &spec["training"]["globalBatchSize"]), (&json!("Enforce"), &json!(384)));
+        assert_eq!(spec["bounds"], json!({ "maxFrozenPrefixLayers": 12, "mpsThreadPercentage": { "min": 25, "max": 100 } }));
+        serde_json::from_value::<eadt_kubernetes::policy::EnergyPolicySpec>(spec.clone())
+            .expect("a policy that the actuator reads");
+
+        let plain = FILE.replace("  zero_optimization:\n    stage: 3\n    overlap_comm: true\n", "");
+        let (effects, policy) = translated(&plain, &args(None, None)).unwrap();
+        assert_eq!(policy["spec"]["bounds"]["precisions"], json!(["fp16", "bf16"]));
+        assert!(
+            policy["spec"]["bounds"]["maxFrozenPrefixLayers"].is_null()
+                && policy["spec"]["training"]["globalBatchSize"].is_null()
+        );
+        let freezing = effects.iter().find(|effect| effect.key == "training.dynamic_layer_freezing").unwrap();
+        assert!(!freezing.applies && freezing.meaning.contains("--layers"));
+    }
+
+    #[test]
+    fn a_key_that_nobody_knows_is_refused_with_the_nearest() {
+        for (wrong, right, advice) in [
+            ("dynamic_layer_freezing", "dynamic_layer_freezin", "did you mean training.dynamic_layer_freezing?"),
+            ("adaptive_training", "adaptive_trainning", "did you mean deepspeed.adaptive_training"),
+            ("shared_resources", "shared_resource", "did you mean mps.shared_resources?"),
+        ] {
+            let error = translated(&FILE.replace(wrong, right), &args(None, None)).unwrap_err().to_string();
+            assert!(error.contains(advice) && error.contains(right), "{error}");
+        }
+        assert!(translated("- a\n- b\n", &args(None, None)).unwrap_err().to_string().contains("has no sections"));
+        assert!(translated("mps: {enabled: perhaps}\n", &args(None, None)).is_err());
+    }
+}
