@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use eadt_schemas::documents;
 
 use crate::process;
+use crate::test::plan::linting_cargo;
 use crate::test::target_folder;
 
 /// Documents that the program prints: path and the arguments that print it.
@@ -48,10 +49,8 @@ pub struct Options {
 pub fn run(options: Options) -> anyhow::Result<()> {
     let program = target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX));
     if !options.schemas {
-        // Chosen from the whole workspace, its dependencies are those that the tests are built from.
-        let mut build = process::cargo();
-        process::use_system_openssl(&mut build);
-        process::run(build.args(["build", "--quiet", "--workspace", "--bin", "eadt"]))?;
+        // As `cargo xtask test` builds it, so that what either built is not built again.
+        process::run(linting_cargo().args(["build", "--workspace", "--bin", "eadt"]))?;
     }
     documents_from(options, &program)
 }

@@ -488,7 +488,8 @@ impl Training {
         };
         match verdict {
             Ok(why) => {
-                self.recent.windows = windows.into();
+                // These were measured after the change had warmed up.
+                (self.recent.windows, self.recent.warming_up) = (windows.into(), 0);
                 draft.validating(Validation::Kept, &id).maintain(format!("the last change is kept: {outcome}; {why}"))
             }
             Err(why) => {

@@ -408,6 +408,7 @@ fn bf16_becomes_fp16_only_by_a_measured_gain_outside_noise_and_with_a_scaler() {
 fn hybrid_turns_them_only_where_a_policy_bounds_them_and_one_change_at_a_time() {
     let run = |bounds: bool| {
         let mut job = Job::new(ControllerName::Hybrid);
+        job.bench.settings.checkpoint_seconds = 5.0;
         if !bounds {
             job.bench.workload.bounds.frozen_prefix_layers_max = None;
             job.bench.workload.bounds.precisions = None;
