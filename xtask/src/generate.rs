@@ -49,8 +49,8 @@ pub struct Options {
 pub fn run(options: Options) -> anyhow::Result<()> {
     let program = target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX));
     if !options.schemas {
-        // As `cargo xtask test` builds it, so that what either built is not built again.
-        process::run(linting_cargo().args(["build", "--workspace", "--bin", "eadt"]))?;
+        // As `cargo xtask test` builds it: fewer targets have other features of the dependencies, and all would be built once more.
+        process::run(linting_cargo().args(["build", "--workspace", "--all-targets"]))?;
     }
     documents_from(options, &program)
 }
