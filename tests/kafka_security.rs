@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::kafka::{KafkaBus, KafkaOptions, Protocol, Secret, Security};
+use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions, Mechanism, Protocol, Secret, Security};
 use eadt_bus::rights::{Operation, Resource, Right};
 use eadt_bus::topics::{Repartition, apply, check_layout, desired, plan};
 use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition};
+use eadt_tests::kafka::fetch_path;
 use eadt_tests::kafka::secured::{Authority, SecuredKafka, rights_of_parts};
 
 const WAIT: Duration = Duration::from_mins(1);
+/// For so long a broker believes who somebody is.
+const REAUTHENTICATE: Duration = Duration::from_millis(1500);
 
 fn topic_names() -> Vec<String> {
     desired("eadt.", 1, 1).iter().map(|topic| topic.name.to_string()).collect()
@@ -22,12 +25,14 @@ fn make_topics(admin: &KafkaBus) {
 
 #[test]
 fn only_who_is_known_by_password_or_certificate_gets_in() {
-    let kafka = SecuredKafka::start(&["alice"]).unwrap();
+    let reauthenticate = format!("listener.name.sasl_ssl.connections.max.reauth.ms={}", REAUTHENTICATE.as_millis());
+    let kafka = SecuredKafka::start_with(&["alice"], &[&reauthenticate]).unwrap();
     let foreign = tempfile::tempdir().unwrap();
     let stranger = Authority::new(foreign.path(), "stranger").unwrap();
     let (certificate, key) = stranger.sign("admin").unwrap();
     let connect = |brokers: String, security: &Security| {
-        KafkaOptions::secured(brokers, &BTreeMap::new(), security, "tests").and_then(KafkaBus::connect)
+        let options = KafkaOptions::secured(brokers, &BTreeMap::new(), security, "tests");
+        options.and_then(|options| KafkaBus::connect(options.with_fetch(fetch_path())))
     };
     let (password, tls) = (kafka.brokers(), kafka.ssl_brokers());
     let alice = kafka.user("alice");
@@ -65,6 +70,57 @@ fn only_who_is_known_by_password_or_certificate_gets_in() {
                 assert!(!error.contains("wrong-guess") && !error.contains("planted-"), "{what}: {error}");
             });
         }
+    });
+    reads_natively_by_every_mechanism(&kafka);
+}
+
+/// The fetch path of our own has a client side of TLS and SASL of its own, which goes on past the time for which the broker believes it.
+fn reads_natively_by_every_mechanism(kafka: &SecuredKafka) {
+    let admin = kafka.admin().unwrap();
+    make_topics(&admin);
+    let rights = [
+        Right::on(Resource::Topic("eadt.actuations.v1".into()), Operation::Read),
+        Right::on(Resource::Topic("eadt.actuations.v1".into()), Operation::Describe),
+    ];
+    admin.grant("User:alice", &rights).unwrap();
+    let by = |mechanism| Security { mechanism, ..kafka.user("alice") };
+    let ways = [
+        (kafka.brokers(), by(Mechanism::ScramSha512)),
+        (kafka.brokers(), by(Mechanism::ScramSha256)),
+        (kafka.brokers(), by(Mechanism::Plain)),
+        (kafka.ssl_brokers(), kafka.holder("alice").unwrap()),
+    ];
+    let wanted: i64 = 30;
+    std::thread::scope(|scope| {
+        for (brokers, security) in &ways {
+            scope.spawn(move || {
+                let options = KafkaOptions::secured(brokers.clone(), &BTreeMap::new(), security, "tests").unwrap();
+                let bus = KafkaBus::connect(options.with_fetch(FetchPath::Native)).unwrap();
+                let from = [(TopicPartition::new("eadt.actuations.v1", 0), Start::At(0))];
+                let mut reader = bus.reader(&from, Isolation::ReadCommitted).unwrap();
+                let (begun, mut polled, mut offsets) = (Instant::now(), Vec::new(), Vec::new());
+                while offsets.len() < wanted as usize {
+                    assert!(begun.elapsed() < WAIT, "by {security:?} only {offsets:?} came");
+                    // The broker takes a moment to act on what it was told.
+                    if let Err(error) = reader.poll(100, Duration::from_millis(100), &mut polled) {
+                        assert!(error.to_string().contains("lacks the right"), "by {security:?}: {error}");
+                    }
+                    offsets.extend(polled.drain(..).filter_map(|item| match item {
+                        Polled::Record(record) => Some(record.offset),
+                        _ => None,
+                    }));
+                }
+                assert_eq!(offsets, (0..wanted).collect::<Vec<_>>(), "by {security:?}");
+            });
+        }
+        scope.spawn(|| {
+            let mut producer = admin.producer("tests").unwrap();
+            for _ in 0..wanted {
+                producer.send(outgoing("eadt.actuations.v1")).unwrap();
+                assert!(producer.flush(WAIT).unwrap());
+                std::thread::sleep(2 * REAUTHENTICATE / wanted as u32);
+            }
+        });
     });
 }
 
@@ -215,7 +271,7 @@ fn somebody_without_a_right_is_told_who_lacks_which_on_what() {
     }
     let connect = |user: &str| {
         let options = KafkaOptions::secured(kafka.brokers(), &BTreeMap::new(), &kafka.user(user), "tests").unwrap();
-        KafkaBus::connect(options).unwrap()
+        KafkaBus::connect(options.with_fetch(fetch_path())).unwrap()
     };
     let complete = connect("complete");
     let begun = Instant::now();
@@ -244,7 +300,9 @@ fn a_certificate_is_a_user_with_rights_of_its_own() {
         .map(|operation| Right::on_prefix(Resource::Topic("eadt.".into()), operation))
         .collect();
     admin.grant("User:bob", &rights).unwrap();
-    let options = |security: &Security| KafkaOptions::secured(kafka.ssl_brokers(), &BTreeMap::new(), security, "tests").unwrap();
+    let options = |security: &Security| {
+        KafkaOptions::secured(kafka.ssl_brokers(), &BTreeMap::new(), security, "tests").unwrap().with_fetch(fetch_path())
+    };
     let bob = KafkaBus::connect(options(&kafka.holder("bob").unwrap())).unwrap();
     let begun = Instant::now();
     while let Err(error) = look(&bob) {

@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -17,12 +17,21 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::{INSTALL, cache};
 
-/// Returns by what the tests read from Kafka: as the variable of `bus.fetch` says, so that each test runs on both paths.
+static CHOSEN_PATH: OnceLock<FetchPath> = OnceLock::new();
+
+/// Returns by what the tests read from Kafka: what [`choose_fetch_path`] chose, else what the variable of `bus.fetch` says, so that each
+/// test runs on both paths.
 pub fn fetch_path() -> FetchPath {
-    match std::env::var("EADT_BUS__FETCH").as_deref() {
-        Ok("native") => FetchPath::Native,
-        _ => FetchPath::Librdkafka,
-    }
+    *CHOSEN_PATH.get_or_init(|| match std::env::var("EADT_BUS__FETCH") {
+        Ok(name) => name.parse().unwrap_or_else(|error| panic!("EADT_BUS__FETCH: {error}")),
+        Err(_) => FetchPath::default(),
+    })
+}
+
+/// Chooses for this process by what it reads. Fails if something was read by the other path before.
+pub fn choose_fetch_path(path: FetchPath) -> Result<()> {
+    ensure!(*CHOSEN_PATH.get_or_init(|| path) == path, "this process reads by {:?} already", fetch_path());
+    Ok(())
 }
 
 const POM: &str = include_str!("../kafka/pom.xml");

@@ -1,4 +1,5 @@
-//! A broker that lets nobody in unknown: TLS everywhere, users by SCRAM-SHA-512 or by certificate, access lists that deny by default.
+//! A broker that lets nobody in unknown: TLS everywhere, users by password (SCRAM or PLAIN) or by certificate, access lists that deny by
+//! default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,10 +15,12 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::Kafka;
+use super::{Kafka, fetch_path};
 
 /// The user that may do everything; known by certificate, as the broker itself is.
 pub const ADMIN: &str = "admin";
+const LISTENER: &str = "listener.name.sasl_ssl";
+const MODULES: &str = "org.apache.kafka.common.security";
 
 // Its issuer holds a private key.
 impl std::fmt::Debug for Authority {
@@ -87,12 +90,19 @@ pub struct SecuredKafka {
 impl SecuredKafka {
     /// Starts one with these users, who may do nothing yet.
     pub fn start(users: &[&str]) -> Result<Self> {
+        Self::start_with(users, &[])
+    }
+
+    /// The same with further lines for `server.properties`.
+    pub fn start_with(users: &[&str], settings: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let authority = Authority::new(dir.path(), "authority")?;
         authority.sign("broker")?;
         authority.sign(ADMIN)?;
         let ssl_port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let store = authority.dir.join("broker.store");
+        let plain_users: Vec<String> = users.iter().map(|user| format!("user_{user}=\"{}\"", password(user))).collect();
+        let plain_users = plain_users.join(" ");
         let lines = [
             format!("listeners=SASL_SSL://127.0.0.1:@PORT@,SSL://127.0.0.1:{ssl_port},CONTROLLER://127.0.0.1:@CONTROLLER_PORT@"),
             format!("advertised.listeners=SASL_SSL://127.0.0.1:@PORT@,SSL://127.0.0.1:{ssl_port}"),
@@ -106,18 +116,19 @@ impl SecuredKafka {
             // Users of the other listener prove a password.
             "listener.name.sasl_ssl.ssl.client.auth=none".to_owned(),
             "ssl.principal.mapping.rules=RULE:^.*CN=([^,]+).*$/$1/,DEFAULT".to_owned(),
-            "sasl.enabled.mechanisms=SCRAM-SHA-512".to_owned(),
-            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;"
-                .to_owned(),
+            "sasl.enabled.mechanisms=SCRAM-SHA-512,SCRAM-SHA-256,PLAIN".to_owned(),
+            format!("{LISTENER}.scram-sha-512.sasl.jaas.config={MODULES}.scram.ScramLoginModule required;"),
+            format!("{LISTENER}.scram-sha-256.sasl.jaas.config={MODULES}.scram.ScramLoginModule required;"),
+            format!("{LISTENER}.plain.sasl.jaas.config={MODULES}.plain.PlainLoginModule required {plain_users};"),
             "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer".to_owned(),
             "allow.everyone.if.no.acl.found=false".to_owned(),
             format!("super.users=User:broker;User:{ADMIN}"),
         ];
-        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).chain(settings.iter().copied()).collect();
         let mut format = Vec::new();
-        for user in users {
+        for (user, mechanism) in users.iter().flat_map(|user| [(user, "SCRAM-SHA-512"), (user, "SCRAM-SHA-256")]) {
             format.push("--add-scram".to_owned());
-            format.push(format!("SCRAM-SHA-512=[name={user},password={}]", password(user)));
+            format.push(format!("{mechanism}=[name={user},password={}]", password(user)));
         }
         let kafka = Kafka::start_formatted(&lines, &format)?;
         Ok(Self { kafka, authority, dir, ssl_port })
@@ -166,13 +177,14 @@ impl SecuredKafka {
 
     /// A client of this user.
     pub fn bus(&self, name: &str) -> eadt_bus::Result<KafkaBus> {
-        KafkaBus::connect(KafkaOptions::secured(self.brokers(), &[].into(), &self.user(name), "eadt")?)
+        let options = KafkaOptions::secured(self.brokers(), &[].into(), &self.user(name), "eadt")?;
+        KafkaBus::connect(options.with_fetch(fetch_path()))
     }
 
     /// A client that may do everything.
     pub fn admin(&self) -> Result<KafkaBus> {
         let options = KafkaOptions::secured(self.ssl_brokers(), &[].into(), &self.holder(ADMIN)?, "eadt-admin")?;
-        KafkaBus::connect(options).context("connecting as the administrator")
+        KafkaBus::connect(options.with_fetch(fetch_path())).context("connecting as the administrator")
     }
 
     /// Of these rights, which are all that the user has, those that nothing that he did so far needed: the broker's log says what it let

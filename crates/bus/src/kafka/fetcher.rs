@@ -1,5 +1,6 @@
 //! Partitions being read, by either path: the client library's, or the one of our own.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -26,6 +27,18 @@ pub enum FetchPath {
     Librdkafka,
     /// The fetch path of our own.
     Native,
+}
+
+impl FromStr for FetchPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "librdkafka" => Ok(Self::Librdkafka),
+            "native" => Ok(Self::Native),
+            other => Err(format!("there is no fetch path {other}: there are native and librdkafka")),
+        }
+    }
 }
 
 /// What [`Fetcher::poll`] leaves to its owner.

@@ -325,7 +325,8 @@ impl KafkaBus {
 
     fn producer_config(&self) -> ClientConfig {
         let mut config = common(&self.shared.options);
-        config.set("enable.idempotence", "true").set("partitioner", "murmur2_random");
+        let is_idempotent = !crate::chaos::is_off("idempotence");
+        config.set("enable.idempotence", is_idempotent.to_string()).set("partitioner", "murmur2_random");
         config
     }
 
@@ -388,6 +389,9 @@ fn common(options: &KafkaOptions) -> ClientConfig {
     }
     for (name, value) in &options.properties {
         config.set(name, value);
+    }
+    if crate::chaos::is_off("answer-timeout") {
+        config.set("socket.timeout.ms", TRANSACTION_TIMEOUT.as_millis().to_string());
     }
     config.set("bootstrap.servers", &options.brokers).set("client.id", &options.client_id);
     config

@@ -67,12 +67,18 @@ struct ReadPartition {
 }
 
 impl ReadPartition {
-    /// Delivers some of what is there; true once that is all.
-    fn deliver(&mut self, unpacker: &mut Unpacker, end: usize, into: &mut Vec<Polled>) -> Result<bool> {
+    /// Delivers some of what is there; true once that is all. An end is reported unless `has_more`: what came since lies behind it.
+    fn deliver(
+        &mut self,
+        unpacker: &mut Unpacker,
+        end: usize,
+        into: &mut Vec<Polled>,
+        has_more: impl FnOnce() -> bool,
+    ) -> Result<bool> {
         if let Some(damage) = &self.damage {
             return Err(BusError::new(Remedy::Stop, format!("reading {}", self.at), damage));
         }
-        self.advance(unpacker, end, into).map_err(|(offset, error)| {
+        self.advance(unpacker, end, into, has_more).map_err(|(offset, error)| {
             let damage = format!("the batch at offset {offset} cannot be read: {error}");
             let error = BusError::new(Remedy::Stop, format!("reading {}", self.at), &damage);
             // What is behind it must not be taken for what comes next.
@@ -81,7 +87,13 @@ impl ReadPartition {
         })
     }
 
-    fn advance(&mut self, unpacker: &mut Unpacker, end: usize, into: &mut Vec<Polled>) -> Result<bool, (i64, BatchError)> {
+    fn advance(
+        &mut self,
+        unpacker: &mut Unpacker,
+        end: usize,
+        into: &mut Vec<Polled>,
+        has_more: impl FnOnce() -> bool,
+    ) -> Result<bool, (i64, BatchError)> {
         let Self { at, next: Some(next), chunk, open, reported_end, .. } = self else {
             (self.chunk, self.open) = (None, None);
             return Ok(true);
@@ -97,7 +109,7 @@ impl ReadPartition {
             *open = Some(batch);
             return Ok(false);
         }
-        if *next >= fetched.end && *reported_end != Some(*next) {
+        if *next >= fetched.end && *reported_end != Some(*next) && !has_more() {
             *reported_end = Some(*next);
             into.push(Polled::End { at: at.clone(), position: *next });
         }
@@ -230,7 +242,7 @@ impl NativeFetcher {
             slot
         };
         let partition = &mut self.partitions[slot];
-        let is_done = partition.deliver(&mut self.unpacker, end, into)?;
+        let is_done = partition.deliver(&mut self.unpacker, end, into, || self.shared.has_chunk(slot))?;
         if is_done {
             // The others first, now.
             self.turn = (slot + 1) % count;

@@ -46,7 +46,7 @@ impl FetchOptions {
             budget_bytes: number("queued.max.messages.kbytes", 4096)? << 10,
             partition_bytes: either("max.partition.fetch.bytes", "fetch.message.max.bytes", 128 << 10)?.clamp(1 << 10, 64 << 20),
             answer_bytes: number("receive.message.max.bytes", 100_000_000)?,
-            timeout: millis(number("socket.timeout.ms", 10_000)?.clamp(100, 10_000)),
+            timeout: millis(number("socket.timeout.ms", 10_000)?.clamp(100, 300_000)),
             is_committed_only: text("isolation.level") != "read_uncommitted",
             security: read_security(config)?,
         })

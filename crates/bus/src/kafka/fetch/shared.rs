@@ -87,6 +87,11 @@ impl FetchShared {
         Some(chunk)
     }
 
+    /// Returns whether more came for this partition than was taken.
+    pub fn has_chunk(&self, slot: usize) -> bool {
+        self.lock().partitions.get(slot).is_some_and(|partition| !partition.chunks.is_empty())
+    }
+
     /// Waits until something comes, at most so long.
     pub fn wait_for_arrival(&self, timeout: Duration) {
         let state = self.lock();
