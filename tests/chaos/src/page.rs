@@ -244,13 +244,14 @@ pub fn page(state: &State) -> String {
             with.entry(surroundings).or_default().insert(name);
         }
     }
-    for (Surroundings { eadt, kafka, kubernetes, librdkafka, java, linux, cores }, rows) in with {
+    for (Surroundings { eadt, kafka, kubernetes, librdkafka, fetch, java, linux, cores }, rows) in with {
         let kubernetes = if kubernetes.is_empty() { String::new() } else { format!(" Kubernetes {kubernetes},") };
+        let fetch = if fetch.is_empty() { String::new() } else { format!(" records read by `bus.fetch = \"{fetch}\"`,") };
         let rows: Vec<String> = rows.into_iter().map(|row| format!("`{row}`")).collect();
         write(
             &mut text,
             format_args!(
-                "- EADT {eadt}, Apache Kafka {kafka},{kubernetes} librdkafka {librdkafka}, {java}, Linux {linux}, {cores} cores: {}\n",
+                "- EADT {eadt}, Apache Kafka {kafka},{kubernetes} librdkafka {librdkafka},{fetch} {java}, Linux {linux}, {cores} cores: {}\n",
                 rows.join(", ")
             ),
         );

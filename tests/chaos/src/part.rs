@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use eadt_bus::conformance::numbered;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::kafka::FetchPath;
 use eadt_faults::{NEXT, OFF, WAIT};
 use eadt_processor::{Limit, ProcessorSettings as Processor};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
@@ -87,6 +88,8 @@ pub struct Task {
     /// Empty for an agent that follows a file, and for an embedded log.
     pub brokers: String,
     pub properties: BTreeMap<String, String>,
+    /// By what it reads from them.
+    pub fetch: FetchPath,
     pub prefix: String,
     pub service: Service,
     /// How far its clock is ahead of the machine's, in seconds.
@@ -224,9 +227,15 @@ impl Part {
 
     /// The same; what it had printed by then.
     pub fn kill_printed(mut self) -> Result<String> {
+        self.stop_at_once()?;
+        self.printed()
+    }
+
+    /// The same, where another one takes its place.
+    pub fn stop_at_once(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
-        self.printed()
+        Ok(())
     }
 
     /// What it has printed so far.

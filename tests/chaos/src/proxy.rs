@@ -34,6 +34,9 @@ pub enum Next {
 struct State {
     next: Option<(Request, Next)>,
     held: Option<Vec<u8>>,
+    /// Connections by their numbers below this one carry nothing any more.
+    first_alive: u64,
+    connections: u64,
 }
 
 #[derive(Debug)]
@@ -110,34 +113,79 @@ impl Proxy {
         read_frame(&mut broker)?.context("the broker hung up")
     }
 
+    /// Lets every connection that there is carry nothing any more, in either direction, and keeps it open: neither side hears that the
+    /// other one is gone. Later ones carry. Returns how many connections were made so far.
+    pub fn drop_silently(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.first_alive = state.connections;
+        state.connections
+    }
+
     /// Throws the held request away.
     pub fn lose(&self) {
         lock(&self.state).held = None;
     }
 }
 
+/// One connection of the proxy.
+#[derive(Debug, Clone)]
+struct Carried {
+    state: Arc<Mutex<State>>,
+    number: u64,
+}
+
+impl Carried {
+    fn is_silent(&self) -> bool {
+        self.number < lock(&self.state).first_alive
+    }
+}
+
 fn carry(client: TcpStream, broker: TcpStream, state: Arc<Mutex<State>>) -> Result<()> {
     client.set_nodelay(true)?;
     broker.set_nodelay(true)?;
-    let (mut from_broker, mut to_client) = (broker.try_clone()?, client.try_clone()?);
+    let number = {
+        let mut state = lock(&state);
+        state.connections += 1;
+        state.connections - 1
+    };
+    let carried = Carried { state, number };
+    let (mut from_broker, mut to_client, answering) = (broker.try_clone()?, client.try_clone()?, carried.clone());
     std::thread::spawn(move || {
         // Either side may hang up at any time.
-        drop(std::io::copy(&mut from_broker, &mut to_client));
-        drop(to_client.shutdown(Shutdown::Both));
+        drop(answers(&mut from_broker, &mut to_client, &answering));
+        if !answering.is_silent() {
+            drop(to_client.shutdown(Shutdown::Both));
+        }
     });
-    std::thread::spawn(move || drop(requests(client, broker, &state)));
+    std::thread::spawn(move || drop(requests(client, broker, &carried)));
     Ok(())
 }
 
-fn requests(mut client: TcpStream, mut broker: TcpStream, state: &Mutex<State>) -> Result<()> {
+fn answers(broker: &mut TcpStream, client: &mut TcpStream, carried: &Carried) -> std::io::Result<()> {
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        let count = broker.read(&mut bytes)?;
+        if count == 0 {
+            return Ok(());
+        }
+        if !carried.is_silent() {
+            client.write_all(&bytes[..count])?;
+        }
+    }
+}
+
+fn requests(mut client: TcpStream, mut broker: TcpStream, carried: &Carried) -> Result<()> {
     while let Some(frame) = read_frame(&mut client)? {
+        if carried.is_silent() {
+            continue;
+        }
         let key = i16::from_be_bytes([frame[4], frame[5]]);
-        let next = lock(state).next.take_if(|(request, _)| *request as i16 == key);
+        let next = lock(&carried.state).next.take_if(|(request, _)| *request as i16 == key);
         match next.map(|(_, next)| next) {
             None => {}
             Some(Next::Delay(time)) => std::thread::sleep(time),
             Some(Next::Hold) => {
-                lock(state).held = Some(frame);
+                lock(&carried.state).held = Some(frame);
                 client.shutdown(Shutdown::Both)?;
                 broker.shutdown(Shutdown::Both)?;
                 return Ok(());

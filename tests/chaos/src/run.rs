@@ -74,9 +74,9 @@ impl Found {
     }
 }
 
-/// Whether a row that is to go on has figures of a build that is not this one.
+/// Whether a row that is to go on has figures of a build, or of a way to read, that is not this one.
 fn is_of_another_build(found: &Found, here: &Surroundings) -> bool {
-    found.surroundings.iter().any(|of| of.eadt != here.eadt)
+    found.surroundings.iter().any(|of| of.eadt != here.eadt || of.fetch != here.fetch)
 }
 
 /// Why a row that is to go on begins anew; `None`: it goes on.

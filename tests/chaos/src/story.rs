@@ -291,7 +291,9 @@ impl Story {
                 // Each rank that is there is to tell of the whole window.
                 let ranks = progress.iter().filter(|line| line.first().is_some_and(|(time, _)| *time < to) && last(line) >= from);
                 let ranks = ranks.count() as f64;
-                let known = device_seconds / due >= 0.9 && seconds / (ranks * (to - from)) >= 0.9;
+                // Times are sums of fractions of seconds here, and whole microseconds in the fold.
+                let covers = |seconds: f64, of: f64| seconds / of >= 0.9 - 1e-9;
+                let known = covers(device_seconds, due) && covers(seconds, ranks * (to - from));
                 let action = if known { table(watts, ranks * samples / seconds / watts) } else { Action::Maintain };
                 expected.push(Expected {
                     workload: Self::name(workload),

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use eadt_bus::kafka::FetchPath;
+use eadt_tests::kafka::fetch_path;
 use serde::{Deserialize, Serialize};
 
 /// Parts and machine of a run.
@@ -15,6 +17,9 @@ pub struct Surroundings {
     #[serde(default)]
     pub kubernetes: String,
     pub librdkafka: String,
+    /// By what records were read: empty where librdkafka did that, too.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fetch: String,
     pub java: String,
     pub linux: String,
     pub cores: usize,
@@ -29,6 +34,10 @@ impl Surroundings {
             kafka: eadt_tests::kafka::version().to_owned(),
             kubernetes: eadt_tests::kubernetes::version().to_owned(),
             librdkafka: librdkafka(),
+            fetch: match fetch_path() {
+                FetchPath::Librdkafka => String::new(),
+                FetchPath::Native => "native".to_owned(),
+            },
             java: told("java", &["-version"]).map(first).unwrap_or_default().replace('"', ""),
             linux: told("uname", &["-r"]).map(first).unwrap_or_default(),
             cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),

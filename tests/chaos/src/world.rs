@@ -119,6 +119,7 @@ impl World {
         Task {
             brokers: self.proxy.as_ref().map_or_else(direct, |proxy| format!("127.0.0.1:{}", proxy.port())),
             properties: self.properties.clone(),
+            fetch: fetch_path(),
             prefix: self.prefix.clone(),
             service,
             clock_ahead_seconds: self.clock_ahead_seconds.get(),

@@ -5,11 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use eadt_bus::kafka::FetchPath;
 use eadt_chaos::page::page;
 use eadt_chaos::row::Row;
 use eadt_chaos::rows::ROWS;
 use eadt_chaos::run::{self, Options, State};
 use eadt_chaos::surroundings::Surroundings;
+use eadt_tests::kafka::choose_fetch_path;
 
 const HELP: &str = "EADT_CHAOS_LOGS=DIR keeps what the processes say, EADT_CHAOS_LOG=FILTER says how much that is (info).";
 
@@ -28,6 +30,9 @@ struct Arguments {
     /// Everything random follows from it.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// By what the harness and everything that it starts read from Kafka (`bus.fetch`): native or librdkafka.
+    #[arg(long)]
+    fetch: Option<FetchPath>,
     /// Write what was found as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -64,6 +69,9 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool> {
     let arguments = Arguments::parse();
+    if let Some(path) = arguments.fetch {
+        choose_fetch_path(path)?;
+    }
     if arguments.list {
         for row in ROWS {
             println!("{:16} {:>5} rounds  {}", row.name, row.full, row.fault);

@@ -16,7 +16,6 @@ use eadt_schemas::v1::Origin;
 use eadt_service::shown::Secrets;
 use eadt_service::supervise::on_signals;
 use eadt_service::{Health, Metrics, Shutdown, logs};
-use eadt_tests::kafka::fetch_path;
 
 fn main() -> ExitCode {
     match run() {
@@ -41,7 +40,7 @@ fn run() -> Result<bool> {
         brokers: task.brokers.clone(),
         properties: task.properties.clone(),
         client_id: "chaos".into(),
-        fetch: fetch_path(),
+        fetch: task.fetch,
     };
     if let Service::Agent(own) = task.service {
         return hold(&own, (!task.brokers.is_empty()).then_some(options));

@@ -180,15 +180,15 @@ fn run_long(run: Run) -> Result<Outcome> {
 }
 
 /// A job that reports progress over HTTP.
-struct Job {
-    address: SocketAddr,
-    workload: String,
+pub struct Job {
+    pub address: SocketAddr,
+    pub workload: String,
     /// Events that were accepted.
-    told: u64,
+    pub told: u64,
 }
 
 impl Job {
-    fn await_endpoint(&self, part: &mut Part) -> Result<()> {
+    pub fn await_endpoint(&self, part: &mut Part) -> Result<()> {
         let begun = Instant::now();
         while TcpStream::connect(self.address).is_err() {
             crate::world::runs(part)?;
@@ -199,7 +199,7 @@ impl Job {
     }
 
     /// So many requests.
-    fn report(&mut self, requests: u64) -> Result<()> {
+    pub fn report(&mut self, requests: u64) -> Result<()> {
         for _ in 0..requests {
             let events: Vec<_> = (self.told + 1..=self.told + BATCH)
                 .map(|total| serde_json::json!({"workload": self.workload, "samples_total": total}))
@@ -250,7 +250,7 @@ fn newest(world: &World, workload: &str) -> Result<Option<u64>> {
 }
 
 /// Events of a workload in the log, and how many of them are there again.
-fn logged(world: &World, workload: &str) -> Result<(u64, u64)> {
+pub fn logged(world: &World, workload: &str) -> Result<(u64, u64)> {
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();
     for record in read_committed(&world.bus, &world.topic(Topic::TrainingProgress), PARTITIONS)? {
         let event: TrainingProgress = serde_json::from_slice(record.value.as_deref().unwrap_or_default())?;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use eadt_bus::conformance::numbered::{Found, READY, Said};
+use eadt_bus::kafka::FetchPath;
 
 use crate::chance::Chance;
 use crate::part::{Embedded, Faults, Part, Service, Task};
@@ -92,6 +93,7 @@ fn start(dir: &Path, own: &Embedded, off: Option<&'static str>) -> Result<Part> 
     let task = Task {
         brokers: String::new(),
         properties: BTreeMap::new(),
+        fetch: FetchPath::default(),
         prefix: String::new(),
         service: Service::Embedded(own.clone()),
         clock_ahead_seconds: 0,

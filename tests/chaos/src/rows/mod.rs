@@ -12,6 +12,7 @@ mod ids;
 mod import;
 mod killed;
 mod kubernetes;
+mod mixed;
 mod poison;
 mod power;
 mod quiet;
@@ -19,6 +20,7 @@ mod restarts;
 mod retention;
 mod settings;
 mod storm;
+mod unanswered;
 mod upgrade;
 mod zombie;
 
@@ -31,6 +33,9 @@ pub const ROWS: &[Row] = &[
     zombie::ROW,
     restarts::ONE,
     restarts::THREE,
+    unanswered::PAUSED,
+    unanswered::HALF_OPEN,
+    mixed::ROW,
     power::ROW,
     settings::ROW,
     storm::ROW,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use eadt_agent::RawSettings;
+use eadt_bus::kafka::FetchPath;
 use eadt_nvml::fake::{FakeLibrary, FakeMps, FakeSettings};
 use eadt_schemas::v1::{DeviceIntent, DeviceSetting, MpsTenant};
 use serde_json::json;
@@ -126,6 +127,7 @@ impl Node {
         let task = Task {
             brokers: String::new(),
             properties: std::collections::BTreeMap::new(),
+            fetch: FetchPath::default(),
             prefix: String::new(),
             service,
             clock_ahead_seconds: 0,

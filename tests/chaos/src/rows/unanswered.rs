@@ -1,0 +1,289 @@
+//! A broker that is there and does not answer: paused, or behind connections that carry nothing any more.
+//!
+//! Nothing is refused and nothing is hung up, so that only a limit on how long an answer may take finds it out. All services that live
+//! on the log are looked at together: a collector, the processor, the archiver.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use eadt_collector::RawSettings;
+use eadt_lake::Archive;
+
+use super::archive::{self, OF_A_STORY, await_archived};
+use super::collector::{Job, Summary, logged};
+use crate::chance::Chance;
+use crate::feeder::Feeder;
+use crate::part::{Part, Service};
+use crate::row::{Outcome, Row, Run};
+use crate::story::Story;
+use crate::world::{Cluster, LIMIT, World, explain, supervise};
+
+pub const PAUSED: Row = Row {
+    name: "paused-broker",
+    fault: "SIGSTOP of the only broker for 8 to 60 s, every second time for 16 to 18 s, under collector, processor and archiver; then SIGCONT",
+    promise: "jobs are not held up; nothing is lost or dropped, windows, decisions and files are what they would be without it; twice in the log is at most what a producer had on its way that was made anew",
+    without: "the numbers by which a broker knows what a producer sent again",
+    full: 20,
+    batch: 5,
+    short: 1,
+    off: 1,
+    run: paused,
+};
+
+pub const HALF_OPEN: Row = Row {
+    name: "half-open",
+    fault: "every connection of collector, processor and archiver to the only broker stays open and carries nothing any more; new ones do",
+    promise: "jobs are not held up; everything goes on over new connections; nothing is lost or dropped, windows, decisions and files are what they would be without it",
+    without: "the limit on how long an answer may take",
+    full: 50,
+    batch: 10,
+    short: 1,
+    off: 1,
+    run: half_open,
+};
+
+const WORKLOAD: &str = "apart/job";
+/// What the collector buffers: more than is reported in the longest pause.
+const ROOM: usize = 100_000;
+const PACE: Duration = Duration::from_millis(50);
+const REPORT_EVERY: Duration = Duration::from_millis(250);
+/// A report that takes longer was held up, on a busy machine, too.
+const HELD_UP: Duration = Duration::from_secs(5);
+/// The shortest pause, and those in which the client library's idempotent producer was seen to stay silent for ever afterwards.
+const SHORTEST: Duration = Duration::from_secs(8);
+const LONGEST: Duration = Duration::from_mins(1);
+const SILENCING: Duration = Duration::from_secs(16);
+/// Where connections are silent: how long an answer may take, so that a round takes seconds.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Without the limit nothing happens for so long.
+const NOTHING_WITHIN: Duration = Duration::from_secs(5);
+
+/// A collector with a job that reports.
+pub struct Collecting {
+    pub part: Part,
+    job: Job,
+    longest: Duration,
+}
+
+impl Collecting {
+    pub fn start(world: &World) -> Result<Self> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut settings = RawSettings { name: Some("node".to_owned()), ..RawSettings::default() };
+        settings.buffer.events = ROOM;
+        settings.buffer.drain_seconds = LIMIT.as_secs_f64();
+        settings.progress.listen = address;
+        let mut part = world.part(Service::Collector(Box::new(settings)), None)?;
+        let mut job = Job { address, workload: WORKLOAD.to_owned(), told: 0 };
+        explain(job.await_endpoint(&mut part), &part)?;
+        explain(job.report(2), &part)?;
+        Ok(Self { part, job, longest: Duration::ZERO })
+    }
+
+    /// Where it takes reports.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.job.address
+    }
+
+    /// Reports for so long.
+    pub fn report_for(&mut self, time: Duration) -> Result<()> {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            let begun = Instant::now();
+            explain(self.job.report(1), &self.part)?;
+            self.longest = self.longest.max(begun.elapsed());
+            std::thread::sleep(REPORT_EVERY.min(until.saturating_duration_since(Instant::now())));
+        }
+        Ok(())
+    }
+
+    /// Ends it: what it says it sent is in the log, and nothing else. `others`: events that it was sent beside its job's.
+    pub fn judge(self, world: &World, others: u64, outcome: &mut Outcome) -> Result<()> {
+        let longest = self.longest;
+        outcome.took("a report, at most, while nobody answers", longest.as_secs_f64());
+        outcome.check(longest < HELD_UP, || format!("a report took {longest:?}"));
+        // The end of the job's only source is an event, too.
+        let told = self.job.told + 1 + others;
+        self.part.ask_to_end()?;
+        let mut part = self.part;
+        let status = part.await_end(LIMIT + LIMIT)?;
+        ensure!(status.success(), "the collector ended with {status}: {}", part.tail());
+        let Summary { sampled, sent, dropped } = Summary::read(&part.printed()?)?;
+        outcome.check(sampled == told, || format!("{sampled} of {told} events were sampled"));
+        outcome.check((sent, dropped) == (sampled, 0), || format!("of {sampled} events {sent} were sent and {dropped} dropped"));
+        let (renewals, unanswered) = renewals(&part.log());
+        let (found, repeated) = logged(world, WORKLOAD)?;
+        outcome.lost += (sent - others.min(sent)).saturating_sub(found - repeated);
+        outcome.compared += sent;
+        if repeated > unanswered {
+            outcome.duplicated += repeated - unanswered;
+            outcome.examples.push(format!("{repeated} events of the collector are in the log again, {unanswered} may be"));
+        }
+        outcome.count("events of the collector", sent);
+        outcome.count("times that a silent producer was made anew", renewals);
+        outcome.count("events in the log again for that", repeated);
+        Ok(())
+    }
+}
+
+/// How often a log says that a producer was made anew, and of how many records it was not known whether they had arrived.
+fn renewals(log: &str) -> (u64, u64) {
+    let of = |line: &str| line.split("unanswered=").nth(1)?.split_whitespace().next()?.parse::<u64>().ok();
+    let counts = log.lines().filter(|line| line.contains("it was made anew")).filter_map(of);
+    counts.fold((0, 0), |(times, sum), unanswered| (times + 1, sum + unanswered))
+}
+
+/// The services that read.
+pub struct Reading {
+    pub processor: Part,
+    pub archiver: Part,
+}
+
+impl Reading {
+    pub fn start(world: &World) -> Result<Self> {
+        Ok(Self { processor: world.processor(world.settings(), None)?, archiver: archiver(world)? })
+    }
+
+    /// Starts again what ended since the broker took it for another one of its name.
+    pub fn supervise(&mut self, world: &World, outcome: &mut Outcome) -> Result<()> {
+        supervise(&mut self.processor, || world.processor(world.settings(), None), outcome)?;
+        supervise(&mut self.archiver, || archiver(world), outcome)?;
+        Ok(())
+    }
+
+    /// Waits until everything that was told is read, and compares; workloads for which `is_apart` holds are no part of the story.
+    pub fn judge(mut self, world: &World, story: &Story, is_apart: impl Fn(&str) -> bool, outcome: &mut Outcome) -> Result<()> {
+        let folded = world.await_folded(LIMIT)?;
+        outcome.check(folded, || format!("not everything was folded: {}", self.processor.tail()));
+        let place = world.dir().join("archive");
+        let archive = Archive::folder(&place)?;
+        let archived = await_archived(world, &archive, &OF_A_STORY, &mut self.archiver, LIMIT)?;
+        outcome.check(archived, || format!("not everything was archived: {}", self.archiver.tail()));
+        self.supervise(world, outcome)?;
+        for part in [&mut self.processor, &mut self.archiver] {
+            crate::world::runs(part)?;
+        }
+        self.archiver.kill()?;
+        let (findings, _) = world.judge_apart(story, |workload, _| is_apart(workload))?;
+        outcome.take(findings);
+        archive::judge(world, &place, &archive, &OF_A_STORY, outcome)?;
+        outcome.count("events of the story", story.told.len() as u64);
+        Ok(())
+    }
+}
+
+pub fn archiver(world: &World) -> Result<Part> {
+    world.part(Service::Archiver(Box::new(archive::settings(&world.dir().join("archive")))), None)
+}
+
+fn length(round: u32, chance: &mut Chance) -> Duration {
+    match round {
+        0 => SHORTEST,
+        round if round % 2 == 1 => SILENCING + Duration::from_millis(chance.below(2000)),
+        _ => SHORTEST + Duration::from_millis(chance.below(LONGEST.saturating_sub(SHORTEST).as_millis() as u64)),
+    }
+}
+
+fn paused(run: Run) -> Result<Outcome> {
+    let (mut outcome, mut chance) = (Outcome::default(), Chance::new(run.seed));
+    let world = World::start(Cluster::One, run.bites.then_some("idempotence"))?;
+    if run.bites {
+        return paused_without_numbers(world);
+    }
+    let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), PACE)?;
+    let watch = world.watch()?;
+    let (mut collecting, mut reading) = (Collecting::start(&world)?, Reading::start(&world)?);
+    explain(watch.await_next(Instant::now()), &reading.processor)?;
+    for round in 0..run.rounds {
+        world.brokers[0].freeze(true)?;
+        let told = collecting.report_for(length(round, &mut chance));
+        world.brokers[0].freeze(false)?;
+        told?;
+        let back = Instant::now();
+        reading.supervise(&world, &mut outcome)?;
+        outcome.took("from the broker's going on to the next window", watch.await_next(back)?.as_secs_f64());
+        collecting.report_for(Duration::from_millis(500))?;
+        outcome.rounds += 1;
+    }
+    let story = feeder.finish()?;
+    collecting.judge(&world, 0, &mut outcome)?;
+    reading.judge(&world, &story, |workload| workload == WORKLOAD, &mut outcome)?;
+    Ok(outcome)
+}
+
+/// What was on its way when the broker was paused is sent again over another connection, which the broker finds beside the first one.
+fn paused_without_numbers(mut world: World) -> Result<Outcome> {
+    let mut outcome = Outcome { rounds: 1, ..Outcome::default() };
+    world.properties.insert("socket.timeout.ms".into(), "1000".into());
+    let mut collecting = Collecting::start(&world)?;
+    let begun = Instant::now();
+    // Only what is sent over a connection that there is can be on its way.
+    while logged(&world, WORKLOAD)?.0 == 0 {
+        ensure!(begun.elapsed() < LIMIT, "nothing of the collector is in the log: {}", collecting.part.tail());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    world.brokers[0].freeze(true)?;
+    let told = collecting.report_for(Duration::from_secs(4));
+    world.brokers[0].freeze(false)?;
+    told?;
+    collecting.judge(&world, 0, &mut outcome)?;
+    Ok(outcome)
+}
+
+fn half_open(run: Run) -> Result<Outcome> {
+    let (mut outcome, mut chance) = (Outcome::default(), Chance::new(run.seed));
+    let mut world = World::start(Cluster::Proxied, run.bites.then_some("answer-timeout"))?;
+    world.properties.insert("socket.timeout.ms".into(), ANSWER_WITHIN.as_millis().to_string());
+    let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), PACE)?;
+    let watch = world.watch()?;
+    let (mut collecting, mut reading) = (Collecting::start(&world)?, Reading::start(&world)?);
+    explain(watch.await_next(Instant::now()), &reading.processor)?;
+    for _ in 0..run.rounds {
+        std::thread::sleep(Duration::from_millis(chance.below(500)));
+        let proxy = world.proxy.as_ref().expect("the cluster has a proxy");
+        let connections = proxy.drop_silently();
+        let begun = Instant::now();
+        outcome.count("connections that carried nothing any more", connections);
+        if run.bites {
+            std::thread::sleep(NOTHING_WITHIN);
+            let windows = watch.count();
+            std::thread::sleep(Duration::from_millis(500));
+            outcome.check(watch.count() > windows, || format!("no window came after {NOTHING_WITHIN:?}"));
+            outcome.rounds += 1;
+            return Ok(outcome);
+        }
+        collecting.report_for(ANSWER_WITHIN)?;
+        // What was read before still makes windows for a moment.
+        let later = begun + ANSWER_WITHIN / 2;
+        reading.supervise(&world, &mut outcome)?;
+        let next = watch.await_next(later)? + (later - begun);
+        outcome.took("from the connections' silence to the next window", next.as_secs_f64());
+        outcome.rounds += 1;
+    }
+    let story = feeder.finish()?;
+    collecting.judge(&world, 0, &mut outcome)?;
+    reading.judge(&world, &story, |workload| workload == WORKLOAD, &mut outcome)?;
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_there_twice_is_read_from_the_log() {
+        let log = "WARN it was made anew; producer=\"a\" unanswered=3 unsent=9 lost=0\nINFO nothing\n\
+                   WARN the log answers: it was made anew producer=\"a\" unanswered=0 unsent=0 lost=0\n";
+        assert_eq!(renewals(log), (2, 3));
+        assert_eq!(renewals("INFO all is well"), (0, 0));
+    }
+
+    #[test]
+    fn pauses_are_between_the_shortest_and_the_longest() {
+        let mut chance = Chance::new(7);
+        let lengths: Vec<_> = (0..100).map(|round| length(round, &mut chance)).collect();
+        assert_eq!(lengths[0], SHORTEST);
+        assert!(lengths.iter().all(|length| (SHORTEST..LONGEST).contains(length)));
+        assert!(lengths.iter().skip(1).step_by(2).all(|length| (SILENCING..SILENCING + Duration::from_secs(2)).contains(length)));
+    }
+}
