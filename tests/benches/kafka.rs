@@ -1,11 +1,12 @@
 //! The processor and the archiver on Apache Kafka, beside the least that such work can cost there.
 //!
-//! `cargo xtask bench kafka [-- windows | archive | latency | price | restart [SECONDS [RUNS]]]`. One broker for everything, on the same cores.
+//! `cargo xtask bench kafka [-- windows | archive | paths | latency | price | restart [SECONDS [RUNS]]]`. One broker for everything, on the same cores.
 //! For each run the topics are filled anew with SECONDS of 512 GPUs at 10 Hz and eight jobs, all CloudEvents headers; then
 //! fresh processes work through them: one that only reads (what librdkafka and the copy into records cost), and the one that
 //! is measured. CPU is that of all threads of the process; the ratio is that of the two in the same run. Latency: decisions
 //! at 10,000 events/s beside transactions of a single record, by another producer, at the same time. Price: the CPU of the
 //! processor beside that of the same one on a bus that writes outputs first and positions later, without transactions, in turns.
+//! Paths: only reading, windows and archive by both values of `bus.fetch`, in turns, each on topics of its own that are filled alike.
 //! Restart: from SIGKILL of the processor, in its steps and between them, until everything is readable that was due by then.
 
 use std::collections::BTreeMap;
@@ -24,24 +25,19 @@ use eadt_bus::{
     TopicPartition, TopicSpec, Watermarks, topics,
 };
 use eadt_core::settings::SECOND;
-use eadt_processor::{HeartbeatClock, Limit};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics, Shutdown};
 use eadt_tests::Kafka;
+use processing::{Error, PATIENCE, WINDOW};
 
 #[path = "../../services/processor/benches/common/mod.rs"]
 #[allow(dead_code, reason = "each benchmark uses its part")]
 mod common;
+mod processing;
 
 const GPUS: usize = 512;
 const HERTZ: u64 = 10;
-const WINDOW: u64 = 10;
 const BASE: i64 = 1_700_000_040 * SECOND;
-/// Beyond it a process does not end by itself.
-const PATIENCE: Duration = Duration::from_mins(10);
-
-type Error = Box<dyn std::error::Error>;
-
 fn events(seconds: u64) -> u64 {
     WORKLOADS as u64 + seconds * (GPUS as u64 * HERTZ + WORKLOADS as u64)
 }
@@ -66,8 +62,10 @@ fn main() -> Result<(), Error> {
     let text = |i: usize| arguments.get(i).map(String::as_str).unwrap_or_default();
     match text(0) {
         "child" => return child(text(1), text(2), text(3), number(4, 0)?, text(5)),
-        "" | "all" | "windows" | "archive" | "latency" | "price" | "restart" => {}
-        other => return Err(format!("{other}: name windows, archive, latency, price or restart, or nothing for all").into()),
+        "" | "all" | "windows" | "archive" | "paths" | "latency" | "price" | "restart" => {}
+        other => {
+            return Err(format!("{other}: name windows, archive, paths, latency, price or restart, or nothing for all").into());
+        }
     }
     let wanted = |name: &str| ["", "all", name].contains(&text(0));
     let (seconds, runs) = (number(1, 200)?, number(2, 3)?);
@@ -75,6 +73,9 @@ fn main() -> Result<(), Error> {
     let brokers = kafka.brokers();
     if wanted("windows") || wanted("archive") {
         through(&brokers, seconds, runs, &wanted)?;
+    }
+    if text(0) == "paths" {
+        paths(&brokers, seconds, runs)?;
     }
     if wanted("latency") {
         latency(&brokers, seconds.min(90) as i64)?;
@@ -138,6 +139,49 @@ fn through(brokers: &str, seconds: u64, runs: u64, wanted: &dyn Fn(&str) -> bool
     Ok(())
 }
 
+/// The same work by both fetch paths, in turns; the ratios are those of the two of one run.
+fn paths(brokers: &str, seconds: u64, runs: u64) -> Result<(), Error> {
+    const WORK: [&str; 3] = ["read", "windows", "archive"];
+    let (dir, events) = (tempfile::tempdir()?, events(seconds) as f64);
+    let mut all: BTreeMap<(&str, &str), Vec<Used>> = BTreeMap::new();
+    for run in 1..=runs {
+        let mut turns = ["librdkafka", "native"];
+        if run.is_multiple_of(2) {
+            turns.reverse();
+        }
+        for path in turns {
+            fill(&bus(brokers)?, &format!("{path}{run}."), seconds)?;
+        }
+        for work in WORK {
+            for path in turns {
+                let used = spawn_on(path, work, brokers, &format!("{path}{run}."), seconds, dir.path())?;
+                print(&format!("run {run}, {path}, {work}"), events, used, None);
+                all.entry((work, path)).or_default().push(used);
+            }
+        }
+    }
+    println!("{events} events, {runs} runs of each in turns, median (least to most):");
+    for ((work, path), runs) in &all {
+        let of = |figure: fn(&Used) -> f64| spread(runs.iter().map(figure).collect());
+        let rates = spread(runs.iter().map(|used| events / used.cpu / 1e6).collect());
+        let (cpu, wall, memory) = (of(|used| used.cpu), of(|used| used.wall), of(|used| used.peak_mib));
+        println!("  {work}, {path}: {rates} M events/CPU-s; CPU {cpu} s, wall {wall} s, peak {memory} MiB");
+    }
+    for work in WORK {
+        let (library, native) = (&all[&(work, "librdkafka")], &all[&(work, "native")]);
+        let ratios = spread(library.iter().zip(native).map(|(library, native)| library.cpu / native.cpu).collect());
+        println!("  {work}: native does {ratios} times as many events with the same CPU");
+    }
+    Ok(())
+}
+
+/// The median, the least and the most.
+fn spread(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    let last = values.len() - 1;
+    format!("{:.3} ({:.3} to {:.3})", values[last / 2], values[0], values[last])
+}
+
 fn print(name: &str, events: f64, used: Used, bare: Option<Used>) {
     let ratio = bare.map_or_else(String::new, |bare| format!(", {:.2} times the CPU of only reading", used.cpu / bare.cpu));
     println!(
@@ -149,9 +193,16 @@ fn print(name: &str, events: f64, used: Used, bare: Option<Used>) {
 }
 
 fn spawn(what: &str, brokers: &str, prefix: &str, seconds: u64, dir: &Path) -> Result<Used, Error> {
+    let path = std::env::var("EADT_BUS__FETCH").unwrap_or_else(|_| "librdkafka".to_owned());
+    spawn_on(&path, what, brokers, prefix, seconds, dir)
+}
+
+fn spawn_on(path: &str, what: &str, brokers: &str, prefix: &str, seconds: u64, dir: &Path) -> Result<Used, Error> {
     let seconds = seconds.to_string();
     let place = dir.join(prefix).display().to_string();
-    let output = Command::new(std::env::current_exe()?).args(["child", what, brokers, prefix, &seconds, &place]).output()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["child", what, brokers, prefix, &seconds, &place]).env("EADT_BUS__FETCH", path);
+    let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let numbers: Vec<f64> = said.lines().last().unwrap_or_default().split(' ').filter_map(|text| text.parse().ok()).collect();
     match numbers[..] {
@@ -165,13 +216,17 @@ fn child(what: &str, brokers: &str, prefix: &str, seconds: u64, place: &str) -> 
     let (began, cpu) = (Instant::now(), cpu_seconds());
     match what {
         "read" => read(&bus, prefix, seconds)?,
-        "windows" => windows(Arc::new(bus), prefix, seconds)?,
+        "windows" => processing::windows(Arc::new(bus), prefix, prefix, events(seconds), (seconds - 1) / WINDOW)?,
         // As the members have it that it is compared with, so that it is spared no requests.
         "at-least-once" => {
             let bus = bus_with(brokers, &[("fetch.wait.max.ms", "10")])?;
-            windows(Arc::new(AtLeastOnce(bus)), prefix, seconds)?;
+            processing::windows(Arc::new(AtLeastOnce(bus)), prefix, prefix, events(seconds), (seconds - 1) / WINDOW)?;
         }
-        "processor" => return Ok(eadt_processor::run_processor(&processor(Arc::new(bus), prefix, &Metrics::default()).0)?),
+        "processor" => {
+            return Ok(eadt_processor::run_processor(
+                &processing::processor(Arc::new(bus), prefix, prefix, &Metrics::default()).0,
+            )?);
+        }
         "archive" => archive(&bus, prefix, seconds, place)?,
         other => return Err(format!("no {other}").into()),
     }
@@ -226,63 +281,6 @@ fn read(bus: &KafkaBus, prefix: &str, seconds: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// The value of a counter in the metrics' text.
-fn metric(text: &str, name: &str) -> f64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.and_then(|value| value.parse().ok()).unwrap_or(0.0)
-}
-
-/// The sum of a counter over its labels.
-fn total(text: &str, name: &str) -> f64 {
-    let of = |line: &str| line.strip_prefix(name)?.strip_prefix('{')?.rsplit(' ').next()?.parse::<f64>().ok();
-    text.lines().filter_map(of).sum()
-}
-
-/// A processor of these topics, and what ends it.
-fn processor(bus: Arc<dyn Bus>, prefix: &str, metrics: &Metrics) -> (eadt_processor::ProcessorService, Shutdown) {
-    let (shutdown, health) = (Shutdown::new(), Health::default());
-    let settings = eadt_processor::ProcessorSettings {
-        prefix: prefix.to_owned(),
-        group: format!("{prefix}processor"),
-        instance: format!("{prefix}processor-0"),
-        window_seconds: WINDOW as f64,
-        // The log is filled within seconds of its own time, and stamped years after these events.
-        join_grace_seconds: 0.0,
-        max_future_seconds: Limit(None),
-        ..eadt_processor::ProcessorSettings::default()
-    };
-    let service = eadt_processor::ProcessorService {
-        settings,
-        bus,
-        clock: HeartbeatClock::wall(),
-        shutdown: shutdown.clone(),
-        metrics: metrics.clone(),
-        ready: health.part("processor"),
-    };
-    (service, shutdown)
-}
-
-fn windows(bus: Arc<dyn Bus>, prefix: &str, seconds: u64) -> Result<(), Error> {
-    let metrics = Metrics::default();
-    let (service, shutdown) = processor(bus, prefix, &metrics);
-    let began = Instant::now();
-    let thread = std::thread::spawn(move || eadt_processor::run_processor(&service));
-    let expected = events(seconds) as f64;
-    while metric(&metrics.text(), "eadt_processor_events_total") < expected {
-        assert!(!thread.is_finished(), "the processor ended: {:?}", thread.join());
-        assert!(began.elapsed() < PATIENCE, "not everything was folded: {}", metrics.text());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    shutdown.cancel();
-    thread.join().map_err(|_| "the processor panicked")??;
-    let text = metrics.text();
-    let count = |name: &str| metric(&text, &format!("eadt_processor_{name}"));
-    // The last window stays open.
-    assert_eq!(count("windows_total"), ((seconds - 1) / WINDOW * WORKLOADS as u64) as f64, "{text}");
-    assert_eq!((count("late_total"), count("stale_total"), count("duplicates_total")), (0.0, 0.0, 0.0));
-    Ok(())
-}
-
 fn archive(bus: &KafkaBus, prefix: &str, seconds: u64, place: &str) -> Result<(), Error> {
     let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
     let settings = eadt_archiver::Settings {
@@ -304,8 +302,8 @@ fn archive(bus: &KafkaBus, prefix: &str, seconds: u64, place: &str) -> Result<()
     let expected = events(seconds) as f64;
     loop {
         let text = metrics.text();
-        let waiting = metric(&text, "eadt_archiver_waiting_rows");
-        if waiting + total(&text, "eadt_archiver_rows_total") >= expected {
+        let waiting = processing::metric(&text, "eadt_archiver_waiting_rows");
+        if waiting + processing::total(&text, "eadt_archiver_rows_total") >= expected {
             break;
         }
         assert!(!thread.is_finished(), "the archiver ended: {:?}", thread.join());
@@ -315,7 +313,7 @@ fn archive(bus: &KafkaBus, prefix: &str, seconds: u64, place: &str) -> Result<()
     // The end writes what waits.
     shutdown.cancel();
     thread.join().map_err(|_| "the archiver panicked")??;
-    let rows = total(&metrics.text(), "eadt_archiver_rows_total");
+    let rows = processing::total(&metrics.text(), "eadt_archiver_rows_total");
     // What the processor wrote into these topics comes on top.
     assert!(rows >= expected, "{rows} rows of {expected}: {}", metrics.text());
     Ok(())

@@ -26,6 +26,7 @@ pub struct Maker {
     gpus: Vec<GpuTelemetry>,
     jobs: Vec<TrainingProgress>,
     count: u64,
+    seed: u64,
 }
 
 impl Maker {
@@ -59,7 +60,23 @@ impl Maker {
         });
         let name = |topic: Topic| Arc::from(format!("{prefix}{topic}"));
         let topics = [Topic::GpuTelemetry, Topic::TrainingProgress, Topic::Workloads].map(name);
-        Self { names: Vec::new(), topics, gpus: gpus.collect(), jobs: jobs.collect(), count: 0 }
+        Self { names: Vec::new(), topics, gpus: gpus.collect(), jobs: jobs.collect(), count: 0, seed: 0 }
+    }
+
+    /// The same with other figures.
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// What the counter of a GPU showed last, in joules.
+    pub fn energy(&self, gpu: usize) -> f64 {
+        self.gpus[gpu].energy_joules_total.unwrap_or_default()
+    }
+
+    /// What a job had done when it last reported.
+    pub fn samples(&self, job: usize) -> f64 {
+        self.jobs[job].samples_total.unwrap_or_default()
     }
 
     fn record(&mut self, topic: usize, kind: EventType, time: EventTime, key: &str, source: &str, value: Vec<u8>) -> Outgoing {
@@ -97,7 +114,7 @@ impl Maker {
     /// The sample of one GPU; `tick` moves its figures.
     pub fn telemetry(&mut self, gpu: usize, tick: u64, time: EventTime) -> Outgoing {
         let event = &mut self.gpus[gpu];
-        let n = tick.wrapping_mul(2_654_435_761).wrapping_add(gpu as u64 * 40_503);
+        let n = tick.wrapping_mul(2_654_435_761).wrapping_add(gpu as u64 * 40_503).wrapping_add(self.seed.wrapping_mul(7_919));
         event.time = time;
         event.power_watts = Some(250.0 + (n % 100_000) as f64 / 1000.0);
         event.energy_joules_total = Some(1e6 + tick as f64 * 30.0 + (n % 1000) as f64 / 1000.0);

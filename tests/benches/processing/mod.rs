@@ -1,0 +1,75 @@
+//! The processor as benchmarks on Apache Kafka run it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_bus::Bus;
+use eadt_processor::{HeartbeatClock, Limit};
+use eadt_service::{Health, Metrics, Shutdown};
+
+use crate::common::WORKLOADS;
+
+/// Of windows, in seconds.
+pub const WINDOW: u64 = 10;
+/// Beyond it a process does not end by itself.
+pub const PATIENCE: Duration = Duration::from_mins(10);
+
+pub type Error = Box<dyn std::error::Error>;
+
+/// The value of a counter in the metrics' text.
+pub fn metric(text: &str, name: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok()).unwrap_or(0.0)
+}
+
+/// The sum of a counter over its labels.
+pub fn total(text: &str, name: &str) -> f64 {
+    let of = |line: &str| line.strip_prefix(name)?.strip_prefix('{')?.rsplit(' ').next()?.parse::<f64>().ok();
+    text.lines().filter_map(of).sum()
+}
+
+/// A processor of these topics, whose group has this name, and what ends it.
+pub fn processor(bus: Arc<dyn Bus>, prefix: &str, name: &str, metrics: &Metrics) -> (eadt_processor::ProcessorService, Shutdown) {
+    let (shutdown, health) = (Shutdown::new(), Health::default());
+    let settings = eadt_processor::ProcessorSettings {
+        prefix: prefix.to_owned(),
+        group: format!("{name}processor"),
+        instance: format!("{name}processor-0"),
+        window_seconds: WINDOW as f64,
+        // The log is filled within seconds of its own time, and stamped years after these events.
+        join_grace_seconds: 0.0,
+        max_future_seconds: Limit(None),
+        ..eadt_processor::ProcessorSettings::default()
+    };
+    let service = eadt_processor::ProcessorService {
+        settings,
+        bus,
+        clock: HeartbeatClock::wall(),
+        shutdown: shutdown.clone(),
+        metrics: metrics.clone(),
+        ready: health.part("processor"),
+    };
+    (service, shutdown)
+}
+
+/// Folds so many events, and ends once everything that they make is committed.
+pub fn windows(bus: Arc<dyn Bus>, prefix: &str, name: &str, events: u64, windows: u64) -> Result<(), Error> {
+    let metrics = Metrics::default();
+    let (service, shutdown) = processor(bus, prefix, name, &metrics);
+    let began = Instant::now();
+    let thread = std::thread::spawn(move || eadt_processor::run_processor(&service));
+    let expected = events as f64;
+    while metric(&metrics.text(), "eadt_processor_events_total") < expected {
+        assert!(!thread.is_finished(), "the processor ended: {:?}", thread.join());
+        assert!(began.elapsed() < PATIENCE, "not everything was folded: {}", metrics.text());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    shutdown.cancel();
+    thread.join().map_err(|_| "the processor panicked")??;
+    let text = metrics.text();
+    let count = |name: &str| metric(&text, &format!("eadt_processor_{name}"));
+    // The last window stays open.
+    assert_eq!(count("windows_total"), (windows * WORKLOADS as u64) as f64, "{text}");
+    assert_eq!((count("late_total"), count("stale_total"), count("duplicates_total")), (0.0, 0.0, 0.0));
+    Ok(())
+}
