@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use eadt_schemas::Topic;
 
 use super::archive;
 use super::collector::{is_accepted, logged, post};
-use super::unanswered::{Collecting, Reading, archiver};
+use super::unanswered::{Collecting, Reading, archiver, end};
 use crate::chance::Chance;
 use crate::feeder::Feeder;
-use crate::part::{Part, Service};
+use crate::part::Service;
 use crate::row::{Outcome, Row, Run};
 use crate::story::Story;
 use crate::verify::read_committed;
@@ -203,14 +203,6 @@ fn recover(watch: &Watch, world: &World, reading: &mut Reading, outcome: &mut Ou
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    Ok(())
-}
-
-/// Asks a part to end, and waits until it has ended well.
-fn end(part: &mut Part) -> Result<()> {
-    part.ask_to_end()?;
-    let status = part.await_end(LIMIT)?;
-    ensure!(status.success(), "a process ended with {status}: {}", part.tail());
     Ok(())
 }
 

@@ -155,14 +155,16 @@ impl Reading {
     pub fn judge(mut self, world: &World, story: &Story, is_apart: impl Fn(&str) -> bool, outcome: &mut Outcome) -> Result<()> {
         let folded = world.await_folded(LIMIT)?;
         outcome.check(folded, || format!("not everything was folded: {}", self.processor.tail()));
+        self.supervise(world, outcome)?;
+        crate::world::runs(&mut self.processor)?;
+        // Its heartbeats go on, and would be in the log and not in files any more.
+        end(&mut self.processor)?;
         let place = world.dir().join("archive");
         let archive = Archive::folder(&place)?;
         let archived = await_archived(world, &archive, &OF_A_STORY, &mut self.archiver, LIMIT)?;
         outcome.check(archived, || format!("not everything was archived: {}", self.archiver.tail()));
-        self.supervise(world, outcome)?;
-        for part in [&mut self.processor, &mut self.archiver] {
-            crate::world::runs(part)?;
-        }
+        supervise(&mut self.archiver, || archiver(world), outcome)?;
+        crate::world::runs(&mut self.archiver)?;
         self.archiver.kill()?;
         let (findings, _) = world.judge_apart(story, |workload, _| is_apart(workload))?;
         outcome.take(findings);
@@ -170,6 +172,14 @@ impl Reading {
         outcome.count("events of the story", story.told.len() as u64);
         Ok(())
     }
+}
+
+/// Asks a part to end, and waits until it has ended well.
+pub fn end(part: &mut Part) -> Result<()> {
+    part.ask_to_end()?;
+    let status = part.await_end(LIMIT)?;
+    ensure!(status.success(), "a process ended with {status}: {}", part.tail());
+    Ok(())
 }
 
 pub fn archiver(world: &World) -> Result<Part> {
