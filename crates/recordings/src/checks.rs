@@ -75,6 +75,36 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut Source) -> Res
     Ok(())
 }
 
+/// Power readings further apart say nothing about the time between, unless `processor.power_gap_seconds` is set.
+pub const DEFAULT_POWER_GAP_SECONDS: f64 = 120.0;
+/// The most that it can be set to.
+const MOST_POWER_GAP_SECONDS: f64 = 86_400.0;
+
+/// Notes a device of which nothing but power is known, less often than power says anything about the time between.
+pub(crate) fn note_wide_power_gaps(recording: &mut Recording, source: &Source, device: &str) {
+    let counts = |reading: &Reading| value(reading, Field::EnergyJoulesTotal).is_some();
+    let times: Vec<_> = source.readings.iter().filter(|reading| power(reading).is_some()).map(|reading| reading.time).collect();
+    if times.len() < 2 || source.readings.iter().filter(|reading| counts(reading)).count() >= 2 {
+        return;
+    }
+    let mut gaps: Vec<f64> = times.windows(2).map(|pair| pair[1].seconds_since(pair[0])).collect();
+    gaps.sort_by(f64::total_cmp);
+    let median = gaps[gaps.len() / 2];
+    if median <= DEFAULT_POWER_GAP_SECONDS {
+        return;
+    }
+    let most = gaps.iter().copied().filter(|gap| *gap <= 2.0 * median).fold(0.0, f64::max).ceil();
+    let what_to_do = if most <= MOST_POWER_GAP_SECONDS {
+        format!("to let each reading count until the next, replay with EADT_PROCESSOR__POWER_GAP_SECONDS={most}")
+    } else {
+        format!("{MOST_POWER_GAP_SECONDS} is the most that it can be set to: record more often, or an energy counter")
+    };
+    recording.note(format!(
+        "{device}: power readings are {median} s apart, and no energy is known between readings that are further apart than \
+         processor.power_gap_seconds, {DEFAULT_POWER_GAP_SECONDS} by default; {what_to_do}"
+    ));
+}
+
 /// Returns the stay that a reading belongs to.
 pub(crate) fn tenure(reading: &Reading) -> Option<u64> {
     reading.portion.as_ref().map(|portion| portion.tenure)
