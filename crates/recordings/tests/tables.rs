@@ -763,3 +763,34 @@ fn power_that_is_read_more_rarely_than_it_counts_is_noted_with_the_setting() {
     let counter = table(10).replace("time,w", "time,e").replace(",300", ",5000");
     assert!(!notes(&counter, &["energy_joules_total=e"]).contains("power_gap_seconds"), "a counter tells");
 }
+
+#[test]
+fn a_single_reading_far_above_its_neighbours_is_a_glitch() {
+    let table = |glitch: &str| {
+        let rows = (0..30).map(|s| format!("2025-02-03T10:00:{s:02}Z,{}\n", if s == 17 { glitch } else { "412.5" }));
+        format!("time,w\n{}", rows.collect::<Vec<String>>().concat())
+    };
+    let wall = |text: &str, meter| {
+        read(CSV, &[("wall.csv", text)], &Options { meter: Some(meter), ..maps(&["power_watts=w"]) }).unwrap()
+    };
+    for (meter, glitch, refused) in [
+        (Meter::Wall, "999999", true),
+        (Meter::Node, "99999.9", true),
+        (Meter::Gpu, "65535", true),
+        (Meter::Wall, "3000", false),
+        (Meter::Node, "6000", false),
+        (Meter::Gpu, "700", false),
+    ] {
+        let imported = wall(&table(glitch), meter);
+        let found = imported.report.refused.iter().find(|refused| refused.first_line == 19);
+        assert_eq!(found.is_some(), refused, "{meter:?} {glitch}: {:?}", imported.report.refused);
+        if refused {
+            near(total(&imported), 412.5 * 29.0, glitch);
+        }
+    }
+    // A load that comes and goes is none.
+    let bursts =
+        (0..30).map(|s| format!("2025-02-03T10:00:{s:02}Z,{}\n", if s % 3 == 0 { "700" } else { "20" })).collect::<Vec<String>>();
+    let imported = wall(&format!("time,w\n{}", bursts.concat()), Meter::Gpu);
+    assert!(imported.report.refused.is_empty(), "{:?}", imported.report.refused);
+}
