@@ -1,19 +1,77 @@
 //! What the program understands on its command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use eadt_core::controller::ControllerName;
+use eadt_recordings::{DecimalMark, FieldMap, TimeFormat, Zone, parse_interval};
+use eadt_report::{TimeZone, parse_baseline, parse_currency, time_zone};
+use eadt_schemas::{EventTime, Topic};
 use eadt_simulator_service::Speed;
 
 use crate::live::keys::SortKey;
-use crate::number;
 use crate::rights::Part;
 use crate::sheet::SheetForm;
+use crate::{duration, number};
 
 fn controllers() -> PossibleValuesParser {
     PossibleValuesParser::new(ControllerName::NAMED.map(ControllerName::as_str))
+}
+
+/// A level or a filter of log lines.
+fn log_filter(text: &str) -> Result<String, String> {
+    match eadt_service::logs::check(text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{error}; give a level such as info, or a filter such as info,eadt_bus=debug")),
+    }
+}
+
+/// An address to listen on.
+fn address(text: &str) -> Result<String, eadt_service::address::InvalidAddress> {
+    eadt_service::address::parse(text).map(|_| text.to_owned())
+}
+
+/// A UTC date.
+fn date(text: &str) -> Result<String, String> {
+    let is_date = text.len() == 10 && format!("{text}T00:00:00Z").parse::<EventTime>().is_ok();
+    if is_date { Ok(text.to_owned()) } else { Err("give a date such as 2026-01-31".to_owned()) }
+}
+
+/// A namespace that a token may be for.
+fn namespace(text: &str) -> Result<String, String> {
+    eadt_collector::progress::tokens::check_namespace(text).map(|()| text.to_owned())
+}
+
+/// The length of windows, within what the processor takes.
+fn window_seconds(text: &str) -> Result<f64, String> {
+    let window_seconds = text.trim().parse().map_err(|_| "give a number of seconds".to_owned())?;
+    eadt_processor::ProcessorSettings { window_seconds, ..Default::default() }.check().map(|()| window_seconds)
+}
+
+/// What is put before the names of topics or groups.
+fn prefix(text: &str) -> Result<String, String> {
+    let is_prefix = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let most = crate::up::kafka::PREFIX_BYTES;
+    if text.len() <= most && text.bytes().all(is_prefix) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("give letters, digits, '.', '_' and '-' only, at most {most}"))
+    }
+}
+
+/// Brokers of a Kafka.
+fn brokers(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() { Err("give host:port, several with commas between".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+/// A workload by namespace and name.
+fn workload(text: &str) -> Result<String, String> {
+    match eadt_recordings::check_workload(text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Energy-adaptive distributed training: joules per sample, measured, decided, applied, verified.
@@ -25,13 +83,13 @@ pub struct Cli {
     pub config: Option<PathBuf>,
     /// Kafka bootstrap servers, `host:port,…`; for all commands but `up`, `KAFKA_BROKERS` names them, too. Services need a Kafka; the
     /// other commands use the embedded log without one.
-    #[arg(long, global = true, value_name = "BROKERS")]
+    #[arg(long, global = true, value_name = "BROKERS", value_parser = brokers)]
     pub kafka: Option<String>,
     /// Folder of the embedded log and the archive [default: eadt-data].
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Level or filter of the log lines on standard error [default: info].
-    #[arg(long, global = true, value_name = "FILTER")]
+    #[arg(long, global = true, value_name = "FILTER", value_parser = log_filter)]
     pub log: Option<String>,
     /// Log lines as JSON.
     #[arg(long, global = true)]
@@ -157,8 +215,8 @@ pub struct Simulation {
     /// Stop after so much time from this start: `90s`, `15m`, `6h`, `2d`; a bare number is seconds. Simulated time, and real time
     /// with `--gpus nvml`. Where simulated time would end while decisions of a closed window are on their way, it ends when
     /// they take effect: at most 10 s later.
-    #[arg(long, value_name = "TIME")]
-    pub duration: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub duration: Option<Duration>,
     /// Seed of the simulated noise [default: 0].
     #[arg(long, value_parser = number::seed)]
     pub seed: Option<u64>,
@@ -183,11 +241,11 @@ pub struct Up {
     pub controller: Option<String>,
     /// With `--kafka`: put before the names of the topics [default: `up.` and this host's name, as in `up.node-1.`]. Neither a settings
     /// file nor a variable sets it for `up`.
-    #[arg(long, value_name = "PREFIX")]
+    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     pub topic_prefix: Option<String>,
     /// With `--kafka`: put before the names of consumer groups and transactions [default: as of the topics]. With an empty one `up` takes
     /// the place of the services that run there under these names.
-    #[arg(long, value_name = "PREFIX")]
+    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     pub group_prefix: Option<String>,
     /// Log lines instead of the live view, also on a terminal.
     #[arg(long)]
@@ -212,7 +270,7 @@ pub struct Dashboard {
     /// Data folder, archive or output of `replay`; without it, the pipeline on the Kafka of `--kafka`.
     pub path: Option<PathBuf>,
     /// Address of the page [default: 127.0.0.1:9580, or the setting `dashboard.address`].
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub address: Option<String>,
 }
 
@@ -223,7 +281,7 @@ pub enum Archive {
         /// Archive folder [default: `archive` in the data folder].
         path: Option<PathBuf>,
         /// Days before this UTC date, `YYYY-MM-DD` [default: today].
-        #[arg(long, value_name = "DATE")]
+        #[arg(long, value_name = "DATE", value_parser = date)]
         before: Option<String>,
         /// Print the result as JSON.
         #[arg(long)]
@@ -383,11 +441,11 @@ pub enum Token {
     /// Make a token and print it, this once; the file keeps its hash. Running collectors take it within a second.
     Create {
         /// Namespaces whose workloads its bearer may report for; `*` is every one. May be repeated.
-        #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
+        #[arg(long, value_name = "NAME", required = true, value_delimiter = ',', value_parser = namespace)]
         namespace: Vec<String>,
         /// Worth nothing after so much time: `12h`, `90d` [default: it never expires].
-        #[arg(long, value_name = "TIME")]
-        expires: Option<String>,
+        #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+        expires: Option<Duration>,
         /// Tokens file [default: the setting `collector.progress.tokens_file`].
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
@@ -428,21 +486,21 @@ pub struct Import {
     #[arg(long, value_name = "LOG", required_unless_present = "explain")]
     pub out: Option<PathBuf>,
     /// Workload that the run belongs to, `namespace/name` [default: `imported/` and the first file's name].
-    #[arg(long, value_name = "NS/NAME")]
+    #[arg(long, value_name = "NS/NAME", value_parser = workload)]
     pub workload: Option<String>,
     /// Which column holds a field, for example `power_watts=Power:mW`, `gpu0=A`, `power_watts=gpu{n}.power` or `power_watts=A+B`; may be
     /// repeated.
     #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
-    pub map: Vec<String>,
+    pub map: Vec<FieldMap>,
     /// Form of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
     #[arg(long, value_name = "FORMAT")]
-    pub time_format: Option<String>,
+    pub time_format: Option<TimeFormat>,
     /// Zone of times without an offset, `Europe/Berlin` or `+02:00` [default: `TZ` of the environment, else UTC].
-    #[arg(long, value_name = "ZONE", allow_hyphen_values = true)]
-    pub time_zone: Option<String>,
+    #[arg(long, value_name = "ZONE", allow_hyphen_values = true, value_parser = crate::commands::import::zone)]
+    pub time_zone: Option<Zone>,
     /// Time between the rows of a board in a recording without times, for example `20ms`.
-    #[arg(long, value_name = "TIME")]
-    pub interval: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
+    pub interval: Option<Duration>,
     /// What power and energy cover [default: node for mlperf, wall for mlperf-inference, else gpu].
     #[arg(long, value_enum)]
     pub meter: Option<ImportMeter>,
@@ -499,6 +557,15 @@ pub enum ImportDecimal {
     Comma,
 }
 
+impl From<ImportDecimal> for DecimalMark {
+    fn from(mark: ImportDecimal) -> Self {
+        match mark {
+            ImportDecimal::Point => Self::Point,
+            ImportDecimal::Comma => Self::Comma,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ImportSameTime {
     /// Readings of one board: their mean.
@@ -547,8 +614,8 @@ pub struct Record {
     #[arg(long, value_name = "LOG")]
     pub out: PathBuf,
     /// Topics without prefix [default: all but processor-state and simulator-state].
-    #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
-    pub topics: Vec<String>,
+    #[arg(long, value_name = "TOPIC", value_delimiter = ',', value_parser = crate::commands::topic)]
+    pub topics: Vec<Topic>,
     /// Go on after the present end until interrupted; the log is there from the start and grows.
     #[arg(long)]
     pub follow: bool,
@@ -583,7 +650,7 @@ pub struct Replay {
     #[arg(long, value_enum, default_value_t = Align::Epoch)]
     pub align: Align,
     /// Length of the windows in seconds [default: 60].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = window_seconds)]
     pub window: Option<f64>,
     /// Compare with the record's own windows and decisions; exit 1 where they differ.
     #[arg(long)]
@@ -609,22 +676,22 @@ pub struct Report {
     #[arg(long, value_enum)]
     pub by: Option<Breakdown>,
     /// Joules per sample to compare with, `NS/NAME=VALUE`; may be repeated [default: an estimate before and after each change].
-    #[arg(long, value_name = "NS/NAME=JOULES")]
-    pub baseline: Vec<String>,
+    #[arg(long, value_name = "NS/NAME=JOULES", value_parser = parse_baseline)]
+    pub baseline: Vec<(String, f64)>,
     /// Price of electricity per kWh, in place of the record's.
-    #[arg(long, value_name = "PRICE")]
+    #[arg(long, value_name = "PRICE", value_parser = number::any)]
     pub price_per_kwh: Option<f64>,
     /// Prices by hour (CSV, or a rate document of `OpenEI`) or by time (CSV), in place of the record's.
     #[arg(long, value_name = "FILE", conflicts_with = "price_per_kwh")]
     pub tariff: Option<PathBuf>,
     /// Zone of the tariff's hours, and of times without a zone in both files, such as Europe/Berlin.
-    #[arg(long, value_name = "ZONE", default_value = "UTC")]
-    pub time_zone: String,
+    #[arg(long, value_name = "ZONE", allow_hyphen_values = true, default_value = "UTC", value_parser = time_zone)]
+    pub time_zone: TimeZone,
     /// Currency of the prices, a code such as EUR.
-    #[arg(long, value_name = "CODE")]
+    #[arg(long, value_name = "CODE", value_parser = parse_currency)]
     pub currency: Option<String>,
     /// Carbon intensity in g/kWh, in place of the record's.
-    #[arg(long, value_name = "GRAMS")]
+    #[arg(long, value_name = "GRAMS", value_parser = number::at_least_zero)]
     pub carbon_grams_per_kwh: Option<f64>,
     /// Carbon intensities by time (CSV, as Electricity Maps, `WattTime` and others publish them), in place of the record's.
     #[arg(long, value_name = "FILE", conflicts_with = "carbon_grams_per_kwh")]
@@ -664,8 +731,8 @@ pub enum ReportFormat {
 #[derive(Debug, Args)]
 pub struct Top {
     /// Read what the log got in the last so much time only: `6h`, `2d`. Savings need the whole record and are not shown then.
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub since: Option<Duration>,
     /// What the workloads are sorted by.
     #[arg(long, value_enum, default_value_t = SortKey::Energy)]
     pub sort: SortKey,
@@ -696,8 +763,8 @@ pub struct GetSource {
     #[arg(long, value_name = "PATH")]
     pub from: Option<PathBuf>,
     /// Read what the log got in the last so much time only: `6h`, `2d`. Savings need the whole record and are not shown then.
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub since: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
@@ -751,7 +818,8 @@ pub enum DescribeKind {
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Tail {
     /// Topics without prefix [default: decisions.v1, actuations.v1].
-    pub topics: Vec<String>,
+    #[arg(value_parser = crate::commands::topic)]
+    pub topics: Vec<Topic>,
     /// Begin with the oldest kept event instead of the next one.
     #[arg(long)]
     pub from_start: bool,

@@ -13,6 +13,7 @@ mod services;
 mod sheet;
 mod target;
 mod up;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -26,7 +27,7 @@ use cli::{Cli, Command, ConfigCommand};
 use services::Single;
 use settings::{Settings, Variables};
 
-/// The exit status of a process that ended in good order and whose collector lost events.
+/// The exit status of a process that ended in good order, and whose collector or replay left events out.
 const LOST: u8 = 3;
 
 fn main() -> ExitCode {
@@ -39,7 +40,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::print_note(&secrets.hide(&format!("error: {error:#}")));
-            if error.downcast_ref::<services::LostEvents>().is_some() { ExitCode::from(LOST) } else { ExitCode::FAILURE }
+            match () {
+                () if error.downcast_ref::<services::LostEvents>().is_some() => ExitCode::from(LOST),
+                () if error.downcast_ref::<commands::replay::MissingEvents>().is_some() => ExitCode::from(LOST),
+                () if usage::is_usage(&error) => ExitCode::from(usage::STATUS),
+                () => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -159,7 +165,9 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
         Command::Archiver => on_runtime(Box::pin(services::run(Single::Archiver, settings, shutdown.clone()))),
         Command::Exporter => on_runtime(Box::pin(services::run(Single::Exporter, settings, shutdown.clone()))),
         Command::Optimizer(args) if args.once || args.dry_run => commands::optimizer::run(&args, &settings, &shutdown),
-        Command::Optimizer(args) if args.json => anyhow::bail!("--json needs --once or --dry-run: a service prints no result"),
+        Command::Optimizer(args) if args.json => {
+            Err(usage::impossible("--json needs --once or --dry-run: a service prints no result"))
+        }
         Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),
         Command::Archive(command) => commands::archive::run(&command, &settings),
         Command::Backtest(args) => commands::backtest::run(&args, &settings),

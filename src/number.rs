@@ -9,6 +9,11 @@ fn finite(text: &str, allowed: &str, allows: impl Fn(f64) -> bool) -> Result<f64
     number.filter(|number| number.is_finite() && allows(*number)).ok_or_else(|| format!("give a number {allowed}"))
 }
 
+/// Reads any number.
+pub fn any(text: &str) -> Result<f64, String> {
+    finite(text, "such as 0.25", |_| true)
+}
+
 /// Reads a number above 0.
 pub fn positive(text: &str) -> Result<f64, String> {
     finite(text, "above 0", |number| number > 0.0)
@@ -22,6 +27,11 @@ pub fn at_least_zero(text: &str) -> Result<f64, String> {
 /// Reads a number from 0 to 1.
 pub fn fraction(text: &str) -> Result<f64, String> {
     finite(text, "from 0 to 1", |number| (0.0..=1.0).contains(&number))
+}
+
+/// Reads a number above `least` and below 1.
+pub fn open_fraction(text: &str, least: f64) -> Result<f64, String> {
+    finite(text, &format!("above {least} and below 1"), |number| number > least && number < 1.0)
 }
 
 /// Reads a whole number within a range.

@@ -73,7 +73,7 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     match single {
         Single::Collector => {
             let raw = settings.collector.clone();
-            spawn_collector(&mut supervisor, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses)?;
+            spawn_collector(&mut supervisor, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses, None)?;
         }
         Single::Exporter => {
             let exporter = Exporter::new(&metrics, settings.metrics.clone());
@@ -135,11 +135,13 @@ pub fn spawn_collector(
     bus: &Arc<dyn Bus>,
     (shutdown, metrics, health): (&Shutdown, &Metrics, &Health),
     losses: &Losses,
+    progress_listener: Option<std::net::TcpListener>,
 ) -> anyhow::Result<()> {
     let losses = losses.clone();
     let collector = raw.validate(&eadt_collector::host_name())?;
     let mut environment =
         Environment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
+    environment.progress_listener = progress_listener.map(Arc::new);
     let context = settings.kubernetes.context.clone();
     supervisor.spawn(&tasks::COLLECTOR, async move {
         if collector.asks_api_server() || collector.asks_for_reviews() {

@@ -115,15 +115,32 @@ fn parent(path: &Path) -> anyhow::Result<&Path> {
 /// deleted, if it is nothing but what `is_own` knows as entries that the command writes.
 pub fn create_folder(path: &Path, inputs: &[PathBuf], forced: bool, is_own: impl Fn(&str) -> bool) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", path.display());
+    let entries = check_folder(path, inputs, forced, is_own)?;
     if !path.exists() {
-        parent(path)?;
         return std::fs::create_dir(path).with_context(cannot);
+    }
+    for place in entries {
+        if place.is_dir() { std::fs::remove_dir_all(&place) } else { std::fs::remove_file(&place) }.with_context(cannot)?;
+    }
+    Ok(())
+}
+
+/// Returns what [`create_folder`] would delete, or its refusal, and changes nothing.
+pub fn check_folder(
+    path: &Path,
+    inputs: &[PathBuf],
+    forced: bool,
+    is_own: impl Fn(&str) -> bool,
+) -> anyhow::Result<Vec<PathBuf>> {
+    let cannot = || format!("cannot write {}", path.display());
+    if !path.exists() {
+        return parent(path).map(|_| Vec::new());
     }
     if !path.is_dir() {
         bail!("{} is no folder: name another output", path.display());
     }
     let entries: Vec<std::fs::DirEntry> = std::fs::read_dir(path).and_then(Iterator::collect).with_context(cannot)?;
-    let Some(first) = entries.first() else { return Ok(()) };
+    let Some(first) = entries.first() else { return Ok(Vec::new()) };
     let real = path.canonicalize()?;
     let overlaps = |input: &PathBuf| input.canonicalize().is_ok_and(|input| input.starts_with(&real) || real.starts_with(&input));
     if inputs.iter().any(overlaps) {
@@ -139,11 +156,7 @@ pub fn create_folder(path: &Path, inputs: &[PathBuf], forced: bool, is_own: impl
     if let Some(foreign) = entries.iter().find(|entry| !entry.file_name().to_str().is_some_and(&is_own)) {
         bail!("{} holds {}, which is no such output: name another folder", path.display(), foreign.file_name().display());
     }
-    for entry in entries {
-        let place = entry.path();
-        if place.is_dir() { std::fs::remove_dir_all(&place) } else { std::fs::remove_file(&place) }.with_context(cannot)?;
-    }
-    Ok(())
+    Ok(entries.iter().map(std::fs::DirEntry::path).collect())
 }
 
 fn exists(path: &Path) -> String {

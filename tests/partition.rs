@@ -94,5 +94,5 @@ fn the_experiment_says_that_it_is_simulated() {
     assert_eq!(run(dir.path(), &arguments)["origin"], "simulated");
     let (out, _, success) = text(eadt(dir.path(), &[&["partition"], &arguments[..]].concat()));
     assert!(success && out.starts_with("Simulated:") && out.contains("mean of the workloads"), "{out}");
-    assert!(refused(dir.path(), &["evaluate", "--training", "1.5"]).contains("training_ratio is 1.5"));
+    assert!(refused(dir.path(), &["evaluate", "--training", "1.5"]).contains("give a number above 0 and below 1"));
 }

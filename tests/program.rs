@@ -16,3 +16,4 @@ mod training;
 mod tune;
 mod up;
 mod up_faults;
+mod usage;

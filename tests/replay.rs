@@ -5,7 +5,7 @@ use crate::support;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json as object};
-use support::{eadt, json, text};
+use support::{eadt, json, status, text};
 
 fn time(second: u32) -> String {
     format!("2026-01-01T00:{:02}:{:02}Z", second / 60, second % 60)
@@ -40,19 +40,29 @@ fn replay(dir: &Path, log: &Path, more: &[&str]) -> Value {
     json(eadt(dir, &arguments))
 }
 
+/// As [`replay`], of a log from which events are left out.
+fn replay_with_losses(dir: &Path, log: &Path, more: &[&str]) -> Value {
+    let mut arguments = vec!["replay", log.to_str().unwrap(), "--json"];
+    arguments.extend(more);
+    let output = eadt(dir, &arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 #[test]
 fn an_event_of_a_newer_type_is_refused_and_one_of_an_unknown_type_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     let newer = event("io.eadt.gpu.telemetry.v2", 15, None, object!({"device": "a", "watts": 100.0}));
     let foreign = event("com.example.weather.v1", 16, None, object!({}));
     let log = write(dir.path(), "log.jsonl", &[telemetry("a", 10, None), newer, foreign, telemetry("a", 20, None)]);
-    let said = replay(dir.path(), &log, &[]);
+    let said = replay_with_losses(dir.path(), &log, &[]);
     assert_eq!(said["events"], 3, "{said}");
     assert_eq!(said["refused"], 1, "{said}");
     assert_eq!(said["refused_by_reason"], object!({"unexpected_type": 1}), "{said}");
     assert_eq!(said["passed_over"], object!({"com.example.weather.v1": 1}), "{said}");
     let (out, err, good) = text(eadt(dir.path(), &["replay", log.to_str().unwrap()]));
-    assert!(good && out.contains("1 refused: 1 unexpected_type"), "{out}{err}");
+    assert!(!good && out.contains("1 refused: 1 unexpected_type"), "{out}{err}");
+    assert!(err.ends_with("error: windows and decisions lack what was left out: 1 event(s) refused\n"), "{err}");
     assert!(out.contains("1 events of the unknown type \"com.example.weather.v1\" passed over"), "{out}");
     assert!(err.contains("io.eadt.gpu.telemetry.v2"), "{err}");
 }
@@ -120,7 +130,7 @@ fn a_log_that_was_cut_or_damaged_is_read_as_far_as_it_is_whole() {
     let text_of = std::fs::read_to_string(&log).unwrap();
     let cut = dir.path().join("cut.jsonl");
     std::fs::write(&cut, &text_of[..text_of.len() - 40]).unwrap();
-    let said = replay(dir.path(), &cut, &[]);
+    let said = replay_with_losses(dir.path(), &cut, &[]);
     assert_eq!((said["events"].as_u64(), said["windows"].as_u64()), (Some(29), Some(3)), "{said}");
     assert!(said["left_out"]["cut"][0].as_str().unwrap().contains("cut.jsonl:30 (byte "), "{said}");
     let (out, ..) = text(eadt(dir.path(), &["replay", cut.to_str().unwrap()]));
@@ -128,7 +138,7 @@ fn a_log_that_was_cut_or_damaged_is_read_as_far_as_it_is_whole() {
 
     lines[7].truncate(50);
     let damaged = write(dir.path(), "damaged.jsonl", &lines);
-    let said = replay(dir.path(), &damaged, &[]);
+    let said = replay_with_losses(dir.path(), &damaged, &[]);
     assert_eq!((said["events"].as_u64(), said["left_out"]["damaged_lines"].as_u64()), (Some(29), Some(1)), "{said}");
     assert!(said["left_out"]["first_damage"].as_str().unwrap().contains("damaged.jsonl:8 "), "{said}");
     let table = write(dir.path(), "table.jsonl", &["time,power".to_owned(), "1,2".to_owned()]);
@@ -163,12 +173,14 @@ fn what_cannot_be_used_is_named_as_it_was_given() {
     };
     for window in ["0", "nan", "1e9"] {
         let err = told(&["replay", path, "--window", window]);
-        assert!(err.starts_with("error: --window ") && err.contains("must be within 1 and 86400"), "{err}");
+        let option = format!("error: invalid value '{window}' for '--window <SECONDS>': ");
+        assert!(err.starts_with(&option) && err.contains("must be within 1 and 86400"), "{err}");
     }
     let err = told(&["report", path]);
     assert!(err.contains(&format!("run `eadt replay {path} --out DIR` first")), "{err}");
     let err = told(&["import", "dcgmi", path, "--interval", "20", "--out", "x.jsonl"]);
-    assert!(err.starts_with("error: --interval: \"20\" is not an interval; say for example 20ms"), "{err}");
+    let option = "error: invalid value '20' for '--interval <TIME>': \"20\" is not an interval; say for example 20ms";
+    assert!(err.starts_with(option), "{err}");
 }
 
 #[test]
@@ -265,4 +277,62 @@ fn a_report_names_the_currency_that_it_was_given() {
     assert_eq!(said["workloads"][0]["duration_seconds"], 120.0, "{said}");
     assert_eq!(said["workloads"][0]["energy_joules"], 12_000.0, "{said}");
     assert!(said["workloads"][0]["currency"].is_null());
+}
+
+#[test]
+fn a_record_without_a_window_leaves_the_output_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (empty, out) = (write(dir.path(), "empty.jsonl", &[]), dir.path().join("out"));
+    let run = |log: &Path, more: &[&str]| {
+        let mut arguments = vec!["replay", log.to_str().unwrap(), "--out", out.to_str().unwrap()];
+        arguments.extend(more);
+        status(eadt(dir.path(), &arguments))
+    };
+    let (err, code) = run(&empty, &[]);
+    assert!(code == Some(1) && err.contains("no telemetry, progress or workload events") && !out.exists(), "{err}");
+    let held = write(dir.path(), "held.jsonl", &[telemetry("a", 10, Some(10))]);
+    assert!(run(&held, &[]).1 == Some(1) && !out.exists());
+    let events: Vec<String> = (0..=200).step_by(10).map(|second| telemetry("a", second, Some(second))).collect();
+    let log = write(dir.path(), "log.jsonl", &events);
+    assert_eq!(run(&log, &[]).1, Some(0));
+    let entries = || std::fs::read_dir(&out).unwrap().count();
+    assert!(entries() > 0);
+    assert_eq!(run(&empty, &["--force"]).1, Some(1));
+    assert!(entries() > 0, "what was there is not replaced by nothing");
+    let (err, code) = run(&log, &[]);
+    assert!(code == Some(1) && err.contains("say --force"), "{err}");
+}
+
+#[test]
+fn a_byte_order_mark_before_a_log_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let events: Vec<String> = (0..=200).step_by(10).map(|second| telemetry("a", second, Some(second))).collect();
+    let whole = write(dir.path(), "whole.jsonl", &events);
+    let expected = replay(dir.path(), &whole, &[]);
+    for (name, text) in [
+        ("lines.jsonl", format!("\u{feff}{}\n", events.join("\n"))),
+        ("returns.jsonl", format!("\u{feff}{}\r\n", events.join("\r\n"))),
+        ("array.jsonl", format!("\u{feff}[{}]\n", events.join(","))),
+        ("blank.jsonl", format!("\u{feff}\n\n{}\n", events.join("\n"))),
+    ] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let said = replay(dir.path(), &path, &[]);
+        assert_eq!((&said["events"], &said["windows"]), (&expected["events"], &expected["windows"]), "{name}");
+        assert_eq!(said["left_out"]["damaged_lines"], 0, "{name}");
+    }
+}
+
+#[test]
+fn a_log_of_which_a_line_cannot_be_read_ends_with_a_status_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut events: Vec<String> = (0..=200).step_by(10).map(|second| telemetry("a", second, Some(second))).collect();
+    events.insert(5, "{\"specversion\":".to_owned());
+    let (err, code) = status(eadt(dir.path(), &["replay", write(dir.path(), "log.jsonl", &events).to_str().unwrap()]));
+    assert!(code == Some(3) && err.contains("1 damaged line(s)"), "{err}");
+    events.remove(5);
+    let late = telemetry("b", 0, Some(200));
+    events.push(late);
+    let (err, code) = status(eadt(dir.path(), &["replay", write(dir.path(), "late.jsonl", &events).to_str().unwrap()]));
+    assert_eq!(code, Some(0), "what comes late is late in a live processor, too: {err}");
 }

@@ -226,7 +226,7 @@ fn simulated_time_ends_where_it_was_told_to_unless_decisions_are_on_their_way() 
     }
     let dir = tempfile::tempdir().unwrap();
     let (_, err, good) = text(eadt(dir.path(), &["up", "--duration", "5x"]));
-    assert!(!good && err.contains("--duration: \"5x\" is not a length of time"), "{err}");
+    assert!(!good && err.contains("for '--duration <TIME>': \"5x\" is not a length of time"), "{err}");
 }
 
 #[test]
@@ -325,6 +325,19 @@ fn a_look_at_the_program_joins_no_kafka_and_takes_a_free_port() {
     assert!(good && dir.path().join("log").exists(), "{err}");
     assert_eq!(err.matches("KAFKA_BROKERS is set, and up joins a Kafka only by --kafka").count(), 1, "{err}");
     assert!(err.contains(&format!("port {} of http.address is taken", address.port())), "{err}");
+    // Of each of its ports, where its own is taken.
+    let mut command = eadt(&dir.path().join("none"), &["up", "--gpus", "none", "--duration", "1s", "--no-view"]);
+    let [http, page, progress] = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let port = |listener: &std::net::TcpListener| listener.local_addr().unwrap().port();
+    command.env("EADT_HTTP__ADDRESS", format!("localhost:{}", port(&http)));
+    command.env("EADT_DASHBOARD__ADDRESS", format!("localhost:{}", port(&page)));
+    command.env("EADT_COLLECTOR__PROGRESS__LISTEN", format!("localhost:{}", port(&progress)));
+    let (_, err, good) = text(command);
+    assert!(good, "{err}");
+    for (listener, setting) in [(&http, "http.address"), (&page, "dashboard.address"), (&progress, "collector.progress.listen")] {
+        assert!(err.contains(&format!("port {} of {setting} is taken: ", port(listener))), "{setting}: {err}");
+    }
+    assert!(err.contains("jobs report (EADT_URL) at http://127.0.0.1:"), "{err}");
     // Told to, it does, and says first where it writes.
     let (_, err, good) = text(eadt(dir.path(), &["up", "--duration", "1m", "--no-view", "--kafka", "127.0.0.1:1"]));
     assert!(!good && err.contains("up writes simulated events to Kafka at 127.0.0.1:1: topics up."), "{err}");

@@ -1,5 +1,6 @@
 //! `eadt topics acls`: the rights that each part needs on Kafka, shown, written for Strimzi, or granted.
 
+use crate::usage;
 use anyhow::bail;
 
 use crate::cli::Acls;
@@ -11,10 +12,13 @@ pub fn run(args: &Acls, settings: &Settings) -> anyhow::Result<()> {
     let parts = if args.parts.is_empty() { Part::ALL.to_vec() } else { args.parts.clone() };
     if let Some(principal) = &args.grant {
         if args.parts.is_empty() {
-            bail!("--grant needs the parts that {principal} runs, for example `eadt topics acls processor --grant {principal}`");
+            let why = "needs the parts that it runs, for example";
+            return Err(usage::impossible(format_args!(
+                "--grant {principal} {why} `eadt topics acls processor --grant {principal}`"
+            )));
         }
         if !principal.split_once(':').is_some_and(|(kind, name)| !kind.is_empty() && !name.is_empty()) {
-            bail!("--grant {principal:?} is no principal: Kafka's are written User:NAME");
+            return Err(usage::invalid("--grant <PRINCIPAL>", principal, "Kafka's principals are written User:NAME"));
         }
         if settings.bus.brokers.is_empty() {
             bail!("rights are granted on a Kafka: give --kafka BROKERS or set KAFKA_BROKERS");

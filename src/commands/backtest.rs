@@ -5,7 +5,6 @@ pub mod measured;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use anyhow::Context;
 use eadt_backtest::{
     Calibration, Contender, Contest, Oversubscription, Record, Report, Subject, calibration_html, calibration_text,
     hindsight_text, html, text,
@@ -19,6 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::cli::{Backtest, BacktestOversubscription};
 use crate::settings::Settings;
 use crate::target::Target;
+use crate::usage;
 
 pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     if let Some(path) = &args.archive {
@@ -84,7 +84,10 @@ fn calibrate(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     let names = or_default(&args.controller, &CALIBRATED);
     let calibration = Calibration {
         subjects: subjects(&or_default(&args.scenario, &CALIBRATION_SCENARIOS))?,
-        controllers: names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?,
+        controllers: names
+            .iter()
+            .map(|name| name.parse().map_err(|error| usage::invalid("--controller <NAME>", name, error)))
+            .collect::<Result<_, _>>()?,
         days: args.days.unwrap_or(CALIBRATION_DAYS),
         seeds: args.seeds.unwrap_or(SEEDS),
         settings: settings.processor.controller_settings.clone(),
@@ -160,8 +163,12 @@ fn subject(name: &str) -> anyhow::Result<Subject> {
         _ => {}
     }
     let path = Path::new(name);
-    let scenario = crate::scenario::load(path)
-        .context("built in are random-days, default, come-and-go, hour-phases and five-minute-phases")?;
+    if !path.exists() {
+        let built_in =
+            "there is no such file, and built in are random-days, default, come-and-go, hour-phases and five-minute-phases";
+        return Err(usage::invalid("--scenario <NAME|FILE>", name, built_in));
+    }
+    let scenario = crate::scenario::load(path)?;
     let name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
     Ok(Subject::Scenario { name, scenario: Box::new(scenario) })
 }
@@ -170,7 +177,7 @@ fn subject(name: &str) -> anyhow::Result<Subject> {
 fn contenders(names: &[String]) -> anyhow::Result<Vec<Contender>> {
     let mut all = vec![Contender::Fixed, Contender::Oracle];
     for name in names {
-        let contender: Contender = name.parse()?;
+        let contender: Contender = name.parse().map_err(|error| usage::invalid("--controller <NAME>", name, error))?;
         if !all.contains(&contender) {
             all.push(contender);
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use eadt_report::units;
 use eadt_schemas::Topic;
@@ -18,10 +19,8 @@ use crate::settings::Settings;
 use crate::sheet::{Cell, Column, Sheet, SheetForm};
 
 /// How much is read, by `--since`.
-pub fn span(since: Option<&str>) -> anyhow::Result<Span> {
-    let Some(text) = since else { return Ok(Span::Whole) };
-    let seconds = crate::duration::parse(text)?.as_secs_f64();
-    Ok(Span::Since(Clock::wall().now().plus_seconds(-seconds)))
+pub fn span(since: Option<Duration>) -> Span {
+    since.map_or(Span::Whole, |since| Span::Since(Clock::wall().now().plus_seconds(-since.as_secs_f64())))
 }
 
 pub fn run(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
@@ -58,7 +57,7 @@ fn wanted(args: &Get, workload: &str) -> bool {
 
 fn workloads(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
     let GetSource { from, since } = &args.source;
-    let tally = source::tally(from.as_deref(), settings, span(since.as_deref())?, shutdown)?;
+    let tally = source::tally(from.as_deref(), settings, span(*since), shutdown)?;
     let rows = picture::rows(&tally);
     let mut rows: Vec<&WorkloadRow> = rows.iter().filter(|row| wanted(args, &row.name)).collect();
     args.sort.unwrap_or(SortKey::Name).sort(&mut rows, false);
@@ -118,7 +117,7 @@ fn decisions(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Re
     let GetSource { from, since } = &args.source;
     let (mut decisions, mut outcomes): (Vec<Decision>, BTreeMap<String, Actuation>) = (Vec::new(), BTreeMap::new());
     let topics = [Topic::Decisions, Topic::Actuations];
-    source::read(from.as_deref(), settings, &topics, span(since.as_deref())?, shutdown, &mut |topic, value| {
+    source::read(from.as_deref(), settings, &topics, span(*since), shutdown, &mut |topic, value| {
         if topic == Topic::Decisions {
             decisions.extend(eadt_schemas::decode::<Decision>(value));
         } else if let Ok(actuation) = eadt_schemas::decode::<Actuation>(value) {

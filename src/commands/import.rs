@@ -6,17 +6,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use eadt_recordings::{
-    Accept, DecimalMark, Explained, FilesAre, Format, Guess, Imported, Input, LogWriter, Options, SameTime, Zone, parse_interval,
+    Accept, DecimalMark, Explained, FilesAre, Format, Guess, Imported, Input, InvalidOption, LogWriter, Options, SameTime, Zone,
 };
 use eadt_schemas::v1::Meter;
 
-use crate::cli::{FormatOrFile, Import, ImportAccept, ImportDecimal, ImportFilesAre, ImportFormat, ImportMeter, ImportSameTime};
+use crate::cli::{FormatOrFile, Import, ImportAccept, ImportFilesAre, ImportFormat, ImportMeter, ImportSameTime};
 use crate::output::say;
 use crate::target::Target;
+use crate::usage;
 
 pub fn run(args: &Import) -> anyhow::Result<()> {
     let (format, files) = format_and_files(args)?;
-    let options = options(args, format)?;
+    let options = options(args, format);
     if args.explain {
         return explain(args, format, &files, &options);
     }
@@ -82,7 +83,7 @@ fn format_and_files(args: &Import) -> anyhow::Result<(Format, Vec<PathBuf>)> {
         },
     };
     if args.files.is_empty() {
-        bail!("no file to import: name the files of one run after {format}");
+        return Err(usage::impossible(format_args!("no file to import: name the files of one run after {format}")));
     }
     Ok((format, args.files.clone()))
 }
@@ -90,7 +91,7 @@ fn format_and_files(args: &Import) -> anyhow::Result<(Format, Vec<PathBuf>)> {
 fn guess_format(args: &Import, first: &Path, files: &[PathBuf]) -> anyhow::Result<Format> {
     let known = Format::ALL.map(Format::name).join(", ");
     if !args.explain && !first.exists() {
-        bail!("{} is neither a format ({known}) nor a file", first.display());
+        return Err(usage::impossible(format_args!("{} is neither a format ({known}) nor a file", first.display())));
     }
     let first_guess = eadt_recordings::guess(input(first)?)?;
     let Guess::Recording(format) = first_guess else {
@@ -109,23 +110,20 @@ fn guess_format(args: &Import, first: &Path, files: &[PathBuf]) -> anyhow::Resul
     )
 }
 
-fn options(args: &Import, format: Format) -> anyhow::Result<Options> {
-    Ok(Options {
+fn options(args: &Import, format: Format) -> Options {
+    Options {
         workload: args.workload.clone(),
-        maps: args.map.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
-        time_format: args.time_format.as_deref().map(str::parse).transpose()?,
-        time_zone: time_zone(args, format)?,
-        interval: args.interval.as_deref().map(parse_interval).transpose().context("--interval")?,
+        maps: args.map.clone(),
+        time_format: args.time_format.clone(),
+        time_zone: time_zone(args, format),
+        interval: args.interval,
         meter: args.meter.map(|meter| match meter {
             ImportMeter::Gpu => Meter::Gpu,
             ImportMeter::Module => Meter::Module,
             ImportMeter::Node => Meter::Node,
             ImportMeter::Wall => Meter::Wall,
         }),
-        decimal: args.decimal.map(|decimal| match decimal {
-            ImportDecimal::Point => DecimalMark::Point,
-            ImportDecimal::Comma => DecimalMark::Comma,
-        }),
+        decimal: args.decimal.map(DecimalMark::from),
         same_time: args.same_time.map(|same_time| match same_time {
             ImportSameTime::Mean => SameTime::Mean,
             ImportSameTime::Boards => SameTime::Boards,
@@ -144,23 +142,25 @@ fn options(args: &Import, format: Format) -> anyhow::Result<Options> {
             })
             .collect(),
         ..Options::default()
-    })
+    }
 }
 
 /// The zone of local times: `--time-zone`, else the environment's `TZ` where the format has local times.
-fn time_zone(args: &Import, format: Format) -> anyhow::Result<Option<Zone>> {
-    if let Some(text) = &args.time_zone {
-        return Ok(Some(Zone::new(text, zone_file).context("--time-zone")?));
+fn time_zone(args: &Import, format: Format) -> Option<Zone> {
+    if args.time_zone.is_some() || !matches!(format, Format::Csv | Format::NvidiaSmi) {
+        return args.time_zone.clone();
     }
-    if !matches!(format, Format::Csv | Format::NvidiaSmi) {
-        return Ok(None);
-    }
-    let Some(text) = std::env::var("TZ").ok().filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+    let text = std::env::var("TZ").ok().filter(|text| !text.trim().is_empty())?;
     let zone = Zone::new(text.trim_start_matches(':'), zone_file);
     if zone.is_err() {
         tracing::warn!(TZ = %text, "unknown time zone: times without an offset are read as UTC; --time-zone says another");
     }
-    Ok(zone.ok())
+    zone.ok()
+}
+
+/// Reads `--time-zone`.
+pub fn zone(text: &str) -> Result<Zone, InvalidOption> {
+    Zone::new(text, zone_file)
 }
 
 /// Where systems keep the time zone database.
@@ -179,6 +179,12 @@ fn zone_file(name: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_import_names_the_gap_that_a_replay_allows() {
+        let processor = eadt_processor::ProcessorSettings::default();
+        assert_eq!(processor.power_gap_seconds, eadt_recordings::DEFAULT_POWER_GAP_SECONDS);
+    }
 
     #[test]
     fn zones_are_read_from_the_database() {

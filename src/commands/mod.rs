@@ -71,18 +71,10 @@ pub fn topic_of(record: &Record, prefix: &str) -> Option<Topic> {
     Topic::from_base_name(record.at.topic.strip_prefix(prefix)?)
 }
 
-/// Topics by their names without prefix; the error names the nearest.
-pub fn parse_topics(names: &[String], default: &[Topic]) -> anyhow::Result<Vec<Topic>> {
-    if names.is_empty() {
-        return Ok(default.to_vec());
-    }
-    names
-        .iter()
-        .map(|name| {
-            let known = Topic::from_base_name(name).or_else(|| Topic::from_base_name(&format!("{name}.v1")));
-            known.ok_or_else(|| anyhow::anyhow!("no topic is named {name:?}; {}", near(name)))
-        })
-        .collect()
+/// Reads the name of a topic, with its version or without.
+pub fn topic(name: &str) -> Result<Topic, String> {
+    let known = Topic::from_base_name(name).or_else(|| Topic::from_base_name(&format!("{name}.v1")));
+    known.ok_or_else(|| format!("no topic is named {name:?}; {}", near(name)))
 }
 
 /// The topics that somebody may have meant; all, where none is near.
@@ -144,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_topic_that_is_not_there_is_told_with_those_that_are_near() {
-        let told = |name: &str| parse_topics(&[name.to_owned()], &[]).unwrap_err().to_string();
+        let told = |name: &str| topic(name).unwrap_err();
         for (name, near) in [
             ("decisons", "did you mean decisions?"),
             ("windows", "did you mean efficiency.windows?"),
@@ -157,6 +149,6 @@ mod tests {
         }
         let far = told("energy-of-the-sun");
         assert!(far.contains("there are ") && far.contains("gpu.telemetry, ") && far.contains("models"), "{far}");
-        assert_eq!(parse_topics(&["decisions".to_owned()], &[]).unwrap(), [Topic::Decisions]);
+        assert_eq!(topic("decisions"), Ok(Topic::Decisions));
     }
 }

@@ -14,7 +14,7 @@ use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use eadt_service::Shutdown;
 
-use super::{logged, parse_topics, partitions, topic_of};
+use super::{logged, partitions, topic_of};
 use crate::cli::Record;
 use crate::output::say;
 use crate::settings::Settings;
@@ -35,7 +35,7 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
             !Topic::PROCESSOR_INPUTS.contains(topic) && !matches!(topic, Topic::ProcessorState | Topic::SimulatorState)
         }))
         .collect();
-    let mut topics = parse_topics(&args.topics, &everything)?;
+    let mut topics = if args.topics.is_empty() { everything.clone() } else { args.topics.clone() };
     topics.sort_by_key(|topic| everything.iter().position(|t| t == topic));
     let from = partitions(bus, &settings.topics, &topics, Start::Earliest)?;
     let ends: HashMap<TopicPartition, i64> =

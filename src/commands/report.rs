@@ -4,10 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
-use eadt_report::{
-    By, Comparison, FigurePair, Form, Reporter, Settings, SupplyError, parse_baseline, parse_currency, read_carbon, read_prices,
-    time_zone, units,
-};
+use eadt_report::{By, Comparison, FigurePair, Form, Reporter, Settings, SupplyError, read_carbon, read_prices, units};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Start, read_to_end};
@@ -18,6 +15,7 @@ use crate::cli::{Breakdown, Report, ReportFormat};
 use crate::live::origin_word;
 use crate::settings::TopicSettings;
 use crate::sheet::{Cell, Column, Sheet, SheetForm};
+use crate::usage;
 
 pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     if !args.path.exists() {
@@ -27,23 +25,18 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
         let path = args.path.display();
         anyhow::bail!("{path} is a file: for an event log run `eadt replay {path} --out DIR` first, and report on DIR");
     }
-    for (flag, value) in [("--price-per-kwh", args.price_per_kwh), ("--carbon-grams-per-kwh", args.carbon_grams_per_kwh)] {
-        if value.is_some_and(|value| !value.is_finite()) {
-            anyhow::bail!("{flag} is not a finite number");
-        }
-    }
-    let zone = time_zone(&args.time_zone).context("--time-zone")?;
-    let prices = args.tariff.as_deref().map(|path| supply(path, |text, name| read_prices(text, &zone, name))).transpose()?;
+    let zone = &args.time_zone;
+    let prices = args.tariff.as_deref().map(|path| supply(path, |text, name| read_prices(text, zone, name))).transpose()?;
     let column = args.carbon_column.as_deref();
     let carbon =
-        args.carbon.as_deref().map(|path| supply(path, |text, name| read_carbon(text, column, &zone, name))).transpose()?;
+        args.carbon.as_deref().map(|path| supply(path, |text, name| read_carbon(text, column, zone, name))).transpose()?;
     let settings = Settings {
         prices,
         carbon,
         price_per_kwh: args.price_per_kwh,
-        currency: args.currency.as_deref().map(parse_currency).transpose()?,
+        currency: args.currency.clone(),
         carbon_grams_per_kwh: args.carbon_grams_per_kwh,
-        baselines: args.baseline.iter().map(|text| parse_baseline(text)).collect::<Result<_, _>>()?,
+        baselines: args.baseline.iter().cloned().collect(),
         by: args.by.map(|by| match by {
             Breakdown::Window => By::Window,
             Breakdown::Span => By::Span,
@@ -56,7 +49,8 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     }
     if let Some(unknown) = settings.baselines.keys().find(|name| !report.workloads.iter().any(|w| w.workload == **name)) {
         let known: Vec<_> = report.workloads.iter().map(|w| w.workload.as_str()).collect();
-        anyhow::bail!("--baseline names workload={unknown}, which has no windows here; there are: {}", known.join(", "));
+        let why = format!("it has no windows here; there are: {}", known.join(", "));
+        return Err(usage::invalid("--baseline <NS/NAME=JOULES>", unknown, why));
     }
     if let Some(other) = &args.compare {
         let other = read(other, names).with_context(|| format!("--compare {}", other.display()))?.report(&settings);

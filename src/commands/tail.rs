@@ -10,7 +10,7 @@ use eadt_schemas::Topic;
 use eadt_schemas::v1::dead_letter_header as h;
 use eadt_service::{Shutdown, shown};
 
-use super::{logged, parse_topics, partitions, topic_of};
+use super::{logged, partitions, topic_of};
 use crate::cli::{Tail, TailForm};
 use crate::live::event_line;
 use crate::settings::Settings;
@@ -26,7 +26,8 @@ pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown)
             settings.bus.data_dir.display()
         );
     }
-    let topics = parse_topics(&args.topics, &[Topic::Decisions, Topic::Actuations])?;
+    let usual = [Topic::Decisions, Topic::Actuations];
+    let topics = if args.topics.is_empty() { usual.to_vec() } else { args.topics.clone() };
     let start = if args.from_start || args.until_end { Start::Earliest } else { Start::Latest };
     let from = partitions(bus, names, &topics, start)?;
     let mut open: HashSet<_> = from.iter().map(|(at, _)| at.clone()).collect();

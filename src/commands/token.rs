@@ -16,8 +16,7 @@ pub fn run(command: &Token, settings: &Settings) -> anyhow::Result<()> {
         Token::Create { namespace, expires, file, json } => {
             let path = place(file.as_ref(), settings)?;
             let now = Clock::wall().now();
-            let lasts = expires.as_deref().map(crate::duration::parse).transpose().context("--expires")?;
-            let expires = lasts.map(|lasts| now.plus_seconds(lasts.as_secs_f64()));
+            let expires = expires.map(|lasts| now.plus_seconds(lasts.as_secs_f64()));
             let mut chance = [0; CHANCE_BYTES];
             getrandom::fill(&mut chance).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
             let (token, id) = tokens::change(&path, |tokens| {

@@ -19,7 +19,7 @@ pub fn wants_view(args: &Top) -> bool {
 
 /// Follows until somebody ends it; on the embedded log, to which nobody can append meanwhile, until it has been read where there is no view.
 pub fn run(args: &Top, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
-    let span = get::span(args.since.as_deref())?;
+    let span = get::span(args.since);
     let from = source::starts(bus, &settings.topics, &TOPICS, span)?;
     let embedded = settings.bus.brokers.is_empty();
     let viewing = wants_view(args);

@@ -51,7 +51,11 @@ pub fn readable(topic: Topic, record: &Record) -> Option<String> {
                 figure(it.mean_power_watts, units::watts),
                 figure(it.energy_per_sample(), units::joules_per_sample),
                 figure(it.samples_per_second, units::count),
-                if it.restarted { "  restart" } else { "" },
+                match (it.has_restart(), it.restarted) {
+                    (true, _) => "  restart",
+                    (false, true) => "  settings changed",
+                    (false, false) => "",
+                },
             );
             line(it.window_end, &it.workload, origin_word(it.origin), &text)
         }),

@@ -155,7 +155,7 @@ impl State {
         series.power_watts = window.mean_power_watts;
         series.last_window = series.last_window.max(Some(window.window_end));
         series.windows += 1;
-        series.restarts += u64::from(window.restarted);
+        series.restarts += u64::from(window.has_restart());
         series.energy_joules += window.run_energy_joules.unwrap_or(0.0).max(0.0) + window.unassigned_energy_joules.max(0.0);
         series.tokens += window.tokens.unwrap_or(0.0).max(0.0);
         if let (Some(joules), Some(samples)) = (window.energy_of_progress(), window.samples) {

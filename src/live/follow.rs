@@ -207,7 +207,7 @@ fn say(topic: Topic, value: &[u8]) {
                     power_watts = window.mean_power_watts.map(|v| (v * 10.0).round() / 10.0),
                     samples_per_second = window.samples_per_second.map(|v| (v * 100.0).round() / 100.0),
                     joules_per_sample = window.energy_per_sample().map(|v| (v * 1e4).round() / 1e4),
-                    restarted = window.restarted,
+                    restarted = window.has_restart(),
                     origin = wire_name(&window.origin),
                     "window"
                 );

@@ -167,7 +167,7 @@ impl Tally {
         row.power_watts = window.mean_power_watts;
         row.samples_per_second = window.samples_per_second;
         row.joules_per_sample = window.energy_per_sample();
-        row.restarted = window.restarted;
+        row.restarted = window.has_restart();
         row.gpus = Some(window.gpus);
         row.window_origin = row.window_origin.max(Some(window.origin));
     }

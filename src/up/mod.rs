@@ -8,6 +8,7 @@ pub mod kafka;
 
 pub use follow::{place, wants_view};
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,8 +25,8 @@ use eadt_simulator_service::{Driver, SimClock, SimulatedCluster, Speed};
 use crate::cli::{Gpus, Simulation, Up};
 use crate::live::exporter::Exporter;
 use crate::live::follow::RunLength;
-use crate::services;
 use crate::settings::Settings;
+use crate::{services, usage};
 
 /// How many ports after that of `http.address` are tried if it is taken, by another `up` for example.
 const FURTHER_PORTS: u16 = 100;
@@ -43,8 +44,8 @@ pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<(
     if let Some(speed) = flags.speed {
         simulator.speed = speed;
     }
-    if let Some(duration) = &flags.duration {
-        simulator.duration_seconds = Some(crate::duration::parse(duration).context("--duration")?.as_secs_f64());
+    if let Some(duration) = flags.duration {
+        simulator.duration_seconds = Some(duration.as_secs_f64());
     }
     let processor = &settings.processor;
     if processor.window_seconds.fract() != 0.0 {
@@ -64,9 +65,9 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     }
     if args.kubernetes.is_some() {
         if !simulated {
-            bail!(
-                "--kubernetes runs simulated GPUs under the cluster's workloads; for real ones run eadt collector and eadt actuator --kubernetes"
-            );
+            return Err(usage::impossible(
+                "--kubernetes runs simulated GPUs under the cluster's workloads; for real ones run eadt collector and eadt actuator --kubernetes",
+            ));
         }
         // The cluster is real, and so is its time.
         settings.simulator.start = Clock::wall().now();
@@ -80,15 +81,13 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         let given =
             [("--speed", flags.speed.is_some()), ("--seed", flags.seed.is_some()), ("--scenario", flags.scenario.is_some())];
         if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
-            bail!("{flag} is of the simulation, and with --gpus nvml or none nothing is simulated: leave it out");
+            let why = "is of the simulation, and with --gpus nvml or none nothing is simulated: leave it out";
+            return Err(usage::impossible(format_args!("{flag} {why}")));
         }
         // Before anything is opened or written.
         collector_settings(&settings, args.gpus).validate(&eadt_collector::host_name())?;
     }
-    let real_duration = match &args.simulation.duration {
-        Some(text) if !simulated => Some(crate::duration::parse(text).context("--duration")?),
-        _ => None,
-    };
+    let real_duration = args.simulation.duration.filter(|_| !simulated);
     if simulated {
         simulate(&mut settings, &args.simulation)?;
         if !embedded {
@@ -122,20 +121,14 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let address = address::parse(&settings.http.address).context("http.address")?;
     let routes = http::routes(metrics.clone(), health.clone());
     let (bound, server) = http::serve_near(address, FURTHER_PORTS, routes, keeping.clone()).await?;
-    if address.port() != 0 && bound.port() != address.port() {
-        let line = format!("port {} of http.address is taken: metrics and health are at {bound}", address.port());
-        tracing::warn!("{line}");
-        if wants_view(args) {
-            crate::output::print_note(&format!("warning: {line}"));
-        }
-    }
+    say_moved(args, "http.address", address, bound, "metrics and health are at ");
     tracing::info!(address = %bound, "metrics and health");
     if !embedded {
         services::watch_log(&health, &settings, &bus, &keeping)?;
     }
     keepers.spawn(&tasks::HTTP, server);
 
-    let page = serve_page(&mut keepers, &settings, &bus, &keeping, wants_view(args)).await?;
+    let page = serve_page(&mut keepers, &settings, &bus, &keeping, args).await?;
 
     if let Some(context) = &args.kubernetes {
         let cluster = services::connect(&settings, context, Origin::Simulated, clock.source()).await?;
@@ -152,7 +145,8 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         services::spawn_actuator(&mut deciders, &settings, &bus, cluster, &deciding, &metrics, &health);
     } else {
         let raw = collector_settings(&settings, args.gpus);
-        services::spawn_collector(&mut sampling, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses)?;
+        let listener = progress_listener(args, &raw).await?;
+        services::spawn_collector(&mut sampling, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses, listener)?;
     }
     if let Some(duration) = real_duration {
         let stop = shutdown.clone();
@@ -195,16 +189,45 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     Ok(losses.check()?)
 }
 
+/// Says that a port is taken and which one is used in its place.
+fn say_moved(args: &Up, setting: &str, wanted: SocketAddr, bound: SocketAddr, what: &str) {
+    if wanted.port() == 0 || bound.port() == wanted.port() {
+        return;
+    }
+    let line = format!("port {} of {setting} is taken: {what}{bound}", wanted.port());
+    tracing::warn!("{line}");
+    if wants_view(args) {
+        crate::output::print_note(&format!("warning: {line}"));
+    }
+}
+
+/// Opens the port at which jobs report, or one near it; `None` if nothing is to be opened.
+async fn progress_listener(args: &Up, raw: &eadt_collector::RawSettings) -> anyhow::Result<Option<std::net::TcpListener>> {
+    if !raw.progress.enabled {
+        return Ok(None);
+    }
+    let wanted = raw.progress.listen;
+    let listener = http::bind_near(wanted, FURTHER_PORTS).await.with_context(|| {
+        format!("cannot listen on {wanted}; set collector.progress.listen to a free port, or stop what holds it")
+    })?;
+    say_moved(args, "collector.progress.listen", wanted, listener.local_addr()?, "jobs report (EADT_URL) at http://");
+    Ok(Some(listener.into_std()?))
+}
+
 /// Serves the web page, prints where it is, and returns that.
 async fn serve_page(
     keepers: &mut Supervisor,
     settings: &Settings,
     bus: &Arc<dyn Bus>,
     keeping: &Shutdown,
-    views: bool,
+    args: &Up,
 ) -> anyhow::Result<String> {
     let server = services::spawn_dashboard(keepers, settings, bus, FURTHER_PORTS, keeping).await?;
     let url = server.url();
+    if let Ok(wanted) = settings.dashboard.socket() {
+        say_moved(args, "dashboard.address", wanted, server.address(), "the web page is at ");
+    }
+    let views = wants_view(args);
     tracing::info!(url, "the web page");
     if views {
         crate::output::print_note(&format!("the web page is at {url}"));

@@ -30,6 +30,12 @@ pub fn json(mut command: Command) -> Value {
         .unwrap_or_else(|e| panic!("{command:?}: {e}: {}", String::from_utf8_lossy(&output.stdout)))
 }
 
+/// Runs to the end; what it printed on standard error, and its exit status.
+pub fn status(mut command: Command) -> (String, Option<i32>) {
+    let output = command.output().unwrap();
+    (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+}
+
 /// Runs to the end; what it printed on standard output and standard error, and whether it succeeded.
 pub fn text(mut command: Command) -> (String, String, bool) {
     let output = command.output().unwrap();

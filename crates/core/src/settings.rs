@@ -58,8 +58,9 @@ pub struct FoldSettings {
 /// Present version of the rules by which windows are made.
 ///
 /// 1: `joules_per_sample` is mean power over the rate while progress was known, and counters are believed. 2: it is energy over samples of
-/// one span, downtime included, and counters are tested against power and the board.
-pub const WINDOW_RULES: u32 = 2;
+/// one span, downtime included, and counters are tested against power and the board. 3: power that no such device can draw is no reading, and windows
+/// in which only a cap, a clock or what a job turns by itself changed say so.
+pub const WINDOW_RULES: u32 = 3;
 
 /// Open windows of each source, and more, that a namespace with as many sources as it may have has room for: those of a source that
 /// lags until it is called idle, where windows are of six seconds. Where a tenth of the sources is there, ten times as many.
@@ -71,6 +72,11 @@ impl FoldSettings {
     /// Whether energy counters are tested against power and the board.
     pub fn checks_counters(&self) -> bool {
         self.window_rules >= 2
+    }
+
+    /// Whether power is tested against what the device can draw.
+    pub fn checks_power(&self) -> bool {
+        self.window_rules >= 3
     }
 
     /// The longest time between two windows with events whose windows are emitted, empty as they are. Of a longer one none is, and

@@ -1286,6 +1286,30 @@ fn by_the_first_rules_a_counter_is_believed_whatever_power_says() {
 }
 
 #[test]
+fn by_the_third_rules_power_that_no_such_device_can_draw_is_no_reading() {
+    let glitch = |watts: f64| move |second: f64| Some(if second == 300.0 { watts } else { 300.0 });
+    // Seconds of which nothing is known: those beside the reading.
+    let windows = |rules, watts: f64| {
+        let glitch = glitch(watts);
+        let mut bench = Bench::new(FoldSettings { window_rules: rules, ..FoldSettings::default() });
+        for step in 0..=120 {
+            let second = f64::from(step) * 5.0;
+            bench.put(GpuTelemetry { energy_joules_total: None, power_watts: glitch(second), ..gpu("a", second, 0.0) });
+        }
+        bench.finish();
+        bench.windows
+    };
+    for watts in [300_000.0, 0.0] {
+        let believed = 180_000.0 + (watts - 300.0) * 5.0;
+        assert!((totals(&windows(2, watts)).0 - believed).abs() < 1.0, "by the rules before, {watts} W are believed");
+        let now = windows(3, watts);
+        assert!((totals(&now).0 - 177_000.0).abs() < 1.0, "{watts} W: {}", totals(&now).0);
+        assert!(now.iter().any(|window| window.energy_coverage_ratio < 1.0), "{watts} W");
+    }
+    assert_eq!(windows(3, 450.0), windows(2, 450.0), "what a board can draw is believed");
+}
+
+#[test]
 fn a_restart_is_not_the_best_efficiency_ever() {
     let window = |window_rules| {
         let mut bench = Bench::new(FoldSettings { window_rules, ..FoldSettings::default() });

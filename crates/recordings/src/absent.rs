@@ -72,7 +72,7 @@ fn is_minus_one(field: Field, value: f64) -> bool {
 }
 
 fn is_no_draw(field: Field, value: f64) -> bool {
-    value == 0.0 && matches!(field, Field::PowerWatts | Field::PowerAverageWatts)
+    value == 0.0 && !Meter::Gpu.can_draw(value) && matches!(field, Field::PowerWatts | Field::PowerAverageWatts)
 }
 
 /// Returns true if a number, as written in a recording, stands for "no value" in a field.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::value::to_raw_value;
 
 use crate::boards::{self, same_time_error};
-use crate::checks::{check_counter, check_power, power, tenure, value};
+use crate::checks::{check_counter, check_power, note_wide_power_gaps, power, tenure, value};
 use crate::fields::Nature;
 use crate::options::Accept;
 use crate::recording::{Mark, Reading, Recording, Source, SourceKind};
@@ -98,6 +98,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
                 None => counters.extend(check),
             }
             source.readings.retain(|reading| !reading.values.is_empty() || reading.mark.is_some());
+            note_wide_power_gaps(&mut recording, source, &device.name);
         }
         check_totals(&mut recording, source, options)?;
     }

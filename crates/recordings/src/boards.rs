@@ -142,6 +142,9 @@ struct Bursts {
 /// More rows a tick are no boards of one node.
 const MOST_BOARDS: usize = 64;
 
+/// Nobody records the boards of a node less often.
+const LONGEST_TICK_SECONDS: f64 = 3600.0;
+
 /// Returns the groups of rows if nearly all have one size, of two or more, and last a tenth of the time between them at most.
 fn bursts(times: &[EventTime]) -> Option<Bursts> {
     let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1].seconds_since(pair[0])).collect();
@@ -173,6 +176,10 @@ fn bursts(times: &[EventTime]) -> Option<Bursts> {
     let mut periods: Vec<f64> = starts.windows(2).map(|pair| times[pair[1]].seconds_since(times[pair[0]])).collect();
     periods.sort_by(f64::total_cmp);
     let first = *starts.iter().zip(&sizes).find(|(_, other)| **other == size)?.0;
+    // Boards are read in turn within a tick; what is an hour apart are measurements of one board, each of some readings.
+    if periods[periods.len() / 2] > LONGEST_TICK_SECONDS {
+        return None;
+    }
     (longest <= periods[periods.len() / 2] / 10.0).then_some(Bursts { size, starts, first })
 }
 

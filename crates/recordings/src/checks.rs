@@ -10,12 +10,13 @@ use crate::{CounterCheck, Field, ImportError, Options};
 
 /// More than this no such thing draws: a reading above it is in another unit, or damaged.
 fn most_watts(meter: Meter) -> (f64, &'static str) {
-    match meter {
-        Meter::Gpu => (5_000.0, "one GPU board"),
-        Meter::Module => (10_000.0, "one module"),
-        Meter::Node => (200_000.0, "one node"),
-        Meter::Wall => (1e7, "one metered system"),
-    }
+    let what = match meter {
+        Meter::Gpu => "one GPU board",
+        Meter::Module => "one module",
+        Meter::Node => "one node",
+        Meter::Wall => "one metered system",
+    };
+    (meter.most_watts(), what)
 }
 
 fn unit_remedy(recording: &Recording, field: Field) -> String {
@@ -65,6 +66,7 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut Source) -> Res
             remove(reading, field);
         }
     }
+    refuse_power_glitches(recording, source);
     // A board idles at some watts: a whole recording below one is in kilowatts, say.
     let highest = source.readings.iter().filter_map(power).fold(0.0, f64::max);
     if recording.meter == Meter::Gpu && highest > 0.0 && highest < 1.0 && source.readings.len() >= 10 {
@@ -73,6 +75,71 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut Source) -> Res
         return Err(blame(recording, first, Field::PowerWatts, problem));
     }
     Ok(())
+}
+
+/// Readings of which more are glitches are no meter's that has some.
+const MOST_GLITCHES: usize = 20;
+
+/// Refuses single readings of a node or at the wall that are further above both of their neighbours than what is metered can work above idle.
+fn refuse_power_glitches(recording: &mut Recording, source: &mut Source) {
+    // A board may work for one reading and idle at some watts before and after.
+    if matches!(recording.meter, Meter::Gpu | Meter::Module) {
+        return;
+    }
+    let factor = recording.meter.highest_over_idle();
+    for field in [Field::PowerWatts, Field::PowerAverageWatts] {
+        let known: Vec<(usize, f64)> =
+            source.readings.iter().enumerate().filter_map(|(at, reading)| Some((at, value(reading, field)?))).collect();
+        let is_glitch = |three: &&[(usize, f64)]| {
+            let highest_beside = three[0].1.max(three[2].1);
+            // Beside a reading below one watt anything would be one.
+            highest_beside >= 1.0 && three[1].1 > factor * highest_beside
+        };
+        let glitches: Vec<[(usize, f64); 3]> =
+            known.windows(3).filter(is_glitch).map(|three| [three[0], three[1], three[2]]).collect();
+        if glitches.len() * MOST_GLITCHES > known.len() {
+            continue;
+        }
+        for [(_, before), (at, watts), (_, after)] in glitches {
+            let reading = &source.readings[at];
+            let problem = format!("{watts} W between {before} W and {after} W is a glitch of the meter");
+            let error =
+                recording.error(reading.file as usize, u64::from(reading.line), problem, "correct the row or take it out");
+            let error = error.column(recording.columns.get(&field).map_or(field.name(), String::as_str));
+            recording.refuse("power glitch", error);
+            remove(&mut source.readings[at], field);
+        }
+    }
+}
+
+/// Power readings further apart say nothing about the time between, unless `processor.power_gap_seconds` is set.
+pub const DEFAULT_POWER_GAP_SECONDS: f64 = 120.0;
+/// The most that it can be set to.
+const MOST_POWER_GAP_SECONDS: f64 = 86_400.0;
+
+/// Notes a device of which nothing but power is known, less often than power says anything about the time between.
+pub(crate) fn note_wide_power_gaps(recording: &mut Recording, source: &Source, device: &str) {
+    let counts = |reading: &Reading| value(reading, Field::EnergyJoulesTotal).is_some();
+    let times: Vec<_> = source.readings.iter().filter(|reading| power(reading).is_some()).map(|reading| reading.time).collect();
+    if times.len() < 2 || source.readings.iter().filter(|reading| counts(reading)).count() >= 2 {
+        return;
+    }
+    let mut gaps: Vec<f64> = times.windows(2).map(|pair| pair[1].seconds_since(pair[0])).collect();
+    gaps.sort_by(f64::total_cmp);
+    let median = gaps[gaps.len() / 2];
+    if median <= DEFAULT_POWER_GAP_SECONDS {
+        return;
+    }
+    let most = gaps.iter().copied().filter(|gap| *gap <= 2.0 * median).fold(0.0, f64::max).ceil();
+    let what_to_do = if most <= MOST_POWER_GAP_SECONDS {
+        format!("to let each reading count until the next, replay with EADT_PROCESSOR__POWER_GAP_SECONDS={most}")
+    } else {
+        format!("{MOST_POWER_GAP_SECONDS} is the most that it can be set to: record more often, or an energy counter")
+    };
+    recording.note(format!(
+        "{device}: power readings are {median} s apart, and no energy is known between readings that are further apart than \
+         processor.power_gap_seconds, {DEFAULT_POWER_GAP_SECONDS} by default; {what_to_do}"
+    ));
 }
 
 /// Returns the stay that a reading belongs to.

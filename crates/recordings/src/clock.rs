@@ -65,7 +65,9 @@ impl fmt::Display for TimeFormat {
 impl TimeFormat {
     /// Reads a time, in UTC if it has no offset; an error goes on after "TEXT is", and says what to do.
     pub(crate) fn parse(&self, text: &str) -> Result<EventTime, String> {
-        Clock::new(Some(self.clone()), None).read(text).map(|stamp| stamp.after(None))
+        Clock::new(Some(self.clone()), None).read(text).map(|stamp| match stamp {
+            Stamp::At(time) | Stamp::Local(time) | Stamp::Twice { first: time, .. } => time,
+        })
     }
 }
 
@@ -140,19 +142,6 @@ pub(crate) enum Stamp {
     Twice { first: EventTime, second: EventTime },
 }
 
-impl Stamp {
-    /// Returns the time. One that comes twice is the second if the first is not after `before`, the time of the same board's row above.
-    pub(crate) fn after(self, before: Option<EventTime>) -> EventTime {
-        match self {
-            Self::At(time) | Self::Local(time) => time,
-            Self::Twice { first, second } => match before {
-                Some(before) if first <= before => second,
-                _ => first,
-            },
-        }
-    }
-}
-
 /// Reads the times of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
@@ -215,8 +204,21 @@ impl Clock {
                  \"%m/%d/{year}{clock}\""
             ));
         }
+        if is_time_of_day(text) {
+            return Err("a time of day without a date; name the column of the date, too: --map 'time=DATE+CLOCK'".to_owned());
+        }
         let forms = "say --time-format rfc3339, unix, unix_ms, unix_us, unix_ns or a strptime pattern";
         Err(format!("not a time of a known form; {forms}"))
+    }
+
+    /// The pattern that the user gave.
+    pub(crate) fn pattern(&self) -> Option<&str> {
+        if let TimeFormat::Pattern(pattern) = &self.format { Some(pattern) } else { None }
+    }
+
+    /// Whether a text is a date without a time of day.
+    pub(crate) fn is_date(&self, text: &str) -> bool {
+        !text.contains(':') && matches!(self.format, TimeFormat::Auto | TimeFormat::Pattern(_)) && self.read(text).is_ok()
     }
 
     fn local(&self, time: DateTime) -> Result<Stamp, String> {
@@ -247,6 +249,22 @@ impl Clock {
         })?;
         self.local(time)
     }
+}
+
+/// `10:00`, `9:05:01.250`, `10:00:00,5 PM`.
+pub(crate) fn is_time_of_day(text: &str) -> bool {
+    let text = text.trim();
+    let clock = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+    let rest = text[clock.len()..].trim();
+    let parts: Vec<&str> = clock.split(':').collect();
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let last = |part: &str| digits(&part.replace(['.', ','], ""));
+    matches!(rest.to_ascii_uppercase().as_str(), "" | "AM" | "PM")
+        && match parts.as_slice() {
+            [hour, minute] => hour.len() <= 2 && digits(hour) && minute.len() == 2 && digits(minute),
+            [hour, minute, second] => hour.len() <= 2 && digits(hour) && minute.len() == 2 && digits(minute) && last(second),
+            _ => false,
+        }
 }
 
 /// A time and the offset at its end: ` UTC`, ` GMT`, ` +0200`, `+02:00`.
@@ -313,12 +331,19 @@ mod tests {
     const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
     const NEW_YORK: &str = "EST5EDT,M3.2.0,M11.1.0";
 
+    fn only(stamp: Stamp) -> EventTime {
+        match stamp {
+            Stamp::At(time) | Stamp::Local(time) => time,
+            Stamp::Twice { .. } => panic!("comes twice"),
+        }
+    }
+
     fn clock(format: &str, zone: &str) -> Clock {
         Clock::new(Some(format.parse().unwrap()), Some(Zone::new(zone, |_| None).unwrap()))
     }
 
     fn read(format: &str, text: &str) -> Result<String, String> {
-        clock(format, "UTC").read(text).map(|stamp| stamp.after(None).to_string())
+        clock(format, "UTC").read(text).map(|stamp| only(stamp).to_string())
     }
 
     #[test]
@@ -372,7 +397,7 @@ mod tests {
             ("-0730", "2025-07-03 12:00:00", "2025-07-03T19:30:00.000000Z"),
             (BERLIN, "2025-07-03 12:00:00Z", "2025-07-03T12:00:00.000000Z"),
         ] {
-            assert_eq!(clock("auto", zone).read(text).unwrap().after(None).to_string(), expected, "{zone} {text}");
+            assert_eq!(only(clock("auto", zone).read(text).unwrap()).to_string(), expected, "{zone} {text}");
         }
         for zone in ["", "Berlin", "+99", "+2:75", "UTC+2", "CEST", "++2"] {
             let error = Zone::new(zone, |_| Some(b"no zone".to_vec())).unwrap_err().to_string();
@@ -381,21 +406,12 @@ mod tests {
     }
 
     #[test]
-    fn the_hour_that_comes_twice_follows_the_row_above() {
+    fn an_hour_comes_twice_and_another_never() {
         let berlin = clock("auto", BERLIN);
-        let mut before = None;
-        let mut hours = Vec::new();
-        for text in ["01:50", "02:00", "02:50", "02:00", "02:50", "03:00"] {
-            let time = berlin.read(&format!("2024-10-27 {text}:00")).unwrap().after(before);
-            hours.push(time.to_string()[11..16].to_owned());
-            before = Some(time);
-        }
-        assert_eq!(hours, ["23:50", "00:00", "00:50", "01:00", "01:50", "02:00"]);
-        let hourly = berlin.read("2024-10-27 02:00:00").unwrap();
-        let first = hourly.after(None);
-        assert_eq!(hourly.after(Some(first)).seconds_since(first), 3600.0);
+        let Stamp::Twice { first, second } = berlin.read("2024-10-27 02:00:00").unwrap() else { panic!("comes once") };
+        assert_eq!(second.seconds_since(first), 3600.0);
         let pattern = clock("%d.%m.%Y %H:%M", BERLIN).read("27.10.2024 02:00").unwrap();
-        assert_eq!(pattern.after(Some(first)), hourly.after(Some(first)));
+        assert_eq!(pattern, Stamp::Twice { first, second });
         let skipped = berlin.read("2025-03-30 02:30:00").unwrap_err();
         assert!(skipped.contains("no time in CET-1CEST") && skipped.contains("--time-zone"), "{skipped}");
     }

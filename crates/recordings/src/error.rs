@@ -26,6 +26,11 @@ impl ImportError {
         Self { line: Some(line), ..Self::whole(file, problem, remedy) }
     }
 
+    /// Whether options are to blame, and no file.
+    pub fn is_about_options(&self) -> bool {
+        self.file.is_empty() && self.line.is_none() && self.column.is_none()
+    }
+
     /// What happened, with the column but without file and line.
     pub(crate) fn without_place(&self) -> String {
         match &self.column {
@@ -49,8 +54,7 @@ impl fmt::Display for ImportError {
         if let Some(column) = &self.column {
             write!(f, ": column {column:?}")?;
         }
-        let stated = self.file.is_empty() && self.line.is_none() && self.column.is_none();
-        write!(f, "{}{}", if stated { "" } else { ": " }, self.problem)?;
+        write!(f, "{}{}", if self.is_about_options() { "" } else { ": " }, self.problem)?;
         if !self.remedy.is_empty() {
             write!(f, "; {}", self.remedy)?;
         }

@@ -21,6 +21,7 @@ mod fields;
 mod format;
 mod lines;
 mod log;
+mod marks;
 mod mlperf;
 mod mlperf_inference;
 mod nvidia_smi;
@@ -31,6 +32,8 @@ pub mod prometheus_text;
 mod quantity;
 mod recording;
 mod report;
+mod row_times;
+mod rows;
 pub mod series;
 mod sketch;
 pub mod stays;
@@ -43,16 +46,19 @@ use std::io::Read;
 use eadt_schemas::EventTime;
 
 pub use assemble::{Events, Imported};
+pub use checks::DEFAULT_POWER_GAP_SECONDS;
 pub use clock::{TimeFormat, Zone};
+pub use csv_table::shell_quote;
 pub use duration::{parse_duration, parse_interval};
 pub use encoding::Encoding;
 pub use error::ImportError;
 pub use fields::Field;
 pub use format::Format;
 pub use log::{Chunk, Compression, EventRef, LogChunks, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
-pub use options::{Accept, FieldMap, FilesAre, InvalidOption, Options, SameTime};
-pub use quantity::DecimalMark;
+pub use options::{Accept, FieldMap, FilesAre, InvalidOption, Options, SameTime, check_workload};
+pub use quantity::{DecimalMark, Quantity};
 pub use report::{Board, ColumnUse, CounterCheck, Explained, Gap, Merge, Report, Skipped, TableUse};
+pub use rows::TableRows;
 pub use sketch::{Guess, TableSketch, guess, sketch_table};
 
 /// One file of a recording.

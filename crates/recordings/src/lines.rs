@@ -20,6 +20,32 @@ pub(crate) struct Lines<'a> {
     /// Of the blank lines just read.
     blank_bytes: u64,
     pub(crate) encoding: Encoding,
+    /// The last line, if it has no line end.
+    pub(crate) open_line: Option<u64>,
+}
+
+/// Bytes in which line ends are looked for.
+const HEAD_BYTES: u64 = 1 << 16;
+
+/// Returns a reader whose lines end with a line feed, where they end with a carriage return alone.
+fn with_line_feeds<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<Box<dyn BufRead + 'a>> {
+    let mut head = Vec::new();
+    (&mut reader).take(HEAD_BYTES).read_to_end(&mut head)?;
+    let only_returns = head.contains(&b'\r') && !head.contains(&b'\n');
+    let whole = io::Cursor::new(head).chain(reader);
+    if only_returns { Ok(Box::new(BufReader::new(ReturnsAsFeeds(whole)))) } else { Ok(Box::new(whole)) }
+}
+
+struct ReturnsAsFeeds<R>(R);
+
+impl<R: Read> Read for ReturnsAsFeeds<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.0.read(into)?;
+        for byte in into[..count].iter_mut().filter(|byte| **byte == b'\r') {
+            *byte = b'\n';
+        }
+        Ok(count)
+    }
 }
 
 /// Decompresses where the first bytes say that it is zstd.
@@ -40,8 +66,11 @@ pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Buf
 
 impl<'a> Lines<'a> {
     pub(crate) fn new(name: &str, reader: impl Read + 'a) -> Result<Self, ImportError> {
-        let (reader, encoding) = decompressed(reader).and_then(decode).map_err(|error| unreadable(name, None, &error))?;
-        Ok(Self { name: name.to_owned(), reader, buffer: Vec::new(), number: 0, blank_bytes: 0, encoding })
+        let decoded = decompressed(reader).and_then(decode);
+        let (reader, encoding) = decoded
+            .and_then(|(reader, encoding)| Ok((with_line_feeds(reader)?, encoding)))
+            .map_err(|error| unreadable(name, None, &error))?;
+        Ok(Self { name: name.to_owned(), reader, buffer: Vec::new(), number: 0, blank_bytes: 0, encoding, open_line: None })
     }
 
     /// Returns the next line without its end. A line that is no UTF-8 is read as Windows-1252.
@@ -63,6 +92,9 @@ impl<'a> Lines<'a> {
         if read as u64 == max_bytes && self.buffer.last() != Some(&b'\n') {
             let problem = format!("line is longer than {} MiB", max_bytes >> 20);
             return Err(ImportError::at(&self.name, self.number, problem, "check that this is the right file"));
+        }
+        if self.buffer.last() != Some(&b'\n') {
+            self.open_line = Some(self.number);
         }
         self.blank_bytes = if self.buffer.trim_ascii().is_empty() { self.blank_bytes + read as u64 } else { 0 };
         if self.blank_bytes >= MAX_BLANK_BYTES {

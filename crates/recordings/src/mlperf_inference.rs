@@ -17,6 +17,7 @@ use crate::lines::Lines;
 use crate::mlperf::{DAMAGED_ENTRY, NO_READING_WATTS, number, parse_line};
 use crate::overlap::{self, Range};
 use crate::recording::{Device, FileId, Mark, Recording, SourceId, SourceKind};
+use crate::row_times::RowTimes;
 use crate::units::{Cell, cell};
 use crate::{Field, ImportError, Options, TimeFormat};
 
@@ -158,14 +159,14 @@ fn read_file(
     let mut range: Option<Range> = None;
     let mut damaged: Option<(ImportError, u64)> = None;
     let mut good = 0;
-    let mut before: Option<EventTime> = None;
+    let mut times = RowTimes::new(true);
     while let Some((line, text)) = lines.next_line()? {
         if text.starts_with("Time,") {
             recording.rows += 1;
             match power_line(&text, &clocks.power) {
                 Ok((stamp, watts)) => {
-                    let time = stamp.after(before);
-                    before = Some(time);
+                    let settled = times.settle(0, line, stamp);
+                    let time = settled.map_err(|unsettled| recording.error(file, line, unsettled.problem, unsettled.remedy))?;
                     good += 1;
                     let Some(watts) = watts else {
                         recording.absent += 1;
@@ -215,6 +216,7 @@ fn read_file(
             recording.skip(file, line, "neither a power reading nor an MLLOG entry");
         }
     }
+    times.check().map_err(|unsettled| recording.error(file, unsettled.line, unsettled.problem, unsettled.remedy))?;
     match damaged {
         // One line that the analyser did not finish is no reason to refuse the others; a file of such lines is another format.
         Some((error, count)) if count > good => Err(error),

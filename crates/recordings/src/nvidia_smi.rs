@@ -7,16 +7,17 @@
 
 use std::collections::HashMap;
 
-use eadt_schemas::EventTime;
-
 use crate::absent::{is_absent_number, is_absent_text};
-use crate::clock::{Clock, Stamp};
-use crate::csv_table::{decimal_mark, short};
+use crate::clock::Clock;
+use crate::csv_table::short;
 use crate::error::quote;
 use crate::lines::Lines;
-use crate::quantity::{DecimalMark, Quantity, quantity};
+use crate::marks::{MARK_REMEDY, Marks};
+use crate::quantity::Quantity;
 use crate::recording::{Device, FileId, Recording, RowError, SourceId};
 use crate::report::{ColumnUse, TableUse};
+use crate::row_times::RowTimes;
+use crate::rows::{CUT, CUT_REMEDY};
 use crate::table::{Cells, Table, Wanted};
 use crate::units::Unit;
 use crate::{Field, ImportError, Options, SameTime};
@@ -163,8 +164,8 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
         let numbers = columns.all.iter().enumerate();
         let numbers = numbers.filter(|(_, column)| matches!(column.use_as, Some(Column::Value(_) | Column::PowerDraw)));
         let numbers: Vec<usize> = numbers.map(|(index, _)| index).collect();
-        let (decimal, _) = decimal_mark(&table, &numbers, options);
-        let mut reader = FileReader { file, columns, clock: &clock, decimal, last: HashMap::new(), local_times: false };
+        let marks = Marks::new(&table, &numbers, options.decimal);
+        let mut reader = FileReader { file, columns, clock: &clock, marks, times: RowTimes::new(options.time_zone.is_some()) };
         let mut cells = Cells::default();
         while let Some(line) = table.next_row(recording, file, &mut cells)? {
             if is_header(&cells) {
@@ -175,10 +176,14 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
                 continue;
             }
             recording.rows += 1;
+            if table.is_cut() {
+                recording.settle_row(Err(RowError::damaged("cut off", recording.error(file, line, CUT, CUT_REMEDY))))?;
+                continue;
+            }
             let row = reader.read_row(recording, &mut boards, line, &cells);
             recording.settle_row(row)?;
         }
-        reader.finish(recording, &table, header.line, options);
+        reader.finish(recording, &table, header.line, options)?;
     }
     recording.check_refusals()
 }
@@ -187,10 +192,8 @@ struct FileReader<'c> {
     file: FileId,
     columns: Columns,
     clock: &'c Clock,
-    decimal: Option<DecimalMark>,
-    /// The time of the last row of each board.
-    last: HashMap<SourceId, EventTime>,
-    local_times: bool,
+    marks: Marks,
+    times: RowTimes,
 }
 
 const RESTORE: &str = "restore the row or take it out";
@@ -211,11 +214,10 @@ impl FileReader<'_> {
             return Err(RowError::damaged("cells", recording.error(file, line, problem, remedy)));
         }
         let stamp = self.text(cells, Column::Time).unwrap_or_default();
-        let time = self.clock.read(stamp).map_err(|problem| {
+        let stamp = self.clock.read(stamp).map_err(|problem| {
             let problem = format!("{} is {problem}", quote(stamp));
             RowError::damaged("time", recording.error(file, line, problem, RESTORE).column("timestamp"))
         })?;
-        self.local_times |= !matches!(time, Stamp::At(_));
         let model = self.text(cells, Column::Name);
         let mut values = Vec::with_capacity(width);
         let mut absent = 0;
@@ -229,19 +231,19 @@ impl FileReader<'_> {
             let refused = |kind, problem: String| {
                 RowError::damaged(kind, recording.error(file, line, problem, RESTORE).column(column.name.as_str()))
             };
-            let (value, unit) = match quantity(text, self.decimal) {
+            let quantity = self.marks.read(line, text).map_err(|problem| {
+                RowError::stop(recording.error(file, line, problem, MARK_REMEDY).column(column.name.as_str()))
+            })?;
+            let (value, unit) = match quantity {
                 Quantity::Absent => {
                     absent += 1;
                     continue;
                 }
                 Quantity::Number(value, unit) => (value, unit.or(column.unit).or_else(|| usual_unit(field))),
                 Quantity::UnknownUnit => return Err(refused("unit", format!("{} has an unknown unit", quote(text)))),
-                Quantity::Ambiguous => {
-                    let problem = format!("{} may be a thousand and more, or one and a fraction", quote(text));
-                    let error = recording.error(file, line, problem, "say --decimal point or --decimal comma");
-                    return Err(RowError::stop(error.column(column.name.as_str())));
+                Quantity::Ambiguous | Quantity::NotANumber => {
+                    return Err(refused("number", format!("{} is not a number", quote(text))));
                 }
-                Quantity::NotANumber => return Err(refused("number", format!("{} is not a number", quote(text)))),
             };
             let Some(unit) = unit.filter(|unit| unit.dimension == field.dimension()) else {
                 return Err(refused("unit", format!("{} is not in a unit of {}", quote(text), field.name())));
@@ -263,13 +265,23 @@ impl FileReader<'_> {
             return Err(RowError::damaged("id", recording.error(file, line, problem, RESTORE)));
         }
         let source = boards.source(recording, file, &id, model);
-        let time = time.after(self.last.get(&source).copied());
-        self.last.insert(source, time);
+        let time = self.times.settle(source, line, stamp).map_err(|unsettled| {
+            RowError::stop(recording.error(file, line, unsettled.problem, unsettled.remedy).column("timestamp"))
+        })?;
         recording.push_from(file, source, time, line, &values, None);
         Ok(())
     }
 
-    fn finish(self, recording: &mut Recording, table: &Table<'_>, header_line: u64, options: &Options) {
+    fn finish(
+        self,
+        recording: &mut Recording,
+        table: &Table<'_>,
+        header_line: u64,
+        options: &Options,
+    ) -> Result<(), ImportError> {
+        self.times
+            .check()
+            .map_err(|unsettled| recording.error(self.file, unsettled.line, unsettled.problem, unsettled.remedy))?;
         let field = |column: Column| match column {
             Column::Time => "time".to_owned(),
             Column::Index | Column::Uuid | Column::Serial | Column::BusId => "device".to_owned(),
@@ -283,7 +295,8 @@ impl FileReader<'_> {
                 .note("neither uuid, serial, pci.bus_id nor index is recorded: all rows of a file count as one board".to_owned());
         }
         recording.note_left_out(&left_out);
-        if self.local_times {
+        let has_local_times = self.times.has_local_times();
+        if has_local_times {
             recording.note_local_times(options);
         }
         let uses = self.columns.all.iter().filter_map(|column| {
@@ -300,12 +313,13 @@ impl FileReader<'_> {
             file: recording.files[self.file].clone(),
             encoding: table.encoding(),
             separator: table.separator(),
-            decimal: self.decimal,
+            decimal: self.marks.mark(),
             header_line: Some(header_line),
             columns: uses.collect(),
             left_out,
-            time_zone: self.local_times.then_some(zone),
+            time_zone: has_local_times.then_some(zone),
         });
+        Ok(())
     }
 }
 

@@ -94,12 +94,10 @@ impl Options {
 
     pub(crate) fn check(&self, format: Format) -> Result<(), ImportError> {
         let wrong = |problem: String, remedy: &str| Err(ImportError::whole("", problem, remedy));
-        if let Some(workload) = &self.workload {
-            let parts = workload.split_once('/');
-            let good = parts.is_some_and(|(a, b)| !a.is_empty() && !b.is_empty() && !b.contains('/'));
-            if !good || workload.len() > 253 || workload.chars().any(char::is_control) {
-                return wrong(format!("--workload {workload:?} is not namespace/name"), "say for example --workload lab/bert");
-            }
+        if let Some(workload) = &self.workload
+            && let Err(invalid) = check_workload(workload)
+        {
+            return wrong(format!("invalid value '{workload}' for '--workload <NS/NAME>'"), &invalid.to_string());
         }
         if let Some(collector) = &self.collector
             && (collector.is_empty() || collector.len() > 253 || collector.chars().any(char::is_control))
@@ -139,6 +137,20 @@ impl Options {
         }
     }
 }
+
+/// Returns an error if a text is not `namespace/name`, each of letters, digits, `-`, `_` and `.`.
+pub fn check_workload(text: &str) -> Result<(), InvalidOption> {
+    let is_part = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    let parts = text.split_once('/').filter(|(namespace, name)| is_part(namespace) && is_part(name));
+    if parts.is_some() && text.len() <= MAX_WORKLOAD_BYTES {
+        return Ok(());
+    }
+    Err(InvalidOption::new(format!(
+        "say namespace/name, for example lab/bert: letters, digits, '-', '_' and '.' only, at most {MAX_WORKLOAD_BYTES} in all"
+    )))
+}
+
+const MAX_WORKLOAD_BYTES: usize = 253;
 
 /// `FIELD=COLUMN[:UNIT]`: which column fills which field.
 ///
@@ -230,7 +242,7 @@ mod tests {
         assert!(refused(options, Format::Mlperf).contains("has its own"));
         let options = Options { time_zone: Some(Zone::utc()), ..Options::default() };
         assert!(refused(options, Format::Mlperf).contains("no local times"));
-        for workload in ["bert", "a/b/c", "/x", "x/"] {
+        for workload in ["bert", "a/b/c", "/x", "x/", "A B/c", "a/b c", "a/b\n", "a//b", "a/ü", "a/b,c"] {
             let options = Options { workload: Some(workload.to_owned()), ..Options::default() };
             assert!(refused(options, Format::Mlperf).contains("namespace/name"), "{workload}");
         }

@@ -13,6 +13,7 @@ use std::io::Read;
 use eadt_schemas::EventTime;
 use serde::de::{Deserialize, Deserializer, Visitor};
 
+use crate::csv_table::short;
 use crate::error::quote;
 use crate::fields::Nature;
 use crate::lines::Lines;
@@ -395,6 +396,9 @@ impl Gathered {
             recording.columns.entry(series.field).or_insert_with(|| series.name.clone());
         }
         let mut targets = self.attribute();
+        if let Some(note) = self.tell_boards_apart(&mut targets) {
+            recording.note(note);
+        }
         self.samples.sort_by_key(|sample| {
             let series = &self.series[sample.series];
             (series.target, sample.time, series.field, series.rank(), series.instance.is_some(), sample.series)
@@ -495,6 +499,64 @@ impl Gathered {
         targets
     }
 
+    /// Splits what goes by one name and has different values at one time, by the labels that say where a board is: the same UUID, or the same
+    /// host and index, in two clusters. Returns what is to be said of it.
+    fn tell_boards_apart(&mut self, targets: &mut Vec<Target>) -> Option<String> {
+        // By board, series name and time: whether a place contradicts another.
+        let mut values: HashMap<(usize, &str, EventTime), (usize, f64)> = HashMap::new();
+        let mut split: BTreeSet<usize> = BTreeSet::new();
+        for sample in &self.samples {
+            let series = &self.series[sample.series];
+            let is_board =
+                series.metric.is_some() && is_of_board(series.field) && matches!(targets[series.target], Target::Board(_));
+            if !is_board {
+                continue;
+            }
+            let key = (series.target, series.name.as_str(), sample.time);
+            let (other, value) = *values.entry(key).or_insert((sample.series, sample.value));
+            if value != sample.value && place(&self.series[other].labels) != place(&series.labels) {
+                split.insert(series.target);
+            }
+        }
+        let (mut names, mut differing) = (BTreeSet::new(), BTreeSet::new());
+        for target in split {
+            let Target::Board(device) = &targets[target] else { continue };
+            let device = device.clone();
+            let of_target = self.series.iter().filter(|series| series.target == target && series.metric.is_some());
+            let places: BTreeSet<_> = of_target.map(|series| place(&series.labels)).collect();
+            let differs = |label: &&str| {
+                let values: BTreeSet<_> = places.iter().map(|place| place.get(label)).collect();
+                values.len() > 1
+            };
+            let labels: Vec<&str> = PLACE_LABELS.iter().copied().filter(differs).collect();
+            let mut by_place: HashMap<String, usize> = HashMap::new();
+            for series in self.series.iter_mut().filter(|series| series.target == target && series.metric.is_some()) {
+                let place = place(&series.labels);
+                let own: Vec<&str> = labels.iter().filter_map(|label| place.get(label).map(String::as_str)).collect();
+                let own = own.join("/");
+                if own.is_empty() {
+                    continue;
+                }
+                series.target = *by_place.entry(own.clone()).or_insert_with(|| {
+                    let node = device.node.as_ref().filter(|_| labels.iter().all(|label| !NODE_LABELS.contains(label)));
+                    let node = node.cloned().or_else(|| Some(own.clone()));
+                    let name = short(&format!("{own}/{}", device.name));
+                    targets.push(Target::Board(Device { name, node, ..device.clone() }));
+                    targets.len() - 1
+                });
+            }
+            names.insert(device.name);
+            differing.extend(labels.into_iter().map(str::to_owned));
+        }
+        (!names.is_empty()).then(|| {
+            format!(
+                "{} goes by one name and has different values at one time: boards are told apart by {}",
+                list_names(&names),
+                list_names(&differing)
+            )
+        })
+    }
+
     /// Puts the samples of one target together, those of each time into one moment.
     fn moments(&self, samples: &[Sample], recording: &mut Recording) -> Vec<Moment> {
         let mut moments = Vec::new();
@@ -589,6 +651,48 @@ impl Gathered {
             a.name
         )
     }
+}
+
+/// Labels that say on which node a board is.
+const NODE_LABELS: [&str; 11] = [
+    "Hostname",
+    "hostname",
+    "exported_hostname",
+    "kubernetes_node",
+    "node",
+    "exported_node",
+    "node_name",
+    "nodename",
+    "host",
+    "machine",
+    "server",
+];
+
+/// Labels that say where a board is, from the outermost to the node.
+const PLACE_LABELS: [&str; 18] = [
+    "datacenter",
+    "dc",
+    "site",
+    "region",
+    "cluster",
+    "cluster_name",
+    "k8s_cluster",
+    "Hostname",
+    "hostname",
+    "exported_hostname",
+    "kubernetes_node",
+    "node",
+    "exported_node",
+    "node_name",
+    "nodename",
+    "host",
+    "machine",
+    "server",
+];
+
+/// Where the labels of a series say that its board is.
+fn place(labels: &Labels) -> BTreeMap<&'static str, String> {
+    PLACE_LABELS.iter().filter_map(|name| Some((*name, labels.label(name)?.to_owned()))).collect()
 }
 
 /// The values of one target at one time.

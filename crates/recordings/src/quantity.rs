@@ -24,7 +24,7 @@ impl DecimalMark {
 
 /// What a cell holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Quantity {
+pub enum Quantity {
     Number(f64, Option<Unit>),
     /// The writer says that there is no value.
     Absent,

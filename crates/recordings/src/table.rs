@@ -126,6 +126,11 @@ pub(crate) struct Table<'a> {
     /// Cells of the header.
     width: Option<usize>,
     row: String,
+    /// Rows so far, and the bytes of the shortest last cell among them.
+    rows: u64,
+    shortest_last_cell: usize,
+    /// The row last returned is the last line, has no line end, and seems to be cut off.
+    is_cut: bool,
 }
 
 /// The names of the columns, and the line that has them.
@@ -138,7 +143,15 @@ pub(crate) struct Header {
     pub(crate) is_data: bool,
 }
 
+/// Rows before a last cell that is shorter than all above says anything.
+const ROWS_TO_TELL_A_CUT: u64 = 3;
+
 impl<'a> Table<'a> {
+    fn new(lines: Lines<'a>, ahead: VecDeque<(u64, String)>, separator: Option<char>) -> Self {
+        let row = String::new();
+        Self { lines, ahead, separator, width: None, row, rows: 0, shortest_last_cell: usize::MAX, is_cut: false }
+    }
+
     /// Finds separator and header. Returns no header if the file has no row.
     pub(crate) fn open(
         mut lines: Lines<'a>,
@@ -160,14 +173,14 @@ impl<'a> Table<'a> {
             ahead.pop_front();
         }
         let Some(found) = find_header(ahead.make_contiguous(), declared, wanted) else {
-            return Ok((Self { lines, ahead, separator: None, width: None, row: String::new() }, None));
+            return Ok((Self::new(lines, ahead, None), None));
         };
         for (line, text) in ahead.drain(..found.index) {
             let reason = if is_comment(&text) { "comment line" } else { "line above the header" };
             recording.skip(file, line, reason);
         }
         let line = ahead.front().map_or(1, |(line, _)| *line);
-        let mut table = Self { lines, ahead, separator: found.separator, width: None, row: String::new() };
+        let mut table = Self::new(lines, ahead, found.separator);
         let mut names = found.cells;
         if found.is_data {
             names = Cells { text: String::new(), ends: vec![0; names.len()] };
@@ -214,9 +227,24 @@ impl<'a> Table<'a> {
             if is_comment(&self.row) {
                 recording.skip(file, line, "comment line");
             } else if !self.row.trim().is_empty() {
+                self.note_last_cell(line, cells);
                 return Ok(Some(line));
             }
         }
+    }
+
+    fn note_last_cell(&mut self, line: u64, cells: &Cells) {
+        let length = cells.iter().last().map_or(0, str::len);
+        let is_open = self.lines.open_line == Some(line);
+        self.is_cut = is_open && self.rows >= ROWS_TO_TELL_A_CUT && length < self.shortest_last_cell;
+        self.rows += 1;
+        self.shortest_last_cell = self.shortest_last_cell.min(length);
+    }
+
+    /// Whether the row last returned seems to be cut off: its line is the last, has no end, and its last cell is shorter than in every row
+    /// above.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     fn next_line(&mut self) -> Result<Option<(u64, String)>, ImportError> {

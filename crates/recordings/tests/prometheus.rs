@@ -287,3 +287,43 @@ fn an_answer_of_one_moment_is_no_recording_but_several_are() {
     let mixed = answer(&[series("x", "a=b", 1.0, 0.0).replace("\"__name__\":\"x\",", ""), series(POWER, "UUID=G", 100.0, 0.0)]);
     assert_eq!(joules(&read(&[&mixed], Some("n/a")).unwrap())["n/a"], 15_000.0);
 }
+
+#[test]
+fn boards_of_one_name_in_several_places_are_several_boards() {
+    let two = |a: &str, b: &str| answer(&[series(POWER, a, 100.0, 0.0), series(POWER, b, 300.0, 0.0)]);
+    for (what, a, b, names) in [
+        ("Hostname", "UUID=GPU-1,Hostname=n1", "UUID=GPU-1,Hostname=n2", ["n1/GPU-1", "n2/GPU-1"]),
+        (
+            "kubernetes_node",
+            "gpu=0,instance=localhost:9400,kubernetes_node=n1",
+            "gpu=0,instance=localhost:9400,kubernetes_node=n2",
+            ["n1/localhost:9400/gpu0", "n2/localhost:9400/gpu0"],
+        ),
+        ("cluster", "gpu=0,Hostname=n1,cluster=east", "gpu=0,Hostname=n1,cluster=west", ["east/n1/gpu0", "west/n1/gpu0"]),
+        ("region", "UUID=GPU-1,region=a", "UUID=GPU-1,region=b", ["a/GPU-1", "b/GPU-1"]),
+        ("node", "gpu=0,instance=x:1,node=n1", "gpu=0,instance=x:1,node=n2", ["n1/x:1/gpu0", "n2/x:1/gpu0"]),
+        (
+            "cluster and host",
+            "UUID=GPU-1,cluster=east,Hostname=n1",
+            "UUID=GPU-1,cluster=west,Hostname=n1",
+            ["east/GPU-1", "west/GPU-1"],
+        ),
+    ] {
+        let imported = read(&[&two(a, b)], None).unwrap();
+        let events = telemetry(&imported);
+        let devices: std::collections::BTreeSet<&str> = events.iter().map(|event| event.device.as_str()).collect();
+        assert_eq!(devices.into_iter().collect::<Vec<_>>(), names, "{what}");
+        assert_eq!(events.iter().filter_map(|event| event.power_watts).sum::<f64>(), 11.0 * 400.0, "{what}: nothing is averaged");
+        let notes = imported.report.notes.join("; ");
+        assert!(notes.contains("boards are told apart by") && !notes.contains("is a guess"), "{what}: {notes}");
+    }
+    // Two servers of one pair, an exporter that moved to another pod, and the same reading twice are one board.
+    for (what, a, b) in [
+        ("replica", "UUID=GPU-1,replica=a", "UUID=GPU-1,replica=b"),
+        ("instance", "UUID=GPU-1,instance=10.0.0.1:9400", "UUID=GPU-1,instance=10.0.0.2:9400"),
+    ] {
+        assert_eq!(read(&[&two(a, b)], None).unwrap().report.boards.len(), 1, "{what}");
+    }
+    let same = answer(&[series(POWER, "UUID=GPU-1,cluster=a", 100.0, 0.0), series(POWER, "UUID=GPU-1,cluster=b", 100.0, 0.0)]);
+    assert_eq!(read(&[&same], None).unwrap().report.boards.len(), 1, "the same values");
+}

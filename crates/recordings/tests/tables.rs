@@ -596,3 +596,201 @@ fn an_endless_run_of_blank_lines_and_an_endless_line_are_errors_soon() {
         }
     }
 }
+
+#[test]
+fn a_mark_that_nothing_settles_is_asked_for() {
+    let open = "time;w\n2025-02-03T10:00:00Z;1.200\n2025-02-03T10:00:10Z;1.300\n";
+    let error = read(CSV, &[("o.csv", open)], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(error.starts_with("o.csv:2: column \"w\": \"1.200\" may be a thousand and more, or one and a fraction"), "{error}");
+    assert!(error.ends_with("say --decimal point or --decimal comma"), "{error}");
+    for (decimal, joules) in [(eadt_recordings::DecimalMark::Point, 12.5), (eadt_recordings::DecimalMark::Comma, 12_500.0)] {
+        let options = Options { decimal: Some(decimal), ..maps(&["power_watts=w"]) };
+        near(total(&read(CSV, &[("o.csv", open)], &options).unwrap()), joules, "as is said");
+    }
+    // Any number that can be read in one way only settles it, in any column; and who separates with a comma has no decimal comma.
+    for (what, text, joules) in [
+        ("another row", open.replace("1.300", "950.5"), 4_758.5),
+        ("another column", open.replace("time;w", "time;w;u").replace(".200", ".200;0.5").replace(".300", ".300;0.25"), 12.5),
+        (
+            "a comma in another",
+            open.replace("time;w", "time;w;u").replace(".200", ".200;0,5").replace(".300", ".300;0,25"),
+            12_500.0,
+        ),
+        ("commas between columns", open.replace(';', ","), 12.5),
+        ("tabs between columns", open.replace(';', "\t"), 12.5),
+        ("no fraction at all", open.replace("1.200", "120").replace("1.300", "130"), 1_250.0),
+    ] {
+        near(total(&read(CSV, &[("o.csv", &text)], &maps(&["power_watts=w"])).unwrap()), joules, what);
+    }
+}
+
+#[test]
+fn lines_that_end_with_a_carriage_return_alone_are_lines() {
+    let text = "time,w\r2025-02-03T10:00:00Z,100\r2025-02-03T10:00:10Z,300\r";
+    let imported = read(CSV, &[("mac.csv", text)], &maps(&["power_watts=w"])).unwrap();
+    near(total(&imported), 2000.0, "old Mac");
+    assert_eq!(imported.report.rows, 2);
+    let units: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let imported = import(CSV, vec![Input::new("mac.csv", units.as_slice())], &maps(&["power_watts=w"])).unwrap();
+    near(total(&imported), 2000.0, "old Mac in UTF-16");
+    let smi =
+        "timestamp, uuid, power.draw [W]\r2025/02/03 10:00:00.000, GPU-1, 100.00 W\r2025/02/03 10:00:10.000, GPU-1, 100.00 W";
+    near(total(&read(SMI, &[("smi.csv", smi)], &plain()).unwrap()), 1000.0, "nvidia-smi");
+    let damaged = read(CSV, &[("mac.csv", &text.replace("300", "x"))], &maps(&["power_watts=w"])).unwrap();
+    assert_eq!((damaged.report.refused[0].first_line, damaged.report.refused[0].lines), (3, 1));
+}
+
+#[test]
+fn a_last_cell_that_is_cut_off_is_no_reading() {
+    let row = |second: u32, watts: &str| format!("2025-02-03T10:00:{second:02}Z,{watts}\n");
+    let rows: String = ["251.5", "250.0", "249.75", "250.25"].iter().zip(0..).map(|(watts, second)| row(second, watts)).collect();
+    let table = format!("time,w\n{rows}2025-02-03T10:00:04Z,2");
+    let imported = read(CSV, &[("t.csv", &table)], &maps(&["power_watts=w"])).unwrap();
+    assert_eq!(telemetry(&imported).len(), 4);
+    let refused = &imported.report.refused[0];
+    assert!((refused.first_line, refused.lines) == (6, 1) && refused.reason.contains("it may be cut off"), "{refused:?}");
+    for (what, table) in [
+        ("it has its end", format!("{table}\n")),
+        ("it is as long as another", format!("{table}51.5")),
+        ("too few rows tell", "time,w\n2025-02-03T10:00:00Z,100\n2025-02-03T10:00:10Z,9".to_owned()),
+    ] {
+        assert!(read(CSV, &[("t.csv", &table)], &maps(&["power_watts=w"])).unwrap().report.refused.is_empty(), "{what}");
+    }
+    let smi: Vec<String> = (0..5).map(|second| format!("2025/02/03 10:00:0{second}.000, GPU-1, 250.00 W\n")).collect();
+    let smi = smi.concat();
+    let smi = format!("timestamp, uuid, power.draw [W]\n{smi}2025/02/03 10:00:05.000, GPU-1, 25");
+    let imported = read(SMI, &[("smi.csv", &smi)], &plain()).unwrap();
+    assert_eq!((telemetry(&imported).len(), imported.report.refused[0].lines), (5, 1));
+}
+
+#[test]
+fn a_date_and_a_time_of_day_in_columns_of_their_own_are_one_time() {
+    let joules = |text: &str, mapped: &[&str]| read(CSV, &[("t.csv", text)], &maps(mapped)).map(|imported| total(&imported));
+    for (what, text) in [
+        ("date and clock", "date,clock,w\n2025-02-03,10:00:00,100\n2025-02-03,10:00:10,300\n"),
+        ("date and time", "date,time,w\n2025-02-03,10:00:00,100\n2025-02-03,10:00:10,300\n"),
+        ("clock first", "Uhrzeit;Date;w\n10:00:00;03.02.2025;100,5\n10:00:10;03.02.2025;299,5\n"),
+        ("minutes", "date,at,w\n2025-02-03,10:00,100\n2025-02-03,10:01,300\n"),
+    ] {
+        let expected = if what == "minutes" { 12_000.0 } else { 2000.0 };
+        near(joules(text, &["power_watts=w"]).unwrap_or_else(|error| panic!("{what}: {error}")), expected, what);
+    }
+    let table = "day,clock,w\n2025-02-03,10:00:00,100\n2025-02-03,10:00:10,300\n";
+    let error = joules(table, &["time=day", "power_watts=w"]).unwrap_err();
+    assert!(error.contains("dates without a time of day") && error.ends_with("say both: --map time=day+clock"), "{error}");
+    near(joules(table, &["time=day+clock", "power_watts=w"]).unwrap(), 2000.0, "as the remedy says");
+    let slashes = table.replace("2025-02-03", "03/02/2025");
+    let options =
+        |form: &str, mapped: &str| Options { time_format: Some(form.parse().unwrap()), ..maps(&[mapped, "power_watts=w"]) };
+    let error = read(CSV, &[("t.csv", &slashes)], &options("%d/%m/%Y", "time=day")).unwrap_err();
+    assert!(error.ends_with("--map time=day+clock --time-format '%d/%m/%Y %H:%M:%S'"), "{error}");
+    near(total(&read(CSV, &[("t.csv", &slashes)], &options("%d/%m/%Y %H:%M:%S", "time=day+clock")).unwrap()), 2000.0, "remedy");
+    let error = joules("clock,w\n10:00:00,100\n10:00:10,300\n", &["time=clock", "power_watts=w"]).unwrap_err();
+    assert!(error.contains("a time of day without a date") && error.contains("--map 'time=DATE+CLOCK'"), "{error}");
+    // A date alone is a time where nothing else is: a row a day.
+    assert!(joules("date,note,w\n2025-02-03,a,100\n2025-02-04,b,300\n", &["power_watts=w"]).is_ok());
+}
+
+#[test]
+fn times_with_and_without_an_offset_need_a_zone() {
+    let table = "time,w\n2025-07-03T10:00:00+02:00,100\n2025-07-03 10:00:10,300\n";
+    let error = read(CSV, &[("t.csv", table)], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(
+        error.starts_with("t.csv:3: column \"time\": the time has no offset, unlike that of line 2; say the zone"),
+        "{error}"
+    );
+    let zone = |name: &str| Options { time_zone: Some(Zone::new(name, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
+    near(total(&read(CSV, &[("t.csv", table)], &zone(BERLIN)).unwrap()), 2000.0, "the zone is said");
+    let turned = "time,w\n2025-07-03 10:00:00,100\n2025-07-03T10:00:10Z,300\n";
+    assert!(read(CSV, &[("t.csv", turned)], &maps(&["power_watts=w"])).unwrap_err().contains("t.csv:3"));
+    let offsets = "time,w\n2025-07-03T10:00:00+02:00,100\n2025-07-03T08:00:10Z,300\n";
+    near(total(&read(CSV, &[("t.csv", offsets)], &maps(&["power_watts=w"])).unwrap()), 2000.0, "all have one");
+}
+
+#[test]
+fn a_record_that_begins_in_the_hour_that_comes_twice_is_refused_unless_its_rows_tell() {
+    let zone = |name: &str| Options { time_zone: Some(Zone::new(name, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
+    let row = |time: &str, watts: u32| format!("2024-10-27 {time},{watts}\n");
+    let minutes =
+        |from: u32, to: u32, watts: u32| -> String { (from..to).map(|m| row(&format!("02:{m:02}:00"), watts)).collect() };
+    let table = format!("time,w\n{}{}", minutes(30, 60, 100), row("03:00:00", 100));
+    let error = read(CSV, &[("f.csv", &table)], &zone(BERLIN)).unwrap_err();
+    assert!(
+        error.starts_with("f.csv:2: the time comes twice, as 2024-10-27T00:30:00.000000Z and as 2024-10-27T01:30"),
+        "{error}"
+    );
+    assert!(error.contains("--time-zone +02:00"), "{error}");
+    near(total(&read(CSV, &[("f.csv", &table)], &zone("+01:00")).unwrap()), 180_000.0, "as the remedy says");
+    let both = format!("time,w\n{}{}{}", minutes(30, 60, 100), minutes(0, 60, 100), row("03:00:00", 100));
+    near(total(&read(CSV, &[("f.csv", &both)], &zone(BERLIN)).unwrap()), 540_000.0, "the clock is set back within it");
+    // Repeated rows are no clock that is set back.
+    let doubled: String = (0..5).map(|s| row(&format!("02:00:0{s}"), 100).repeat(if s == 2 { 2 } else { 1 })).collect();
+    let doubled = format!("time,w\n{}{}{doubled}", row("01:59:58", 100), row("01:59:59", 100));
+    let imported = read(CSV, &[("d.csv", &doubled)], &zone(BERLIN)).unwrap();
+    near(total(&imported), 600.0, "repeated rows");
+    assert_eq!(imported.report.duplicates, 1);
+}
+
+#[test]
+fn bursts_a_day_apart_are_measurements_of_one_board() {
+    let burst = |day: u32| {
+        let rows = (0..5).map(|second| format!("2025-02-{:02}T{:02}:00:{second:02}Z,300\n", 3 + day, 10 + day % 5));
+        rows.collect::<Vec<String>>().concat()
+    };
+    let table = format!("time,w\n{}", (0..6).map(burst).collect::<String>());
+    let imported = read(CSV, &[("nightly.csv", &table)], &maps(&["power_watts=w"])).unwrap();
+    assert_eq!((telemetry(&imported).len(), imported.report.boards.len()), (30, 1));
+    let ticks: String = (0..6).flat_map(|tick| (0..5).map(move |ms| format!("2025-02-03T10:0{tick}:00.00{ms}Z,300\n"))).collect();
+    let error = read(CSV, &[("t.csv", &format!("time,w\n{ticks}"))], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(error.contains("5 rows without the id of a board come close together again and again"), "{error}");
+}
+
+#[test]
+fn power_that_is_read_more_rarely_than_it_counts_is_noted_with_the_setting() {
+    let table = |step: u32| -> String {
+        let rows = (0..6).map(|row| {
+            let minute = row * step;
+            format!("2025-02-{:02}T{:02}:{:02}:00Z,300\n", 3 + minute / 1440, minute / 60 % 24, minute % 60)
+        });
+        format!("time,w\n{}", rows.collect::<String>())
+    };
+    let notes = |text: &str, mapped: &[&str]| read(CSV, &[("t.csv", text)], &maps(mapped)).unwrap().report.notes.join("; ");
+    let noted = notes(&table(10), &["power_watts=w"]);
+    assert!(noted.contains("power readings are 600 s apart") && noted.contains("processor.power_gap_seconds, 120 by"), "{noted}");
+    assert!(noted.ends_with("replay with EADT_PROCESSOR__POWER_GAP_SECONDS=600"), "{noted}");
+    assert_eq!(notes(&table(2), &["power_watts=w"]), "");
+    assert!(notes(&table(2000), &["power_watts=w"]).contains("86400 is the most"));
+    let counter = table(10).replace("time,w", "time,e").replace(",300", ",5000");
+    assert!(!notes(&counter, &["energy_joules_total=e"]).contains("power_gap_seconds"), "a counter tells");
+}
+
+#[test]
+fn a_single_reading_far_above_its_neighbours_is_a_glitch() {
+    let table = |glitch: &str| {
+        let rows = (0..30).map(|s| format!("2025-02-03T10:00:{s:02}Z,{}\n", if s == 17 { glitch } else { "412.5" }));
+        format!("time,w\n{}", rows.collect::<Vec<String>>().concat())
+    };
+    let wall = |text: &str, meter| {
+        read(CSV, &[("wall.csv", text)], &Options { meter: Some(meter), ..maps(&["power_watts=w"]) }).unwrap()
+    };
+    for (meter, glitch, refused) in [
+        (Meter::Wall, "999999", true),
+        (Meter::Node, "99999.9", true),
+        (Meter::Gpu, "65535", true),
+        (Meter::Wall, "3000", false),
+        (Meter::Node, "6000", false),
+        (Meter::Gpu, "700", false),
+    ] {
+        let imported = wall(&table(glitch), meter);
+        let found = imported.report.refused.iter().find(|refused| refused.first_line == 19);
+        assert_eq!(found.is_some(), refused, "{meter:?} {glitch}: {:?}", imported.report.refused);
+        if refused {
+            near(total(&imported), 412.5 * 29.0, glitch);
+        }
+    }
+    // A load that comes and goes is none.
+    let bursts =
+        (0..30).map(|s| format!("2025-02-03T10:00:{s:02}Z,{}\n", if s % 3 == 0 { "700" } else { "20" })).collect::<Vec<String>>();
+    let imported = wall(&format!("time,w\n{}", bursts.concat()), Meter::Gpu);
+    assert!(imported.report.refused.is_empty(), "{:?}", imported.report.refused);
+}

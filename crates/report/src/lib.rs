@@ -15,6 +15,9 @@ mod settings;
 mod supply;
 pub mod units;
 
+/// Of `--time-zone`.
+pub use jiff::tz::TimeZone;
+
 pub use comparison::{Comparison, FigurePair};
 pub use figures::{Report, SpanRow, WindowRow, WorkloadReport};
 pub use headline::{Summary, Verdict};

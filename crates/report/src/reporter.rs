@@ -75,6 +75,8 @@ pub(crate) struct Window {
     contradicted_seconds: f64,
     pub(crate) run_coverage: f64,
     pub(crate) unassigned: f64,
+    /// Samples and tokens of which no window is.
+    pub(crate) unassigned_progress: (f64, f64),
     pub(crate) samples: Option<f64>,
     tokens: Option<f64>,
     pub(crate) progress_coverage: f64,
@@ -169,6 +171,7 @@ impl Reporter {
             contradicted_seconds: event.counter_contradicted_seconds,
             run_coverage: event.run_coverage_ratio,
             unassigned: event.unassigned_energy_joules,
+            unassigned_progress: (event.unassigned_samples, event.unassigned_tokens),
             samples: event.samples,
             tokens: event.tokens,
             progress_coverage: event.progress_coverage_ratio,
@@ -595,6 +598,19 @@ impl Collected {
             notes.push(format!(
                 "in {contradicted} window(s), for {seconds:.0} s of device time, energy is the integral of power: an energy counter \
                  contradicted it (stood still, fell, or rose by what the board cannot draw)"
+            ));
+        }
+        let unassigned = |of: fn(&Window) -> f64| self.windows.values().map(|window| of(window)).sum::<f64>();
+        let lost = [
+            (unassigned(|window| window.unassigned_progress.0), "samples"),
+            (unassigned(|window| window.unassigned_progress.1), "tokens"),
+        ];
+        let lost: Vec<String> =
+            lost.iter().filter(|(count, _)| *count > 0.0).map(|(count, what)| format!("{count:.0} {what}")).collect();
+        if !lost.is_empty() {
+            notes.push(format!(
+                "{} are of no window and in no figure: a total rose by them over a silence, or they came when their window was closed",
+                lost.join(" and ")
             ));
         }
         let late: u64 = self.windows.values().map(|window| window.late).sum();

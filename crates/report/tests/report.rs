@@ -721,3 +721,20 @@ fn devices_side_by_side_share_their_time_and_add_up_their_power() {
     near(gpus.mean_power_watts, 1300.0);
     near(gpus.energy_joules, 2.0 * 4.0 * 60.0 * 325.0);
 }
+
+#[test]
+fn progress_of_no_window_is_counted_and_said() {
+    let silent = EfficiencyWindow { unassigned_samples: 500_010.0, unassigned_tokens: 2_048.0, ..window(1500, 1000.0, 100.0) };
+    let windows = [window(0, 1000.0, 100.0), silent];
+    let mut reporter = Reporter::default();
+    for window in &windows {
+        reporter.window(window);
+    }
+    let report = reporter.report(&Settings::default());
+    let note = "500010 samples and 2048 tokens are of no window and in no figure";
+    assert!(report.workloads[0].notes.iter().any(|said| said.starts_with(note)), "{:?}", report.workloads[0].notes);
+    assert_eq!(report.workloads[0].samples, Some(200.0));
+    let mut quiet = Reporter::default();
+    quiet.window(&windows[0]);
+    assert!(!quiet.report(&Settings::default()).render(Form::Text).contains("of no window"));
+}

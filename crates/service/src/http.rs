@@ -183,21 +183,25 @@ pub async fn serve_near(
     router: Router,
     shutdown: Shutdown,
 ) -> Result<(SocketAddr, impl Future<Output = Result<(), std::io::Error>> + Send + 'static), ListenError> {
-    let last = if address.port() == 0 { 0 } else { address.port().saturating_add(further) };
-    let mut tried = address;
-    let listener = loop {
-        match TcpListener::bind(tried).await {
-            Ok(listener) => break listener,
-            Err(error) if error.kind() == ErrorKind::AddrInUse && tried.port() < last => tried.set_port(tried.port() + 1),
-            Err(source) => return Err(ListenError { address, source }),
-        }
-    };
+    let listener = bind_near(address, further).await.map_err(|source| ListenError { address, source })?;
     let bound = listener.local_addr().map_err(|source| ListenError { address, source })?;
     let server = async move {
         connections::serve(listener, |stream| ready(Ok(stream)), router, LIMITS, |_| (), shutdown).await;
         Ok(())
     };
     Ok((bound, server))
+}
+
+/// Listens on an address or, if its port is taken, on the first free one of at most `further` ports that follow. Port 0 takes a free one.
+pub async fn bind_near(address: SocketAddr, further: u16) -> Result<TcpListener, std::io::Error> {
+    let last = if address.port() == 0 { 0 } else { address.port().saturating_add(further) };
+    let mut tried = address;
+    loop {
+        match TcpListener::bind(tried).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && tried.port() < last => tried.set_port(tried.port() + 1),
+            bound => return bound,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -25,6 +25,11 @@ pub struct LogError {
     detail: String,
 }
 
+/// Returns an error if a text is no filter.
+pub fn check(filter: &str) -> Result<(), String> {
+    EnvFilter::try_new(filter).map(drop).map_err(|error| error.to_string())
+}
+
 /// Starts logs for the process, on standard error or into `file`. `filter` is a level or a `tracing` filter such as
 /// `info,eadt_bus=debug`. `secrets` are hidden in every line, and what would steer a terminal is escaped.
 pub fn start(format: LogFormat, filter: &str, file: Option<File>, secrets: Secrets) -> Result<(), LogError> {

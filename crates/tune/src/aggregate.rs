@@ -22,6 +22,7 @@ use crate::points::Key;
 /// `{gpu_model}-{workload}-{sm_clock_mhz}-{run}`, without the ending. `{run}`, the knob and `{batch_size}` are numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
+    text: String,
     parts: Vec<Part>,
 }
 
@@ -45,6 +46,11 @@ pub enum InvalidPattern {
 }
 
 impl Pattern {
+    /// As it was given.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     pub fn new(text: &str) -> Result<Self, InvalidPattern> {
         let brace = || InvalidPattern::Brace { text: text.to_owned() };
         let mut parts: Vec<Part> = Vec::new();
@@ -67,7 +73,7 @@ impl Pattern {
         if !rest.is_empty() {
             parts.push(Part::Literal(rest.to_owned()));
         }
-        let pattern = Self { parts };
+        let pattern = Self { text: text.to_owned(), parts };
         if pattern.knob().is_none() {
             return Err(InvalidPattern::NoKnob { text: text.to_owned() });
         }

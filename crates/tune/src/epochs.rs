@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use eadt_models::choose::Epochs;
-use eadt_recordings::units::{Cell, Dimension, cell};
+use eadt_recordings::units::Dimension;
 
 use crate::error::quote;
-use crate::map::{FieldMap, Header};
+use crate::map::{Column, FieldMap, Header, open, set_numbers};
 use crate::points::Key;
 use crate::{Request, TableError};
 
@@ -23,44 +23,53 @@ pub struct Runs {
 
 /// Reads a table with `batch_size`, `target_metric` and `target_epoch`; an epoch that is empty or `nan` was never reached.
 pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<Runs, TableError> {
-    let mut table = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(reader);
-    let unreadable = |error: &csv::Error| TableError::new(file, format!("cannot be read: {error}"), "give a CSV file in UTF-8");
-    let header = Header::new(file, table.headers().map_err(|error| unreadable(&error))?)?;
+    let mut table = open(file, reader, &request.maps, &request.by, &FIELDS)?;
+    let header = Header::new(file, table.names());
     let column = |field: &str| {
         let found = header.field(&request.maps, field, Dimension::Count)?;
-        match found {
-            Some(column) => Ok(column.indices[0]),
-            None => header.named(field, &format!("say which column it is: --map {field}=COLUMN")),
-        }
+        found.ok_or_else(|| header.missing(field, &format!("say which column it is: --map {field}=COLUMN")))
     };
     let (batch, metric, epoch) = (column("batch_size")?, column("target_metric")?, column("target_epoch")?);
-    let mapped =
-        |by: &str| request.maps.iter().rfind(|map: &&FieldMap| map.field == by).map_or(by.to_owned(), |map| map.columns.clone());
-    let keys: Vec<(String, usize)> = request
-        .by
-        .iter()
-        .filter(|by| *by != "batch_size")
-        .filter_map(|by| Some((by.clone(), header.names.iter().position(|head| *head == mapped(by))?)))
-        .collect();
-    let mut runs = Runs { by: keys.iter().map(|(name, _)| name.clone()).collect(), rows: Vec::new() };
-    for record in table.records() {
-        let record = record.map_err(|error| unreadable(&error))?;
-        let line = record.position().map_or(0, csv::Position::line);
-        let wrong = |index: usize, expected: &str| {
-            let problem = format!("{} is not {expected}", quote(&record[index]));
-            TableError::new(file, problem, "correct the cell, or take the row out").line(line).column(&header.names[index])
-        };
-        let Cell::Number(batch_size) = cell(&record[batch]) else { return Err(wrong(batch, "a batch size")) };
-        if batch_size < 1.0 || batch_size.fract() != 0.0 {
-            return Err(wrong(batch, "a batch size"));
+    set_numbers(&mut table, &[&batch, &metric, &epoch], request.decimal);
+    let mut keys: Vec<(String, usize)> = Vec::new();
+    for by in request.by.iter().filter(|by| *by != "batch_size") {
+        let mapped =
+            request.maps.iter().rfind(|map: &&FieldMap| map.field == *by).map_or(by.as_str(), |map| map.columns.as_str());
+        if header.has(mapped)? {
+            keys.push((by.clone(), header.named(mapped, "")?));
         }
-        let Cell::Number(target) = cell(&record[metric]) else { return Err(wrong(metric, "a target")) };
-        let epochs = match cell(&record[epoch]) {
-            Cell::Number(epochs) if epochs > 0.0 => Some(epochs),
-            Cell::Absent => None,
-            _ => return Err(wrong(epoch, "a number of epochs, and not empty")),
+    }
+    let mut runs = Runs { by: keys.iter().map(|(name, _)| name.clone()).collect(), rows: Vec::new() };
+    while let Some(line) = table.next_row()? {
+        if table.width() != header.names.len() {
+            let problem = format!("the row has {} cell(s), its header {}", table.width(), header.names.len());
+            return Err(TableError::new(file, problem, "restore the row or take it out").line(line));
+        }
+        let mut number = |column: &Column, expected: &str| {
+            let wrong = |problem, remedy| TableError::new(file, problem, remedy).line(line).column(&column.name);
+            let index = column.indices[0];
+            match column.number(&mut table, index) {
+                Ok(value) => Ok(value),
+                Err((problem, _)) if problem.ends_with("is not a number") => {
+                    let text = quote(table.text(index));
+                    Err(wrong(format!("{text} is not {expected}"), "correct the cell, or take the row out".to_owned()))
+                }
+                Err((problem, remedy)) => Err(wrong(problem, remedy)),
+            }
         };
-        let key: Key = keys.iter().map(|(name, index)| (name.clone(), record[*index].to_owned())).collect();
+        let (batch_size, target) = (number(&batch, "a batch size")?, number(&metric, "a target")?);
+        let epochs = number(&epoch, "a number of epochs, and not empty")?;
+        let wrong = |column: &Column, expected: &str| {
+            let problem = format!("{} is not {expected}", quote(table.text(column.indices[0])));
+            TableError::new(file, problem, "correct the cell, or take the row out").line(line).column(&column.name)
+        };
+        let batch_size = batch_size.filter(|size| *size >= 1.0 && size.fract() == 0.0);
+        let batch_size = batch_size.ok_or_else(|| wrong(&batch, "a batch size"))?;
+        let target = target.ok_or_else(|| wrong(&metric, "a target"))?;
+        if epochs.is_some_and(|epochs| epochs <= 0.0) {
+            return Err(wrong(&epoch, "a number of epochs, and not empty"));
+        }
+        let key: Key = keys.iter().map(|(name, index)| (name.clone(), table.text(*index).to_owned())).collect();
         runs.rows.push((key, target, Epochs { batch_size: batch_size as u64, epochs }));
     }
     if runs.rows.is_empty() {

@@ -25,6 +25,13 @@ impl TableError {
     }
 }
 
+impl From<eadt_recordings::ImportError> for TableError {
+    fn from(error: eadt_recordings::ImportError) -> Self {
+        let eadt_recordings::ImportError { file, line, column, problem, remedy } = error;
+        Self { file, line, column, problem, remedy }
+    }
+}
+
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;

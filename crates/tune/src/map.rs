@@ -1,10 +1,13 @@
 //! `FIELD=COLUMN[:UNIT]`: which column of a table holds a field.
 
+use std::io::Read;
 use std::str::FromStr;
 
 use eadt_recordings::units::{Dimension, Unit};
+use eadt_recordings::{DecimalMark, Input, Quantity, TableRows, shell_quote};
 
 use crate::TableError;
+use crate::error::quote;
 
 /// `FIELD=COLUMN[:UNIT]`. Several columns are added up with `+`, as the energies of several GPUs: `energy_joules=gpu0+gpu1:mJ`.
 /// A column is found by its name as the header has it, or by `#` and its number from 1. Without UNIT the header's own
@@ -22,6 +25,12 @@ pub struct InvalidMap {
     text: String,
 }
 
+impl FieldMap {
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+}
+
 impl FromStr for FieldMap {
     type Err = InvalidMap;
 
@@ -36,6 +45,39 @@ impl FromStr for FieldMap {
     }
 }
 
+/// Opens a table whose header has names that `maps`, `by` or `fields` ask for.
+pub(crate) fn open<'a>(
+    file: &str,
+    reader: impl Read + 'a,
+    maps: &[FieldMap],
+    by: &[String],
+    fields: &[&str],
+) -> Result<TableRows<'a>, TableError> {
+    let mapped: Vec<&str> = maps.iter().flat_map(|map| column_names(&map.columns)).collect();
+    let is_wanted = |cell: &str| {
+        !cell.is_empty() && (mapped.contains(&cell) || by.iter().any(|by| by == cell))
+            || fields.iter().any(|field| is_name(cell, field) || is_name(plain_name(cell), field))
+    };
+    let rows = TableRows::open(Input::new(file, reader), &is_wanted)?;
+    let rows = rows.filter(|rows| rows.names().iter().any(|name| !name.is_empty()));
+    rows.ok_or_else(|| TableError::new(file, "the file is empty", "give a table whose first line names its columns"))
+}
+
+/// The names in a column expression, with and without the unit at its end.
+fn column_names(columns: &str) -> impl Iterator<Item = &str> {
+    let without_unit = columns.rsplit_once(':').map_or(columns, |(columns, _)| columns);
+    [columns, without_unit].into_iter().chain(without_unit.split('+').map(str::trim))
+}
+
+/// `Power` of `Power [W]`.
+fn plain_name(head: &str) -> &str {
+    head.split(['[', '(']).next().unwrap_or(head).trim()
+}
+
+fn is_name(text: &str, name: &str) -> bool {
+    text.eq_ignore_ascii_case(name)
+}
+
 /// The header of a table.
 #[derive(Debug)]
 pub(crate) struct Header<'a> {
@@ -46,32 +88,109 @@ pub(crate) struct Header<'a> {
 /// Where a number comes from.
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
+    pub(crate) field: String,
+    pub(crate) dimension: Dimension,
     /// Added up.
     pub(crate) indices: Vec<usize>,
     pub(crate) unit: Option<Unit>,
+    /// The unit is the user's.
+    pub(crate) is_unit_asked: bool,
     /// For messages.
     pub(crate) name: String,
 }
 
-impl<'a> Header<'a> {
-    pub(crate) fn new(file: &'a str, record: &csv::StringRecord) -> Result<Self, TableError> {
-        let clean = |name: &str| name.trim_start_matches('\u{feff}').trim().to_owned();
-        let names: Vec<String> = record.iter().map(clean).collect();
-        if names.iter().all(String::is_empty) {
-            return Err(TableError::new(file, "the file is empty", "give a table whose first line names its columns"));
-        }
-        Ok(Self { file, names })
+impl Column {
+    /// A `--map` of the same column in another unit.
+    pub(crate) fn map_with_unit(&self, unit: &str) -> String {
+        format!("--map {}", shell_quote(&format!("{}={}:{unit}", self.field, self.name)))
     }
 
-    fn find(&self, name: &str) -> Option<usize> {
-        let number =
-            || name.strip_prefix('#').and_then(|n| n.parse::<usize>().ok()).filter(|n| (1..=self.names.len()).contains(n));
-        self.names.iter().position(|head| head == name).or_else(|| number().map(|n| n - 1))
+    /// The number in one of the column's cells, in the field's own unit; `None` if there is no value.
+    pub(crate) fn number(&self, rows: &mut TableRows<'_>, index: usize) -> Result<Option<f64>, (String, String)> {
+        let correct = || "correct the cell, or name another column with --map".to_owned();
+        let found = rows.number(index).map_err(|error| (error.problem, error.remedy))?;
+        let text = quote(rows.text(index));
+        match found {
+            Quantity::Absent => Ok(None),
+            Quantity::Number(value, None) => Ok(Some(self.unit.map_or(value, |unit| unit.to_ours(value)))),
+            Quantity::Number(_, Some(own)) if own.dimension != self.dimension => {
+                Err((format!("{text} is not in a unit of {}", self.field), correct()))
+            }
+            Quantity::Number(_, Some(own)) if self.is_unit_asked && self.unit != Some(own) => {
+                let asked = self.unit.map_or("", |unit| unit.name);
+                let remedy = format!("leave the unit out: --map {}", shell_quote(&format!("{}={}", self.field, self.name)));
+                Err((format!("--map says {asked}, the cell says {text}"), remedy))
+            }
+            Quantity::Number(value, Some(own)) => Ok(Some(own.to_ours(value))),
+            Quantity::UnknownUnit => Err((format!("{text} has an unknown unit"), correct())),
+            Quantity::Ambiguous | Quantity::NotANumber => Err((format!("{text} is not a number"), correct())),
+        }
+    }
+}
+
+/// Takes a row below the header for one of units, if it has a unit in each column of numbers, or nothing, and no number.
+pub(crate) fn take_units(rows: &TableRows<'_>, columns: &mut [&mut Column]) -> bool {
+    let unit = |index: usize| Unit::named(rows.text(index).trim_matches(['[', ']', '(', ')']).trim());
+    let mut found = false;
+    for column in columns.iter() {
+        for &index in &column.indices {
+            match unit(index) {
+                Some(unit) if unit.dimension == column.dimension => found = true,
+                None if rows.text(index).is_empty() => {}
+                _ => return false,
+            }
+        }
+    }
+    for column in columns.iter_mut().filter(|column| found && !column.is_unit_asked) {
+        column.unit = unit(column.indices[0]).or(column.unit);
+    }
+    found
+}
+
+/// Finds the decimal mark by the columns of numbers.
+pub(crate) fn set_numbers(rows: &mut TableRows<'_>, columns: &[&Column], asked: Option<DecimalMark>) {
+    let indices: Vec<usize> = columns.iter().flat_map(|column| column.indices.iter().copied()).collect();
+    rows.set_numbers(&indices, asked);
+}
+
+impl<'a> Header<'a> {
+    pub(crate) fn new(file: &'a str, names: &[String]) -> Self {
+        Self { file, names: names.to_vec() }
+    }
+
+    /// A column by its name as it stands, by its number, without its unit, or in other letter case.
+    fn find(&self, name: &str) -> Result<Option<usize>, TableError> {
+        let names = &self.names;
+        let ways: [&dyn Fn(&str) -> bool; 3] =
+            [&|have| have == name, &|have| plain_name(have) == name, &|have| is_name(have, name)];
+        for (way, same) in ways.iter().enumerate() {
+            let found: Vec<usize> = (0..names.len()).filter(|index| !name.is_empty() && same(&names[*index])).collect();
+            match found.as_slice() {
+                [] => {}
+                [index] => return Ok(Some(*index)),
+                several => {
+                    let numbers = several.iter().map(|index| format!("#{}", index + 1)).collect::<Vec<_>>().join(", ");
+                    let problem = format!("{} columns are called {}", several.len(), quote(name));
+                    return Err(TableError::new(
+                        self.file,
+                        problem,
+                        format!("say the number of the one that is meant: {numbers}"),
+                    ));
+                }
+            }
+            let number = || name.strip_prefix('#')?.parse::<usize>().ok()?.checked_sub(1).filter(|index| *index < names.len());
+            if way == 0
+                && let Some(index) = number()
+            {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
     }
 
     /// The column of a name, or an error that names the nearest.
     pub(crate) fn named(&self, name: &str, remedy: &str) -> Result<usize, TableError> {
-        self.find(name).ok_or_else(|| self.missing(name, remedy))
+        self.find(name)?.ok_or_else(|| self.missing(name, remedy))
     }
 
     pub(crate) fn missing(&self, name: &str, remedy: &str) -> TableError {
@@ -82,28 +201,33 @@ impl<'a> Header<'a> {
         TableError::new(self.file, format!("there is no column {name:?}{near} (there are: {there})"), remedy)
     }
 
+    /// Whether a column has this name.
+    pub(crate) fn has(&self, name: &str) -> Result<bool, TableError> {
+        Ok(self.find(name)?.is_some())
+    }
+
     /// A field by its map, or under its own name; `None` where neither is there.
     pub(crate) fn field(&self, maps: &[FieldMap], field: &str, dimension: Dimension) -> Result<Option<Column>, TableError> {
+        let column = |indices: Vec<usize>, unit: Option<&str>, name: &str| {
+            let is_unit_asked = unit.is_some();
+            let unit = unit.map(str::to_owned).or_else(|| header_unit(&self.names[indices[0]]));
+            let unit = unit.map(|unit| self.unit(field, &unit, dimension)).transpose()?;
+            Ok(Column { field: field.to_owned(), dimension, indices, unit, is_unit_asked, name: name.to_owned() })
+        };
         let Some(map) = maps.iter().rfind(|map| map.field == field) else {
-            let own = self.find(field).map(|index| Column { indices: vec![index], unit: None, name: self.names[index].clone() });
-            return Ok(own);
+            return self.find(field)?.map(|index| column(vec![index], None, &self.names[index])).transpose();
         };
         let remedy = format!("name it as --map {field}=COLUMN[:UNIT]");
         // The whole text may be a column's name; only then the last colon separates a unit.
-        let (columns, unit) = match (self.find(&map.columns), map.columns.rsplit_once(':')) {
+        let (columns, unit) = match (self.find(&map.columns)?, map.columns.rsplit_once(':')) {
             (None, Some((columns, unit))) => (columns, Some(unit)),
             _ => (map.columns.as_str(), None),
         };
-        let indices: Vec<usize> = match self.find(columns) {
+        let indices: Vec<usize> = match self.find(columns)? {
             Some(index) => vec![index],
             None => columns.split('+').map(|name| self.named(name.trim(), &remedy)).collect::<Result<_, _>>()?,
         };
-        let unit = match unit {
-            Some(unit) => Some(unit.to_owned()),
-            None => header_unit(&self.names[indices[0]]),
-        };
-        let unit = unit.map(|name| self.unit(field, &name, dimension)).transpose()?;
-        Ok(Some(Column { indices, unit, name: columns.to_owned() }))
+        column(indices, unit, columns).map(Some)
     }
 
     fn unit(&self, field: &str, name: &str, dimension: Dimension) -> Result<Unit, TableError> {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use eadt_models::choose::{Knob, Measurement};
-use eadt_recordings::units::{Cell, Dimension, cell};
+use eadt_recordings::units::{Dimension, Unit};
+use eadt_recordings::{TableRows, shell_quote};
 
 use crate::error::quote;
-use crate::map::{Column, Header};
+use crate::map::{Column, FieldMap, Header, open, set_numbers, take_units};
 use crate::{Request, TableError};
 
 /// Values of the columns that a group has in common.
@@ -53,35 +54,54 @@ struct Plan {
     run: Option<usize>,
 }
 
+/// What may stand in a table once: group, settings, run.
+type Place = (Key, [u64; 2], Option<String>);
+/// A row's line and cells.
+type FirstRow = (u64, Vec<String>);
+
+/// Fields by which the header of a table is known.
+fn known_fields() -> Vec<&'static str> {
+    FIELDS.into_iter().chain(crate::epochs::FIELDS).collect()
+}
+
+/// Returns the names of a table's columns.
+pub fn column_names(file: &str, reader: impl Read, maps: &[FieldMap], by: &[String]) -> Result<Vec<String>, TableError> {
+    Ok(open(file, reader, maps, by, &known_fields())?.names().to_vec())
+}
+
 /// Reads the groups of a table. `by` are columns, or fields named by a map.
 pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<BTreeMap<Key, PointGroup>, TableError> {
-    let mut table = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(reader);
-    let unreadable = |error: &csv::Error| TableError::new(file, format!("cannot be read: {error}"), "give a CSV file in UTF-8");
-    let header = Header::new(file, table.headers().map_err(|error| unreadable(&error))?)?;
-    let plan = plan(file, &header, request)?;
+    let mut table = open(file, reader, &request.maps, &request.by, &known_fields())?;
+    let header = Header::new(file, table.names());
+    let mut plan = plan(file, &header, request)?;
+    set_numbers(&mut table, &plan.columns(), request.decimal);
     let mut groups: BTreeMap<Key, PointGroup> = BTreeMap::new();
-    let mut record = csv::StringRecord::new();
-    let mut seen: BTreeMap<(Key, [u64; 2], Option<String>), u64> = BTreeMap::new();
-    while table.read_record(&mut record).map_err(|error| unreadable(&error))? {
-        let line = record.position().map_or(0, csv::Position::line);
-        let row = RowReader { file, line, record: &record, header: &header };
-        if record.len() != header.names.len() {
-            let problem = format!("the row has {} cell(s), its header {}", record.len(), header.names.len());
+    let mut seen: BTreeMap<Place, FirstRow> = BTreeMap::new();
+    let mut is_first = true;
+    while let Some(line) = table.next_row()? {
+        if std::mem::take(&mut is_first) && take_units(&table, &mut plan.columns_mut()) {
+            continue;
+        }
+        let mut row = RowReader { file, line, table: &mut table, header: &header };
+        let width = row.table.width();
+        if width != header.names.len() {
+            let problem = format!("the row has {width} cell(s), its header {}", header.names.len());
             return Err(row.wrong(None, problem, "restore the row or take it out"));
         }
         let key = row.key(&plan)?;
         let (measurement, power_ratio) = row.measurement(&plan, request)?;
-        let run = plan.run.map(|index| record[index].to_owned()).filter(|run| !run.is_empty());
+        let run = plan.run.map(|index| row.table.text(index).to_owned()).filter(|run| !run.is_empty());
         let place = [measurement.setting.to_bits(), measurement.second_setting.map_or(0, f64::to_bits)];
-        if let Some(first) = seen.insert((key.clone(), place, run.clone()), line) {
+        let cells: Vec<String> = (0..width).map(|index| row.table.text(index).to_owned()).collect();
+        if let Some((first, other)) = seen.get(&(key.clone(), place, run.clone())) {
             let (knob, setting) = (request.knobs.first.name(), measurement.setting);
             let second = request.knobs.second.zip(measurement.second_setting);
             let second = second.map_or(String::new(), |(knob, value)| format!(" with {} {value}", knob.name()));
             let twice = run.as_ref().map_or(String::new(), |run| format!(" in run {run}"));
             let problem = format!("{knob} {setting}{second} of {} stands there twice{twice} (first in line {first})", name(&key));
-            let remedy = "say which column tells runs apart (--map run=COLUMN), or group by what differs (--by …)";
-            return Err(row.wrong(Some(&plan.setting.name), problem, remedy));
+            return Err(row.wrong(Some(&plan.setting.name), problem, plan.tell_apart(&header, request, other, &cells)));
         }
+        seen.insert((key.clone(), place, run.clone()), (line, cells));
         let group = groups.entry(key).or_default();
         group.power_ratios.extend(power_ratio.map(|ratio| (line, ratio)));
         group.measurements.push(measurement);
@@ -98,6 +118,43 @@ pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<BTreeMap
     }
     Ok(groups)
 }
+
+impl Plan {
+    /// The columns that hold numbers.
+    fn columns(&self) -> Vec<&Column> {
+        let needed = [Some(&self.setting), self.second.as_ref(), Some(&self.duration)];
+        let figures = [self.energy.as_ref(), self.power.as_ref(), self.compared.as_ref()];
+        needed.into_iter().chain(figures).flatten().collect()
+    }
+
+    fn columns_mut(&mut self) -> Vec<&mut Column> {
+        let needed = [Some(&mut self.setting), self.second.as_mut(), Some(&mut self.duration)];
+        let figures = [self.energy.as_mut(), self.power.as_mut(), self.compared.as_mut()];
+        needed.into_iter().chain(figures).flatten().collect()
+    }
+
+    /// What tells two rows of one setting apart: a column that is not used yet and differs.
+    fn tell_apart(&self, header: &Header<'_>, request: &Request, one: &[String], other: &[String]) -> String {
+        let numbers: Vec<usize> = self.columns().iter().flat_map(|column| column.indices.iter().copied()).collect();
+        let is_used =
+            |index: usize| numbers.contains(&index) || self.keys.iter().any(|(_, key)| *key == index) || self.run == Some(index);
+        let differs = |index: &usize| !is_used(*index) && one[*index] != other[*index] && !header.names[*index].is_empty();
+        let free: Vec<&str> = (0..one.len().min(other.len())).filter(differs).map(|index| header.names[index].as_str()).collect();
+        let Some(first) = free.first() else {
+            return "keep one of the two rows, or tell runs apart by a column of its own: --map run=COLUMN".to_owned();
+        };
+        let is_run = |name: &&&str| RUN_NAMES.iter().any(|run| name.to_ascii_lowercase().contains(run));
+        if let Some(run) = free.iter().find(is_run) {
+            return format!("say that column {} tells runs apart: --map {}", quote(run), shell_quote(&format!("run={run}")));
+        }
+        let by = request.by.iter().map(String::as_str).chain([*first]).collect::<Vec<_>>().join(",");
+        let run = shell_quote(&format!("run={first}"));
+        format!("group by what differs (--by {}), or say that it tells runs apart (--map {run})", shell_quote(&by))
+    }
+}
+
+/// Words in the name of a column that tells runs apart.
+const RUN_NAMES: [&str; 6] = ["run", "repeat", "repetition", "trial", "seed", "iteration"];
 
 /// A group's name, for people.
 pub fn name(key: &Key) -> String {
@@ -153,7 +210,7 @@ fn plan(file: &str, header: &Header<'_>, request: &Request) -> Result<Plan, Tabl
     };
     let run = match maps.iter().rfind(|map| map.field == "run") {
         Some(map) => Some(header.named(&map.columns, "name it as --map run=COLUMN")?),
-        None => header.names.iter().position(|head| head == "run"),
+        None => header.names.iter().position(|head| head.eq_ignore_ascii_case("run")),
     };
     Ok(Plan {
         keys,
@@ -167,14 +224,14 @@ fn plan(file: &str, header: &Header<'_>, request: &Request) -> Result<Plan, Tabl
     })
 }
 
-struct RowReader<'a> {
+struct RowReader<'a, 't> {
     file: &'a str,
     line: u64,
-    record: &'a csv::StringRecord,
+    table: &'a mut TableRows<'t>,
     header: &'a Header<'a>,
 }
 
-impl RowReader<'_> {
+impl RowReader<'_, '_> {
     fn wrong(&self, column: Option<&str>, problem: impl Into<String>, remedy: impl Into<String>) -> TableError {
         let error = TableError::new(self.file, problem, remedy).line(self.line);
         match column {
@@ -188,7 +245,7 @@ impl RowReader<'_> {
     }
 
     fn text(&self, index: usize) -> Result<&str, TableError> {
-        let value = &self.record[index];
+        let value = self.table.text(index);
         if value.is_empty() {
             let remedy = "fill it in, take the row out, or do not group by it";
             return Err(self.wrong(Some(&self.header.names[index]), "the cell is empty, but rows are grouped by it", remedy));
@@ -197,30 +254,23 @@ impl RowReader<'_> {
     }
 
     /// The sum of a column's cells in the field's own unit, above 0.
-    fn number(&self, column: &Column) -> Result<f64, TableError> {
+    fn number(&mut self, column: &Column) -> Result<f64, TableError> {
         let mut sum = 0.0;
         for &index in &column.indices {
             let head = &self.header.names[index];
-            let value = match cell(&self.record[index]) {
-                Cell::Number(value) => value,
-                Cell::Absent => {
-                    return Err(self.wrong(Some(head), "there is no value", "measure it again, or take the row out"));
-                }
-                Cell::Other => {
-                    let problem = format!("{} is not a number", quote(&self.record[index]));
-                    return Err(self.wrong(Some(head), problem, "correct the cell, or name another column with --map"));
-                }
-            };
+            let found = column.number(self.table, index).map_err(|(problem, remedy)| self.wrong(Some(head), problem, remedy))?;
+            let value =
+                found.ok_or_else(|| self.wrong(Some(head), "there is no value", "measure it again, or take the row out"))?;
             if value <= 0.0 {
                 return Err(self.wrong(Some(head), format!("{value} is not above 0"), "correct the cell, or take the row out"));
             }
-            sum += column.unit.map_or(value, |unit| unit.to_ours(value));
+            sum += value;
         }
         Ok(sum)
     }
 
     /// The measurement, and power × time over energy where both are known.
-    fn measurement(&self, plan: &Plan, request: &Request) -> Result<(Measurement, Option<f64>), TableError> {
+    fn measurement(&mut self, plan: &Plan, request: &Request) -> Result<(Measurement, Option<f64>), TableError> {
         let setting = self.number(&plan.setting)?;
         self.possible_setting(&plan.setting, request.knobs.first, setting, request)?;
         let second_setting = match (&plan.second, request.knobs.second) {
@@ -232,8 +282,8 @@ impl RowReader<'_> {
             _ => None,
         };
         let duration_seconds = self.number(&plan.duration)?;
-        let energy = plan.energy.as_ref().map(|column| Ok((column, self.number(column)?))).transpose()?;
-        let power = plan.power.as_ref().map(|column| Ok((column, self.number(column)?))).transpose()?;
+        let energy = plan.energy.as_ref().map(|column| self.number(column).map(|value| (column, value))).transpose()?;
+        let power = plan.power.as_ref().map(|column| self.number(column).map(|value| (column, value))).transpose()?;
         // What is only compared may be absent.
         let compared = plan.compared.as_ref().and_then(|column| self.number(column).ok());
         let (column, joules, ratio) = match (energy, power) {
@@ -248,9 +298,13 @@ impl RowReader<'_> {
                         "{joules} J and {watts} W over {duration_seconds} s do not agree ({} J)",
                         watts * duration_seconds
                     );
+                    let map = |column: &Column| format!("--map {}", shell_quote(&format!("{}={}", column.field, column.name)));
                     let remedy = format!(
-                        "check the units of {:?} and {:?}, or use one of them: --map energy_joules=… or --map mean_power_watts=…",
-                        column.name, power.name
+                        "check the units of {:?} and {:?}, or use one of them: {} or {}",
+                        column.name,
+                        power.name,
+                        map(column),
+                        map(power)
                     );
                     return Err(self.wrong(Some(&column.name), problem, remedy));
                 }
@@ -261,36 +315,57 @@ impl RowReader<'_> {
         let watts = joules / duration_seconds;
         if watts > request.max_power_watts {
             let problem = format!("{watts:.0} W on average, but no GPU draws more than {:.0} W", request.max_power_watts);
+            let unit = if column.dimension == Dimension::Energy { "mJ" } else { "mW" };
             let remedy = format!(
-                "is it in mW or mJ? say so: --map FIELD={}:mW (mJ for energy); for several GPUs together raise --max-power-watts",
-                column.name
+                "is it in {unit}? say so: {}; for several GPUs together raise the limit: --max-power-watts {}",
+                column.map_with_unit(unit),
+                round_up(watts)
             );
             return Err(self.wrong(Some(&column.name), problem, remedy));
         }
         if watts < WATTS_MIN {
             let problem = format!("{watts:.4} W on average, but a GPU draws more than {WATTS_MIN} W");
-            let remedy = format!("is it in kW or kJ, or the time in ms? say so: --map FIELD={}:kW", column.name);
+            let unit = if column.dimension == Dimension::Energy { "kJ" } else { "kW" };
+            let in_milliseconds = plan.duration.map_with_unit("ms");
+            let remedy =
+                format!("is it in {unit}, or the time in ms? say so: {}, or {in_milliseconds}", column.map_with_unit(unit));
             return Err(self.wrong(Some(&column.name), problem, remedy));
         }
         Ok((Measurement { setting, second_setting, duration_seconds, energy_joules: joules, row: self.line }, ratio))
     }
 
     fn possible_setting(&self, column: &Column, knob: Knob, setting: f64, request: &Request) -> Result<(), TableError> {
-        let (possible, units) = match knob {
+        let (least, most) = match knob {
             Knob::BatchSize if setting >= 1.0 && setting.fract() == 0.0 => return Ok(()),
             Knob::BatchSize => {
                 let problem = format!("{setting} is not a batch size");
                 return Err(self.wrong(Some(&column.name), problem, "correct the cell, or name another column with --map"));
             }
-            Knob::SmClockMhz => (CLOCKS_MHZ.contains(&setting), "GHz, kHz or Hz"),
-            Knob::MemoryClockMhz => (MEMORY_CLOCKS_MHZ.contains(&setting), "GHz, kHz or Hz"),
-            Knob::PowerLimitWatts => ((10.0..=request.max_power_watts).contains(&setting), "mW or kW"),
+            Knob::SmClockMhz => CLOCKS_MHZ.into_inner(),
+            Knob::MemoryClockMhz => MEMORY_CLOCKS_MHZ.into_inner(),
+            Knob::PowerLimitWatts => (10.0, request.max_power_watts),
         };
-        if possible {
+        if (least..=most).contains(&setting) {
             return Ok(());
         }
-        let (knob, unit) = (knob.name(), knob.unit());
-        let problem = format!("{setting} {unit} cannot be a {knob}");
-        Err(self.wrong(Some(&column.name), problem, format!("is it in {units}? say so: --map {knob}={}:UNIT", column.name)))
+        let (name, unit) = (knob.name(), knob.unit());
+        let problem = format!("{setting} {unit} cannot be a {name}");
+        // In which unit the same figure would be possible.
+        let figure = setting / column.unit.map_or(1.0, |unit| unit.to_ours(1.0));
+        let candidates = if column.dimension == Dimension::Clock { ["GHz", "kHz", "Hz"] } else { ["mW", "kW", "W"] };
+        let fits = |unit: &&str| Unit::named(unit).is_some_and(|unit| (least..=most).contains(&unit.to_ours(figure)));
+        let remedy = match candidates.iter().find(|unit| fits(unit)) {
+            Some(unit) => format!("is it in {unit}? say so: {}", column.map_with_unit(unit)),
+            None => {
+                format!("settings of {name} are {least} to {most} {unit}: correct the cell, or name another column with --map")
+            }
+        };
+        Err(self.wrong(Some(&column.name), problem, remedy))
     }
+}
+
+/// The next number of one digit and zeros.
+fn round_up(value: f64) -> f64 {
+    let scale = 10_f64.powf(value.log10().floor());
+    (value / scale).ceil() * scale
 }

@@ -6,6 +6,7 @@ use eadt_models::choose::{
     BatchPoint, Choices, EnergyToAccuracy, Knob, Knobs, Limits, Method, Objective, Preset, choose, energy_to_accuracy,
 };
 use eadt_models::fit::{CapCurve, CapPoint};
+use eadt_recordings::DecimalMark;
 use serde::{Deserialize, Serialize};
 
 use crate::epochs::Runs;
@@ -17,6 +18,8 @@ use crate::points::{Key, PointGroup};
 #[derive(Debug, Clone)]
 pub struct Request {
     pub maps: Vec<FieldMap>,
+    /// What separates a number's whole part from its fraction; `None`: as the numbers show.
+    pub decimal: Option<DecimalMark>,
     /// Columns whose values make a group.
     pub by: Vec<String>,
     pub knobs: Knobs,

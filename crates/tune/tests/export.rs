@@ -17,6 +17,7 @@ vit,1000,60,11000
 fn tuning(max: f64) -> Tuning {
     let request = Request {
         maps: Vec::new(),
+        decimal: None,
         by: vec!["workload".to_owned()],
         knobs: Knob::SmClockMhz.into(),
         reference_second_setting: None,

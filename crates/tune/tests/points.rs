@@ -9,6 +9,7 @@ use eadt_tune::{NoteKind, Request, Tuning, tune};
 fn request(knob: Knob, by: &[&str], maps: &[&str]) -> Request {
     Request {
         maps: maps.iter().map(|map| map.parse().unwrap()).collect(),
+        decimal: None,
         by: by.iter().map(|&by| by.to_owned()).collect(),
         knobs: knob.into(),
         reference_second_setting: None,
@@ -447,4 +448,108 @@ fn two_knobs_are_chosen_together() {
     assert!(refused(&batches.replace(",64,", ",6.5,"), &asked).contains("6.5 is not a batch size"));
     let grouped = Request { by: vec!["batch_size".to_owned()], ..asked };
     assert!(refused(&batches, &grouped).contains("batch_size is turned, so rows are not grouped by it"));
+}
+
+#[test]
+fn tables_are_read_in_any_writing() {
+    let semicolons = "\
+workload;gpu_model;sm_clock_mhz;duration_seconds;energy_joules
+bert;A100;1410;100,5;30.000,5
+bert;A100;1200;104,25;26.000,25
+bert;A100;1000;115,75;25.000,5
+";
+    let utf_16 = |text: &str, big: bool| -> Vec<u8> {
+        let units = format!("\u{feff}{text}");
+        units.encode_utf16().flat_map(|unit| if big { unit.to_be_bytes() } else { unit.to_le_bytes() }).collect()
+    };
+    let plain = |text: String| text.into_bytes();
+    for (what, bytes) in [
+        ("semicolons and decimal commas", plain(semicolons.to_owned())),
+        ("tabs", plain(semicolons.replace(';', "\t"))),
+        ("bars", plain(semicolons.replace(';', "|"))),
+        ("sep=", plain(format!("sep=;\n{semicolons}"))),
+        ("UTF-16 of PowerShell", utf_16(semicolons, false)),
+        ("UTF-16, the other order", utf_16(semicolons, true)),
+        ("a mark and carriage returns", plain(format!("\u{feff}{}", semicolons.replace('\n', "\r\n")))),
+        ("carriage returns alone", plain(semicolons.replace('\n', "\r"))),
+        ("units in cells", plain(semicolons.replace(",25\n", ",25 J\n").replace(";1410;", ";1,410 GHz;"))),
+        ("kilojoules in cells", plain(semicolons.replace("30.000,5", "30,0005 kJ"))),
+        ("units in the header", plain(semicolons.replace("duration_seconds", "duration_seconds [s]"))),
+        ("units below the header", plain(semicolons.replacen('\n', "\n;;MHz;s;J\n", 1))),
+        ("comments, a title and a repeated header", {
+            let (head, rows) = semicolons.split_once('\n').unwrap();
+            let (first, others) = rows.split_once('\n').unwrap();
+            plain(format!("Measured in May\n# by us\n{head}\n{first}\n{head}\n{others}"))
+        }),
+        ("quoted", plain(semicolons.replace("30.000,5", "\"30.000,5\""))),
+        ("empty cells at the end", plain(semicolons.replace(",5\n", ",5;;\n"))),
+        ("other letter case", plain(semicolons.replace("energy_joules", "Energy_Joules"))),
+    ] {
+        let groups = points::read("points.csv", bytes.as_slice(), &clocks()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let group = groups.values().next().unwrap();
+        let figures: Vec<_> = group.measurements.iter().map(|m| (m.setting, m.duration_seconds, m.energy_joules)).collect();
+        let expected = [(1410.0, 100.5, 30_000.5), (1200.0, 104.25, 26_000.25), (1000.0, 115.75, 25_000.5)];
+        assert_eq!(figures, expected, "{what}");
+    }
+    let runs = "batch_size;target_metric;target_epoch\n32;0,65;10,5\n64;0,65;n/a\n";
+    let runs = eadt_tune::epochs::read("train.csv", utf_16(runs, false).as_slice(), &clocks()).unwrap();
+    assert_eq!(
+        runs.rows.iter().map(|(_, target, epochs)| (*target, epochs.epochs)).collect::<Vec<_>>(),
+        [(0.65, Some(10.5)), (0.65, None)]
+    );
+}
+
+#[test]
+fn what_a_table_leaves_open_is_asked_with_the_option_that_settles_it() {
+    let open = "sm_clock_mhz;duration_seconds;mean_power_watts\n1410;1.200;300\n1200;1.300;250\n1000;1.400;200\n";
+    let message = refused(open, &request(Knob::SmClockMhz, &[], &[]));
+    assert!(message.starts_with("points.csv:2: column \"duration_seconds\": \"1.200\" may be a thousand and more"), "{message}");
+    assert!(message.ends_with("say --decimal point or --decimal comma"), "{message}");
+    for (decimal, seconds) in [(eadt_recordings::DecimalMark::Point, 1.2), (eadt_recordings::DecimalMark::Comma, 1200.0)] {
+        let asked = Request { decimal: Some(decimal), ..request(Knob::SmClockMhz, &[], &[]) };
+        let groups = points::read("points.csv", open.as_bytes(), &asked).unwrap();
+        assert_eq!(groups.values().next().unwrap().measurements[0].duration_seconds, seconds);
+    }
+    let cut = "sm_clock_mhz,duration_seconds,energy_joules\n1410,100,30000\n1200,104,26000\n1000,115,25000\n900,130,24";
+    assert!(refused(cut, &request(Knob::SmClockMhz, &[], &[])).contains(":5: the last line has no line end"));
+    let whole = format!("{cut}500");
+    assert_eq!(points::read("p.csv", whole.as_bytes(), &request(Knob::SmClockMhz, &[], &[])).unwrap().len(), 1);
+}
+
+#[test]
+fn remedies_are_options_that_work() {
+    let with = |from: &str, to: &str| GOOD.replacen(from, to, 1);
+    let millijoules = GOOD.replace("000\n", "000000\n").replace("energy_joules", "Energy total");
+    let in_gigahertz = GOOD.replace(",1410,", ",1.41,").replace(",1200,", ",1.2,").replace(",1000,", ",1,");
+    let map = |text: &str| text.parse().unwrap();
+    for (what, text, maps, remedy) in [
+        ("millijoules", millijoules, &["energy_joules=Energy total"][..], "--map 'energy_joules=Energy total:mJ'"),
+        ("gigahertz", in_gigahertz, &[], "--map sm_clock_mhz=sm_clock_mhz:GHz"),
+        (
+            "milliseconds",
+            with(",100,30000", ",100000,30000").replace("duration_seconds", "ms"),
+            &["duration_seconds=ms"],
+            "--map duration_seconds=ms:ms",
+        ),
+    ] {
+        let mut request = clocks();
+        request.maps = maps.iter().map(|text| map(text)).collect();
+        let message = refused(&text, &request);
+        assert!(message.contains(remedy), "{what}: {message}");
+        if what != "milliseconds" {
+            request.maps.push(map(remedy.trim_start_matches("--map ").trim_matches('\'')));
+            points::read("points.csv", text.as_bytes(), &request).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    }
+    let header = GOOD.lines().next().unwrap();
+    let doubled = |column: &str| {
+        format!("{header},{column}\nbert,A100,1410,100,30000,1\nbert,A100,1410,101,30100,2\nbert,A100,1200,104,26000,1\n")
+    };
+    assert!(refused(&doubled("Trial no"), &clocks()).ends_with("--map 'run=Trial no'"));
+    assert!(refused(&doubled("ecc"), &clocks()).contains("workload,gpu_model,ecc"));
+    let equal = GOOD.replacen("bert,A100,1200,104,26000", "bert,A100,1410,100,30000", 1);
+    assert!(refused(&equal, &clocks()).contains("keep one of the two rows"));
+    let two = "sm_clock_mhz,t,energy_joules,t\n1410,10,3000,10\n";
+    let message = refused(two, &request(Knob::SmClockMhz, &[], &["duration_seconds=t"]));
+    assert!(message.contains("2 columns are called \"t\"; say the number of the one that is meant: #2, #4"), "{message}");
 }

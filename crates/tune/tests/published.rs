@@ -57,6 +57,7 @@ fn no_group_claims_more_than_its_rows_say_and_no_published_row_is_a_glitch() {
             for method in [Method::Measured, Method::Robust(Robust { resamples: 60, ..Robust::default() })] {
                 let request = Request {
                     maps: set.maps.iter().map(|map| map.parse().unwrap()).collect(),
+                    decimal: None,
                     by: set.by.iter().map(|&by| by.to_owned()).collect(),
                     knobs: set.knob.into(),
                     reference_second_setting: None,

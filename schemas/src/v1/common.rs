@@ -21,6 +21,31 @@ pub enum Meter {
     Wall,
 }
 
+impl Meter {
+    /// Returns the most that one such thing draws, in watts: several times what is built today.
+    pub const fn most_watts(self) -> f64 {
+        match self {
+            Self::Gpu => 5_000.0,
+            Self::Module => 10_000.0,
+            Self::Node => 200_000.0,
+            Self::Wall => 1e7,
+        }
+    }
+
+    /// Returns whether such a thing can draw this power. A GPU draws some watts whenever it answers, so that 0 W is no reading.
+    pub fn can_draw(self, watts: f64) -> bool {
+        (0.0..=self.most_watts()).contains(&watts) && !(self == Self::Gpu && watts == 0.0)
+    }
+
+    /// Returns the highest power over that of an idle one. Of a whole server fans, processors and memory draw much also when it is idle.
+    pub const fn highest_over_idle(self) -> f64 {
+        match self {
+            Self::Gpu | Self::Module => 30.0,
+            Self::Node | Self::Wall => 15.0,
+        }
+    }
+}
+
 /// Where a figure comes from. Worse wins where figures are combined: simulated over imported over measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]

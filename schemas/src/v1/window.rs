@@ -37,10 +37,11 @@ pub enum EnergyMethod {
 ///
 /// The rules by which windows are made have a version, `window_rules` in the header `eadt_settings`; windows without it are of the first. By these
 /// `joules_per_sample`, `samples_per_joule` and `tokens_per_joule` are of mean power of the run over the rate while progress was known, without
-/// downtime, and energy counters were believed whatever power said.
+/// downtime, and energy counters were believed whatever power said. By the first two, power was believed that no such device can draw.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["id", "workload", "window_start", "window_end"]))]
+#[allow(clippy::struct_excessive_bools, reason = "each says something of its own, and all are fields of an event")]
 pub struct EfficiencyWindow {
     /// `workload`, kind, span and start: deterministic.
     #[schemars(length(min = 1, max = 1024))]
@@ -193,6 +194,10 @@ pub struct EfficiencyWindow {
     pub generation: Option<u64>,
     /// The layout changed, rolled out or restarted in this window.
     pub restarted: bool,
+    /// Of `restarted`: only a power cap, a clock, the precision or frozen layers changed, which restarts nothing. The window's figures are of two
+    /// settings.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub only_settings_changed: bool,
     /// Inputs of this window are missing for good: log retention deleted them.
     pub gap: bool,
     /// Devices that reported in the interval.
@@ -227,6 +232,11 @@ fn is_zero(seconds: &f64) -> bool {
 const MIN_KNOWN: f64 = 0.9;
 
 impl EfficiencyWindow {
+    /// Whether processes restarted in this window: what is shown as a restart.
+    pub fn has_restart(&self) -> bool {
+        self.restarted && !self.only_settings_changed
+    }
+
     /// Returns the energy of the run, or of the interval if that of the run is unknown, and for how many seconds it is known.
     fn known_energy(&self) -> Option<(f64, f64)> {
         match self.run_energy_joules {

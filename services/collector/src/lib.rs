@@ -68,6 +68,8 @@ pub struct Environment {
     pub owners: Option<Arc<dyn Owners>>,
     /// Puts tokens of service accounts to the API server; needed where `progress.service_accounts` is set.
     pub reviewer: Option<Arc<dyn Reviewer>>,
+    /// Where jobs report, if it is opened already; `None`: `progress.listen` is opened.
+    pub progress_listener: Option<Arc<std::net::TcpListener>>,
 }
 
 impl Environment {
@@ -75,7 +77,8 @@ impl Environment {
     pub fn new(bus: Arc<dyn Bus>, topic_prefix: &str, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
         let topic_prefix = topic_prefix.to_owned();
         let clock = Clock::wall();
-        Self { bus, topic_prefix, metrics, health, shutdown, clock, driver: None, owners: None, reviewer: None }
+        let (driver, owners, reviewer, progress_listener) = (None, None, None, None);
+        Self { bus, topic_prefix, metrics, health, shutdown, clock, driver, owners, reviewer, progress_listener }
     }
 }
 
@@ -230,7 +233,8 @@ fn sources(
         let (outlet, metrics) = (outlet.clone(), metrics.clone());
         let (clock, reviewer) = (clock.clone(), environment.reviewer.clone());
         let source = progress::http::HttpSource::new(progress, outlet, metrics, clock, named("progress"), reviewer);
-        sources.push(Box::new(source.with_directives(directives.clone())));
+        let source = source.with_directives(directives.clone()).with_listener(environment.progress_listener.clone());
+        sources.push(Box::new(source));
     }
     for job in settings.jobs.clone() {
         let (outlet, metrics) = (outlet.clone(), metrics.clone());

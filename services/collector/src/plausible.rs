@@ -47,10 +47,27 @@ fn reading<'a>(event: &'a mut GpuTelemetry, field: &str) -> Option<&'a mut Optio
     })
 }
 
+/// Power that what is metered cannot draw.
+fn impossible_power(event: &mut GpuTelemetry, removed: &mut Vec<&'static str>) {
+    let meter = event.meter;
+    for (field, value) in [
+        ("power_watts", &mut event.power_watts),
+        ("power_average_watts", &mut event.power_average_watts),
+        ("power_limit_watts", &mut event.power_limit_watts),
+    ] {
+        // What is no number is for the checks of the event.
+        if value.is_some_and(|watts| watts > 0.0 && !meter.can_draw(watts)) {
+            *value = None;
+            removed.push(field);
+        }
+    }
+}
+
 /// Leaves out what cannot be; returns the fields. What remains wrong (a name, a time) is not a reading.
 pub fn leave_out_impossible(event: &mut GpuTelemetry) -> Vec<&'static str> {
     let mut removed = Vec::new();
     zeros(event, &mut removed);
+    impossible_power(event, &mut removed);
     while let Err(refusal) = event.check() {
         let Some(field) = refusal.field else { break };
         let Some(value) = reading(event, field) else { break };
@@ -88,6 +105,7 @@ pub fn has_reading(event: &GpuTelemetry) -> bool {
 #[cfg(test)]
 mod tests {
     use eadt_schemas::EventTime;
+    use eadt_schemas::v1::Meter;
 
     use super::*;
 
@@ -114,6 +132,23 @@ mod tests {
         );
         assert_eq!((event.power_average_watts, event.temperature_celsius), (Some(300.0), Some(0.0)));
         assert!(event.check().is_ok() && has_reading(&event));
+    }
+
+    #[test]
+    fn power_that_a_board_cannot_draw_goes() {
+        for (meter, watts, kept) in [
+            (Meter::Gpu, 300_000.0, false),
+            (Meter::Gpu, 5_000.1, false),
+            (Meter::Gpu, 1_400.0, true),
+            (Meter::Module, 9_000.0, true),
+            (Meter::Module, 300_000.0, false),
+            (Meter::Node, 14_000.0, true),
+            (Meter::Wall, 300_000.0, true),
+        ] {
+            let mut event = GpuTelemetry { meter, power_watts: Some(watts), ..GpuTelemetry::default() };
+            leave_out_impossible(&mut event);
+            assert_eq!(event.power_watts.is_some(), kept, "{meter:?} {watts}");
+        }
     }
 
     #[test]

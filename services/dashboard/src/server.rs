@@ -1,7 +1,6 @@
 //! The listener of the page, and the model that it shares with whoever feeds it.
 
 use std::future::ready;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use axum::middleware;
 use axum::routing::get;
 use eadt_service::Shutdown;
 use eadt_service::connections::{self, Limits, WhenFull};
+use eadt_service::http::bind_near;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -137,16 +137,9 @@ impl Server {
         settings.check().map_err(ListenError::Settings)?;
         let wanted = settings.socket().map_err(ListenError::Settings)?;
         let tokens = settings.token_file.as_deref().map(Tokens::read).transpose().map_err(ListenError::Settings)?;
-        let last = if wanted.port() == 0 { 0 } else { wanted.port().saturating_add(further) };
-        let mut tried = wanted;
-        let listener = loop {
-            match TcpListener::bind(tried).await {
-                Ok(listener) => break listener,
-                Err(error) if error.kind() == ErrorKind::AddrInUse && tried.port() < last => tried.set_port(tried.port() + 1),
-                Err(source) => return Err(ListenError::Listen { address: tried, source }),
-            }
-        };
-        let address = listener.local_addr().map_err(|source| ListenError::Listen { address: tried, source })?;
+        let failed = |source| ListenError::Listen { address: wanted, source };
+        let listener = bind_near(wanted, further).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
         let needs_token = tokens.is_some();
         let access = Arc::new(Access { bound: address, hosts: settings.hosts.clone(), tokens });
         let router = api::routes(model, access.clone(), what_if, shutdown.clone())

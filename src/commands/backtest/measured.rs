@@ -9,7 +9,7 @@ use eadt_models::choose::{Knob, Method, Objective};
 use eadt_tune::{Request, points, tune};
 
 use crate::cli::Backtest;
-use crate::commands::tune::{Columns, KnobName, knobs_of, maps, open};
+use crate::commands::tune::{Columns, KnobName, knobs_of, open};
 use crate::settings::Settings;
 
 /// What the controllers work on.
@@ -39,7 +39,8 @@ pub struct MeasuredPlant {
 
 pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     if args.power_budget.is_some() {
-        bail!("--power-budget shares watts among the jobs of a cluster; a table has one job a board");
+        let why = "--power-budget shares watts among the jobs of a cluster; a table has one job a board";
+        return Err(crate::usage::impossible(why));
     }
     let mut boards = Vec::new();
     for path in &args.measured.table {
@@ -83,7 +84,8 @@ fn read(path: &std::path::Path, plant: &MeasuredPlant) -> anyhow::Result<Vec<Mea
         other @ (Knob::MemoryClockMhz | Knob::BatchSize) => bail!("no controller turns {}", other.name()),
     };
     let request = Request {
-        maps: maps(&plant.columns)?,
+        maps: plant.columns.map.clone(),
+        decimal: plant.columns.decimal.map(Into::into),
         by: plant.columns.by.clone(),
         knobs,
         reference_second_setting: None,

@@ -53,7 +53,7 @@ pub struct Evaluate {
     #[arg(long, value_name = "WATTS", requires = "solo", value_parser = number::at_least_zero)]
     pub idle_watts: Option<f64>,
     /// Part of the groups to learn from, above 0 and below 1; may be repeated.
-    #[arg(long, value_name = "RATIO", default_values_t = [0.1, 0.2, 0.3, 0.4, 0.5])]
+    #[arg(long, value_name = "RATIO", default_values_t = [0.1, 0.2, 0.3, 0.4, 0.5], value_parser = |text: &str| number::open_fraction(text, 0.0))]
     pub training: Vec<f64>,
     /// Random splits for each of these parts.
     #[arg(long, default_value_t = 10, value_parser = |text: &str| number::count(text, 10_000_u32))]
@@ -87,8 +87,8 @@ pub struct Choose {
     #[arg(long, value_enum, default_value_t = Objective::Progress)]
     pub objective: Objective,
     /// Part of the model's trees that may expect less than what counts, or `mean`.
-    #[arg(long, value_name = "QUANTILE", default_value = "0.25")]
-    pub risk: String,
+    #[arg(long, value_name = "QUANTILE", default_value = "0.25", value_parser = risk)]
+    pub risk: Risk,
     /// Each workload keeps at least this part of its progress at equal shares; 0: no floor.
     #[arg(long, value_name = "RATIO", default_value_t = 0.5, value_parser = number::fraction)]
     pub floor: f64,
@@ -106,6 +106,17 @@ pub struct Choose {
     pub clocks: bool,
     #[arg(long)]
     pub json: bool,
+}
+
+/// A quantile of what the model's trees expect; `None`: their mean.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Risk(pub Option<f64>);
+
+fn risk(text: &str) -> Result<Risk, String> {
+    if text == "mean" {
+        return Ok(Risk(None));
+    }
+    number::fraction(text).map(|quantile| Risk(Some(quantile))).map_err(|why| format!("{why}, or `mean`"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

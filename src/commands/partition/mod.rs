@@ -23,6 +23,7 @@ pub use args::Partition;
 
 use crate::output::{print, say};
 use crate::target::{Target, create_folder};
+use crate::usage;
 
 const SIMULATED: &str = "Simulated: the paper's 16 workloads in the GPU model of a V100, measured with noise, choices held against the \
                          model without noise.";
@@ -43,9 +44,6 @@ impl From<args::Growth> for ForestSettings {
 }
 
 fn evaluate(args: &args::Evaluate) -> anyhow::Result<()> {
-    if args.repeats == 0 {
-        bail!("--repeats is 0: nothing would be tested");
-    }
     let settings = EvaluateSettings {
         forest: args.growth.into(),
         training_ratios: args.training.clone(),
@@ -152,12 +150,7 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
             args::Objective::Progress => ShareObjective::Progress,
             args::Objective::Sum => ShareObjective::Sum,
         },
-        risk_quantile: match args.risk.as_str() {
-            "mean" => None,
-            quantile => {
-                Some(quantile.parse().ok().with_context(|| format!("--risk is {quantile}, but must be a quantile or `mean`"))?)
-            }
-        },
+        risk_quantile: args.risk.0,
         floor_ratio: Some(args.floor),
         slowdown_max_ratio: args.max_slowdown,
         gain_min_ratio: args.min_gain,
@@ -233,11 +226,12 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
 const SIMULATED_TABLES: [&str; 2] = ["solo.csv", "co_runs.csv"];
 
 fn simulate(args: &args::Simulate) -> anyhow::Result<()> {
-    create_folder(&args.out, &[], args.force, |name| SIMULATED_TABLES.contains(&name))?;
     let board = BoardModel::V100.board();
     if let Some(clock) = args.clocks.iter().find(|clock| !(board.clock_min_mhz..=board.clock_max_mhz).contains(*clock)) {
-        bail!("--clocks has {clock} MHz, but a {} runs from {} to {} MHz", board.name, board.clock_min_mhz, board.clock_max_mhz);
+        let why = format!("a {} runs from {} to {} MHz", board.name, board.clock_min_mhz, board.clock_max_mhz);
+        return Err(usage::invalid("--clocks <MHZ,…>", clock, why));
     }
+    create_folder(&args.out, &[], args.force, |name| SIMULATED_TABLES.contains(&name))?;
     let lab = Lab::new(BoardModel::V100, paper_suite(), LabNoise::usual(args.seed));
     let mut clocks: Vec<Option<f64>> = args.clocks.iter().copied().map(Some).collect();
     if clocks.is_empty() {

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use eadt_models::energy::{Rule, Sample, Series};
 use eadt_nvml::{Driver, NvmlDriver};
-use eadt_recordings::parse_interval;
 use eadt_schemas::latest::GpuTelemetry;
 use eadt_service::tasks::{GPU_READER, ORDER};
 use eadt_tune::plan::Step;
@@ -50,9 +49,10 @@ struct Order {
 impl Device {
     pub fn new(args: &Profile) -> anyhow::Result<Self> {
         if args.command.is_empty() {
-            bail!("no command to run: put it after --, or try a simulated job with --simulate A100:compute");
+            let why = "no command to run: put it after --, or try a simulated job with --simulate A100:compute";
+            return Err(crate::usage::impossible(why));
         }
-        let settle = parse_interval(&args.settle).with_context(|| format!("--settle {:?}", args.settle))?;
+        let settle = args.settle;
         let driver =
             NvmlDriver::load(args.library.as_deref(), "--library").context("cannot read GPUs: is NVIDIA's driver there?")?;
         let mut seen = None;

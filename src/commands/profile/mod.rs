@@ -12,6 +12,7 @@ use eadt_tune::plan::{Settings, Step, plan};
 
 use crate::output::say;
 use crate::target::Target;
+use crate::usage;
 
 #[derive(Debug, Args)]
 pub struct Profile {
@@ -40,8 +41,8 @@ pub struct Profile {
     #[arg(long, value_name = "FILE")]
     pub intents_file: Option<PathBuf>,
     /// How long the agent may take to set a device, and how long the device rests before each run, for example `5s`.
-    #[arg(long, value_name = "TIME", default_value = "5s")]
-    pub settle: String,
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = eadt_recordings::parse_interval)]
+    pub settle: std::time::Duration,
     /// Path of NVML [default: found by the system's loader].
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
@@ -103,7 +104,7 @@ pub fn run(args: &Profile, stop: &Shutdown) -> anyhow::Result<()> {
         (args.settings.clone().unwrap_or_else(|| rig.settings()), Box::new(rig))
     } else {
         let needed = "--settings is needed: name the settings to measure, the highest among them";
-        let settings = args.settings.clone().context(needed)?;
+        let settings = args.settings.clone().ok_or_else(|| usage::impossible(needed))?;
         (settings, Box::new(agent::Device::new(args)?))
     };
     check(&settings, args.knob)?;
@@ -140,10 +141,14 @@ fn shown(path: &Path) -> String {
 
 fn check(settings: &Settings, knob: ProfileKnob) -> anyhow::Result<()> {
     if let Some(setting) = settings.0.iter().find(|setting| knob == ProfileKnob::MpsThreadPercentage && **setting > 100.0) {
-        bail!("--settings: {setting} is no percentage; name values from 1 to 100");
+        let why = format!("{setting} is no percentage; name values from 1 to 100");
+        let all = settings.0.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
+        return Err(usage::invalid("--settings <SETTINGS>", all, why));
     }
     if settings.0.len() < 2 {
-        bail!("--settings names one setting only; a choice needs several, at least five for the robust method");
+        let why = "a choice needs several settings, at least five for the robust method";
+        let only = settings.0.first().map_or(String::new(), f64::to_string);
+        return Err(usage::invalid("--settings <SETTINGS>", only, why));
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! A simulated GPU with a simulated job: to try `eadt profile` and `eadt tune` without one. Its figures say simulated.
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use eadt_simulator::gpu::{Board, BoardModel, Channel, Limits, Noise, Runner, WorkloadProfile, solve};
 use eadt_tune::plan::{Settings, Step};
 
 use super::{Measured, ProfileKnob, Rig};
+use crate::usage;
 
 /// Work of a run: so many seconds at the highest setting.
 const SECONDS: f64 = 600.0;
@@ -30,10 +31,15 @@ impl Simulated {
             "A100" => BoardModel::A100,
             "H100" => BoardModel::H100,
             "H200" => BoardModel::H200,
-            _ => bail!("--simulate {text:?}: unknown board {board:?}; there are V100, A100, H100, H200"),
+            _ => {
+                let why = format!("unknown board {board:?}; there are V100, A100, H100, H200");
+                return Err(usage::invalid("--simulate <BOARD:JOB>", text, why));
+            }
         };
-        let profile = WorkloadProfile::named(job)
-            .with_context(|| format!("--simulate {text:?}: unknown job {job:?}; there are compute, memory, host, mid"))?;
+        let profile = WorkloadProfile::named(job).ok_or_else(|| {
+            let why = format!("unknown job {job:?}; there are compute, memory, host, mid");
+            usage::invalid("--simulate <BOARD:JOB>", text, why)
+        })?;
         let mut new =
             Self { board: model.board(), profile, knob, noise: Noise { seed, ..Noise::default() }, samples: 0.0, micros: 0 };
         let highest = new.settings().0[0];

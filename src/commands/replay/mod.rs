@@ -22,6 +22,7 @@ use self::output::Output;
 use crate::cli::{Align, Replay};
 use crate::output::say;
 use crate::settings::Settings;
+use crate::usage;
 
 /// Refused events that are named, for each reason; the rest is counted.
 const REFUSALS_SHOWN: u64 = 10;
@@ -203,7 +204,25 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         };
         bail!("{} events made no window: {why}", counts.events);
     }
-    Ok(())
+    // What a check compares with was made without them, too.
+    if args.check { Ok(()) } else { summary.check_missing() }
+}
+
+/// What a replay left out: it ended in good order, and its windows and decisions are not of all that the record holds.
+#[derive(Debug, thiserror::Error)]
+#[error("windows and decisions lack what was left out: {0}")]
+pub struct MissingEvents(String);
+
+impl Summary {
+    /// Returns an error if events were refused, late ones apart, which a live processor refuses, too, or could not be read.
+    fn check_missing(&self) -> anyhow::Result<()> {
+        let refused = self.refused.saturating_sub(self.late + self.stale);
+        let LeftOut { damaged_lines, cut, .. } = &self.left_out;
+        let parts = [(refused, "event(s) refused"), (*damaged_lines, "damaged line(s)"), (cut.len() as u64, "log(s) cut off")];
+        let parts: Vec<String> =
+            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        if parts.is_empty() { Ok(()) } else { Err(MissingEvents(parts.join(", ")).into()) }
+    }
 }
 
 /// How to fold: as the record says that it was made, but for what the caller has set.
@@ -223,7 +242,7 @@ fn fold(args: &Replay, settings: &eadt_processor::ProcessorSettings, recorded: &
     }
     if let Some(window) = args.window {
         processor.window_seconds = window;
-        processor.check().map_err(|refusal| anyhow!("--window {window:?}: {refusal}"))?;
+        processor.check().map_err(|refusal| usage::invalid("--window <SECONDS>", window, refusal))?;
     }
     let mut fold = processor.fold();
     fold.align_to_run = args.align == Align::Run;
@@ -266,7 +285,7 @@ fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
     if !summary.held_open.is_empty() {
         say!("`--close` closes them as if every source had ended there");
     }
-    if let Some(out) = &args.out {
+    if let Some(out) = args.out.as_ref().filter(|_| windows + spans + decisions > 0) {
         say!("written to {}", out.display());
     }
     if let Some(check) = &summary.check {

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::Context;
 use bytes::Bytes;
 use eadt_lake::{Archive, Limits, Row, Writer};
 use eadt_processor::offline::ReplayOutput;
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
-use crate::target::create_folder;
+use crate::target::{check_folder, create_folder};
 
 /// Memory of a file before it is written. What one partition's file holds must not depend on how much the others' do.
 const FILE_BYTES: usize = 16 << 20;
@@ -19,7 +20,11 @@ const FILE_BYTES: usize = 16 << 20;
 /// In what order partitions take turns is not told by their events: a log has another order than an archive of the same
 /// events. So nothing that is written for one partition depends on another.
 pub struct Output {
-    writer: Writer,
+    path: PathBuf,
+    inputs: Vec<PathBuf>,
+    forced: bool,
+    /// Opened with the first window or decision, so that a record without any leaves things as they are.
+    writer: Option<Writer>,
     /// Of each partition the next offset, and the greatest event time so far: the stamps of this output never fall.
     next: BTreeMap<(Topic, i32), (i64, EventTime)>,
 }
@@ -27,9 +32,17 @@ pub struct Output {
 impl Output {
     /// `inputs` are the logs and archives that are read.
     pub fn create(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<Self> {
-        create_folder(path, inputs, forced, |name| name.starts_with("topic="))?;
-        let limits = Limits { bytes: FILE_BYTES, total_bytes: usize::MAX, age_micros: i64::MAX, ..Limits::default() };
-        Ok(Self { writer: Writer::new(Archive::folder(path)?, limits), next: BTreeMap::new() })
+        check_folder(path, inputs, forced, is_own)?;
+        Ok(Self { path: path.to_owned(), inputs: inputs.to_vec(), forced, writer: None, next: BTreeMap::new() })
+    }
+
+    fn open(&mut self) -> anyhow::Result<&mut Writer> {
+        if self.writer.is_none() {
+            create_folder(&self.path, &self.inputs, self.forced, is_own)?;
+            let limits = Limits { bytes: FILE_BYTES, total_bytes: usize::MAX, age_micros: i64::MAX, ..Limits::default() };
+            self.writer = Some(Writer::new(Archive::folder(&self.path)?, limits));
+        }
+        self.writer.as_mut().context("the output is not open")
     }
 
     pub fn write(&mut self, partition: i32, replayed: &ReplayOutput) -> anyhow::Result<()> {
@@ -60,17 +73,25 @@ impl Output {
             headers: envelope.headers().into_iter().map(|(name, value)| (Arc::from(name), Bytes::from(value))).collect(),
         };
         *offset += 1;
-        self.writer.push(&row, row.stamp)?;
-        while let Some((topic, partition)) = self.writer.due(row.stamp) {
-            self.writer.roll(topic, partition)?;
+        let writer = self.open()?;
+        writer.push(&row, row.stamp)?;
+        while let Some((topic, partition)) = writer.due(row.stamp) {
+            writer.roll(topic, partition)?;
         }
         Ok(())
     }
 
-    pub fn finish(mut self) -> anyhow::Result<()> {
-        self.writer.roll_all()?;
+    pub fn finish(self) -> anyhow::Result<()> {
+        if let Some(mut writer) = self.writer {
+            writer.roll_all()?;
+        }
         Ok(())
     }
+}
+
+/// Whether a replay writes entries of this name.
+fn is_own(name: &str) -> bool {
+    name.starts_with("topic=")
 }
 
 fn envelope(id: &str, kind: EventType, time: EventTime, subject: &str) -> Envelope {

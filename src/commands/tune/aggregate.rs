@@ -1,10 +1,11 @@
 //! `eadt tune aggregate`: raw profiling series into operating points.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use eadt_recordings::{Format, Options, parse_interval};
+use eadt_recordings::{FieldMap, Format, Options, TimeFormat, parse_interval};
 use eadt_tune::TableError;
 use eadt_tune::aggregate::{Pattern, Points, Profile, points, read, to_csv};
 use serde::Serialize;
@@ -17,20 +18,20 @@ pub struct Aggregate {
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
     /// What file names say, without their ending: literal text and `{column}`s.
-    #[arg(long, default_value = "{gpu_model}-{workload}-{sm_clock_mhz}-{run}")]
-    pub pattern: String,
+    #[arg(long, value_name = "PATTERN", default_value = "{gpu_model}-{workload}-{sm_clock_mhz}-{run}", value_parser = Pattern::new)]
+    pub pattern: Pattern,
     /// Format of the files.
     #[arg(long, value_enum)]
     pub format: SeriesFormat,
     /// Time between rows of files without times, for example `20ms`.
-    #[arg(long, value_name = "TIME")]
-    pub interval: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
+    pub interval: Option<Duration>,
     /// Which column holds a field (format csv), for example `power_watts=Power:mW`; may be repeated.
     #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
-    pub map: Vec<String>,
+    pub map: Vec<FieldMap>,
     /// Form of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
     #[arg(long, value_name = "FORMAT")]
-    pub time_format: Option<String>,
+    pub time_format: Option<TimeFormat>,
     /// Table to write.
     #[arg(long, value_name = "POINTS.csv")]
     pub out: PathBuf,
@@ -62,19 +63,15 @@ struct Summary {
 }
 
 pub fn run(args: &Aggregate) -> anyhow::Result<()> {
-    let pattern = Pattern::new(&args.pattern)?;
+    let pattern = &args.pattern;
     let knob = pattern.knob().context("the pattern has no knob")?.to_owned();
     let format = match args.format {
         SeriesFormat::Dcgmi => Format::Dcgmi,
         SeriesFormat::NvidiaSmi => Format::NvidiaSmi,
         SeriesFormat::Csv => Format::Csv,
     };
-    let options = Options {
-        maps: args.map.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
-        time_format: args.time_format.as_deref().map(str::parse).transpose()?,
-        interval: args.interval.as_deref().map(parse_interval).transpose()?,
-        ..Options::default()
-    };
+    let options =
+        Options { maps: args.map.clone(), time_format: args.time_format.clone(), interval: args.interval, ..Options::default() };
     let mut files = Vec::new();
     for path in &args.paths {
         find(path, &mut files)?;
@@ -91,7 +88,7 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
     }
     if matching.is_empty() {
         let example = not_matching.first().map_or("there is no file".to_owned(), |name| format!("for example {name}"));
-        bail!("no file of {} fits --pattern {:?}: {example}", files.len(), args.pattern);
+        bail!("no file of {} fits --pattern {:?}: {example}", files.len(), args.pattern.text());
     }
     // Each thread takes every n-th file: the order of the results does not depend on how many there are.
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(matching.len());

@@ -19,8 +19,8 @@ pub struct Export {
     #[arg(long = "as", value_enum, value_name = "FORM")]
     pub form: FormName,
     /// Only groups with this value in this column; may be repeated.
-    #[arg(long, value_name = "COLUMN=VALUE")]
-    pub only: Vec<String>,
+    #[arg(long, value_name = "COLUMN=VALUE", value_parser = column_and_value)]
+    pub only: Vec<(String, String)>,
     /// Namespace of the policies, where the workload names none.
     #[arg(long, default_value = "default")]
     pub namespace: String,
@@ -46,12 +46,18 @@ pub enum FormName {
     Json,
 }
 
+/// Reads `COLUMN=VALUE`.
+fn column_and_value(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').map(|(column, value)| (column.to_owned(), value.to_owned()));
+    parts.ok_or_else(|| "say COLUMN=VALUE, for example workload=bert".to_owned())
+}
+
 pub fn run(args: &Export) -> anyhow::Result<()> {
     let name = args.result.display();
     let mut tuning: Tuning =
         serde_json::from_reader(open(&args.result)?).with_context(|| format!("{name} is no result of `eadt tune … --json`"))?;
     for only in &args.only {
-        let (column, value) = only.split_once('=').with_context(|| format!("--only {only:?} is not COLUMN=VALUE"))?;
+        let (column, value) = only;
         tuning.groups.retain(|group| group.by.get(column).is_some_and(|own| own == value));
     }
     if tuning.groups.is_empty() {

@@ -13,8 +13,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use eadt_models::choose::{Knob, Knobs, Method, Objective, Robust};
 use eadt_tune::{FieldMap, Request, epochs, points, presets, tune};
 
+use crate::cli::ImportDecimal;
 use crate::output::{print, say};
 use crate::target::Target;
+use crate::usage;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -40,12 +42,15 @@ pub enum TuneCommand {
 pub struct Columns {
     /// Which column holds a field, for example `duration_seconds=elapsed:ms`; may be repeated. Several columns are added with `+`.
     #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
-    pub map: Vec<String>,
+    pub map: Vec<FieldMap>,
+    /// The decimal mark of numbers that do not show it, such as `1.200` in a table with semicolons.
+    #[arg(long, value_enum, value_name = "MARK")]
+    pub decimal: Option<ImportDecimal>,
     /// Columns whose values make a group.
     #[arg(long, value_name = "COLUMN,…", value_delimiter = ',')]
     pub by: Vec<String>,
     /// Above this mean power a row is taken for another unit; raise it where a row is several GPUs together.
-    #[arg(long, value_name = "WATTS", default_value_t = 3000.0)]
+    #[arg(long, value_name = "WATTS", default_value_t = 3000.0, value_parser = crate::number::positive)]
     pub max_power_watts: f64,
 }
 
@@ -61,8 +66,8 @@ pub struct Choose {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KNOB[,KNOB]")]
     pub knob: Vec<KnobName>,
     /// Setting of the second knob that the reference has, such as `batch_size=64` [default: the highest].
-    #[arg(long, value_name = "KNOB=VALUE")]
-    pub reference: Option<String>,
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = reference)]
+    pub reference: Option<(String, f64)>,
     /// Time over that at the highest setting, less 1: 0.05, or 5%.
     #[arg(long, value_name = "RATIO", value_parser = ratio, required_unless_present = "preset")]
     pub max_slowdown: Option<f64>,
@@ -79,7 +84,7 @@ pub struct Choose {
     #[arg(long, value_enum, default_value_t = MethodName::Robust)]
     pub method: MethodName,
     /// One-sided confidence of the bounds.
-    #[arg(long, value_name = "RATIO", value_parser = ratio, default_value = "0.9")]
+    #[arg(long, value_name = "RATIO", value_parser = confidence, default_value = "0.9")]
     pub confidence: f64,
     /// Seed of the resampling.
     #[arg(long, default_value_t = 0, value_parser = crate::number::seed)]
@@ -91,8 +96,8 @@ pub struct Choose {
     #[arg(long, value_name = "RUNS.csv", requires = "target")]
     pub epochs: Option<PathBuf>,
     /// Target of the training runs: a number, or `VALUE=NUMBER` for groups with this value in a column; may be repeated.
-    #[arg(long, value_name = "[VALUE=]NUMBER", requires = "epochs")]
-    pub target: Vec<String>,
+    #[arg(long, value_name = "[VALUE=]NUMBER", requires = "epochs", value_parser = target)]
+    pub target: Vec<(Option<String>, f64)>,
     /// Write a report with plots, one HTML file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -148,6 +153,12 @@ fn ratio(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(wrong()) }
 }
 
+/// A ratio above 0.5 and below 1.
+fn confidence(text: &str) -> Result<f64, String> {
+    let value = ratio(text)?;
+    if value > 0.5 && value < 1.0 { Ok(value) } else { Err("give a ratio above 0.5 and below 1".to_owned()) }
+}
+
 fn objective(text: &str) -> Result<Objective, String> {
     match text {
         "energy" => Ok(Objective::Energy),
@@ -178,39 +189,37 @@ fn write(path: &Path, inputs: &[PathBuf], text: &str, forced: bool) -> anyhow::R
     Target::create(path, inputs, forced)?.write(text)
 }
 
-pub(crate) fn maps(columns: &Columns) -> anyhow::Result<Vec<FieldMap>> {
-    Ok(columns.map.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
-}
-
 /// The knobs that are named; where none is, the one that the table has.
 pub(crate) fn knobs_of(path: &Path, columns: &Columns, given: &[KnobName]) -> anyhow::Result<Knobs> {
     let named: Vec<Knob> = given.iter().map(|name| (*name).into()).collect();
     let alone = |knob: &Knob| Knob::ALONE.contains(knob);
+    let refused = |why: String| {
+        let value = named.iter().map(|knob| knob.name()).collect::<Vec<_>>().join(",");
+        Err(usage::invalid("--knob <KNOB[,KNOB]>", value, why))
+    };
     match named.as_slice() {
         [] => {}
         [knob] if alone(knob) => return Ok((*knob).into()),
         [knob] => {
-            bail!("{} is not turned alone: name another knob beside it, such as --knob sm_clock_mhz,{}", knob.name(), knob.name())
+            let name = knob.name();
+            return refused(format!(
+                "{name} is not turned alone: name another knob beside it, such as --knob sm_clock_mhz,{name}"
+            ));
         }
-        [first, second] if first == second => bail!("--knob names {} twice", first.name()),
+        [first, second] if first == second => return refused(format!("{} is named twice", first.name())),
         [first, second] if alone(first) => return Ok(Knobs { first: *first, second: Some(*second) }),
         [first, second] if alone(second) => return Ok(Knobs { first: *second, second: Some(*first) }),
-        [_, _] => bail!("one of two knobs must be sm_clock_mhz or power_limit_watts"),
-        _ => bail!("--knob names {} knobs; one or two can be turned", named.len()),
+        [_, _] => return refused("one of two knobs must be sm_clock_mhz or power_limit_watts".to_owned()),
+        _ => return refused(format!("one or two knobs can be turned, not {}", named.len())),
     }
-    let mut reader = open(path)?;
-    let mut line = String::new();
-    while line.trim_start_matches('\u{feff}').trim().is_empty() {
-        line.clear();
-        let read = std::io::BufRead::read_line(&mut reader, &mut line);
-        if read.with_context(|| format!("cannot read {}", path.display()))? == 0 {
-            bail!("{}: the file is empty; give a table whose first line names its columns", path.display());
-        }
-    }
-    let header: Vec<&str> =
-        line.trim_start_matches('\u{feff}').trim().split(',').map(|name| name.trim().trim_matches('"')).collect();
-    let mapped = |knob: Knob| columns.map.iter().any(|map| map.split('=').next() == Some(knob.name()));
-    let found: Vec<Knob> = Knob::ALONE.into_iter().filter(|knob| mapped(*knob) || header.contains(&knob.name())).collect();
+    let file = path.display().to_string();
+    let header = points::column_names(&file, open(path)?, &columns.map, &columns.by)?;
+    let mapped = |knob: Knob| columns.map.iter().any(|map| map.field() == knob.name());
+    let is_column = |knob: Knob| {
+        let plain = |name: &str| name.split(['[', '(']).next().unwrap_or(name).trim().eq_ignore_ascii_case(knob.name());
+        header.iter().any(|name| plain(name))
+    };
+    let found: Vec<Knob> = Knob::ALONE.into_iter().filter(|knob| mapped(*knob) || is_column(*knob)).collect();
     match found.as_slice() {
         [knob] => Ok((*knob).into()),
         [] => bail!(
@@ -221,16 +230,20 @@ pub(crate) fn knobs_of(path: &Path, columns: &Columns, given: &[KnobName]) -> an
     }
 }
 
+/// Reads `KNOB=VALUE`.
+fn reference(text: &str) -> Result<(String, f64), String> {
+    let parts = text.split_once('=').and_then(|(knob, value)| Some((knob.trim().to_owned(), value.trim().parse::<f64>().ok()?)));
+    parts.filter(|(_, value)| value.is_finite()).ok_or_else(|| "say KNOB=VALUE, for example batch_size=64".to_owned())
+}
+
 /// The value of `--reference`, which is of the second knob.
-fn reference(knobs: Knobs, text: Option<&str>) -> anyhow::Result<Option<f64>> {
-    let Some(text) = text else { return Ok(None) };
-    let parts = text.split_once('=').and_then(|(knob, value)| Some((knob.trim(), value.trim().parse::<f64>().ok()?)));
-    let (name, value) =
-        parts.with_context(|| format!("--reference {text:?} is not KNOB=VALUE; say for example batch_size=64"))?;
+fn reference_of(knobs: Knobs, given: Option<&(String, f64)>) -> anyhow::Result<Option<f64>> {
+    let Some((name, value)) = given else { return Ok(None) };
+    let refused = |why: String| Err(usage::invalid("--reference <KNOB=VALUE>", format_args!("{name}={value}"), why));
     match knobs.second {
-        Some(second) if second.name() == name => Ok(Some(value)),
-        Some(second) => bail!("--reference is of the second knob, {}, not of {name}", second.name()),
-        None => bail!("--reference is of a second knob; the reference of one knob is its highest setting"),
+        Some(second) if second.name() == name => Ok(Some(*value)),
+        Some(second) => refused(format!("it is of the second knob, {}", second.name())),
+        None => refused("it is of a second knob; the reference of one knob is its highest setting".to_owned()),
     }
 }
 
@@ -244,18 +257,13 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
             Some(presets::read(&file.display().to_string(), &text)?)
         }
     };
-    if !(args.confidence > 0.5 && args.confidence < 1.0) {
-        bail!("--confidence {} is not above 0.5 and below 1", args.confidence);
-    }
-    if !args.columns.max_power_watts.is_finite() || args.columns.max_power_watts <= 0.0 {
-        bail!("--max-power-watts {} is not above 0", args.columns.max_power_watts);
-    }
     let knobs = knobs_of(path, &args.columns, &args.knob)?;
     let mut request = Request {
-        maps: maps(&args.columns)?,
+        maps: args.columns.map.clone(),
+        decimal: args.columns.decimal.map(Into::into),
         by: args.columns.by.clone(),
         knobs,
-        reference_second_setting: reference(knobs, args.reference.as_deref())?,
+        reference_second_setting: reference_of(knobs, args.reference.as_ref())?,
         max_slowdown_ratio: args.max_slowdown,
         min_ratio: args.min_ratio,
         preset,
@@ -269,7 +277,7 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
     };
     // Batch sizes are told apart in the table, and put together again for the energy to accuracy.
     if args.epochs.is_some() && knobs.second == Some(Knob::BatchSize) {
-        bail!("with --epochs the batch size is chosen by energy to accuracy: take it out of --knob");
+        return Err(usage::impossible("with --epochs the batch size is chosen by energy to accuracy: take it out of --knob"));
     }
     if args.epochs.is_some() && !request.by.iter().any(|by| by == "batch_size") {
         request.by.push("batch_size".to_owned());
@@ -280,8 +288,7 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
     let mut inputs = vec![path.clone()];
     if let Some(file) = &args.epochs {
         let runs = epochs::read(&file.display().to_string(), open(file)?, &request)?;
-        let targets: Vec<(Option<String>, f64)> = args.target.iter().map(|text| target(text)).collect::<Result<_, _>>()?;
-        let untold = result.add_energy_to_accuracy(&groups, &runs, &targets);
+        let untold = result.add_energy_to_accuracy(&groups, &runs, &args.target);
         result.skipped.extend(untold);
         inputs.push(file.clone());
     }
@@ -308,14 +315,14 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn target(text: &str) -> anyhow::Result<(Option<String>, f64)> {
+/// Reads `[VALUE=]NUMBER`.
+fn target(text: &str) -> Result<(Option<String>, f64), String> {
     let (of, number) = match text.rsplit_once('=') {
         Some((of, number)) => (Some(of.to_owned()), number),
         None => (None, text),
     };
-    let number: f64 = number.parse().ok().filter(|n: &f64| n.is_finite()).with_context(|| {
-        format!("--target {text:?} is neither a number nor VALUE=NUMBER; say for example 0.6 or cifar100=0.6")
-    })?;
+    let number = number.parse().ok().filter(|n: &f64| n.is_finite());
+    let number = number.ok_or("say a number or VALUE=NUMBER, for example 0.6 or cifar100=0.6")?;
     Ok((of, number))
 }
 
@@ -335,23 +342,25 @@ mod tests {
 
     #[test]
     fn two_knobs_and_their_reference() {
-        let columns = Columns { map: Vec::new(), by: Vec::new(), max_power_watts: 3000.0 };
+        let columns = Columns { map: Vec::new(), by: Vec::new(), max_power_watts: 3000.0, decimal: None };
         let knobs = |given: &[KnobName]| knobs_of(Path::new("unread"), &columns, given);
         let pair = knobs(&[KnobName::BatchSize, KnobName::SmClockMhz]).unwrap();
         assert_eq!(pair, Knobs { first: Knob::SmClockMhz, second: Some(Knob::BatchSize) }, "in any order");
         assert_eq!(knobs(&[KnobName::PowerLimitWatts]).unwrap(), Knob::PowerLimitWatts.into());
         for (given, part) in [
             (&[KnobName::MemoryClockMhz][..], "is not turned alone"),
-            (&[KnobName::SmClockMhz, KnobName::SmClockMhz], "twice"),
+            (&[KnobName::SmClockMhz, KnobName::SmClockMhz], "named twice"),
             (&[KnobName::MemoryClockMhz, KnobName::BatchSize], "one of two knobs must be"),
             (&[KnobName::SmClockMhz, KnobName::PowerLimitWatts, KnobName::BatchSize], "one or two"),
         ] {
             assert!(knobs(given).unwrap_err().to_string().contains(part), "{given:?}");
         }
-        assert_eq!(reference(pair, Some("batch_size=64")).unwrap(), Some(64.0));
-        assert_eq!(reference(pair, None).unwrap(), None);
-        for (knobs, text) in [(pair, "64"), (pair, "sm_clock_mhz=1200"), (Knob::SmClockMhz.into(), "sm_clock_mhz=1200")] {
-            assert!(reference(knobs, Some(text)).is_err(), "{text}");
+        let asked = |knobs, text| reference(text).map(|given| reference_of(knobs, Some(&given)).ok().flatten());
+        assert_eq!(asked(pair, "batch_size=64"), Ok(Some(64.0)));
+        assert_eq!(reference_of(pair, None).unwrap(), None);
+        assert!(reference("64").is_err() && reference("batch_size=nan").is_err());
+        for knobs in [pair, Knob::SmClockMhz.into()] {
+            assert_eq!(asked(knobs, "sm_clock_mhz=1200"), Ok(None));
         }
     }
 

@@ -8,7 +8,7 @@ use eadt_models::choose::{Method, Objective, Promise, Tolerances, Verdict, valid
 use eadt_tune::{Request, Tuning, points};
 use serde::Serialize;
 
-use super::{Columns, maps, open, ratio};
+use super::{Columns, open, ratio};
 use crate::output::say;
 
 #[derive(Debug, Args)]
@@ -52,7 +52,8 @@ pub fn run(args: &Validate) -> anyhow::Result<()> {
     }
     let by = if args.columns.by.is_empty() { tuning.groups[0].by.keys().cloned().collect() } else { args.columns.by.clone() };
     let request = Request {
-        maps: maps(&args.columns)?,
+        maps: args.columns.map.clone(),
+        decimal: args.columns.decimal.map(Into::into),
         by,
         knobs: tuning.knobs(),
         reference_second_setting: None,

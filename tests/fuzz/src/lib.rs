@@ -289,6 +289,7 @@ pub fn tables(data: &[u8]) {
         0 => {
             let request = Request {
                 maps: Vec::new(),
+                decimal: None,
                 by: vec!["workload".to_owned()],
                 knobs: Knob::SmClockMhz.into(),
                 reference_second_setting: None,

@@ -31,22 +31,14 @@ fn ceiling_watts(meter: Meter) -> f64 {
     }
 }
 
-/// Highest power over the power of an idle board: all readings of a step may have met it idle while it worked in between. Of a whole server
-/// fans, processors and memory draw much also then.
-fn dynamic_range(meter: Meter) -> f64 {
-    match meter {
-        Meter::Gpu | Meter::Module => 30.0,
-        Meter::Node | Meter::Wall => 15.0,
-    }
-}
-
-/// Ratio up to which counter and power may differ over so many steps between two power readings.
+/// Ratio up to which counter and power may differ over so many steps between two power readings: all of them may have met the board idle
+/// while it worked in between.
 ///
 /// That `n` readings all miss work that takes the share `d` of the time has a probability of `(1 - d)^n`, which is below one in a thousand
 /// from about `d = 7 / (n + 6)` on.
 fn allowed_ratio(meter: Meter, steps: u32) -> f64 {
     let missed = (7.0 / (f64::from(steps) + 6.0)).min(1.0);
-    (1.0 + (dynamic_range(meter) - 1.0) * missed).max(LONG_RUN_FACTOR)
+    (1.0 + (meter.highest_over_idle() - 1.0) * missed).max(LONG_RUN_FACTOR)
 }
 
 /// The metered thing.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{GpuTelemetry, Origin};
+use eadt_schemas::v1::{GpuTelemetry, Meter, Origin};
 use serde::Deserialize;
 
 use super::{Cuts, spread, stretch_mut, stretch_of};
@@ -28,6 +28,15 @@ impl Sample {
             average: event.power_average_watts,
             share: event.share.unwrap_or(1.0),
             tenure: event.tenure,
+        }
+    }
+}
+
+impl Sample {
+    /// Leaves out power that the device cannot draw.
+    pub fn leave_out_impossible_power(&mut self, meter: Meter) {
+        for watts in [&mut self.power, &mut self.average] {
+            *watts = watts.filter(|watts| meter.can_draw(*watts));
         }
     }
 }

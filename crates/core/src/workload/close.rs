@@ -266,6 +266,8 @@ impl WorkloadState {
         };
         let mut window = event(&interval, totals);
         window.restarted = totals.fell || head.tables.restarted(start, end);
+        window.only_settings_changed =
+            rules >= 3 && window.restarted && !totals.fell && head.tables.only_settings_changed(start, end);
         window.gap = head.gap_next || head.gap_until.is_some_and(|until| end <= until);
         let counts = std::mem::take(&mut self.head.counts);
         window.late = counts.late;
@@ -426,6 +428,8 @@ impl WorkloadState {
             let mut window = event(&interval, &span.totals);
             window.gap = span.gap;
             window.restarted = span.totals.fell || self.head.tables.restarted(span.start, until);
+            window.only_settings_changed =
+                rules >= 3 && window.restarted && !span.totals.fell && self.head.tables.only_settings_changed(span.start, until);
             out.push(Output::Window(Box::new(window)));
         }
     }

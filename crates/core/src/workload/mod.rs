@@ -626,6 +626,9 @@ impl WorkloadState {
         }
         self.head.origin = self.head.origin.max(event.origin);
         let mut sample = Sample::of(event);
+        if settings.checks_power() {
+            sample.leave_out_impossible_power(event.meter);
+        }
         let settled = self.settled(place.clock);
         self.revive(place.clock);
         let noted = (!late).then(|| gauges(event));

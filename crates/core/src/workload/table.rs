@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Outcome, Workload};
+use eadt_schemas::v1::{Actuation, Layout, Outcome, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::controller::ControllerSettings;
@@ -108,6 +108,30 @@ impl Tables {
             || self.changes.iter().any(|time| within(*time))
     }
 
+    /// Whether all that changed in `(start, end]` are settings that restart nothing: power caps, clocks, and what a job turns by itself.
+    ///
+    /// False if nothing changed, and where the layout before a change is not known any more.
+    pub fn only_settings_changed(&self, start: EventTime, end: EventTime) -> bool {
+        let within = |time: EventTime| start < time && time <= end;
+        let mut before: Option<&Workload> = None;
+        let mut generation: Option<&Workload> = None;
+        let mut found = false;
+        for layout in self.layouts.iter().filter(|layout| layout.time <= end) {
+            if generation.is_none_or(|first| first.generation != layout.generation) {
+                before = generation.replace(layout);
+            }
+            let changed = generation.is_some_and(|first| within(first.time));
+            if !within(layout.time) || before.is_none() && !changed {
+                continue;
+            }
+            match before {
+                Some(before) if differ_in_settings_only(before, layout) => found = true,
+                _ => return false,
+            }
+        }
+        found
+    }
+
     /// Forgets what no window from `open` on can need.
     pub fn prune(&mut self, open: EventTime) {
         while self.layouts.get(1).is_some_and(|second| second.time <= open) {
@@ -117,6 +141,15 @@ impl Tables {
             self.changes.pop_front();
         }
     }
+}
+
+/// Whether two layouts have the same processes and other settings.
+fn differ_in_settings_only(before: &Workload, after: &Workload) -> bool {
+    let processes = |layout: &Layout| {
+        let Layout { replicas, mps_thread_percentage, world_size, local_world_size, .. } = layout;
+        (*replicas, *mps_thread_percentage, *world_size, *local_world_size)
+    };
+    processes(&before.layout) == processes(&after.layout) && before.layout != after.layout
 }
 
 /// One run of a job; open ends are not known (yet).
@@ -250,6 +283,38 @@ mod tests {
         let mut tables = Tables::default();
         tables.put(&Workload { ready_time: Some(at(120)), ..layout(100, 1) }, None);
         assert!(tables.restarted(at(60), at(120)) && !tables.restarted(at(120), at(180)));
+    }
+
+    #[test]
+    fn what_restarts_nothing_is_told_from_what_does() {
+        let running = Layout { replicas: Some(4), power_limit_watts: Some(300.0), ..Layout::default() };
+        let of = |seconds, generation, layout: &Layout| Workload { layout: layout.clone(), ..self::layout(seconds, generation) };
+        let capped = Layout { power_limit_watts: Some(250.0), ..running.clone() };
+        let clocked = Layout { sm_clock_mhz: Some(1200.0), ..capped.clone() };
+        let fewer = Layout { replicas: Some(2), ..capped.clone() };
+        let tables = |layouts: &[Workload]| {
+            let mut tables = Tables::default();
+            for layout in layouts {
+                tables.put(layout, None);
+                tables.note(&Actuation { time: layout.time, ..actuation(0, Outcome::Applied, "d") });
+            }
+            tables
+        };
+        for (what, layouts, restarted, settings) in [
+            ("nothing", vec![of(5, 1, &running)], false, false),
+            ("a cap", vec![of(5, 1, &running), of(70, 2, &capped)], true, true),
+            ("a cap and a clock", vec![of(5, 1, &running), of(70, 2, &capped), of(80, 3, &clocked)], true, true),
+            ("a cap that is ready later", vec![of(5, 1, &running), of(70, 2, &capped), of(75, 2, &capped)], true, true),
+            ("replicas", vec![of(5, 1, &capped), of(70, 2, &fewer)], true, false),
+            ("a cap, then replicas", vec![of(5, 1, &running), of(70, 2, &capped), of(90, 3, &fewer)], true, false),
+            ("a new generation of the same layout", vec![of(5, 1, &running), of(70, 2, &running)], true, false),
+            ("unknown before", vec![of(70, 2, &capped)], true, false),
+            ("in the window before", vec![of(5, 1, &running), of(50, 2, &capped)], false, false),
+        ] {
+            let tables = tables(&layouts);
+            assert_eq!(tables.restarted(at(60), at(120)), restarted, "{what}");
+            assert_eq!(tables.only_settings_changed(at(60), at(120)), settings, "{what}");
+        }
     }
 
     #[test]

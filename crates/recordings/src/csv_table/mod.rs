@@ -12,16 +12,19 @@ use std::collections::HashMap;
 
 use eadt_schemas::EventTime;
 
-pub(crate) use self::plan::shell_quote;
+pub use self::plan::shell_quote;
 use self::plan::{Figure, NumberColumn, Plan, Take};
 use self::steps::Steps;
 use crate::absent::is_absent_number;
-use crate::clock::{Clock, Stamp};
+use crate::clock::Clock;
 use crate::error::quote;
 use crate::lines::Lines;
-use crate::quantity::{DecimalMark, Quantity, is_quantity, proven_mark, quantity};
+use crate::marks::{MARK_REMEDY, Marks};
+use crate::quantity::{Quantity, is_quantity};
 use crate::recording::{Device, FileId, Recording, RowError, SourceId, SourceKind};
 use crate::report::TableUse;
+use crate::row_times::RowTimes;
+use crate::rows::{CUT, CUT_REMEDY};
 use crate::table::{Cells, Header, Table, Wanted};
 use crate::{Field, ImportError, Options};
 
@@ -71,10 +74,14 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
                 continue;
             }
             recording.rows += 1;
+            if table.is_cut() {
+                recording.settle_row(Err(RowError::damaged("cut off", recording.error(file, line, CUT, CUT_REMEDY))))?;
+                continue;
+            }
             let row = reader.read_row(recording, &mut sources, line, &cells);
             recording.settle_row(row)?;
         }
-        reader.finish(recording, table.encoding());
+        reader.finish(recording, table.encoding())?;
     }
     recording.check_refusals()?;
     sources.steps.finish(recording, options)
@@ -128,18 +135,10 @@ struct FileReader<'o> {
     clock: &'o Clock,
     options: &'o Options,
     separator: Option<char>,
-    /// Rows of each source so far, and the time of the last one.
-    ticks: HashMap<SourceId, Tick>,
-    local_times: bool,
-    /// The first row with a number that has either mark but for which the table's was taken.
-    guessed_mark: Option<u64>,
-    mixed_marks: bool,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Tick {
-    rows: i64,
-    last: Option<EventTime>,
+    /// Rows of each source so far.
+    rows: HashMap<SourceId, i64>,
+    times: RowTimes,
+    marks: Marks,
 }
 
 impl<'o> FileReader<'o> {
@@ -152,9 +151,9 @@ impl<'o> FileReader<'o> {
         options: &'o Options,
     ) -> Result<Self, ImportError> {
         let mut plan = Plan::new(recording, file, &header, options)?;
+        plan.find_time_of_day(recording, (file, header.line), table, clock, options)?;
         let columns: Vec<usize> = plan.number_columns().map(|column| column.index).collect();
-        let (decimal, mixed_marks) = decimal_mark(table, &columns, options);
-        plan.decimal = decimal;
+        let marks = Marks::new(table, &columns, options.decimal);
         Ok(Self {
             file,
             plan,
@@ -162,10 +161,9 @@ impl<'o> FileReader<'o> {
             clock,
             options,
             separator: table.separator(),
-            ticks: HashMap::new(),
-            local_times: false,
-            guessed_mark: None,
-            mixed_marks,
+            rows: HashMap::new(),
+            times: RowTimes::new(options.time_zone.is_some()),
+            marks,
         })
     }
 
@@ -185,9 +183,7 @@ impl<'o> FileReader<'o> {
                 return Ok(false);
             }
             let header = Header { line, names: cells.clone(), is_data: false };
-            let decimal = self.plan.decimal;
             self.plan = Plan::new(recording, self.file, &header, self.options)?;
-            self.plan.decimal = decimal;
             self.header = header;
         }
         recording.skip(self.file, line, "repeated header");
@@ -201,10 +197,8 @@ impl<'o> FileReader<'o> {
             let problem = format!("row has {} cell(s), its header {width}", cells.len());
             let remedy =
                 "the file is truncated or damaged here, or a cell has the separator in it: restore the row or take it out";
-            let devices: Vec<SourceId> =
-                if self.plan.device.is_none() { self.ticks.keys().copied().collect() } else { Vec::new() };
-            for source in devices {
-                self.ticks.entry(source).or_default().rows += 1;
+            if self.plan.device.is_none() {
+                self.rows.values_mut().for_each(|rows| *rows += 1);
             }
             return Err(RowError::damaged("cells", recording.error(self.file, line, problem, remedy)));
         }
@@ -213,9 +207,7 @@ impl<'o> FileReader<'o> {
         let Some(first) = devices.first().copied().or(job) else { return Ok(()) };
         let time = self.time(recording, line, cells, first)?;
         for source in devices.iter().copied().chain(job) {
-            let tick = self.ticks.entry(source).or_default();
-            tick.rows += 1;
-            tick.last = Some(time);
+            *self.rows.entry(source).or_default() += 1;
         }
         let figures = std::mem::take(&mut self.plan.figures);
         let read = self.values(recording, line, cells, &figures);
@@ -256,11 +248,10 @@ impl<'o> FileReader<'o> {
     }
 
     fn time(&mut self, recording: &Recording, line: u64, cells: &Cells, source: SourceId) -> Result<EventTime, RowError> {
-        let tick = self.ticks.get(&source).copied().unwrap_or_default();
         let Some(column) = self.plan.time else {
             let interval = self.options.interval.unwrap_or_default().as_micros() as i64;
             let start = self.options.start.unwrap_or(Options::DEFAULT_START);
-            return Ok(start.plus_micros(interval.saturating_mul(tick.rows)));
+            return Ok(start.plus_micros(interval.saturating_mul(self.rows.get(&source).copied().unwrap_or(0))));
         };
         let mut text = std::borrow::Cow::from(cells.get(column).unwrap_or_default());
         if let Some(clock) = self.plan.time_of_day.and_then(|column| cells.get(column)) {
@@ -270,8 +261,10 @@ impl<'o> FileReader<'o> {
             let problem = format!("{} is {problem}", quote(&text));
             RowError::damaged("time", recording.error(self.file, line, problem, "").column(self.plan.column_name(column)))
         })?;
-        self.local_times |= !matches!(stamp, Stamp::At(_));
-        Ok(stamp.after(tick.last))
+        self.times.settle(source, line, stamp).map_err(|unsettled| {
+            let error = recording.error(self.file, line, unsettled.problem, unsettled.remedy);
+            RowError::stop(error.column(self.plan.column_name(column)))
+        })
     }
 
     /// Returns the value of a figure, or `None` if there is none.
@@ -310,15 +303,11 @@ impl<'o> FileReader<'o> {
         let take_out = "correct the row, take it out, or leave the cell empty";
         let damaged = |kind, problem: String| RowError::damaged(kind, error(problem, take_out));
         let field = figure.field;
-        let (value, unit) = match quantity(text, self.plan.decimal) {
+        let (value, unit) = match self.marks.read(line, text).map_err(|problem| RowError::stop(error(problem, MARK_REMEDY)))? {
             Quantity::Absent => return Ok(None),
             Quantity::Number(value, unit) => (value, unit),
-            Quantity::Ambiguous => {
-                let problem = format!("{} may be a thousand and more, or one and a fraction", quote(text));
-                return Err(RowError::stop(error(problem, "say --decimal point or --decimal comma")));
-            }
             Quantity::UnknownUnit => return Err(damaged("unit", format!("{} has an unknown unit", quote(text)))),
-            Quantity::NotANumber => {
+            Quantity::Ambiguous | Quantity::NotANumber => {
                 let problem = format!("{} is not a number for {}", quote(text), field.name());
                 return Err(damaged("number", problem));
             }
@@ -337,38 +326,23 @@ impl<'o> FileReader<'o> {
             }
             (own, of_column) => own.or(of_column),
         };
-        if text.contains([',', '.']) && !self.check_mark(line, text) {
-            let problem = format!("{} has another decimal mark than line {}", quote(text), self.guessed_mark.unwrap_or(0));
-            let error = recording.error(file, line, problem, "say --decimal point or --decimal comma");
-            return Err(RowError::stop(error.column(self.plan.column_name(column.index))));
-        }
         Ok(Some(unit.map_or(value, |unit| unit.to_ours(value))))
     }
 
-    /// Returns false if a number proves another decimal mark than numbers above were read with, which have either reading.
-    fn check_mark(&mut self, line: u64, text: &str) -> bool {
-        if self.options.decimal.is_some() || self.mixed_marks {
-            return true;
-        }
-        match proven_mark(text) {
-            None => {
-                self.guessed_mark.get_or_insert(line);
-                true
-            }
-            Some(mark) => self.guessed_mark.is_none() || self.plan.decimal.unwrap_or(DecimalMark::Point) == mark,
-        }
-    }
-
-    fn finish(self, recording: &mut Recording, encoding: crate::encoding::Encoding) {
+    fn finish(self, recording: &mut Recording, encoding: crate::encoding::Encoding) -> Result<(), ImportError> {
+        self.times
+            .check()
+            .map_err(|unsettled| recording.error(self.file, unsettled.line, unsettled.problem, unsettled.remedy))?;
         let (columns, left_out) = self.plan.uses();
         let zone = self.options.time_zone.as_ref().map_or("UTC".to_owned(), ToString::to_string);
         recording.note_left_out(&left_out);
-        if self.local_times {
+        let has_local_times = self.times.has_local_times();
+        if has_local_times {
             recording.note_local_times(self.options);
         }
-        if self.plan.time.is_none() && self.ticks.len() > 1 {
-            let rows: Vec<i64> = self.ticks.values().map(|tick| tick.rows).collect();
-            let (fewest, most) = (rows.iter().min().copied().unwrap_or(0), rows.iter().max().copied().unwrap_or(0));
+        if self.plan.time.is_none() && self.rows.len() > 1 {
+            let rows = self.rows.values().copied();
+            let (fewest, most) = (rows.clone().min().unwrap_or(0), rows.max().unwrap_or(0));
             if fewest < most {
                 recording.note(format!(
                     "{}: boards have {fewest} to {most} rows: times made from their numbers drift apart",
@@ -380,55 +354,14 @@ impl<'o> FileReader<'o> {
             file: recording.files[self.file].clone(),
             encoding,
             separator: self.separator,
-            decimal: self.plan.decimal,
+            decimal: self.marks.mark(),
             header_line: (!self.header.is_data).then_some(self.header.line),
             columns,
             left_out,
-            time_zone: self.local_times.then_some(zone),
+            time_zone: has_local_times.then_some(zone),
         });
+        Ok(())
     }
-}
-
-/// The decimal mark of a table by the rows that are read ahead, and whether numbers of both marks are among them.
-pub(crate) fn decimal_mark(table: &Table<'_>, columns: &[usize], options: &Options) -> (Option<DecimalMark>, bool) {
-    if options.decimal.is_some() {
-        return (options.decimal, false);
-    }
-    let (mut points, mut commas, mut either_point, mut either_comma) = (false, false, false, false);
-    let (mut table_points, mut table_commas) = (false, false);
-    table.peek(|cells| {
-        for mark in cells.iter().filter_map(proven_mark) {
-            table_points |= mark == DecimalMark::Point;
-            table_commas |= mark == DecimalMark::Comma;
-        }
-        for cell in columns.iter().filter_map(|column| cells.get(*column)) {
-            match proven_mark(cell) {
-                Some(DecimalMark::Point) => points = true,
-                Some(DecimalMark::Comma) => commas = true,
-                None if is_quantity(cell) => {
-                    either_point |= cell.contains('.');
-                    either_comma |= cell.contains(',');
-                }
-                None => {}
-            }
-        }
-    });
-    let mark = match (points, commas) {
-        (true, true) => return (None, true),
-        (true, false) => Some(DecimalMark::Point),
-        (false, true) => Some(DecimalMark::Comma),
-        // `1.200` beside `85,5` in a column that is not mapped: a table has one decimal mark.
-        (false, false) if (either_point || either_comma) && table_commas && !table_points && table.separator() != Some(',') => {
-            Some(DecimalMark::Comma)
-        }
-        (false, false) if !either_comma => None,
-        (false, false) if either_point => None,
-        // `1,234` alone: who separates columns with a comma has no decimal comma.
-        (false, false) if table.separator() == Some(',') => Some(DecimalMark::Point),
-        (false, false) if table.separator() == Some(';') => Some(DecimalMark::Comma),
-        (false, false) => None,
-    };
-    (mark, false)
 }
 
 #[derive(Default)]

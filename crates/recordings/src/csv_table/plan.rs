@@ -1,13 +1,16 @@
 //! What each column of a table is, from its header and the `--map`s.
 
+use crate::clock::{Clock, is_time_of_day};
 use crate::csv_table::{STEPS, TIME_NAMES};
 use crate::error::quote;
-use crate::quantity::DecimalMark;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
-use crate::table::{Cells, Header};
+use crate::table::{Cells, Header, Table};
 use crate::units::Unit;
 use crate::{Field, FieldMap, ImportError, Options};
+
+/// Rows by which a column of dates, or of times of day, is known.
+const ROWS_TO_SEE_DATES: u32 = 50;
 
 /// A column that holds numbers.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +53,6 @@ pub(super) struct Plan {
     pub(super) figures: Vec<Figure>,
     /// Boards that have columns of their own.
     pub(super) boards: Vec<String>,
-    pub(super) decimal: Option<DecimalMark>,
 }
 
 /// A column expression, resolved.
@@ -141,6 +143,54 @@ impl Plan {
         uses.sort_by_key(|(index, ..)| *index);
         let uses = uses.into_iter().map(|(index, field, unit)| ColumnUse { column: self.column_name(index), field, unit });
         (uses.collect(), left_out)
+    }
+
+    /// Finds the other half of a time, if the column of times has dates only, or times of day only: a column that is taken if nobody has
+    /// mapped the time, else an error that names it.
+    pub(super) fn find_time_of_day(
+        &mut self,
+        recording: &Recording,
+        place: (FileId, u64),
+        table: &Table<'_>,
+        clock: &Clock,
+        options: &Options,
+    ) -> Result<(), ImportError> {
+        let Some(time) = self.time.filter(|_| self.time_of_day.is_none()) else { return Ok(()) };
+        let width = self.names.len();
+        let (mut dates, mut clocks, mut rows) = (vec![true; width], vec![true; width], 0);
+        table.peek(|cells| {
+            let whole = cells.len() == width && cells.get(time).is_some_and(|cell| !cell.is_empty());
+            if !whole || rows >= ROWS_TO_SEE_DATES {
+                return;
+            }
+            rows += 1;
+            for (index, cell) in cells.iter().enumerate() {
+                dates[index] = dates[index] && clock.is_date(cell);
+                clocks[index] = clocks[index] && is_time_of_day(cell);
+            }
+        });
+        // The row below the header may be one of units, which is no whole row.
+        if rows == 0 || !dates[time] && !clocks[time] {
+            return Ok(());
+        }
+        let wanted = if dates[time] { &clocks } else { &dates };
+        let free: Vec<usize> = (0..width).filter(|index| wanted[*index] && *index != time).collect();
+        let [other] = free.as_slice() else { return Ok(()) };
+        let (date, of_day) = if dates[time] { (time, *other) } else { (*other, time) };
+        let is_mapped = options.maps.iter().any(|map| map.field == "time");
+        if !is_mapped && clock.pattern().is_none() {
+            (self.time, self.time_of_day) = (Some(date), Some(of_day));
+            return Ok(());
+        }
+        let both = format!("time={}+{}", self.column_name(date), self.column_name(of_day));
+        let form = clock.pattern().map_or(String::new(), |pattern| {
+            let whole = if dates[time] { format!("{pattern} %H:%M:%S") } else { format!("%Y-%m-%d {pattern}") };
+            format!(" --time-format {}", shell_quote(&whole))
+        });
+        let have = if dates[time] { "dates without a time of day" } else { "times of day without a date" };
+        let problem = format!("{} has {have}, {} has the rest", self.column_name(time), quote(&self.column_name(*other)));
+        let error = recording.error(place.0, place.1, problem, format!("say both: --map {}{form}", shell_quote(&both)));
+        Err(error.column(self.column_name(time)))
     }
 
     /// Takes a row below the header for one of units, if it has a unit in each column of numbers and no number.
@@ -521,7 +571,7 @@ fn map_text(map: &FieldMap) -> String {
 }
 
 /// Quotes an argument for a shell, if it needs it.
-pub(crate) fn shell_quote(text: &str) -> String {
+pub fn shell_quote(text: &str) -> String {
     let plain = |character: char| character.is_alphanumeric() || "_-./:=#+@%".contains(character);
     if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }

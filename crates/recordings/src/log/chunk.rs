@@ -183,9 +183,10 @@ impl<'a> LogChunks<'a> {
             can_go_on: false,
             cut: error.kind() == io::ErrorKind::UnexpectedEof,
         };
-        let mut reader = decompressed(reader).map_err(|error| failed(&name, &error))?;
+        let reader = decompressed(reader).map_err(|error| failed(&name, &error))?;
+        let (mut reader, mark_bytes) = without_mark(reader).map_err(|error| failed(&name, &error))?;
         let shape = shape(&mut reader).map_err(|error| failed(&name, &error))?;
-        Ok(Self { name, reader, shape, carry: Vec::new(), offset: 0, ended: false, blank: 0, failed: None })
+        Ok(Self { name, reader, shape, carry: Vec::new(), offset: mark_bytes, ended: false, blank: 0, failed: None })
     }
 
     /// Bytes of the uncompressed log that are in chunks.
@@ -377,6 +378,15 @@ impl<'a> LogChunks<'a> {
             }
         }
     }
+}
+
+const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
+
+/// Returns a reader behind the byte-order mark that some editors put before UTF-8, and the mark's length.
+fn without_mark<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<(Box<dyn BufRead + 'a>, u64)> {
+    let mut head = Vec::with_capacity(BYTE_ORDER_MARK.len());
+    (&mut reader).take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut head)?;
+    if head == BYTE_ORDER_MARK { Ok((reader, head.len() as u64)) } else { Ok((Box::new(io::Cursor::new(head).chain(reader)), 0)) }
 }
 
 /// An array begins with a bracket; an event that is spread over lines has no closing brace on its first.

@@ -112,6 +112,7 @@ struct Sender(Option<Grant>);
 #[derive(Debug)]
 pub(crate) struct HttpSource {
     endpoint: Arc<Endpoint>,
+    listener: Option<Arc<std::net::TcpListener>>,
     opened: Option<(tokio::net::TcpListener, Follower)>,
 }
 
@@ -146,13 +147,20 @@ impl HttpSource {
             directives,
             stopping,
         };
-        Self { endpoint: Arc::new(endpoint), opened: None }
+        Self { endpoint: Arc::new(endpoint), listener: None, opened: None }
     }
 
     /// Hands these directives on to the jobs that report.
     #[must_use]
     pub fn with_directives(mut self, directives: Directives) -> Self {
         Arc::get_mut(&mut self.endpoint).expect("nothing serves it yet").directives = directives;
+        self
+    }
+
+    /// Serves a listener that is open already.
+    #[must_use]
+    pub fn with_listener(mut self, listener: Option<Arc<std::net::TcpListener>>) -> Self {
+        self.listener = listener;
         self
     }
 
@@ -173,7 +181,11 @@ impl HttpSource {
             );
             SourceError::new(KIND, detail)
         };
-        let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
+        let listener = match self.listener.take() {
+            Some(open) => open.try_clone().and_then(tokio::net::TcpListener::from_std),
+            None => tokio::net::TcpListener::bind(address).await,
+        };
+        let listener = listener.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         tracing::info!(address = %bound, tls, tokens, service_accounts, "progress endpoint listens");
         self.opened = Some((listener, follower));

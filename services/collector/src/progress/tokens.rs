@@ -196,6 +196,12 @@ fn check_namespaces(namespaces: &[String]) -> Result<(), String> {
     odd.map_or(Ok(()), |name| Err(format!("{name:?} is no namespace: name what stands before the slash of a workload, or *")))
 }
 
+/// Returns an error if a token cannot be for a namespace.
+pub fn check_namespace(namespace: &str) -> Result<(), String> {
+    check_namespaces(&[namespace.to_owned()])?;
+    check_characters(namespace)
+}
+
 /// Refuses a namespace that no workload has: a token for it would be worth nothing without a word.
 fn check_characters(namespace: &str) -> Result<(), String> {
     let odd = namespace.chars().find(|c| !c.is_ascii_alphanumeric() && !"-_.".contains(*c)).filter(|_| namespace != ALL);

@@ -74,7 +74,7 @@ impl Trace {
         if self.intervals.len() <= index {
             self.intervals.resize(index + 1, Interval::default());
         }
-        let mut added = Interval { restarted: window.restarted, ..Interval::default() };
+        let mut added = Interval { restarted: window.has_restart(), ..Interval::default() };
         if let Some(watts) = window.mean_power_watts {
             (added.watt_seconds, added.seconds) = ((watts * seconds) as f32, seconds as f32);
         }

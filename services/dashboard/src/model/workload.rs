@@ -115,7 +115,7 @@ impl WorkloadState {
             coverage_ratio: window.energy_coverage_ratio,
             temperature_celsius: window.max_temperature_celsius,
             gpus: window.gpus,
-            restarted: window.restarted,
+            restarted: window.has_restart(),
         });
         true
     }

@@ -1,0 +1,194 @@
+//! The times of a file's rows, each settled by those above it.
+
+use std::collections::HashMap;
+
+use eadt_schemas::EventTime;
+
+use crate::clock::Stamp;
+use crate::recording::SourceId;
+
+/// A time that cannot be settled: what is wrong, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unsettled {
+    pub(crate) line: u64,
+    pub(crate) problem: String,
+    pub(crate) remedy: String,
+}
+
+/// Settles local times, which may come twice, by the rows of the same source above.
+#[derive(Debug, Default)]
+pub(crate) struct RowTimes {
+    has_zone: bool,
+    sources: HashMap<SourceId, LastRow>,
+    latest: Option<EventTime>,
+    /// The first line whose time has an offset, and the first whose time has none.
+    with_offset: Option<u64>,
+    without_offset: Option<u64>,
+    /// The first row, if its time comes twice and nothing above tells which is meant; with both times.
+    open: Option<(u64, EventTime, EventTime)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LastRow {
+    time: EventTime,
+    /// Microseconds from the row before.
+    step: i64,
+    /// Its time came twice, and it is the second one.
+    is_second: bool,
+}
+
+/// Rows of one source may stand this many steps out of order.
+const JITTER_STEPS: i64 = 5;
+const HALF_AN_HOUR: i64 = 1_800_000_000;
+
+impl RowTimes {
+    /// `has_zone`: the zone of local times is the user's.
+    pub(crate) fn new(has_zone: bool) -> Self {
+        Self { has_zone, ..Self::default() }
+    }
+
+    /// Whether a time had no offset of its own.
+    pub(crate) fn has_local_times(&self) -> bool {
+        self.without_offset.is_some()
+    }
+
+    /// Returns the time of a row. Returns an error if times with an offset and without are mixed, and no zone is given.
+    pub(crate) fn settle(&mut self, source: SourceId, line: u64, stamp: Stamp) -> Result<EventTime, Unsettled> {
+        self.check_offset(line, stamp)?;
+        let last = self.sources.get(&source).copied();
+        let time = match stamp {
+            Stamp::At(time) | Stamp::Local(time) => time,
+            Stamp::Twice { first, second } => self.choose(line, last, first, second),
+        };
+        let step = last.map_or(0, |last| match time.micros() - last.time.micros() {
+            step if step > 0 => step,
+            _ => last.step,
+        });
+        let is_second = matches!(stamp, Stamp::Twice { second, .. } if second == time);
+        self.sources.insert(source, LastRow { time, step, is_second });
+        self.latest = self.latest.max(Some(time));
+        Ok(time)
+    }
+
+    fn check_offset(&mut self, line: u64, stamp: Stamp) -> Result<(), Unsettled> {
+        let (own, other, what) = match stamp {
+            Stamp::At(_) => (&mut self.with_offset, self.without_offset, "an offset"),
+            Stamp::Local(_) | Stamp::Twice { .. } => (&mut self.without_offset, self.with_offset, "no offset"),
+        };
+        own.get_or_insert(line);
+        match other {
+            Some(other) if !self.has_zone => Err(Unsettled {
+                line,
+                problem: format!("the time has {what}, unlike that of line {other}"),
+                remedy: "say the zone of times without an offset: --time-zone UTC, or for example --time-zone Europe/Berlin"
+                    .to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Chooses between the two times that a local time may mean.
+    fn choose(&mut self, line: u64, last: Option<LastRow>, first: EventTime, second: EventTime) -> EventTime {
+        let Some(last) = last else {
+            // Another source of the file may tell.
+            let near = |time: EventTime| self.latest.map(|latest| (latest.micros() - time.micros()).abs());
+            match (near(first), near(second)) {
+                (Some(to_first), Some(to_second)) if to_first.min(to_second) <= HALF_AN_HOUR => {
+                    return if to_first <= to_second { first } else { second };
+                }
+                _ => {}
+            }
+            self.open.get_or_insert((line, first, second));
+            return first;
+        };
+        let back = last.time.micros() - first.micros();
+        if back < 0 || back == 0 && last.step == 0 && self.open.is_some() {
+            return first;
+        }
+        let hour = second.micros() - first.micros();
+        let is_repeat = !last.is_second
+            && last.step > 0
+            && back <= (last.step * JITTER_STEPS).max(2_000_000)
+            && back + last.step < (hour - back - last.step).abs();
+        if is_repeat {
+            return first;
+        }
+        // A clock that was set back within the file tells of the rows before, too.
+        self.open = None;
+        second
+    }
+
+    /// Returns an error if the file begins in the hour that comes twice, and nothing tells which is meant.
+    pub(crate) fn check(&self) -> Result<(), Unsettled> {
+        let Some((line, first, second)) = self.open else { return Ok(()) };
+        Err(Unsettled {
+            line,
+            problem: format!(
+                "the time comes twice, as {first} and as {second}, since clocks are set back here, and no row above or below tells which \
+                 is meant"
+            ),
+            remedy: "say the offset that holds, such as --time-zone +02:00 for summer time or +01:00 for winter time".to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, Zone};
+
+    const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
+
+    /// UTC clock times of the rows of one source, or the line that cannot be settled.
+    fn settle(rows: &[&str]) -> Result<Vec<String>, u64> {
+        let clock = Clock::new(None, Some(Zone::new(BERLIN, |_| None).unwrap()));
+        let mut times = RowTimes::new(true);
+        let settled: Vec<String> = (1..)
+            .zip(rows)
+            .map(|(line, text)| {
+                let stamp = clock.read(&format!("2024-10-27 {text}")).unwrap();
+                times.settle(0, line, stamp).unwrap().to_string()[11..19].to_owned()
+            })
+            .collect();
+        times.check().map(|()| settled).map_err(|unsettled| unsettled.line)
+    }
+
+    #[test]
+    fn the_hour_that_comes_twice_is_settled_by_the_order_of_rows() {
+        for (what, rows, expected) in [
+            (
+                "set back once",
+                &["01:50:00", "02:00:00", "02:50:00", "02:00:00", "02:50:00", "03:00:00"][..],
+                Ok(&["23:50:00", "00:00:00", "00:50:00", "01:00:00", "01:50:00", "02:00:00"][..]),
+            ),
+            (
+                "repeated and swapped rows",
+                &["01:59:58", "01:59:59", "02:00:00", "02:00:00", "02:00:02", "02:00:01", "02:00:03"],
+                Ok(&["23:59:58", "23:59:59", "00:00:00", "00:00:00", "00:00:02", "00:00:01", "00:00:03"]),
+            ),
+            ("hourly", &["01:00:00", "02:00:00", "02:00:00", "03:00:00"], Ok(&["23:00:00", "00:00:00", "01:00:00", "02:00:00"])),
+            (
+                "a silence over the change",
+                &["01:59:59", "02:00:00", "02:50:00", "02:50:01", "02:30:00"],
+                Ok(&["23:59:59", "00:00:00", "00:50:00", "00:50:01", "01:30:00"]),
+            ),
+            ("begins in the first", &["02:40:00", "02:50:00", "02:00:00"], Ok(&["00:40:00", "00:50:00", "01:00:00"])),
+            ("nothing tells", &["02:40:00", "02:50:00", "03:00:00"], Err(1)),
+            ("nothing tells, and rows are doubled", &["02:40:00", "02:40:00", "02:40:01"], Err(1)),
+        ] {
+            let expected = expected.map(|times| times.iter().map(|time| (*time).to_owned()).collect::<Vec<_>>());
+            assert_eq!(settle(rows), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn times_with_and_without_an_offset_need_a_zone() {
+        let clock = Clock::new(None, None);
+        let mut times = RowTimes::new(false);
+        let mut settle =
+            |line, text: &str| times.settle(0, line, clock.read(text).unwrap()).map_err(|unsettled| unsettled.problem);
+        assert!(settle(2, "2025-02-03T10:00:00Z").is_ok());
+        assert!(settle(3, "2025-02-03T10:00:01+01:00").is_ok());
+        assert_eq!(settle(4, "2025-02-03 10:00:02"), Err("the time has no offset, unlike that of line 2".to_owned()));
+    }
+}
