@@ -1,6 +1,7 @@
 //! `eadt training-config`: a `training_config.yaml` as a policy and as settings of the package.
 
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -110,13 +111,15 @@ pub fn run(args: &TrainingConfig) -> anyhow::Result<()> {
     print(&out)
 }
 
-/// Reads the file's text.
-fn read(file: &Path, text: &str) -> anyhow::Result<Document> {
+/// Reads the file's text; the flag: it has keys that are not ours but of the training framework.
+fn read(file: &Path, text: &str) -> anyhow::Result<(Document, bool)> {
     let name = file.display();
     let tree: Value = serde_saphyr::from_str(text).with_context(|| format!("{name} is no YAML"))?;
     if !tree.is_object() {
         bail!("{name} has no sections: it begins with `training:`, `deepspeed:` or `mps:`");
     }
+    let keys = tree.get("deepspeed").and_then(Value::as_object);
+    let on_deepspeed = keys.is_some_and(|keys| keys.iter().any(|(key, value)| key != "adaptive_training" && !value.is_null()));
     let mut known = tree.clone();
     // DeepSpeed's own keys are its own; one that is nearly a key of ours is a slip.
     if let Some(deepspeed) = known.get_mut("deepspeed").and_then(Value::as_object_mut) {
@@ -127,12 +130,31 @@ fn read(file: &Path, text: &str) -> anyhow::Result<Document> {
     if let Some((key, advice)) = first_unknown(&known, schemars::schema_for!(Document).as_value()) {
         bail!("there is no {key} in {name}: {advice}");
     }
-    serde_json::from_value(tree).with_context(|| format!("{name} is not valid"))
+    let document = serde_json::from_value(tree).with_context(|| format!("{name} is not valid"))?;
+    Ok((document, on_deepspeed))
+}
+
+/// Refuses a number that the policy, the settings or the workload could not carry.
+fn check_range(file: &Path, key: &str, value: Option<f64>, range: RangeInclusive<f64>) -> anyhow::Result<()> {
+    match value.filter(|value| !range.contains(value)) {
+        Some(value) => bail!("{key} is {value} in {}: it must be within {} and {}", file.display(), range.start(), range.end()),
+        None => Ok(()),
+    }
 }
 
 /// What each key comes to, and the policy of all of them.
 fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(Vec<Effect>, Value)> {
-    let Document { training, deepspeed, mps } = read(file, text)?;
+    let (Document { training, deepspeed, mps }, on_deepspeed) = read(file, text)?;
+    let count = |value: Option<u32>| value.map(f64::from);
+    for (key, value, range) in [
+        ("training.per_device_train_batch_size", count(training.per_device_train_batch_size), 1.0..=1e9),
+        ("training.gradient_accumulation_steps", count(training.gradient_accumulation_steps), 1.0..=1e9),
+        ("training.energy_monitoring_interval", training.energy_monitoring_interval, 1.0..=86_400.0),
+        ("mps.initial_thread_percentage", count(mps.initial_thread_percentage), 1.0..=100.0),
+        ("mps.shared_resources", count(mps.shared_resources), 1.0..=48.0),
+    ] {
+        check_range(file, key, value, range)?;
+    }
     let mut effects = Vec::new();
     let mut bounds = Map::new();
     let mut about = Map::new();
@@ -164,6 +186,7 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
         }
     }
     if let Some(global) = global {
+        check_range(file, "the global batch size", Some(f64::from(global)), 1.0..=1e9)?;
         about.insert("globalBatchSize".into(), json!(global));
     }
     if let Some(seconds) = training.energy_monitoring_interval {
@@ -174,7 +197,6 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
         let meaning = "it has no unit, and J/sample is compared with the job's own, not with a constant".into();
         say("training.energy_efficiency_threshold", json!(threshold), false, meaning);
     }
-    let on_deepspeed = deepspeed.zero_optimization.is_some();
     if let Some(adapts) = training.adaptive_precision {
         let (effect, meaning) = match (adapts, on_deepspeed) {
             (false, _) => (false, "nothing is asked for without bounds.precisions".to_owned()),
@@ -211,9 +233,13 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
         say("deepspeed.zero_optimization", Value::Object(zero), false, meaning);
     }
     let adaptive = deepspeed.adaptive_training.unwrap_or_default();
-    let mode = if adaptive.enabled == Some(true) { "Enforce" } else { "Recommend" };
+    let shares_gpus = mps.enabled != Some(false) && mps.shared_resources.is_some_and(|processes| processes > 1);
+    // What enforces needs bounds, and this file may come to none.
+    let has_bounds = !bounds.is_empty() || mps.enabled != Some(false) && mps.initial_thread_percentage.is_some();
+    let mode = if adaptive.enabled == Some(true) && has_bounds { "Enforce" } else { "Recommend" };
     if let Some(enabled) = adaptive.enabled {
-        say("deepspeed.adaptive_training.enabled", json!(enabled), true, format!("updateMode: {mode}"));
+        let why = if enabled && !has_bounds { ", since nothing in the file bounds what may be changed" } else { "" };
+        say("deepspeed.adaptive_training.enabled", json!(enabled), !enabled || has_bounds, format!("updateMode: {mode}{why}"));
     }
     for (key, setting, watts) in [
         ("deepspeed.adaptive_training.energy_threshold_high", "power_high_watts", adaptive.energy_threshold_high),
@@ -228,11 +254,15 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
     }
     let off = mps.enabled == Some(false);
     if let Some(enabled) = mps.enabled {
-        let meaning = if off { "one process a GPU" } else { "training.backend: gloo, since NCCL refuses two processes on a GPU" };
+        let meaning = match (off, shares_gpus) {
+            (true, _) => "one process a GPU",
+            (false, true) => "training.backend: gloo, since NCCL refuses two processes on a GPU",
+            (false, false) => "one process a GPU without mps.shared_resources above 1, for which any backend does",
+        };
         say("mps.enabled", json!(enabled), !off, meaning.into());
-        if enabled && mps.shared_resources.is_some_and(|processes| processes > 1) {
-            about.insert("backend".into(), json!("gloo"));
-        }
+    }
+    if shares_gpus {
+        about.insert("backend".into(), json!("gloo"));
     }
     if let Some(percentage) = mps.initial_thread_percentage {
         let meaning = if off {
@@ -253,8 +283,7 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
     }
     let mut spec = Map::from_iter([
         ("targetRef".to_owned(), json!({ "apiVersion": "apps/v1", "kind": args.kind, "name": args.name })),
-        // What enforces needs bounds, and this file may come to none.
-        ("updateMode".to_owned(), json!(if bounds.is_empty() { "Recommend" } else { mode })),
+        ("updateMode".to_owned(), json!(mode)),
         ("controller".to_owned(), json!({ "name": "hybrid" })),
     ]);
     for (name, part) in [("bounds", bounds), ("training", about)] {
@@ -333,7 +362,7 @@ mps:
         serde_json::from_value::<eadt_kubernetes::policy::EnergyPolicySpec>(spec.clone())
             .expect("a policy that the actuator reads");
 
-        let plain = FILE.replace("  zero_optimization:\n    stage: 3\n    overlap_comm: true\n", "");
+        let plain = FILE.replace("  zero_optimization:\n    stage: 3\n    overlap_comm: true\n  gradient_clipping: 1.0\n", "");
         let (effects, policy) = translated(&plain, &args(None, None)).unwrap();
         assert_eq!(policy["spec"]["bounds"]["precisions"], json!(["fp16", "bf16"]));
         assert!(
@@ -356,5 +385,43 @@ mps:
         }
         assert!(translated("- a\n- b\n", &args(None, None)).unwrap_err().to_string().contains("has no sections"));
         assert!(translated("mps: {enabled: perhaps}\n", &args(None, None)).is_err());
+    }
+
+    #[test]
+    fn numbers_that_nothing_could_carry_are_refused_by_their_key() {
+        for (right, wrong, key) in [
+            ("per_device_train_batch_size: 4", "per_device_train_batch_size: 0", "per_device_train_batch_size is 0"),
+            (
+                "gradient_accumulation_steps: 16",
+                "gradient_accumulation_steps: 4000000000",
+                "gradient_accumulation_steps is 4000000000",
+            ),
+            ("energy_monitoring_interval: 60", "energy_monitoring_interval: -5", "energy_monitoring_interval is -5"),
+            ("initial_thread_percentage: 50", "initial_thread_percentage: 500", "initial_thread_percentage is 500"),
+            ("shared_resources: 2", "shared_resources: 0", "shared_resources is 0"),
+            ("per_device_train_batch_size: 4", "per_device_train_batch_size: 100000000", "the global batch size is"),
+        ] {
+            assert!(FILE.contains(right), "{right}");
+            let error = translated(&FILE.replace(right, wrong), &args(Some(3), None)).unwrap_err().to_string();
+            assert!(error.contains(key) && error.contains("must be within"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_key_is_what_the_policy_has() {
+        let (effects, policy) = translated("deepspeed: {adaptive_training: {enabled: true}}\n", &args(None, None)).unwrap();
+        assert_eq!(policy["spec"]["updateMode"], "Recommend");
+        assert!(!effects[0].applies && effects[0].meaning.contains("Recommend"), "{}", effects[0].meaning);
+        let (_, policy) = translated("mps: {shared_resources: 2}\n", &args(Some(4), None)).unwrap();
+        assert_eq!(policy["spec"]["training"]["backend"], "gloo");
+        let (effects, policy) = translated("mps: {enabled: true}\n", &args(None, None)).unwrap();
+        assert!(
+            policy["spec"]["training"]["backend"].is_null() && !effects[0].meaning.contains("gloo"),
+            "{}",
+            effects[0].meaning
+        );
+        let on = "training: {adaptive_precision: true}\ndeepspeed: {fp16: {enabled: true}}\n";
+        let (effects, policy) = translated(on, &args(None, None)).unwrap();
+        assert!(!effects[0].applies && policy["spec"]["bounds"].is_null(), "DeepSpeed fixes the precision");
     }
 }

@@ -109,6 +109,10 @@ impl TrainingReport {
         self.frozen_prefix_layers = later.frozen_prefix_layers.or(self.frozen_prefix_layers);
         self.overflow_skips_total = later.overflow_skips_total.or(self.overflow_skips_total);
         self.learning_rate = later.learning_rate.or(self.learning_rate);
+        if later.precision.is_some() && later.precision != self.precision {
+            // The scale is of the precision that it was reported with.
+            self.loss_scale = None;
+        }
         self.loss_scale = later.loss_scale.or(self.loss_scale);
         self.layers = later.layers.or(self.layers);
         self.precision = later.precision.or(self.precision.take());

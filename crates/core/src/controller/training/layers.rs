@@ -21,6 +21,8 @@ const BACKWARD: f64 = 2.0 / 3.0;
 const REPORTS: u32 = 3;
 /// A freeze has to be worth so many checkpoints: it is taken up at one.
 const CHECKPOINTS: f64 = 5.0;
+/// Evaluations after frozen blocks train again in which a small rise takes no more freezes back: loss needs time to come down.
+const RECOVERY_EVALUATIONS: u32 = 3;
 /// Evaluations that are kept for the trend.
 const KEPT_EVALUATIONS: usize = 64;
 /// A trend is continued to so many times its steps, then drawn anew.
@@ -50,6 +52,11 @@ pub(super) struct LayerFreezing {
     freezes: Vec<Freeze>,
     /// Steps of the last evaluation that the guard looked at.
     guarded_steps: f64,
+    /// Steps of the newest evaluation, and of that one when the last freeze began.
+    evaluated_steps: f64,
+    frozen_at_steps: f64,
+    /// Evaluations that are still left to recover in.
+    recovering: u32,
     /// Why nothing is frozen any more in this run.
     stopped: Option<String>,
 }
@@ -83,6 +90,12 @@ pub(super) struct Unfreeze {
 }
 
 impl LayerFreezing {
+    /// A layout without any of the standing freezes; `None`: nothing is frozen by us.
+    pub fn unfrozen(&self, layout: &Layout) -> Option<Layout> {
+        let first = self.freezes.first()?;
+        Some(Layout { frozen_prefix_layers: first.from, ..layout.clone() })
+    }
+
     pub fn count(&self) -> usize {
         self.freezes.len()
     }
@@ -113,6 +126,9 @@ impl LayerFreezing {
                 }
             }
         }
+        if let Some(new) = report.validation {
+            self.evaluated_steps = self.evaluated_steps.max(new.steps);
+        }
         if let Some(new) = report.validation.filter(|_| at_rest)
             && self.evaluations.back().is_none_or(|(steps, _)| new.steps > *steps)
         {
@@ -127,10 +143,14 @@ impl LayerFreezing {
     pub fn froze(&mut self, from: &Layout, to: &Layout) {
         let (from, to) = (from.frozen_prefix_layers, to.frozen_prefix_layers);
         self.freezes.push(Freeze { from, to, learning_rate: self.learning_rate });
+        self.frozen_at_steps = self.evaluated_steps;
     }
 
     /// All freezes but the first `count` were taken back.
     pub fn keep_first(&mut self, count: usize) {
+        if count < self.freezes.len() {
+            self.recovering = RECOVERY_EVALUATIONS;
+        }
         self.freezes.truncate(count);
     }
 
@@ -158,6 +178,8 @@ impl LayerFreezing {
         let over = self.over_trend(report).filter(|(steps, _)| *steps > self.guarded_steps);
         let (steps, over) = over?;
         self.guarded_steps = steps;
+        let is_recovering = self.recovering > 0;
+        self.recovering = self.recovering.saturating_sub(1);
         let percent = 100.0 * over;
         if over > settings.validation_loss_stop_ratio {
             let limit = 100.0 * settings.validation_loss_stop_ratio;
@@ -167,13 +189,14 @@ impl LayerFreezing {
             let why = format!("{why}; nothing is frozen in this run any more");
             return Some(Unfreeze { to, freezes: 0, why, bars: true });
         }
-        if over > settings.validation_loss_rise_ratio {
+        if over > settings.validation_loss_rise_ratio && !is_recovering {
             let limit = 100.0 * settings.validation_loss_rise_ratio;
             let why = format!("validation loss is {percent:.2} % above its trend at step {steps:.0}, more than {limit} %");
             return Some(Unfreeze { to: back(last.from), freezes: self.freezes.len() - 1, why, bars: true });
         }
         // What a trend cannot say that far ahead the next one says, and what loss is above it by now stays counted.
-        if steps >= TRUSTED * self.anchor_steps
+        if !is_recovering
+            && steps >= TRUSTED * self.anchor_steps
             && let Some(trend) = Trend::fit(&self.settled())
         {
             (self.trend, self.anchor_steps, self.carried_ratio) = (Some(trend), steps, over.max(0.0));
@@ -267,6 +290,9 @@ impl LayerFreezing {
                 ),
             });
         }
+        if !self.freezes.is_empty() && self.evaluated_steps <= self.frozen_at_steps {
+            return Err("the job has not evaluated its validation loss since the last blocks were frozen".into());
+        }
         let saved = Self::worth(low, frozen, layers, left, window, draft, context)?;
         let trend = self.trend_to_guard(settings)?;
         let to = frozen + low;
@@ -341,6 +367,9 @@ impl LayerFreezing {
         let settled = self.settled();
         let Some(trend) = Trend::fit(&settled) else {
             let have = settled.len();
+            if have >= EVALUATIONS {
+                return Err("quality cannot be guarded: the evaluations of the validation loss follow no curve".into());
+            }
             return Err(format!(
                 "quality cannot be guarded: {have} of {EVALUATIONS} evaluations of the validation loss are known that make a trend"
             ));
@@ -358,7 +387,7 @@ impl LayerFreezing {
     /// Whether a freeze is kept, and why.
     pub fn verdict(&self, gain_ratio: f64, expected: f64, context: &Context<'_>, draft: &mut Draft) -> Result<String, String> {
         draft.note("expected_saving_ratio", Some(expected));
-        let over = context.training.and_then(|report| self.over_trend(report));
+        let over = context.training.and_then(|report| self.over_trend(report)).filter(|(steps, _)| *steps > self.frozen_at_steps);
         draft.note("validation_loss_over_trend_ratio", over.map(|(_, over)| over));
         if gain_ratio.is_nan() || gain_ratio < ARRIVES * expected {
             return Err(format!("expected were {:.1} %, and less than half of it arrived", 100.0 * expected));

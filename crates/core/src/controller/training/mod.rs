@@ -183,10 +183,15 @@ impl Training {
             if back.bars {
                 self.bar(JobKnob::Layers, now.plus_seconds(settings.tabu_seconds), &back.why);
             }
-            let layers = |trial: &JobTrial| trial.change.knob == JobKnob::Layers;
-            let concerns = self.trial.take().filter(layers).map(|trial| trial.change.id).or_else(|| self.last_id.clone());
+            let trial = self.trial.take();
+            let (mut to, mut reason) = (back.to, reason);
+            if let Some(tried) = trial.as_ref().filter(|trial| trial.change.knob == JobKnob::Precision) {
+                to.precision = tried.change.from.precision;
+                reason.push_str("; the precision that was being tried is taken back with them");
+            }
+            let concerns = trial.map(|trial| trial.change.id).or_else(|| self.last_id.clone());
             let draft = draft.validating(Validation::Failed, &concerns.unwrap_or_default());
-            return Standing::Decided(Box::new(self.revert(JobKnob::Layers, &back.to, back.freezes, reason, workload, draft)));
+            return Standing::Decided(Box::new(self.revert(JobKnob::Layers, &to, back.freezes, reason, workload, draft)));
         }
         let measured = self.usable(window, workload, settings);
         if workload.mode == UpdateMode::Enforce
@@ -286,8 +291,16 @@ impl Training {
     fn observe(&mut self, context: &Context<'_>, settings: &ControllerSettings) {
         let Some(report) = context.training else { return };
         if self.since != report.since {
-            // Another job: what was learned was about the former one.
+            // Another job: what was learned was about the former one, and it begins with nothing frozen.
             self.since = report.since;
+            let unfrozen = context.workload.and_then(|workload| self.layers.unfrozen(&workload.layout));
+            self.owed = unfrozen.map(|to| Owed {
+                knob: JobKnob::Layers,
+                to,
+                freezes: 0,
+                why: "another job began: its blocks are measured anew".into(),
+            });
+            (self.proposal, self.trial) = (None, None);
             (self.layers, self.precision, self.barred) = Default::default();
         }
         let at_rest = self.trial.is_none() && self.proposal.is_none();
@@ -509,7 +522,7 @@ impl Training {
         let present = workload.layout.clone();
         self.owed = Some(Owed { knob, to: to.clone(), freezes, why: why.clone() });
         let to = match knob {
-            JobKnob::Layers => Layout { frozen_prefix_layers: to.frozen_prefix_layers, ..present },
+            JobKnob::Layers => Layout { frozen_prefix_layers: to.frozen_prefix_layers, precision: to.precision, ..present },
             JobKnob::Precision => Layout { precision: to.precision, ..present },
         };
         let decision = draft.turn(Action::Revert, to, why);

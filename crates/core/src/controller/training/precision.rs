@@ -31,6 +31,8 @@ pub(super) struct PrecisionChoice {
     precision: Option<String>,
     /// Steps and skipped steps after the warm-up, in this precision.
     marks: VecDeque<(f64, f64)>,
+    /// FP16 was left because too many steps overflowed.
+    overflowed: bool,
 }
 
 impl PrecisionChoice {
@@ -64,7 +66,13 @@ impl PrecisionChoice {
     }
 
     /// The precision to ask for, or what to say about it.
-    pub fn plan(&self, report: &TrainingReport, workload: &Workload, draft: &mut Draft, settings: &ControllerSettings) -> Plan {
+    pub fn plan(
+        &mut self,
+        report: &TrainingReport,
+        workload: &Workload,
+        draft: &mut Draft,
+        settings: &ControllerSettings,
+    ) -> Plan {
         let Some(allowed) = workload.bounds.precisions.as_ref().filter(|all| !all.is_empty()) else {
             return Plan::None("no other precision may be asked for: the policy sets no bounds.precisions".into());
         };
@@ -90,7 +98,14 @@ impl PrecisionChoice {
                      ({why}); it is not asked for while the job runs{fp8}"
                 ))
             }
-            Some("fp16") => Self::leave_fp16(skips, allowed, older, live, workload, settings),
+            Some("fp16") => {
+                let plan = Self::leave_fp16(skips, allowed, older, live, workload, settings);
+                self.overflowed |= matches!(plan, Plan::Change { .. });
+                plan
+            }
+            Some("bf16") if self.overflowed => {
+                Plan::None("the job computes in bf16, and fp16 is not tried: too many steps overflowed in it".into())
+            }
             Some("bf16") => Self::test_fp16(report, allowed, live, fp8, workload, settings),
             Some(other) => Plan::None(format!("the job computes in {other}: nothing else is asked for")),
         }

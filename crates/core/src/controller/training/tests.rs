@@ -28,6 +28,8 @@ struct Job {
     /// J/sample in FP16 against BF16.
     fp16_energy: f64,
     noise: f64,
+    /// When the job was first heard, in seconds.
+    since: f64,
 }
 
 fn curve(steps: f64) -> f64 {
@@ -56,6 +58,7 @@ impl Job {
             loss_scale: None,
             fp16_energy: 1.0,
             noise: 0.0,
+            since: 1.0,
         }
     }
 
@@ -68,7 +71,7 @@ impl Job {
         // Block i is down to a tenth of its peak when the part (2 + i)/layers of the job is done.
         let block = |i: u32| 0.1_f64.powf(done * f64::from(self.layers) / f64::from(2 + i));
         self.bench.training = Some(TrainingReport {
-            since: Some(eadt_schemas::EventTime::from_seconds(1.0)),
+            since: Some(eadt_schemas::EventTime::from_seconds(self.since)),
             steps_total: Some(self.steps),
             steps_remaining: Some(TOTAL - self.steps),
             precision: Some(self.precision.into()),
@@ -441,4 +444,51 @@ fn hybrid_turns_them_only_where_a_policy_bounds_them_and_one_change_at_a_time() 
     let (job, plain) = run(false);
     assert!(job.frozen == 0 && job.bench.state.training.is_none());
     assert!(plain.iter().all(|decision| !decision.reason.contains("freez")));
+}
+
+#[test]
+fn nothing_more_is_frozen_before_what_was_frozen_last_is_evaluated() {
+    let mut job = layers();
+    job.bench.settings.checkpoint_seconds = 5.0;
+    job.freeze();
+    job.evaluates = false;
+    let verdict = job.verdict();
+    assert_eq!(verdict.validation, Validation::Kept);
+    assert!(verdict.reason.contains("was not evaluated since"), "{}", verdict.reason);
+    let last = job.last_of(30);
+    assert!(last.reason.contains("has not evaluated its validation loss since"), "{}", last.reason);
+    job.evaluates = true;
+    job.freeze();
+}
+
+#[test]
+fn another_job_begins_with_nothing_frozen_by_us() {
+    let mut job = layers();
+    job.freeze();
+    assert_eq!(job.verdict().validation, Validation::Kept);
+    (job.since, job.steps) = (1e6, 0.0);
+    let back = job.step();
+    assert_eq!((back.action, back.to.frozen_prefix_layers), (Action::Revert, None), "{}", back.reason);
+    assert!(back.reason.contains("another job began"), "{}", back.reason);
+    job.take_up(&back);
+    let last = job.last_of(10);
+    assert!(last.reason.contains("nothing is frozen before 25 %"), "{}", last.reason);
+}
+
+#[test]
+fn while_loss_recovers_a_small_rise_takes_no_more_back() {
+    let mut job = layers();
+    job.bench.settings.checkpoint_seconds = 5.0;
+    for _ in 0..2 {
+        job.freeze();
+        assert_eq!(job.verdict().validation, Validation::Kept);
+    }
+    job.excess = 0.007;
+    let back = job.change(3).expect("the last freeze is taken back");
+    assert_eq!(back.action, Action::Revert, "{}", back.reason);
+    job.take_up(&back);
+    assert!(job.change(2).is_none(), "loss has not had the time to come down");
+    job.excess = 0.02;
+    let all = job.change(2).expect("above the second limit it does not wait");
+    assert_eq!((all.action, all.to.frozen_prefix_layers), (Action::Revert, None), "{}", all.reason);
 }
