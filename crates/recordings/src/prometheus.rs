@@ -528,7 +528,7 @@ impl Gathered {
                 let values: BTreeSet<_> = places.iter().map(|place| place.get(label)).collect();
                 values.len() > 1
             };
-            let labels: Vec<&str> = PLACE_LABELS.iter().copied().filter(differs).collect();
+            let labels: Vec<&str> = place_labels().filter(differs).collect();
             let mut by_place: HashMap<String, usize> = HashMap::new();
             for series in self.series.iter_mut().filter(|series| series.target == target && series.metric.is_some()) {
                 let place = place(&series.labels);
@@ -668,31 +668,17 @@ const NODE_LABELS: [&str; 11] = [
     "server",
 ];
 
+/// Labels that say where a node is, from the outermost.
+const SITE_LABELS: [&str; 7] = ["datacenter", "dc", "site", "region", "cluster", "cluster_name", "k8s_cluster"];
+
 /// Labels that say where a board is, from the outermost to the node.
-const PLACE_LABELS: [&str; 18] = [
-    "datacenter",
-    "dc",
-    "site",
-    "region",
-    "cluster",
-    "cluster_name",
-    "k8s_cluster",
-    "Hostname",
-    "hostname",
-    "exported_hostname",
-    "kubernetes_node",
-    "node",
-    "exported_node",
-    "node_name",
-    "nodename",
-    "host",
-    "machine",
-    "server",
-];
+fn place_labels() -> impl Iterator<Item = &'static str> {
+    SITE_LABELS.into_iter().chain(NODE_LABELS)
+}
 
 /// Where the labels of a series say that its board is.
 fn place(labels: &Labels) -> BTreeMap<&'static str, String> {
-    PLACE_LABELS.iter().filter_map(|name| Some((*name, labels.label(name)?.to_owned()))).collect()
+    place_labels().filter_map(|name| Some((name, labels.label(name)?.to_owned()))).collect()
 }
 
 /// The values of one target at one time.

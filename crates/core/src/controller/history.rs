@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{EfficiencyWindow, Meter};
+use eadt_schemas::v1::{EfficiencyWindow, Meter, Workload};
 use serde::{Deserialize, Serialize};
 
 use super::PowerReading;
@@ -57,6 +57,16 @@ impl Measured {
     }
 
     /// Medians of each figure over windows.
+    /// The same of a window in the workload's present layout; of any other one, why it cannot be compared.
+    pub fn of_layout(window: &EfficiencyWindow, workload: &Workload, coverage_min_ratio: f64) -> Result<Self, String> {
+        let measured = Self::of(window, coverage_min_ratio)?;
+        match window.generation {
+            Some(generation) if generation == workload.generation => Ok(measured),
+            Some(_) => Err("the layout was changed after this window: it decides nothing".into()),
+            None => Err("the layout of this window is not known: it decides nothing".into()),
+        }
+    }
+
     pub fn median<'a>(windows: impl IntoIterator<Item = &'a Self>) -> Option<Medians> {
         let windows: Vec<&Self> = windows.into_iter().collect();
         let end = windows.iter().map(|window| window.end).max()?;

@@ -71,12 +71,7 @@ fn usable(
             trial.warming_up = settings.warm_up_windows;
         }
     }
-    let measured = Measured::of(window, settings.coverage_min_ratio)?;
-    match window.generation {
-        Some(generation) if generation == workload.generation => Ok(measured),
-        Some(_) => Err("the layout was changed after this window: it decides nothing".into()),
-        None => Err("the layout of this window is not known: it decides nothing".into()),
-    }
+    Measured::of_layout(window, workload, settings.coverage_min_ratio)
 }
 
 /// A change is on its way to the cluster. Where nothing is applied without a person, nothing is waited for.

@@ -772,13 +772,11 @@ impl WorkloadState {
     }
 
     /// Takes note of what an event of an open window says about its job's training.
-    fn note_report(&mut self, event: &TrainingProgress) -> bool {
-        if !report::reports_training(event) || stretch_of(&self.head.cuts, event.time).is_none() {
-            return false;
+    fn note_report(&mut self, event: &TrainingProgress) {
+        if report::reports_training(event) && stretch_of(&self.head.cuts, event.time).is_some() {
+            let end = self.head.windows.end(event.time);
+            self.head.training.get_or_insert_default().add(end, event);
         }
-        let end = self.head.windows.end(event.time);
-        self.head.training.get_or_insert_default().add(end, event);
-        true
     }
 
     /// A second event of one instant: its marks count, its counters only where the first had none.
@@ -806,8 +804,9 @@ impl WorkloadState {
         self.note_reached();
         let rank = &self.ranks[i];
         let same = before.counters == rank.counters && before.span == rank.span && before.pulse == rank.pulse;
-        let reported = self.head.training.clone();
-        let silent = !self.note_report(event) || self.head.training == reported;
+        let reported = report::reports_training(event).then(|| self.head.training.clone());
+        self.note_report(event);
+        let silent = reported.is_none_or(|reported| self.head.training == reported);
         if same && silent && runs == self.head.runs {
             self.head.counts.duplicates += 1;
             return Taken::Duplicate;

@@ -586,12 +586,7 @@ impl Seek {
             }
             return Err("the limit was changed in this window: it decides nothing".into());
         }
-        let measured = Measured::of(window, settings.coverage_min_ratio)?;
-        match window.generation {
-            Some(generation) if generation == workload.generation => Ok(measured),
-            Some(_) => Err("the layout was changed after this window: it decides nothing".into()),
-            None => Err("the layout of this window is not known: it decides nothing".into()),
-        }
+        Measured::of_layout(window, workload, settings.coverage_min_ratio)
     }
 
     /// Marks a decision that only waits with what it waits for.

@@ -48,7 +48,7 @@ pub(super) struct LayerFreezing {
     anchor_steps: f64,
     /// How far above the trend before this one loss was then.
     carried_ratio: f64,
-    /// What was frozen, in order; the last one stands.
+    /// Freezes in force, oldest first.
     freezes: Vec<Freeze>,
     /// Steps of the last evaluation that the guard looked at.
     guarded_steps: f64,
@@ -115,8 +115,8 @@ impl LayerFreezing {
         if let Some(plasticity) = report.plasticity.as_ref().filter(|new| self.plasticity_time != Some(new.time)) {
             self.plasticity_time = Some(plasticity.time);
             self.blocks.resize(plasticity.blocks.len(), Block::default());
-            for (i, (block, said)) in self.blocks.iter_mut().zip(&plasticity.blocks).enumerate() {
-                match said.filter(|value| value.is_finite() && *value >= 0.0 && i >= frozen) {
+            for (i, (block, reported)) in self.blocks.iter_mut().zip(&plasticity.blocks).enumerate() {
+                match reported.filter(|value| value.is_finite() && *value >= 0.0 && i >= frozen) {
                     Some(value) => {
                         block.peak = block.peak.max(value);
                         block.newest = value;
@@ -170,7 +170,7 @@ impl LayerFreezing {
             && (now >= RISES * then || now <= FALLS * then)
         {
             let to = back(first.from);
-            // What blocks did at the former learning rate says little.
+            // Plasticity at the former learning rate does not hold for the new one.
             self.blocks.clear();
             let why = format!("the learning rate went from {then:.3e} to {now:.3e} since they were frozen");
             return Some(Unfreeze { to, freezes: 0, why, bars: false });
@@ -194,7 +194,7 @@ impl LayerFreezing {
             let why = format!("validation loss is {percent:.2} % above its trend at step {steps:.0}, more than {limit} %");
             return Some(Unfreeze { to: back(last.from), freezes: self.freezes.len() - 1, why, bars: true });
         }
-        // What a trend cannot say that far ahead the next one says, and what loss is above it by now stays counted.
+        // A trend does not hold that far ahead: it is fitted anew, and the rise so far is carried over.
         if !is_recovering
             && steps >= TRUSTED * self.anchor_steps
             && let Some(trend) = Trend::fit(&self.settled())

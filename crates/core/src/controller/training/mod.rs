@@ -34,14 +34,14 @@ use precision::PrecisionChoice;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Training {
-    /// When the job of these figures was first heard.
+    /// Time of the job's first report.
     since: Option<EventTime>,
     recent: Recent,
     proposal: Option<JobChange>,
     trial: Option<JobTrial>,
     barred: Vec<Barred>,
     /// What is to be taken back, until it is.
-    owed: Option<Owed>,
+    pending_revert: Option<PendingRevert>,
     /// The last change that was applied, and the layout that a roll-back restores.
     last_id: Option<String>,
     restoring: Option<Layout>,
@@ -92,7 +92,7 @@ struct JobTrial {
 
 /// A setting that is to be left again: asked for until it is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Owed {
+struct PendingRevert {
     knob: JobKnob,
     to: Layout,
     freezes: usize,
@@ -197,7 +197,7 @@ impl Training {
         if workload.mode == UpdateMode::Enforce
             && !workload.paused
             && self.proposal.is_none()
-            && let Some(Owed { knob, to, freezes, why }) = self.owed.clone()
+            && let Some(PendingRevert { knob, to, freezes, why }) = self.pending_revert.clone()
         {
             let draft = draft.validating(Validation::Failed, self.last_id.as_deref().unwrap_or_default());
             return Standing::Decided(Box::new(self.revert(knob, &to, freezes, why, workload, draft)));
@@ -294,7 +294,7 @@ impl Training {
             // Another job: what was learned was about the former one, and it begins with nothing frozen.
             self.since = report.since;
             let unfrozen = context.workload.and_then(|workload| self.layers.unfrozen(&workload.layout));
-            self.owed = unfrozen.map(|to| Owed {
+            self.pending_revert = unfrozen.map(|to| PendingRevert {
                 knob: JobKnob::Layers,
                 to,
                 freezes: 0,
@@ -330,7 +330,7 @@ impl Training {
                 Outcome::Refused => {
                     let change = self.proposal.take()?;
                     let why = format!("the last decision was refused: {}", actuation.reason);
-                    // What is to be taken back stays owed, and is asked for again.
+                    // What is to be taken back stays pending, and is asked for again.
                     let until = change.baseline.is_some().then(|| now.plus_seconds(settings.hold_seconds));
                     if let Some(until) = until {
                         self.bar(change.knob, until, &why);
@@ -357,7 +357,7 @@ impl Training {
     /// A change is on its way to the job.
     fn begin(&mut self, change: JobChange, actuation: &Actuation, settings: &ControllerSettings) {
         if change.baseline.is_none() {
-            self.owed = None;
+            self.pending_revert = None;
         }
         self.last_id = Some(change.id.clone());
         self.own_generation = Some(actuation.generation);
@@ -411,7 +411,7 @@ impl Training {
             self.own_generation = Some(generation);
             return None;
         }
-        self.owed = None;
+        self.pending_revert = None;
         self.layers.follow(workload.layout.frozen_prefix_layers);
         let trial = self.trial.take_if(|trial| generation > trial.generation)?;
         Some(Note {
@@ -435,12 +435,7 @@ impl Training {
                 trial.warming_up = settings.warm_up_windows;
             }
         }
-        let measured = Measured::of(window, settings.coverage_min_ratio)?;
-        match window.generation {
-            Some(generation) if generation == workload.generation => Ok(measured),
-            Some(_) => Err("the layout was changed after this window: it decides nothing".into()),
-            None => Err("the layout of this window is not known: it decides nothing".into()),
-        }
+        Measured::of_layout(window, workload, settings.coverage_min_ratio)
     }
 
     /// Adds a window to the trial and, once there are enough, keeps the change or takes it back.
@@ -520,7 +515,7 @@ impl Training {
     /// Asks for the job's knob as it was in `to`; all others stay as they are.
     fn revert(&mut self, knob: JobKnob, to: &Layout, freezes: usize, why: String, workload: &Workload, draft: Draft) -> Decision {
         let present = workload.layout.clone();
-        self.owed = Some(Owed { knob, to: to.clone(), freezes, why: why.clone() });
+        self.pending_revert = Some(PendingRevert { knob, to: to.clone(), freezes, why: why.clone() });
         let to = match knob {
             JobKnob::Layers => Layout { frozen_prefix_layers: to.frozen_prefix_layers, precision: to.precision, ..present },
             JobKnob::Precision => Layout { precision: to.precision, ..present },
@@ -566,7 +561,7 @@ fn explain(before: &Medians, after: &Medians, gain_ratio: f64, throughput_ratio:
     }
 }
 
-/// Whether a job says that it turns a knob while it runs; one that says nothing may be asked.
+/// Returns whether a job can change a knob while it runs; one that does not report it may be asked.
 fn turns_live(live_knobs: Option<&Vec<String>>, knob: &str) -> bool {
     live_knobs.is_none_or(|knobs| knobs.iter().any(|known| known == knob))
 }

@@ -191,11 +191,12 @@ impl PrecisionChoice {
             let error = standard_error_ratio(before, after);
             draft.note("gain_standard_error_ratio", error);
             let noise = error.map_or(f64::INFINITY, |error| TEST_ERRORS * error);
-            let said = format!("{:.1} % outside noise are demanded, and noise is {:.2} %", 100.0 * TEST_GAIN, 100.0 * noise);
+            let comparison =
+                format!("{:.1} % outside noise are demanded, and noise is {:.2} %", 100.0 * TEST_GAIN, 100.0 * noise);
             if let Some(skips) = self.skip_ratio().filter(|skips| *skips > settings.overflow_skip_ratio) {
                 return Err(format!("{:.2} % of the steps overflow", 100.0 * skips));
             }
-            return if gain_ratio >= TEST_GAIN && gain_ratio > noise { Ok(said) } else { Err(said) };
+            return if gain_ratio >= TEST_GAIN && gain_ratio > noise { Ok(comparison) } else { Err(comparison) };
         }
         let least = settings.validation_throughput_ratio;
         if throughput_ratio >= least && 1.0 - gain_ratio <= 1.0 / least {

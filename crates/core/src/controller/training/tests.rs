@@ -28,7 +28,7 @@ struct Job {
     /// J/sample in FP16 against BF16.
     fp16_energy: f64,
     noise: f64,
-    /// When the job was first heard, in seconds.
+    /// Time of the job's first report, in seconds.
     since: f64,
 }
 
