@@ -272,6 +272,10 @@ pub struct Dashboard {
     /// Address of the page [default: 127.0.0.1:9580, or the setting `dashboard.address`].
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub address: Option<String>,
+    /// Let people pause, approve and set modes through the page, in this context's cluster; without a name, in that of the current
+    /// context, or in the cluster it runs in.
+    #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "", conflicts_with = "path")]
+    pub kubernetes: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

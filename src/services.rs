@@ -10,9 +10,11 @@ use anyhow::Context;
 use eadt_actuator::ActuatorService as Actuator;
 use eadt_archiver::Service as Archiver;
 use eadt_bus::{Bus, topics};
+use eadt_cluster::ChangeTerms;
 use eadt_collector::{Environment, RawSettings};
 use eadt_dashboard::{Model, Records, Server, SharedModel, SourceFacts, SourceKind, WhatIf};
 use eadt_kubernetes::KubernetesCluster;
+use eadt_kubernetes::policy::access::{PolicyAccess, PolicyEditor};
 use eadt_optimizer::Service as Optimizer;
 use eadt_processor::{HeartbeatClock, ProcessorService as Processor};
 use eadt_schemas::Topic;
@@ -172,6 +174,17 @@ pub async fn connect(
     let context = Some(context).filter(|context| !context.is_empty()).or(settings.kubernetes.context.as_deref());
     let client = eadt_kubernetes::connect(context).await?;
     Ok(KubernetesCluster::new(client, settings.kubernetes.clone(), origin, clock))
+}
+
+/// What the page changes policies by: the cluster of a context, as in [`connect`].
+pub async fn policy_editor(
+    settings: &Settings,
+    context: &str,
+    clock: eadt_kubernetes::ClockFn,
+) -> anyhow::Result<Arc<dyn ChangeTerms>> {
+    let context = Some(context).filter(|context| !context.is_empty()).or(settings.kubernetes.context.as_deref());
+    let access = PolicyAccess::open(context).await?;
+    Ok(Arc::new(PolicyEditor::new(access, clock, tokio::runtime::Handle::current())))
 }
 
 /// The actuator on Kubernetes: stands by until it leads, and again once it no longer does. All replicas have one name in the consumer

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actuator::{NODES, Rig, energy_policy, environment, layout, now, owners, training};
-use eadt_cluster::{Cluster, WorkloadChange};
-use eadt_schemas::v1::{Action, Decision, Directive, Layout, Origin, Outcome, Precision, TrainingProgress, Validation};
+use eadt_cluster::{ChangeTerms, Cluster, ClusterRemedy, TermsChange, WorkloadChange};
+use eadt_schemas::v1::{
+    Action, Decision, Directive, Layout, Origin, Outcome, Precision, TrainingProgress, UpdateMode, Validation,
+};
 use eadt_schemas::{EventTime, EventType, Topic};
 use serde_json::json;
 
@@ -268,12 +270,64 @@ fn nothing_is_touched_in_mode_recommend_until_somebody_approves() {
     });
     let set = rig.set("llm-training");
     assert_eq!((&set["metadata"]["annotations"], &set["spec"]), (&untouched["metadata"]["annotations"], &untouched["spec"]));
-    rig.kubectl(&["annotate", "energypolicy", "llm", "eadt.dev/approved=d-1"]);
+    let editor = rig.policy_editor();
+    let change = |change: TermsChange, by: &str| editor.change_terms(&rig.workload(), "StatefulSet", &change, by);
+    let refused = change(TermsChange::Approve("d-0".into()), "alice").unwrap_err();
+    assert!(
+        refused.remedy == ClusterRemedy::Refused && refused.detail.contains("what is recommended by now is d-1"),
+        "{refused}"
+    );
+    assert_eq!(change(TermsChange::Approve("d-1".into()), "alice"), Ok(true));
     rig.outcome("d-1", Outcome::Ready);
     rig.ready_with(&layout(6, 40, 2));
+    let applied = rig.outcome("d-1", Outcome::Applied);
+    assert_eq!(applied.reason, "approved by eadt-page:alice");
     // Once: the next one is only recommended again.
     rig.change("d-2", Action::Decrease, layout(6, 30, 2), Outcome::Recommended);
     assert_eq!(rig.published().unwrap().layout, layout(6, 40, 2));
+    rig.stop();
+}
+
+fn set_mode(shown: UpdateMode, mode: UpdateMode) -> TermsChange {
+    TermsChange::SetMode { mode, shown }
+}
+
+#[test]
+fn who_paused_and_who_set_the_mode_is_published() {
+    let mut rig = Rig::new("terms");
+    rig.apply(&training());
+    rig.apply(&energy_policy("Enforce"));
+    rig.start(60.0);
+    rig.ready_with(&layout(6, 50, 2));
+    let published = rig.published().unwrap();
+    assert_eq!((&published.mode_set_by, &published.pause_set_by), (&Some("kubectl-client-side-apply".to_owned()), &None));
+    let editor = rig.policy_editor();
+    let workload = rig.workload();
+    let change = |change: TermsChange, by: &str| editor.change_terms(&workload, "StatefulSet", &change, by);
+    let terms = |rig: &Rig, mode: UpdateMode, paused: bool, by: (&str, &str)| {
+        rig.eventually("the terms are published", || {
+            let state = rig.published()?;
+            let found = (state.mode_set_by.as_deref()?, state.pause_set_by.as_deref()?);
+            (state.mode == mode && state.paused == paused && found == by).then_some(())
+        });
+    };
+    let (alice, bob) = ("eadt-page:alice", "eadt-page:bob@example.org");
+    assert_eq!(change(set_mode(UpdateMode::Enforce, UpdateMode::Recommend), "alice"), Ok(true));
+    assert_eq!(change(set_mode(UpdateMode::Enforce, UpdateMode::Recommend), "bob@example.org"), Ok(false), "it was so already");
+    assert_eq!(change(TermsChange::Pause, "bob@example.org"), Ok(true));
+    terms(&rig, UpdateMode::Recommend, true, (alice, bob));
+    assert_eq!(change(TermsChange::Resume, "alice"), Ok(true));
+    terms(&rig, UpdateMode::Recommend, false, (alice, alice));
+    // Whoever writes past the page is named by the manager they write as.
+    rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused=true", "--overwrite"]);
+    terms(&rig, UpdateMode::Recommend, true, (alice, "kubectl-annotate"));
+    let stale = change(set_mode(UpdateMode::Observe, UpdateMode::Enforce), "alice").unwrap_err();
+    assert!(stale.detail.contains("changed just now"), "{stale}");
+    let unknown = editor.change_terms(&workload, "Job", &TermsChange::Pause, "alice").unwrap_err();
+    assert!(unknown.detail.contains("is for Job llm-training"), "{unknown}");
+    rig.kubectl(&["patch", "energypolicy", "llm", "--type=merge", "-p", r#"{"spec":{"bounds":null}}"#]);
+    let refused = change(set_mode(UpdateMode::Recommend, UpdateMode::Enforce), "alice").unwrap_err();
+    assert!(refused.remedy == ClusterRemedy::Refused && refused.detail.contains("bounds"), "{refused}");
     rig.stop();
 }
 
@@ -663,6 +717,7 @@ fn a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm() {
         restarts: true,
         reverts: false,
         ready_within_seconds: 60.0,
+        approved_by: None,
     };
     // It renews no more and gives nothing back, as if it was stopped by a signal.
     rig.freeze();

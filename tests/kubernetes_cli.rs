@@ -138,8 +138,7 @@ fn a_workload_and_a_namespace_are_paused_and_resumed() {
     kubernetes.kubectl(&["-n", &namespace, "annotate", "statefulset", "llm-training", "eadt.dev/paused=yes"]).unwrap();
     assert!(run(&["list"]).contains("paused"));
     assert!(run(&["resume", "llm"]).starts_with("resumed: "));
-    assert_eq!(annotation(kubernetes, &workload, "eadt.dev/paused"), "");
-    assert_eq!(annotation(kubernetes, &workload, "eadt.dev/paused"), "");
+    assert_eq!(annotation(kubernetes, &workload, "eadt.dev/paused"), "false");
 
     assert!(run(&["pause", "--all"]).contains("every workload of namespace"));
     assert_eq!(annotation(kubernetes, &["ns", &namespace], "eadt.dev/paused"), "true");

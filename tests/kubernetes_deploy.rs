@@ -11,11 +11,14 @@ use serde_json::Value;
 
 /// As the operators bring them, as far as the chart uses them.
 const OTHERS: &str = include_str!("control-plane/other-definitions.yaml");
-const EVERYTHING: [&str; 24] = [
+/// The page changes policies.
+const CHANGES: &str = "--set=dashboard.changes=true";
+const EVERYTHING: [&str; 25] = [
     "--set=agent.enabled=true",
     "--set=dashboard.enabled=true",
     "--set=dashboard.tokensSecretName=eadt-dashboard-tokens",
     "--set=dashboard.settings.hosts={eadt.example.org}",
+    CHANGES,
     "--set=exporter.enabled=true",
     "--set=exporter.settings.workloads_max=50",
     "--set=agent.mps.enabled=true",
@@ -217,7 +220,8 @@ fn locked_down(flags: &[&str], asks: bool, reviews: bool) -> Vec<String> {
         assert_eq!(pod["runAsNonRoot"] == true && pod["runAsUser"].as_u64() > Some(0), !root, "{name}: root");
         let speaks = spec["automountServiceAccountToken"] == true;
         let reviewing = reviews && name == "eadt-collector";
-        assert_eq!(speaks, name == "eadt-actuator" || asking || reviewing, "{name}: speaks to the API server");
+        let changing = name == "eadt-dashboard" && flags.contains(&CHANGES);
+        assert_eq!(speaks, name == "eadt-actuator" || asking || reviewing || changing, "{name}: speaks to the API server");
         assert!(
             kind != "StatefulSet" && kind != "DaemonSet" || spec["serviceAccountName"] == name,
             "{name} has an account of its own"
@@ -252,6 +256,55 @@ fn locked_down(flags: &[&str], asks: bool, reviews: bool) -> Vec<String> {
     let switched_on = usize::from(rooted.contains("eadt-agent")) + readers.iter().filter(|flag| flags.contains(flag)).count();
     assert_eq!(seen, 6 + switched_on, "four services, the topics or the optimizer, the test, and what is switched on");
     rooted.into_iter().collect()
+}
+
+/// Roles and bindings of the page.
+fn chart_roles_of_page(flags: &[&str]) -> Vec<Value> {
+    let of_page = |object: &Value| object["metadata"]["labels"]["app.kubernetes.io/component"] == "dashboard";
+    let found = objects(&chart::template(flags).unwrap());
+    found.into_iter().filter(|object| object["kind"].as_str().unwrap().contains("Role") && of_page(object)).collect()
+}
+
+#[test]
+fn a_page_that_changes_policies_may_pause_every_kind_that_the_actuator_changes() {
+    let reading = ["--set=dashboard.enabled=true", "--set=dashboard.tokensSecretName=tokens"];
+    let changing = [reading[0], reading[1], CHANGES];
+    assert!(chart_roles_of_page(&reading).is_empty(), "it only reads");
+    let roles = chart_roles_of_page(&changing);
+    let kinds = |roles: &[Value]| roles.iter().map(|role| role["kind"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let [wide, bound] = ["ClusterRole", "ClusterRoleBinding"];
+    assert_eq!(kinds(&roles), [wide, bound, wide, bound]);
+    let narrow = [changing[0], changing[1], changing[2], "--set=actuator.onlyNamespace=team-a"];
+    let narrow = chart_roles_of_page(&narrow);
+    assert_eq!(kinds(&narrow), ["Role", "RoleBinding", wide, bound], "where the actuator looks, and nowhere else");
+    assert_eq!(
+        (&narrow[0]["metadata"]["namespace"], &narrow[2]["rules"][0]["verbs"]),
+        (&"team-a".into(), &serde_json::json!(["get"]))
+    );
+    let rules = |text: &str| -> BTreeMap<String, BTreeSet<String>> {
+        let rules: Vec<Value> = serde_saphyr::from_str(text).unwrap();
+        let mut verbs = BTreeMap::<String, BTreeSet<String>>::new();
+        let words =
+            |value: &Value| value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect::<Vec<_>>();
+        for rule in &rules {
+            for resource in words(&rule["resources"]) {
+                verbs.entry(format!("{}/{resource}", words(&rule["apiGroups"])[0])).or_default().extend(words(&rule["verbs"]));
+            }
+        }
+        verbs
+    };
+    let page = rules(&text("deploy/helm/eadt/files/dashboard-rules.yaml"));
+    let actuator = rules(&text("deploy/helm/eadt/files/actuator-rules.yaml"));
+    let patched = |rules: &BTreeMap<String, BTreeSet<String>>| -> BTreeSet<String> {
+        let patched = rules.iter().filter(|(name, verbs)| verbs.contains("patch") && !name.starts_with("eadt.dev/"));
+        patched.map(|(name, _)| name.clone()).collect()
+    };
+    assert_eq!(patched(&page), patched(&actuator));
+    let verbs: BTreeSet<_> = page.values().flatten().map(String::as_str).collect();
+    assert_eq!(verbs, BTreeSet::from(["get", "list", "patch"]), "it makes and deletes nothing");
+    let objects = objects(&chart::template(&changing).unwrap());
+    let part = objects.iter().find(|o| o["kind"] == "Deployment" && o["metadata"]["name"] == "eadt-dashboard").unwrap();
+    assert_eq!(part["spec"]["template"]["spec"]["containers"][0]["args"], serde_json::json!(["dashboard", "--kubernetes"]));
 }
 
 #[test]

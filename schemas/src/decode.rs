@@ -269,6 +269,8 @@ impl Check for Workload {
         time("time", self.time)?;
         workload(&self.workload)?;
         text("kind", Some(&self.kind))?;
+        text("mode_set_by", self.mode_set_by.as_deref())?;
+        text("pause_set_by", self.pause_set_by.as_deref())?;
         text("controller", self.controller.as_deref())?;
         text("gpu_model", self.gpu_model.as_deref())?;
         text("backend", self.backend.as_deref())?;

@@ -1,13 +1,14 @@
 //! `eadt dashboard`: the web page of an archive, or of a pipeline that runs on Kafka.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_dashboard::{
     ArchivedIds, Limits, Model, Records, Server, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
 };
-use eadt_service::{Shutdown, Supervisor, tasks};
+use eadt_service::{Clock, Shutdown, Supervisor, tasks};
 
 use crate::cli::Dashboard;
 use crate::services;
@@ -34,7 +35,14 @@ pub async fn run(args: Dashboard, mut settings: Settings, shutdown: Shutdown) ->
         ),
         None => {
             let bus = crate::bus::connect(&settings)?;
-            services::spawn_dashboard(&mut supervisor, &settings, &bus, 0, &shutdown).await?
+            let server = services::spawn_dashboard(&mut supervisor, &settings, &bus, 0, &shutdown).await?;
+            match &args.kubernetes {
+                Some(context) => {
+                    let clock = Arc::new(|| Clock::wall().now());
+                    server.with_editor(services::policy_editor(&settings, context, clock).await?)
+                }
+                None => server,
+            }
         }
     };
     crate::output::say!("the web page is at {}", server.url());

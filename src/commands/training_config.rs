@@ -19,10 +19,10 @@ pub struct TrainingConfig {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Namespace of the policy.
-    #[arg(long, default_value = "default")]
+    #[arg(long, default_value = "default", value_parser = label)]
     pub namespace: String,
     /// Name of the workload that the policy is for.
-    #[arg(long, default_value = "llm-training")]
+    #[arg(long, default_value = "llm-training", value_parser = subdomain)]
     pub name: String,
     /// Kind of the workload.
     #[arg(long, default_value = "StatefulSet", value_parser = ["StatefulSet", "Deployment"])]
@@ -33,9 +33,28 @@ pub struct TrainingConfig {
     /// Blocks of the model, such as 24 of Pythia 410M: with it `training.dynamic_layer_freezing` may freeze up to half of them.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..))]
     pub layers: Option<u32>,
-    /// What each key means, and the policy, as JSON.
+    /// What each key means, the policy, and what it sets elsewhere, as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// A name as Kubernetes has it for a namespace (RFC 1123, a label).
+fn label(text: &str) -> Result<String, String> {
+    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let ends = !text.starts_with('-') && !text.ends_with('-');
+    if (1..=63).contains(&text.len()) && text.chars().all(inside) && ends {
+        return Ok(text.to_owned());
+    }
+    Err("Kubernetes takes at most 63 lower-case letters, digits and -, neither first nor last a -".to_owned())
+}
+
+/// A name as Kubernetes has it for a workload: labels with dots between them.
+fn subdomain(text: &str) -> Result<String, String> {
+    if text.len() <= 253 && text.split('.').all(|part| label(part).is_ok()) {
+        return Ok(text.to_owned());
+    }
+    Err("Kubernetes takes at most 253 lower-case letters, digits, - and ., each part between dots begun and ended by a letter or digit"
+        .to_owned())
 }
 
 /// The file.
@@ -88,7 +107,7 @@ struct Mps {
 /// What one key of the file comes to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Effect {
-    key: &'static str,
+    key: String,
     value: Value,
     /// It changes something: a field of the policy, a setting or a variable.
     applies: bool,
@@ -96,42 +115,66 @@ struct Effect {
     meaning: String,
 }
 
+/// What a file comes to.
+#[derive(Debug, Default, Serialize)]
+struct Translation {
+    /// Each key, in the order of the sections.
+    keys: Vec<Effect>,
+    policy: Value,
+    /// Settings of this program, by their names in the settings file.
+    settings: Map<String, Value>,
+    /// Arguments of the package, as `eadt.job` and its neighbours take them.
+    package: Map<String, Value>,
+    /// Fields of the workload that the policy does not set.
+    workload: Map<String, Value>,
+}
+
 pub fn run(args: &TrainingConfig) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
-    let (effects, policy) = translate(&args.file, &text, args)?;
+    let found = translate(&args.file, &text, args)?;
     if args.json {
-        return print(&(serde_json::to_string_pretty(&json!({ "keys": effects, "policy": policy }))? + "\n"));
+        return print(&(serde_json::to_string_pretty(&found)? + "\n"));
     }
     let mut out = String::new();
-    for effect in &effects {
+    for effect in &found.keys {
         let mark = if effect.applies { "" } else { "no effect: " };
-        writeln!(out, "# {}: {}  → {mark}{}", effect.key, effect.value, effect.meaning)?;
+        // A comment ends with its line: what comes from the file stays in it.
+        writeln!(out, "# {}: {}  → {mark}{}", eadt_service::shown::line(&effect.key), effect.value, effect.meaning)?;
     }
-    out += &serde_saphyr::to_string(&policy).context("cannot write the policy")?;
+    out += &serde_saphyr::to_string(&found.policy).context("cannot write the policy")?;
     print(&out)
 }
 
-/// Reads the file's text; the flag: it has keys that are not ours but of the training framework.
-fn read(file: &Path, text: &str) -> anyhow::Result<(Document, bool)> {
+/// Reads the file's text, and the keys that are not ours but `DeepSpeed`'s.
+fn read(file: &Path, text: &str) -> anyhow::Result<(Document, Map<String, Value>)> {
+    const OURS: [&str; 2] = ["zero_optimization", "adaptive_training"];
     let name = file.display();
-    let tree: Value = serde_saphyr::from_str(text).with_context(|| format!("{name} is no YAML"))?;
-    if !tree.is_object() {
+    let mut tree: Value = serde_saphyr::from_str(text).with_context(|| format!("{name} is no YAML"))?;
+    let Some(sections) = tree.as_object_mut() else {
         bail!("{name} has no sections: it begins with `training:`, `deepspeed:` or `mps:`");
-    }
-    let keys = tree.get("deepspeed").and_then(Value::as_object);
-    let on_deepspeed = keys.is_some_and(|keys| keys.iter().any(|(key, value)| key != "adaptive_training" && !value.is_null()));
+    };
+    // A section without keys, `mps:`, says nothing.
+    sections.retain(|_, section| !section.is_null());
+    let mut foreign = Map::new();
     let mut known = tree.clone();
     // DeepSpeed's own keys are its own; one that is nearly a key of ours is a slip.
     if let Some(deepspeed) = known.get_mut("deepspeed").and_then(Value::as_object_mut) {
-        let near =
-            |key: &str| ["zero_optimization", "adaptive_training"].iter().any(|ours| strsim::damerau_levenshtein(key, ours) <= 3);
-        deepspeed.retain(|key, _| near(key));
+        for (key, value) in std::mem::take(deepspeed) {
+            if OURS.iter().any(|ours| strsim::damerau_levenshtein(&key, ours) <= 3) {
+                deepspeed.insert(key, value);
+            } else {
+                foreign.insert(key, value);
+            }
+        }
+    }
+    if let Some(key) = foreign.keys().find(|key| key.chars().any(char::is_control)) {
+        bail!("{name} has the key {key:?} in deepspeed: a key is one line of text");
     }
     if let Some((key, advice)) = first_unknown(&known, schemars::schema_for!(Document).as_value()) {
         bail!("there is no {key} in {name}: {advice}");
     }
     let document = serde_json::from_value(tree).with_context(|| format!("{name} is not valid"))?;
-    Ok((document, on_deepspeed))
+    Ok((document, foreign))
 }
 
 /// Refuses a number that the policy, the settings or the workload could not carry.
@@ -143,8 +186,9 @@ fn check_range(file: &Path, key: &str, value: Option<f64>, range: RangeInclusive
 }
 
 /// What each key comes to, and the policy of all of them.
-fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(Vec<Effect>, Value)> {
-    let (Document { training, deepspeed, mps }, on_deepspeed) = read(file, text)?;
+fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<Translation> {
+    let (Document { training, deepspeed, mps }, foreign) = read(file, text)?;
+    let on_deepspeed = deepspeed.zero_optimization.is_some() || foreign.values().any(|value| !value.is_null());
     let count = |value: Option<u32>| value.map(f64::from);
     for (key, value, range) in [
         ("training.per_device_train_batch_size", count(training.per_device_train_batch_size), 1.0..=1e9),
@@ -158,8 +202,10 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
     let mut effects = Vec::new();
     let mut bounds = Map::new();
     let mut about = Map::new();
-    let mut say = |key: &'static str, value: Value, applies: bool, meaning: String| {
-        effects.push(Effect { key, value, applies, meaning });
+    let (mut settings, mut package, mut workload) = (Map::new(), Map::new(), Map::new());
+    package.insert("workload".into(), json!(format!("{}/{}", args.namespace, args.name)));
+    let mut say = |key: &str, value: Value, applies: bool, meaning: String| {
+        effects.push(Effect { key: key.to_owned(), value, applies, meaning });
     };
     for (key, value) in
         [("training.model_name_or_path", &training.model_name_or_path), ("training.dataset_name", &training.dataset_name)]
@@ -191,6 +237,7 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
     }
     if let Some(seconds) = training.energy_monitoring_interval {
         let meaning = format!("processor.window_seconds = {seconds} in the settings file: one length for all workloads");
+        settings.insert("processor.window_seconds".into(), json!(seconds));
         say("training.energy_monitoring_interval", json!(seconds), true, meaning);
     }
     if let Some(threshold) = training.energy_efficiency_threshold {
@@ -215,6 +262,7 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
             (true, None) => (false, "how many blocks the model has is not in the file: name them with --layers".into()),
             (true, Some(layers)) => {
                 bounds.insert("maxFrozenPrefixLayers".into(), json!(layers / 2));
+                package.insert("layers".into(), json!("auto"));
                 let mut why = format!(
                     "bounds.maxFrozenPrefixLayers: {}; package: layers=\"auto\". Compare the loss with a run of fewer steps: J/sample always falls",
                     layers / 2
@@ -231,6 +279,9 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
     if let Some(zero) = deepspeed.zero_optimization {
         let meaning = "DeepSpeed reads it; package: model_parameters=eadt.deepspeed.parameter_groups(model)".into();
         say("deepspeed.zero_optimization", Value::Object(zero), false, meaning);
+    }
+    for (key, value) in foreign {
+        say(&format!("deepspeed.{key}"), value, false, "DeepSpeed reads it".into());
     }
     let adaptive = deepspeed.adaptive_training.unwrap_or_default();
     let shares_gpus = mps.enabled != Some(false) && mps.shared_resources.is_some_and(|processes| processes > 1);
@@ -269,11 +320,15 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
             "MPS is not enabled".into()
         } else {
             bounds.insert("mpsThreadPercentage".into(), json!({ "min": percentage.min(25), "max": 100 }));
+            workload.insert("environment".into(), json!({ "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percentage.to_string() }));
             format!("bounds.mpsThreadPercentage, and CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percentage} in the workload's pods")
         };
         say("mps.initial_thread_percentage", json!(percentage), !off, meaning);
     }
     if let Some(shared) = mps.shared_resources {
+        if let Some(processes) = processes.filter(|_| !off) {
+            workload.insert("replicas".into(), json!(processes));
+        }
         let meaning = match processes.filter(|_| !off) {
             _ if off => "MPS is not enabled".to_owned(),
             Some(processes) => format!("spec.replicas: {processes} in the workload"),
@@ -297,7 +352,7 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<(
         "metadata": { "name": args.name, "namespace": args.namespace },
         "spec": spec,
     });
-    Ok((effects, policy))
+    Ok(Translation { keys: effects, policy, settings, package, workload })
 }
 
 #[cfg(test)]
@@ -343,15 +398,48 @@ mps:
         }
     }
 
-    fn translated(text: &str, args: &TrainingConfig) -> anyhow::Result<(Vec<Effect>, Value)> {
+    fn whole(text: &str, args: &TrainingConfig) -> anyhow::Result<Translation> {
         translate(Path::new("training_config.yaml"), text, args)
+    }
+
+    fn translated(text: &str, args: &TrainingConfig) -> anyhow::Result<(Vec<Effect>, Value)> {
+        whole(text, args).map(|found| (found.keys, found.policy))
+    }
+
+    fn effect_of<'a>(effects: &'a [Effect], key: &str) -> &'a Effect {
+        effects.iter().find(|effect| effect.key == key).unwrap_or_else(|| panic!("nothing is said of {key}"))
+    }
+
+    #[test]
+    fn what_is_set_elsewhere_is_there_for_programs() {
+        let found = whole(FILE, &args(Some(3), Some(24))).unwrap();
+        assert_eq!(Value::Object(found.settings), json!({ "processor.window_seconds": 60.0 }));
+        assert_eq!(Value::Object(found.package), json!({ "workload": "eadt/llm", "layers": "auto" }));
+        let expected = json!({ "environment": { "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50" }, "replicas": 6 });
+        assert_eq!(Value::Object(found.workload), expected);
+        let hostile = "deepspeed: {\"x\\n---\\napiVersion: v1\": 1}\n";
+        assert!(whole(hostile, &args(None, None)).unwrap_err().to_string().contains("one line of text"));
+        let none = whole("training:\ndeepspeed:\nmps:\n", &args(None, None)).unwrap();
+        assert!(none.keys.is_empty() && none.settings.is_empty() && none.workload.is_empty(), "{none:?}");
+    }
+
+    #[test]
+    fn names_are_those_that_kubernetes_takes() {
+        assert!(label("team-a").is_ok() && subdomain("llm.v2-training").is_ok());
+        for wrong in ["", "Team", "-a", "a-", "a_b", "a.b", &"a".repeat(64)] {
+            assert!(label(wrong).is_err(), "{wrong:?}");
+        }
+        for wrong in ["", "a..b", ".a", "LLM", "a/b", &"a.".repeat(127)] {
+            assert!(subdomain(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]
     fn every_key_says_what_it_comes_to_or_why_to_nothing() {
         let (effects, policy) = translated(FILE, &args(Some(3), Some(24))).unwrap();
-        assert_eq!(effects.len(), 15);
-        let effect = |key: &str| effects.iter().find(|effect| effect.key == key).unwrap();
+        assert_eq!(effects.len(), 16);
+        assert_eq!(effect_of(&effects, "deepspeed.gradient_clipping").meaning, "DeepSpeed reads it");
+        let effect = |key: &str| effect_of(&effects, key);
         assert!(!effect("training.adaptive_precision").applies, "DeepSpeed fixes it");
         assert!(effect("training.dynamic_layer_freezing").meaning.contains("no computation is saved"));
         assert!(effect("mps.shared_resources").meaning.contains("spec.replicas: 6"));

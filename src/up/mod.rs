@@ -15,6 +15,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
 use eadt_bus::{Bus, topics};
+use eadt_cluster::ChangeTerms;
+use eadt_dashboard::Server;
 use eadt_processor::{HeartbeatClock, Limit};
 use eadt_report::Form;
 use eadt_schemas::EventTime;
@@ -128,9 +130,12 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     }
     keepers.spawn(&tasks::HTTP, server);
 
-    let page = serve_page(&mut keepers, &settings, &bus, &keeping, args).await?;
+    let page = bind_page(&mut keepers, &settings, &bus, &keeping, args).await?;
+    let page_url = page.url();
 
+    let editor: Option<Arc<dyn ChangeTerms>>;
     if let Some(context) = &args.kubernetes {
+        editor = Some(services::policy_editor(&settings, context, clock.source()).await?);
         let cluster = services::connect(&settings, context, Origin::Simulated, clock.source()).await?;
         services::spawn_leading(&mut deciders, &settings, &bus, &cluster, &deciding, &metrics, &health);
         let follower = eadt_simulator_service::Follower::new(settings.simulator.clone(), clock, Arc::new(cluster))?;
@@ -142,12 +147,19 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         });
     } else if simulated {
         let cluster = spawn_simulator(&mut sampling, &settings, clock, &bus, &shutdown, &metrics, &health)?;
+        editor = Some(Arc::new(cluster.clone()));
         services::spawn_actuator(&mut deciders, &settings, &bus, cluster, &deciding, &metrics, &health);
     } else {
+        editor = None;
         let raw = collector_settings(&settings, args.gpus);
         let listener = progress_listener(args, &raw).await?;
         services::spawn_collector(&mut sampling, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses, listener)?;
     }
+    let page = match editor {
+        Some(editor) => page.with_editor(editor),
+        None => page,
+    };
+    keepers.spawn(&tasks::DASHBOARD, page.run());
     if let Some(duration) = real_duration {
         let stop = shutdown.clone();
         sampling.spawn(&tasks::DURATION, async move {
@@ -178,7 +190,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     if wants_view(args) {
         crate::live::screen::watch_continues();
     }
-    let follower = follow::Follower::start(args, &settings, &bus, simulated, &page, length, exporter, shutdown.clone())?;
+    let follower = follow::Follower::start(args, &settings, &bus, simulated, &page_url, length, exporter, shutdown.clone())?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
     let tally = follower.finish();
     // A failure is said alone; the figures of an earlier run below it would look like this one's.
@@ -214,14 +226,14 @@ async fn progress_listener(args: &Up, raw: &eadt_collector::RawSettings) -> anyh
     Ok(Some(listener.into_std()?))
 }
 
-/// Serves the web page, prints where it is, and returns that.
-async fn serve_page(
+/// Opens the port of the web page, and prints where it is.
+async fn bind_page(
     keepers: &mut Supervisor,
     settings: &Settings,
     bus: &Arc<dyn Bus>,
     keeping: &Shutdown,
     args: &Up,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<Server> {
     let server = services::spawn_dashboard(keepers, settings, bus, FURTHER_PORTS, keeping).await?;
     let url = server.url();
     if let Ok(wanted) = settings.dashboard.socket() {
@@ -232,8 +244,7 @@ async fn serve_page(
     if views {
         crate::output::print_note(&format!("the web page is at {url}"));
     }
-    keepers.spawn(&tasks::DASHBOARD, server.run());
-    Ok(url)
+    Ok(server)
 }
 
 /// The collector of `--gpus nvml` and `--gpus none`.

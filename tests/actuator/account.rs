@@ -18,6 +18,27 @@ pub const CLUSTER_RULES: &str = include_str!("../../deploy/helm/eadt/files/actua
 /// What it grants in its own namespace.
 pub const LEASE_RULES: &str = include_str!("../../deploy/helm/eadt/files/actuator-lease-rules.yaml");
 
+/// What the chart grants to a page through which policies are changed.
+const PAGE_RULES: &str = include_str!("../../deploy/helm/eadt/files/dashboard-rules.yaml");
+const PAGE_CLUSTER_RULES: &str = include_str!("../../deploy/helm/eadt/files/dashboard-cluster-rules.yaml");
+
+/// The account of the page, with what the chart grants.
+pub fn page_account(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &str) -> Client {
+    const PAGE: &str = "eadt-dashboard";
+    let api = "apiVersion: rbac.authorization.k8s.io/v1";
+    let name = format!("{PAGE}-{namespace}");
+    let manifests = [
+        format!("apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {PAGE}}}\n"),
+        format!("{api}\nkind: ClusterRole\nmetadata: {{name: {name}}}\nrules:\n{PAGE_RULES}{PAGE_CLUSTER_RULES}"),
+        format!(
+            "{api}\nkind: ClusterRoleBinding\nmetadata: {{name: {name}}}\nroleRef: {{apiGroup: rbac.authorization.k8s.io, kind: \
+             ClusterRole, name: {name}}}\nsubjects: [{{kind: ServiceAccount, name: {PAGE}, namespace: {namespace}}}]\n"
+        ),
+    ];
+    kubernetes.apply(namespace, &manifests.join("---\n")).unwrap();
+    client_of(kubernetes, runtime, namespace, PAGE)
+}
+
 /// The account and its rights as the chart makes them by default, in all namespaces, but for the namespace of the account itself.
 pub fn account_of_chart(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &str) -> Client {
     let kinds = ["ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"];
@@ -37,7 +58,7 @@ pub fn account_of_chart(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &
         manifests.extend(["---\n", &object.to_string(), "\n"]);
     }
     kubernetes.apply(namespace, &manifests).unwrap();
-    with_rights(kubernetes, runtime, namespace)
+    client_of(kubernetes, runtime, namespace, NAME)
 }
 
 /// Makes the account in a namespace of its own, and waits until its rights are in force.
@@ -58,11 +79,12 @@ pub fn account(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &str) -> C
         ),
     ];
     kubernetes.apply(namespace, &manifests.join("---\n")).unwrap();
-    with_rights(kubernetes, runtime, namespace)
+    client_of(kubernetes, runtime, namespace, NAME)
 }
 
-fn with_rights(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &str) -> Client {
-    let kubeconfig = kubernetes.service_account(namespace, NAME).unwrap();
+/// Waits until the rights of an account are in force.
+fn client_of(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &str, name: &str) -> Client {
+    let kubeconfig = kubernetes.service_account(namespace, name).unwrap();
     runtime.block_on(async {
         let client = client(&kubeconfig).await.unwrap();
         let policies: Api<EnergyPolicy> = Api::namespaced(client.clone(), namespace);

@@ -16,6 +16,7 @@ use eadt_bus::{Bus, Isolation, Outgoing, Polled, Record, Start, TopicPartition, 
 use eadt_cluster::Cluster;
 use eadt_kubernetes::KubernetesCluster;
 use eadt_kubernetes::policy;
+use eadt_kubernetes::policy::access::{PolicyAccess, PolicyEditor};
 use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Origin, Outcome, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
 use eadt_service::{Health, Metrics, Shutdown};
@@ -240,6 +241,13 @@ impl Rig {
         let file = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
         std::fs::write(file.path(), object.to_string()).unwrap();
         kubernetes().kubectl(&["-n", &self.namespace, "apply", "-f", file.path().to_str().unwrap()]).unwrap();
+    }
+
+    /// What the page changes policies by, with the rights that the chart grants it.
+    pub fn policy_editor(&self) -> PolicyEditor {
+        let client = account::page_account(kubernetes(), &self.runtime, &self.namespace);
+        let access = PolicyAccess::new(client, self.namespace.clone());
+        PolicyEditor::new(access, self.clock.clone(), self.runtime.handle().clone())
     }
 
     pub fn kubectl(&self, arguments: &[&str]) -> String {

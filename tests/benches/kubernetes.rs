@@ -14,7 +14,9 @@ use common::{cpu_seconds, peak_mib};
 use eadt_actuator::ActuatorService;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Outgoing, topics};
-use eadt_cluster::{Cluster, ClusterChanges, ClusterError, DeviceAgents, ManagedWorkload, RollBack, WorkloadChange};
+use eadt_cluster::{
+    ApprovedDecision, Cluster, ClusterChanges, ClusterError, DeviceAgents, ManagedWorkload, RollBack, WorkloadChange,
+};
 use eadt_kubernetes::policy::{self, EnergyPolicy};
 use eadt_kubernetes::{KubernetesCluster, Settings};
 use eadt_schemas::v1::{Action, Decision, Layout, Origin};
@@ -135,7 +137,7 @@ impl Cluster for Timed {
     fn restarts_barred(&self, workload: &str) -> Option<String> {
         self.inner.restarts_barred(workload)
     }
-    fn approved_decisions(&self) -> Vec<Decision> {
+    fn approved_decisions(&self) -> Vec<ApprovedDecision> {
         self.inner.approved_decisions()
     }
     fn devices(&self) -> Option<&dyn DeviceAgents> {

@@ -123,6 +123,7 @@ fn what_decides_is_pure() {
     for pure in [
         "eadt-core",
         "eadt-schemas",
+        "eadt-html",
         "eadt-report",
         "eadt-recordings",
         "eadt-cluster",
@@ -246,12 +247,13 @@ fn shared_crates_do_not_know_what_is_above_them() {
         ("eadt-bus", &["eadt-faults", "eadt-schemas", "eadt-tasks"]),
         ("eadt-lake", &["eadt-schemas"]),
         ("eadt-recordings", &["eadt-schemas"]),
-        ("eadt-report", &["eadt-models", "eadt-schemas"]),
+        ("eadt-html", &[]),
+        ("eadt-report", &["eadt-html", "eadt-models", "eadt-schemas"]),
         ("eadt-simulator", &["eadt-schemas", "eadt-cluster", "eadt-gpu-sharing"]),
-        ("eadt-gpu-sharing", &["eadt-core", "eadt-models", "eadt-schemas"]),
-        ("eadt-backtest", &["eadt-schemas", "eadt-cluster", "eadt-core", "eadt-report", "eadt-simulator"]),
+        ("eadt-gpu-sharing", &["eadt-core", "eadt-html", "eadt-models", "eadt-schemas"]),
+        ("eadt-backtest", &["eadt-schemas", "eadt-cluster", "eadt-core", "eadt-html", "eadt-report", "eadt-simulator"]),
         ("eadt-models", &[]),
-        ("eadt-tune", &["eadt-models", "eadt-recordings", "eadt-schemas"]),
+        ("eadt-tune", &["eadt-html", "eadt-models", "eadt-recordings", "eadt-schemas"]),
         ("eadt-cluster", &["eadt-schemas"]),
         ("eadt-service", &["eadt-schemas", "eadt-tasks"]),
         ("eadt-nvml", &["eadt-schemas"]),
@@ -284,6 +286,7 @@ fn clippys_bans_hold_in_the_pure_crates_too() {
     let everywhere = load("clippy.toml");
     for pure in [
         "crates/core",
+        "crates/html",
         "crates/report",
         "crates/recordings",
         "crates/simulator",

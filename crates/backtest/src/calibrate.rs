@@ -4,6 +4,7 @@
 //! would be, and the report's figure is held against the energy and samples of the untouched run in the same windows.
 
 use eadt_core::controller::{ControllerName, ControllerSettings};
+use eadt_html::{END, END_TABLE};
 use eadt_report::{By, Settings, WorkloadReport};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -367,30 +368,23 @@ const COLOURS: [&str; 6] = ["#2da44e", "#0969da", "#cf222e", "#8250df", "#bf8700
 
 /// Returns one HTML file without anything from outside: each report beside its truth, and the tables.
 pub fn calibration_html(report: &CalibrationReport) -> String {
-    let mut out = String::from(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Calibration of savings (simulated)</title>\n\
-         <meta name=\"viewport\" content=\"width=device-width\"><style>",
-    );
-    out.push_str(crate::render::STYLE);
-    out.push_str("</style></head><body>\n<h1>Reported against true savings (simulated)</h1>\n<ul>");
+    let title = "Calibration of savings (simulated)";
+    let mut out = eadt_html::begin(title, "Reported against true savings (simulated)", "");
+    out.push_str("<ul>");
     for asked in &report.asked {
         put!(out, "<li>{}</li>", asked_line(asked));
     }
     out.push_str("</ul>\n");
     plot(&mut out, report);
-    out.push_str("<table><tr>");
-    for head in HEAD {
-        put!(out, "<th>{head}</th>");
-    }
-    out.push_str("</tr>\n");
+    out.push_str(&eadt_html::begin_table("Runs by controller and scenario"));
+    out.push_str(&eadt_html::table_head(&HEAD, 2));
+    out.push_str("<tbody>\n");
     for row in &report.rows {
-        out.push_str("<tr>");
-        for cell in cells(row) {
-            put!(out, "<td>{}</td>", crate::render::escape(&cell));
-        }
-        out.push_str("</tr>\n");
+        out.push_str(&eadt_html::table_row(&cells(row), 2));
     }
-    out.push_str("</table>\n</body></html>\n");
+    out.push_str("</tbody>");
+    out.push_str(END_TABLE);
+    out.push_str(END);
     out
 }
 
@@ -407,7 +401,7 @@ fn plot(out: &mut String, report: &CalibrationReport) {
     put!(
         out,
         "<svg viewBox=\"0 0 800 600\" role=\"img\" aria-label=\"reported against true saving\">\
-         <line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"#8b949e\"/>\n",
+         <line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" class=\"axis\"/>\n",
         x(low),
         y(low),
         x(high),

@@ -549,6 +549,7 @@ impl Plant {
                 restarts,
                 reverts: decision.action == Action::Revert,
                 ready_within_seconds: READY_WITHIN_SECONDS,
+                approved_by: None,
             };
             match self.cluster.apply(&change) {
                 Ok(after) => {

@@ -1,5 +1,7 @@
 //! The table as text and as one HTML file with plots.
 
+use eadt_html::{END, END_TABLE, escape};
+
 use crate::{Report, Row};
 
 macro_rules! put {
@@ -55,65 +57,72 @@ pub fn text(report: &Report) -> String {
     out
 }
 
-pub(crate) const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:62rem;padding:0 1rem;color:#1b1f24;background:#fff}
-h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
-th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #d8dee4}th:first-child,td:first-child{text-align:left}
-.note{color:#57606a}text{font:12px system-ui,sans-serif;fill:#1b1f24}
-@media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}th,td{border-color:#30363d}.note{color:#9198a1}text{fill:#e6edf3}}";
+/// Rules of the bars and dots.
+pub(crate) const RULES: &str = ".less { fill: var(--good); } .more { fill: var(--bad); } rect { fill-opacity: .45; }
+";
 
 /// One HTML file without anything from outside.
 pub fn html(report: &Report) -> String {
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Backtest (simulated)</title>\n\
-         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\n\
-         <h1>Backtest (simulated)</h1>\n<p class=\"note\">{} days, {} seeds. Everything here is simulated, nothing measured. Compared with the \
-         layout that nobody touches, same seed; restarts, idle power and lost work are included. The oracle knows every phase at once and \
-         restarts for nothing.</p>\n",
-        report.days, report.seeds
+    let title = "Backtest (simulated)";
+    let mut out = eadt_html::begin(title, title, RULES);
+    line!(
+        out,
+        "<p>{} days, {} seeds. Everything here is simulated, nothing measured. Compared with the layout that nobody touches, same seed; \
+         restarts, idle power and lost work are included. The oracle knows every phase at once and restarts for nothing.</p>",
+        report.days,
+        report.seeds
     );
     for rows in report
         .rows
         .chunk_by(|a, b| (&a.scenario, &a.workload, a.oversubscription) == (&b.scenario, &b.workload, b.oversubscription))
     {
         let first = &rows[0];
-        line!(
-            out,
-            "<h2>{} · {} · oversubscription {}</h2>",
-            escape(&first.scenario),
-            escape(&first.workload),
-            first.oversubscription
-        );
-        plot(&mut out, rows);
-        out.push_str(
-            "<table><tr><th>controller</th><th>J/sample</th><th>change, mean</th><th>worst</th><th>spread</th>\
-             <th>throughput, mean</th><th>worst</th><th>restarts/day</th><th>worst day</th><th>turns/day</th><th>all GPUs, W</th></tr>\n",
-        );
+        let heading = format!("{} · {} · oversubscription {}", first.scenario, first.workload, first.oversubscription);
+        line!(out, "<h2>{}</h2>", escape(&heading));
+        plot(&mut out, &heading, rows);
+        out.push_str(&eadt_html::begin_table(&heading));
+        out.push_str(&eadt_html::table_head(&HEAD, 1));
+        out.push_str("<tbody>\n");
         for row in rows {
             let change = row.joules_per_sample_change;
-            line!(
-                out,
-                "<tr><td>{}</td><td>{:.3}</td><td>{:+.1} %</td><td>{:+.1} %</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{}</td><td>{:.1}</td><td>{:.0}</td></tr>",
-                row.controller,
-                row.joules_per_sample.mean,
-                100.0 * change.mean,
-                100.0 * change.worst,
+            let cells = [
+                row.controller.to_string(),
+                format!("{:.3}", row.joules_per_sample.mean),
+                format!("{:+.1} %", 100.0 * change.mean),
+                format!("{:+.1} %", 100.0 * change.worst),
                 change.deviation.map_or("–".to_owned(), |deviation| format!("{:.1} %", 100.0 * deviation)),
-                row.throughput_ratio.mean,
-                row.throughput_ratio.worst,
-                row.restarts_per_day.mean,
-                row.restarts_worst_day,
-                row.turns_per_day.mean,
-                row.cluster_power_watts_max
-            );
+                format!("{:.3}", row.throughput_ratio.mean),
+                format!("{:.3}", row.throughput_ratio.worst),
+                format!("{:.1}", row.restarts_per_day.mean),
+                row.restarts_worst_day.to_string(),
+                format!("{:.1}", row.turns_per_day.mean),
+                format!("{:.0}", row.cluster_power_watts_max),
+            ];
+            out.push_str(&eadt_html::table_row(&cells, 1));
         }
-        out.push_str("</table>\n");
+        out.push_str("</tbody>");
+        out.push_str(END_TABLE);
     }
-    out.push_str("</body></html>\n");
+    out.push_str(END);
     out
 }
 
+const HEAD: [&str; 11] = [
+    "controller",
+    "J/sample",
+    "change, mean",
+    "worst",
+    "spread",
+    "throughput, mean",
+    "worst",
+    "restarts/day",
+    "worst day",
+    "turns/day",
+    "all GPUs, W",
+];
+
 /// A bar to the mean of each controller, and a dot for each seed.
-fn plot(out: &mut String, rows: &[Row]) {
+fn plot(out: &mut String, heading: &str, rows: &[Row]) {
     const LEFT: f64 = 130.0;
     const WIDTH: f64 = 640.0;
     const LINE: f64 = 26.0;
@@ -124,25 +133,26 @@ fn plot(out: &mut String, rows: &[Row]) {
     let height = LINE * rows.len() as f64 + 30.0;
     line!(
         out,
-        "<svg viewBox=\"0 0 800 {height}\" role=\"img\" aria-label=\"change of J/sample by controller\">\
-         <line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"0\" y2=\"{1}\" stroke=\"#8b949e\"/>",
+        "<svg viewBox=\"0 0 800 {height}\" role=\"img\" aria-label=\"change of J/sample by controller: {2}\">\
+         <line class=\"axis\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"0\" y2=\"{1}\"/>",
         x(0.0),
-        height - 22.0
+        height - 22.0,
+        escape(heading)
     );
     for (row, index) in rows.iter().zip(0_u32..) {
         let y = LINE * f64::from(index) + 4.0;
         let mean = row.joules_per_sample_change.mean;
         let (from, to) = (x(mean.min(0.0)), x(mean.max(0.0)));
-        let colour = if mean < 0.0 { "#2da44e" } else { "#cf222e" };
+        let class = if mean < 0.0 { "less" } else { "more" };
         put!(
             out,
-            "<text x=\"0\" y=\"{:.1}\">{}</text><rect x=\"{from:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"16\" fill=\"{colour}\" fill-opacity=\".45\"/>",
+            "<text x=\"0\" y=\"{:.1}\">{}</text><rect class=\"{class}\" x=\"{from:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"16\"/>",
             y + 13.0,
             row.controller,
             (to - from).max(0.5)
         );
         for change in &row.changes {
-            put!(out, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.2\" fill=\"{colour}\"/>", x(*change), y + 8.0);
+            put!(out, "<circle class=\"{class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.2\"/>", x(*change), y + 8.0);
         }
         out.push('\n');
     }
@@ -154,8 +164,4 @@ fn plot(out: &mut String, rows: &[Row]) {
         100.0 * low,
         100.0 * high
     );
-}
-
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -41,7 +41,7 @@ fn reported_savings_hold_the_true_ones() {
         assert!(apart.abs() < 0.02, "{} {}: {apart}", run.scenario, run.controller);
     }
     let html = calibration_html(&report);
-    assert!(html.contains("<svg") && html.contains("simulated") && !html.contains("http"), "{html}");
+    assert!(html.contains("<svg") && html.contains("simulated") && !html.contains("://"), "{html}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Layout, Precision, Workload};
+use eadt_schemas::v1::{Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Layout, Precision, UpdateMode, Workload};
 use serde::{Deserialize, Serialize};
 
 /// A workload that opted in, as the cluster has it now.
@@ -43,6 +43,9 @@ pub struct AppliedDecision {
     /// When every process of it was ready; `None`: not yet, or never.
     pub ready_time: Option<EventTime>,
     pub rolled_back: Option<RolledBack>,
+    /// Who approved it, if somebody did and is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
 }
 
 /// Settings that a change newly asks of a job.
@@ -113,6 +116,36 @@ pub struct WorkloadChange {
     pub reverts: bool,
     /// The rollout has this long; counted from the moment of effect.
     pub ready_within_seconds: f64,
+    /// Who approved it, if somebody did and is known.
+    pub approved_by: Option<String>,
+}
+
+/// A change of what may be done to a workload, by a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TermsChange {
+    Pause,
+    Resume,
+    SetMode {
+        mode: UpdateMode,
+        /// The mode that the person saw: with another one in force nothing is changed.
+        shown: UpdateMode,
+    },
+    /// Has the recommendation of this id applied once.
+    Approve(String),
+}
+
+/// Changes what may be done to workloads, for people. Calls block; what they return is durable.
+pub trait ChangeTerms: Send + Sync + fmt::Debug {
+    /// Changes the terms of a workload (`namespace/name`) of a Kubernetes kind in the name of somebody. `false`: they were so already.
+    fn change_terms(&self, workload: &str, kind: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError>;
+}
+
+/// A recommendation that somebody approved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApprovedDecision {
+    pub decision: Decision,
+    /// Who approved it, if it is known.
+    pub by: Option<String>,
 }
 
 /// Takes a change back.
@@ -207,7 +240,7 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     }
     /// Recommendations that people approved since: to be applied once although the mode is `recommend`. Asked for whenever
     /// [`Cluster::revision`] grew.
-    fn approved_decisions(&self) -> Vec<Decision> {
+    fn approved_decisions(&self) -> Vec<ApprovedDecision> {
         Vec::new()
     }
     /// Called with every decision, `maintain` included, for statuses; must not block.

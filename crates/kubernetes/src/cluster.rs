@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eadt_cluster::{
-    Cluster, ClusterChanges, ClusterError, ClusterRemedy, DeviceAgents, ManagedWorkload, RollBack, WorkloadChange,
+    ApprovedDecision, Cluster, ClusterChanges, ClusterError, ClusterRemedy, DeviceAgents, ManagedWorkload, RollBack,
+    WorkloadChange,
 };
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Origin};
@@ -321,7 +322,7 @@ impl Cluster for KubernetesCluster {
         })
     }
 
-    fn approved_decisions(&self) -> Vec<Decision> {
+    fn approved_decisions(&self) -> Vec<ApprovedDecision> {
         notify::approved_decisions(&self.shared)
     }
 

@@ -92,6 +92,15 @@ pub struct Workload {
     pub mode: UpdateMode,
     /// Nothing is changed while this is set.
     pub paused: bool,
+    /// Who set the mode in force: the field manager on Kubernetes (`kubectl-edit`, `eadt-page:NAME`), the page's user in a simulation.
+    /// Absent: the job was begun with it, or nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub mode_set_by: Option<String>,
+    /// Who paused the workload, or resumed it; as `mode_set_by`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub pause_set_by: Option<String>,
     /// Name of the controller in force; absent: the processor's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]

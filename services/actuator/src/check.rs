@@ -34,6 +34,13 @@ impl CheckedChange {
     pub fn change(&self) -> &WorkloadChange {
         &self.change
     }
+
+    /// The same change, approved by somebody.
+    #[must_use]
+    pub fn approved_by(mut self, by: Option<String>) -> Self {
+        self.change.approved_by = by;
+        self
+    }
 }
 
 /// What the checks allow.
@@ -75,6 +82,7 @@ pub fn check(
             restarts: planned.restarts,
             reverts: decision.action == Action::Revert,
             ready_within_seconds: settings.rollout_deadline_seconds,
+            approved_by: None,
         },
     }))
 }
@@ -415,6 +423,7 @@ pub(crate) mod tests {
             ready_by: at(610.0),
             ready_time: Some(at(40.0)),
             rolled_back: None,
+            approved_by: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Step 2: what a decision means for the object as it is now. Pure.
 
 use eadt_bus::chaos;
-use eadt_cluster::{AppliedDecision, ManagedWorkload};
+use eadt_cluster::ManagedWorkload;
 use eadt_schemas::v1::{Action, Decision, Layout};
 
 /// What is to be done about a decision.
@@ -10,7 +10,7 @@ pub enum DecisionPlan {
     /// `maintain`: nothing, and nothing to report.
     Nothing,
     /// It is the one that the object carries already: applied before a restart of the actuator.
-    AppliedAlready(AppliedDecision),
+    AppliedAlready,
     /// A change, not checked yet.
     Change(PlannedChange),
 }
@@ -28,10 +28,9 @@ pub fn plan(decision: &Decision, managed: &ManagedWorkload) -> DecisionPlan {
     if decision.action == Action::Maintain {
         return DecisionPlan::Nothing;
     }
-    if let Some(applied) =
-        managed.applied.as_ref().filter(|applied| applied.decision_id == decision.id && !chaos::is_off("recognition"))
-    {
-        return DecisionPlan::AppliedAlready(applied.clone());
+    let is_applied = managed.applied.as_ref().is_some_and(|applied| applied.decision_id == decision.id);
+    if is_applied && !chaos::is_off("recognition") {
+        return DecisionPlan::AppliedAlready;
     }
     let mut layout = merge_layouts(&decision.to, &managed.state.layout);
     if decision.action == Action::Revert {

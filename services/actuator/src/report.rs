@@ -43,7 +43,8 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
             }))
         };
         if !said(applied.generation) {
-            reports.push(actuation(Outcome::Applied, applied.time, "", &applied.layout, applied.generation, None));
+            let approved = applied.approved_by.as_ref().map_or_else(String::new, |by| format!("approved by {by}"));
+            reports.push(actuation(Outcome::Applied, applied.time, &approved, &applied.layout, applied.generation, None));
             if state.time > applied.time {
                 // Seen late: the layout was in force before the present state of the object was.
                 reports.push(ActuatorReport::Workload(Box::new(Workload {
@@ -194,6 +195,7 @@ mod tests {
             ready_by: at(670.0),
             ready_time: None,
             rolled_back: None,
+            approved_by: None,
         });
         let mut ready = rolling.clone();
         ready.state.time = at(190.0);

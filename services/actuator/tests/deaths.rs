@@ -73,6 +73,7 @@ impl Cluster for Object {
             ready_by: now().plus_seconds(60.0),
             ready_time: Some(now()),
             rolled_back: None,
+            approved_by: None,
         });
         managed.state.generation += 1;
         managed.state.layout = change.layout.clone();

@@ -19,9 +19,22 @@ const SHORTEST_TOKEN: usize = 16;
 /// The cookie in which a browser keeps its token: a stream of events cannot carry another header.
 pub const COOKIE: &str = "eadt_token";
 
-/// Digests of the tokens.
+/// Longest name of a person.
+const LONGEST_NAME: usize = 63;
+/// Who asks where no token is needed: whoever sits at this machine.
+const LOCAL: &str = "local";
+
+/// A token, as its digest.
+#[derive(Clone, PartialEq, Eq)]
+struct Token {
+    digest: [u8; 32],
+    /// The person who may change policies by it; `None`: it may only read.
+    editor: Option<String>,
+}
+
+/// Those who may read.
 #[derive(Clone, Default)]
-pub struct Tokens(Vec<[u8; 32]>);
+pub struct Tokens(Vec<Token>);
 
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,7 +43,7 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Reads a file of tokens, one a line.
+    /// Reads a file of tokens, one a line; a name after the token lets it change policies.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("cannot read dashboard.token_file={}: {error}", path.display()))?;
@@ -44,21 +57,40 @@ impl Tokens {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            if line.len() < SHORTEST_TOKEN || !line.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';' && byte != b',') {
+            let mut words = line.split_whitespace();
+            let (token, name) = (words.next().unwrap_or_default(), words.next());
+            if token.len() < SHORTEST_TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';' && byte != b',')
+            {
                 return Err(format!(
                     "line {}: a token has at least {SHORTEST_TOKEN} characters, visible ASCII without comma and semicolon",
                     number + 1
                 ));
             }
-            tokens.push(Sha256::digest(line.as_bytes()).into());
+            let fits = |name: &str| {
+                name.len() <= LONGEST_NAME && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte))
+            };
+            if words.next().is_some() || name.is_some_and(|name| !fits(name)) {
+                return Err(format!(
+                    "line {}: after the token comes nothing, or the name of the person who may change policies by it: at most \
+                     {LONGEST_NAME} letters, digits and . _ @ -",
+                    number + 1
+                ));
+            }
+            tokens.push(Token { digest: Sha256::digest(token.as_bytes()).into(), editor: name.map(str::to_owned) });
         }
         if tokens.is_empty() { Err("it holds no token".to_owned()) } else { Ok(Self(tokens)) }
     }
 
-    /// Whether this is one of them, in a time that does not tell which.
-    fn knows(&self, token: &str) -> bool {
+    /// Finds a token, in a time that does not tell which of them it is.
+    fn find(&self, token: &str) -> Option<&Token> {
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        self.0.iter().fold(false, |known, own| known | bool::from(own.ct_eq(&digest)))
+        let mut found = None;
+        for token in &self.0 {
+            if bool::from(token.digest[..].ct_eq(&digest[..])) {
+                found = Some(token);
+            }
+        }
+        found
     }
 }
 
@@ -77,6 +109,8 @@ pub enum Refusal {
     Host,
     Origin,
     Token,
+    /// Its token may read, and no more.
+    ReadOnly,
 }
 
 impl IntoResponse for Refusal {
@@ -87,6 +121,10 @@ impl IntoResponse for Refusal {
                 "this name is not the page's: ask for it by its address, or add the name to dashboard.hosts\n",
             ),
             Self::Origin => (StatusCode::FORBIDDEN, "another page may not ask here\n"),
+            Self::ReadOnly => (
+                StatusCode::FORBIDDEN,
+                "you may only read: a token with a name after it in the file of dashboard.token_file changes policies\n",
+            ),
             Self::Token => (StatusCode::UNAUTHORIZED, "a token is needed: send it as `Authorization: Bearer TOKEN`\n"),
         };
         let mut response = (status, text).into_response();
@@ -123,17 +161,24 @@ impl Access {
 
     /// Whether the token that comes with these headers may read.
     pub fn token_fits(&self, headers: &HeaderMap) -> bool {
-        let Some(tokens) = &self.tokens else { return true };
-        let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-        let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-        let cookies = text(header::COOKIE).unwrap_or_default().split(';').filter_map(|cookie| cookie.trim().split_once('='));
-        let cookie = cookies.filter(|(name, _)| *name == COOKIE).map(|(_, value)| value);
-        bearer.into_iter().chain(cookie).any(|token| tokens.knows(token))
+        self.tokens.as_ref().is_none_or(|tokens| tokens_of(headers).any(|token| tokens.find(token).is_some()))
+    }
+
+    /// The name of the person who asks, if they may change policies.
+    pub fn editor(&self, headers: &HeaderMap) -> Result<&str, Refusal> {
+        let Some(tokens) = &self.tokens else {
+            // Behind a proxy of this machine everybody would come from here.
+            let is_private = self.bound.ip().is_loopback() && self.hosts.is_empty();
+            return if is_private { Ok(LOCAL) } else { Err(Refusal::ReadOnly) };
+        };
+        let found: Vec<_> = tokens_of(headers).filter_map(|token| tokens.find(token)).collect();
+        let refusal = if found.is_empty() { Refusal::Token } else { Refusal::ReadOnly };
+        found.into_iter().find_map(|token| token.editor.as_deref()).ok_or(refusal)
     }
 
     /// Whether a token alone may read.
     pub fn knows(&self, token: &str) -> bool {
-        self.tokens.as_ref().is_none_or(|tokens| tokens.knows(token))
+        self.tokens.as_ref().is_none_or(|tokens| tokens.find(token).is_some())
     }
 
     fn is_ours(&self, host: &str) -> bool {
@@ -147,6 +192,15 @@ impl Access {
         // A page elsewhere can point a name of its own here, but not an address.
         address.is_some()
     }
+}
+
+/// The tokens that come with a request.
+fn tokens_of(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+    let cookies = text(header::COOKIE).unwrap_or_default().split(';').filter_map(|cookie| cookie.trim().split_once('='));
+    let cookie = cookies.filter(|(name, _)| *name == COOKIE).map(|(_, value)| value);
+    bearer.into_iter().chain(cookie)
 }
 
 /// The name in a `Host`, without its port.
@@ -263,11 +317,34 @@ mod tests {
     }
 
     #[test]
+    fn a_name_after_a_token_lets_it_change_policies() {
+        let tokens = Tokens::parse(&format!("{TOKEN}\nfedcba9876543210\talice@example.org\n")).unwrap();
+        let wide = Access { tokens: Some(tokens), ..access("0.0.0.0:9580", &[], false) };
+        let headers = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+        assert_eq!(wide.editor(&headers("Bearer fedcba9876543210")), Ok("alice@example.org"));
+        assert_eq!(wide.editor(&headers(&format!("Bearer {TOKEN}"))), Err(Refusal::ReadOnly));
+        assert_eq!(wide.editor(&headers("Bearer alice@example.org")), Err(Refusal::Token));
+        assert_eq!(wide.editor(&HeaderMap::new()), Err(Refusal::Token));
+        assert_eq!(access("127.0.0.1:9580", &[], false).editor(&HeaderMap::new()), Ok(LOCAL));
+        let proxied = access("127.0.0.1:9580", &["eadt.example.org"], false);
+        assert_eq!(proxied.editor(&HeaderMap::new()), Err(Refusal::ReadOnly), "everybody comes from here");
+    }
+
+    #[test]
     fn a_file_of_tokens_is_read_line_by_line() {
         let tokens = Tokens::parse("# readers\n\n  0123456789abcdef0123  \nfedcba9876543210\n").unwrap();
-        assert!(tokens.knows(TOKEN) && tokens.knows("fedcba9876543210") && !tokens.knows("# readers"));
-        for (text, why) in [("", "no token"), ("# none\n", "no token"), ("short\n", "line 1"), ("0123456789abcdef;x\n", "line 1")]
-        {
+        let reads = |token: &str| tokens.find(token).is_some_and(|token| token.editor.is_none());
+        assert!(reads(TOKEN) && reads("fedcba9876543210") && tokens.find("# readers").is_none());
+        let long = format!("{TOKEN} {}\n", "a".repeat(64));
+        for (text, why) in [
+            ("", "no token"),
+            ("# none\n", "no token"),
+            ("short\n", "line 1"),
+            ("0123456789abcdef;x\n", "line 1"),
+            ("0123456789abcdef0123 alice admin\n", "line 1"),
+            ("0123456789abcdef0123 al/ice\n", "line 1"),
+            (&long, "line 1"),
+        ] {
             let refused = Tokens::parse(text).unwrap_err();
             assert!(refused.contains(why), "{text:?}: {refused}");
         }

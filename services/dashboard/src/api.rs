@@ -1,4 +1,5 @@
-//! `/api/v1`: what the page asks for. Read only, JSON, times as milliseconds since the Unix epoch, units in the names of the fields.
+//! `/api/v1`: what the page asks for. JSON, times as milliseconds since the Unix epoch, units in the names of the fields. It only reads,
+//! but for the terms of a workload ([`crate::terms`]).
 
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use eadt_cluster::ChangeTerms;
 use eadt_schemas::EventTime;
 use eadt_service::Shutdown;
 use serde::{Deserialize, Serialize};
@@ -24,8 +26,8 @@ use crate::model::fleet::{FleetQuery, InvalidQuery};
 use crate::model::policies::PolicyQuery;
 use crate::model::sharing::SharingQuery;
 use crate::server::SharedModel;
-use crate::stream;
 use crate::whatif::{WhatIf, WhatIfError, WhatIfQuery};
+use crate::{stream, terms};
 
 /// What every handler may use.
 #[derive(Debug, Clone)]
@@ -33,20 +35,30 @@ pub struct Context {
     pub model: SharedModel,
     pub access: Arc<Access>,
     pub what_if: Option<WhatIf>,
+    /// What changes the terms of workloads; `None`: nothing here can.
+    pub editor: Option<Arc<dyn ChangeTerms>>,
     pub answers: Arc<Answers>,
     /// One file is made at a time.
     pub export_turn: Arc<Semaphore>,
     pub shutdown: Shutdown,
 }
 
+impl Context {
+    pub fn new(model: SharedModel, access: Arc<Access>, what_if: Option<WhatIf>, shutdown: Shutdown) -> Self {
+        let export_turn = Arc::new(Semaphore::new(1));
+        Self { model, access, what_if, editor: None, answers: Arc::default(), export_turn, shutdown }
+    }
+}
+
 /// The routes of the interface.
-pub fn routes(model: SharedModel, access: Arc<Access>, what_if: Option<WhatIf>, shutdown: Shutdown) -> Router {
+pub fn routes(context: Context) -> Router {
     Router::new()
         .route("/api/v1/overview", get(overview))
         .route("/api/v1/power", get(power))
         .route("/api/v1/fleet", get(fleet))
         .route("/api/v1/workloads/{namespace}/{name}", get(workload))
         .route("/api/v1/workloads/{namespace}/{name}/series", get(series))
+        .route("/api/v1/workloads/{namespace}/{name}/terms", post(terms::change))
         .route("/api/v1/decisions", get(decisions))
         .route("/api/v1/decision", get(decision))
         .route("/api/v1/sharing", get(sharing))
@@ -56,25 +68,18 @@ pub fn routes(model: SharedModel, access: Arc<Access>, what_if: Option<WhatIf>, 
         .route("/api/v1/export", get(export))
         .route("/api/v1/pipeline", get(pipeline))
         .route("/api/v1/events", get(stream::events))
-        .route("/api/v1/session", post(open_session).delete(close_session))
+        .route("/api/v1/session", get(terms::session).post(open_session).delete(close_session))
         .route("/api/{*rest}", get(|| async { Problem::not_found("there is no such address in /api/v1") }))
         .layer(DefaultBodyLimit::max(4096))
-        .with_state(Context {
-            model,
-            access,
-            what_if,
-            answers: Arc::default(),
-            export_turn: Arc::new(Semaphore::new(1)),
-            shutdown,
-        })
+        .with_state(context)
 }
 
 /// An error as JSON.
 #[derive(Debug)]
-struct Problem(StatusCode, String);
+pub(crate) struct Problem(pub StatusCode, pub String);
 
 impl Problem {
-    fn not_found(text: impl Into<String>) -> Self {
+    pub(crate) fn not_found(text: impl Into<String>) -> Self {
         Self(StatusCode::NOT_FOUND, text.into())
     }
 }
@@ -92,7 +97,7 @@ impl From<InvalidQuery> for Problem {
 }
 
 /// JSON that no cache keeps.
-fn fresh(value: impl Serialize) -> Response {
+pub(crate) fn fresh(value: impl Serialize) -> Response {
     ([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(value)).into_response()
 }
 

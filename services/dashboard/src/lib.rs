@@ -2,7 +2,8 @@
 //!
 //! In: windows, decisions, actuations and workloads, read from the log outside of any group ([`follow`]) or from an archive
 //! ([`load_archive`]), and samples and settings of GPUs. Out: an HTTP listener of its own ([`Server`]) with the page and `/api/v1`. Every figure is [`eadt_report`]'s or an
-//! event's own; the page computes none. It never writes to the log, never joins a group, and holds no more than [`Limits`] allow.
+//! event's own; the page computes none. It never writes to the log, never joins a group, and holds no more than [`Limits`] allow. With an
+//! editor ([`Server::with_editor`]) people pause, approve and set modes through it.
 
 mod access;
 mod answers;
@@ -15,6 +16,7 @@ mod records;
 mod server;
 mod settings;
 mod stream;
+mod terms;
 mod whatif;
 
 pub use feed::{ArchivedIds, FeedError, follow, load_archive, load_log};

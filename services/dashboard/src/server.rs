@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::middleware;
 use axum::routing::get;
+use eadt_cluster::ChangeTerms;
 use eadt_service::Shutdown;
 use eadt_service::connections::{self, Limits, WhenFull};
 use eadt_service::http::bind_near;
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::access::{self, Access, Tokens};
-use crate::api;
+use crate::api::{self, Context};
 use crate::assets;
 use crate::model::Model;
 use crate::model::overview::Overview;
@@ -118,10 +118,8 @@ pub enum ListenError {
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
-    router: Router,
+    context: Context,
     address: SocketAddr,
-    needs_token: bool,
-    shutdown: Shutdown,
 }
 
 impl Server {
@@ -140,12 +138,16 @@ impl Server {
         let failed = |source| ListenError::Listen { address: wanted, source };
         let listener = bind_near(wanted, further).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let needs_token = tokens.is_some();
         let access = Arc::new(Access { bound: address, hosts: settings.hosts.clone(), tokens });
-        let router = api::routes(model, access.clone(), what_if, shutdown.clone())
-            .fallback(get(assets::serve))
-            .layer(middleware::from_fn_with_state(access, access::guard));
-        Ok(Self { listener, router, address, needs_token, shutdown })
+        Ok(Self { listener, context: Context::new(model, access, what_if, shutdown), address })
+    }
+
+    /// Lets people pause, approve and set modes through the page: whoever reaches a loopback address without tokens, and those whose
+    /// token has a name.
+    #[must_use]
+    pub fn with_editor(mut self, editor: Arc<dyn ChangeTerms>) -> Self {
+        self.context.editor = Some(editor);
+        self
     }
 
     /// Where it listens.
@@ -160,12 +162,15 @@ impl Server {
 
     /// Whether data are shown only to those who have a token.
     pub fn needs_token(&self) -> bool {
-        self.needs_token
+        self.context.access.tokens.is_some()
     }
 
     /// Serves until the shutdown.
     pub async fn run(self) -> Result<(), std::io::Error> {
-        connections::serve(self.listener, |stream| ready(Ok(stream)), self.router, LIMITS, |_| (), self.shutdown).await;
+        let (access, shutdown) = (self.context.access.clone(), self.context.shutdown.clone());
+        let router =
+            api::routes(self.context).fallback(get(assets::serve)).layer(middleware::from_fn_with_state(access, access::guard));
+        connections::serve(self.listener, |stream| ready(Ok(stream)), router, LIMITS, |_| (), shutdown).await;
         Ok(())
     }
 }

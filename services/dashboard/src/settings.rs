@@ -12,7 +12,8 @@ pub struct Settings {
     /// Address of the page: an IP address or `localhost`, with a port; port 0 takes a free one, and `eadt up` the next that is free. On
     /// any other than a loopback address `token_file` is needed. Default: `127.0.0.1:9580`.
     pub address: String,
-    /// File with the tokens of those who may read, one a line, at least 16 characters each; lines that begin with `#` are comments.
+    /// File with the tokens of those who may read, one a line, at least 16 characters each; a name after a token (`TOKEN alice`) is of a
+    /// person who may pause, approve and set modes by it, too. Lines that begin with `#` are comments.
     /// Default: none, which only a loopback address allows.
     pub token_file: Option<PathBuf>,
     /// Names under which the page may be asked for beside its address, without port: `eadt.example.org`. Requests with another

@@ -1,9 +1,12 @@
-//! What may be done to workloads, as their declarations say.
+//! What may be done to workloads, as their declarations say, and how people change it.
 
+use std::sync::{Arc, Mutex};
+
+use eadt_cluster::{ChangeTerms, ClusterError, ClusterRemedy, TermsChange};
 use eadt_dashboard::{Model, PolicyQuery, Settings};
 use eadt_schemas::v1::{Action, Bounds, Outcome, UpdateMode, Validation, Workload};
 
-use crate::support::{HOSTILE, actuation, at, decision, model, serve, window};
+use crate::support::{HOSTILE, Served, actuation, at, decision, model, serve, serve_with, window};
 
 fn declared(workload: &str, minute: i64, mode: UpdateMode, paused: bool) -> Workload {
     let bounds = Bounds { power_limit_watts_min: Some(150.0), power_limit_watts_max: Some(300.0), ..Bounds::default() };
@@ -64,4 +67,101 @@ async fn policies_come_in_pages_and_hostile_names_are_text() {
     for method in ["POST", "PUT", "DELETE"] {
         assert_eq!(served.ask(method, "/api/v1/policies", &[], "").await.status, 405, "read only");
     }
+}
+
+/// Notes what it is asked, and refuses what is asked of `team/refused`.
+#[derive(Debug, Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl ChangeTerms for Notes {
+    fn change_terms(&self, workload: &str, kind: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError> {
+        if workload == "team/refused" {
+            return Err(ClusterError::new(ClusterRemedy::Refused, "no policy in namespace team is for Job refused"));
+        }
+        let mut notes = self.0.lock().unwrap();
+        notes.push(format!("{kind} {workload}: {change:?} by {by}"));
+        Ok(notes.len() % 2 == 1)
+    }
+}
+
+async fn with_editor(notes: &Arc<Notes>, settings: Settings) -> Served {
+    let mut model = model();
+    model.declaration(&declared("team/a", 0, UpdateMode::Recommend, false));
+    model.declaration(&declared("team/refused", 0, UpdateMode::Recommend, false));
+    model.window(&window("team/none", 0, 600.0, &eadt_schemas::v1::Layout::default()));
+    serve_with(model, settings, Some(notes.clone())).await
+}
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+const TERMS: &str = "/api/v1/workloads/team/a/terms";
+
+#[tokio::test]
+async fn a_change_is_carried_out_in_the_name_of_whoever_asks() {
+    let notes = Arc::new(Notes::default());
+    let served = with_editor(&notes, Settings::default()).await;
+    assert_eq!(served.get("/api/v1/session").await.json(), serde_json::json!({"editor": "local", "read_only": null}));
+    let asked = [
+        (r#"{"change":"pause"}"#, "Pause", true),
+        (r#"{"change":"resume"}"#, "Resume", false),
+        (r#"{"change":"set_mode","mode":"enforce","shown":"recommend"}"#, "SetMode { mode: Enforce, shown: Recommend }", true),
+        (r#"{"change":"approve","decision_id":"d-1"}"#, r#"Approve("d-1")"#, false),
+    ];
+    for (body, change, changed) in asked {
+        let answer = served.ask("POST", TERMS, &[JSON], body).await;
+        assert_eq!(answer.status, 200, "{body}");
+        let expected = serde_json::json!({"workload": "team/a", "changed": changed, "by": "local"});
+        assert_eq!(answer.json(), expected, "{body}");
+        assert_eq!(*notes.0.lock().unwrap().last().unwrap(), format!("Job team/a: {change} by local"));
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_changed_is_refused_in_words_and_nothing_is_asked_of_the_cluster() {
+    let notes = Arc::new(Notes::default());
+    let served = with_editor(&notes, Settings::default()).await;
+    let stale = r#"{"change":"set_mode","mode":"observe","shown":"enforce"}"#;
+    let pause = r#"{"change":"pause"}"#;
+    let refused = "/api/v1/workloads/team/refused/terms";
+    let undeclared = "/api/v1/workloads/team/none/terms";
+    let foreign = ("origin", "http://evil.example");
+    for (path, headers, body, status, words) in [
+        (TERMS, &[JSON][..], stale, 409, "changed meanwhile"),
+        (TERMS, &[JSON], r#"{"change":"delete"}"#, 422, "delete"),
+        (TERMS, &[JSON], r#"{"change":"set_mode","mode":"enforce"}"#, 422, "shown"),
+        (TERMS, &[JSON], "{", 400, ""),
+        // A form of another page could send this.
+        (TERMS, &[("content-type", "text/plain")], pause, 415, ""),
+        (TERMS, &[JSON, foreign], pause, 403, "another page"),
+        (TERMS, &[JSON, ("sec-fetch-site", "cross-site")], pause, 403, "another page"),
+        (refused, &[JSON], pause, 409, "no policy in namespace team"),
+        (undeclared, &[JSON], pause, 404, "nobody has declared team/none"),
+        ("/api/v1/workloads/a/b/terms", &[JSON], pause, 404, "a/b"),
+    ] {
+        let answer = served.ask("POST", path, headers, body).await;
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        assert!(answer.status == status && text.contains(words), "{path} {body}: {} {text}", answer.status);
+    }
+    assert_eq!(served.ask("GET", TERMS, &[], "").await.status, 405);
+    assert!(notes.0.lock().unwrap().is_empty(), "{notes:?}");
+    let reading = serve(model(), Settings::default()).await;
+    let answer = reading.ask("POST", TERMS, &[JSON], pause).await;
+    assert!(answer.status == 403 && String::from_utf8_lossy(&answer.body).contains("only reads"));
+}
+
+#[tokio::test]
+async fn a_token_without_a_name_only_reads() {
+    let tokens = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(tokens.path(), "0123456789abcdef0123\nfedcba98765432100123 alice\n").unwrap();
+    let settings = Settings { token_file: Some(tokens.path().to_owned()), ..Settings::default() };
+    let notes = Arc::new(Notes::default());
+    let served = with_editor(&notes, settings).await;
+    let (reader, alice) = ("Bearer 0123456789abcdef0123", "Bearer fedcba98765432100123");
+    for (bearer, status, words) in [(reader, 403, "may only read"), (alice, 200, "alice"), ("Bearer unknown", 401, "token")] {
+        let answer = served.ask("POST", TERMS, &[JSON, ("authorization", bearer)], r#"{"change":"pause"}"#).await;
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        assert!(answer.status == status && text.contains(words), "{bearer}: {} {text}", answer.status);
+    }
+    assert_eq!(*notes.0.lock().unwrap(), ["Job team/a: Pause by alice"]);
+    let session = served.ask("GET", "/api/v1/session", &[("authorization", reader)], "").await.json();
+    assert!(session["editor"].is_null() && session["read_only"].as_str().unwrap().contains("only read"), "{session}");
 }

@@ -1,7 +1,9 @@
 //! Events of made-up workloads, a served model, and a plain HTTP client.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use eadt_cluster::ChangeTerms;
 use eadt_dashboard::{Limits, Model, Server, Settings, SharedModel, SourceFacts, SourceKind};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, Validation, Workload};
@@ -136,9 +138,18 @@ impl Drop for Served {
 }
 
 pub async fn serve(model: Model, settings: Settings) -> Served {
+    serve_with(model, settings, None).await
+}
+
+/// With what changes policies.
+pub async fn serve_with(model: Model, settings: Settings, editor: Option<Arc<dyn ChangeTerms>>) -> Served {
     let (model, stop) = (SharedModel::new(model), Shutdown::new());
     let settings = Settings { address: "127.0.0.1:0".to_owned(), ..settings };
     let server = Server::bind(&settings, 0, model.clone(), None, stop.clone()).await.expect("a free port");
+    let server = match editor {
+        Some(editor) => server.with_editor(editor),
+        None => server,
+    };
     let address = server.address();
     tokio::spawn(server.run());
     Served { address, model, stop }

@@ -353,9 +353,12 @@ impl<'a> Session<'a> {
         while let Ok(Command { request, reply }) = self.driver.commands.try_recv() {
             let cluster = &mut self.state.cluster;
             let result = match request {
-                Request::Apply(change) => cluster.apply(&change).map(|managed| Some(Box::new(managed))),
-                Request::RollBack(back) => cluster.roll_back(&back).map(|managed| Some(Box::new(managed))),
-                Request::Recommend(decision) => cluster.recommend(&decision).map(|()| None),
+                Request::Apply(change) => cluster.apply(&change).map(|managed| Reply::Managed(Box::new(managed))),
+                Request::RollBack(back) => cluster.roll_back(&back).map(|managed| Reply::Managed(Box::new(managed))),
+                Request::Recommend(decision) => cluster.recommend(&decision).map(|()| Reply::Recommended),
+                Request::ChangeTerms { workload, change, by } => {
+                    cluster.change_terms(&workload, &change, &by).map(Reply::TermsChanged)
+                }
             };
             self.changed = true;
             self.unanswered.push(Unanswered { reply, result: Some(result) });
@@ -423,7 +426,7 @@ impl<'a> Session<'a> {
         let now = cluster.now();
         self.metrics.simulated_seconds.set(now.seconds_since(cluster.start()));
         let turns = self.driver.settings.gate.then(|| gate.turns(&self.driver.rules, now));
-        self.driver.shared.show(Present { now, managed: cluster.managed(), turns });
+        self.driver.shared.show(Present { now, managed: cluster.managed(), approved: cluster.approved(), turns });
         self.unanswered.clear();
         Ok(())
     }

@@ -409,6 +409,7 @@ mod tests {
                 ready_by: at(670),
                 ready_time: None,
                 rolled_back: None,
+                approved_by: None,
             }),
             mps_default_thread_percentage: None,
             restarts: vec![],

@@ -3,7 +3,9 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use eadt_cluster::{Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, WorkloadChange};
+use eadt_cluster::{
+    ApprovedDecision, ChangeTerms, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, TermsChange, WorkloadChange,
+};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Decision;
 
@@ -34,9 +36,17 @@ pub(crate) enum Request {
     Apply(Box<WorkloadChange>),
     RollBack(RollBack),
     Recommend(Box<Decision>),
+    ChangeTerms { workload: String, change: TermsChange, by: String },
 }
 
-pub(crate) type Reply = Option<Box<ManagedWorkload>>;
+/// What a call gave.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Managed(Box<ManagedWorkload>),
+    Recommended,
+    /// Whether the terms were others before.
+    TermsChanged(bool),
+}
 
 /// What the driver shows.
 #[derive(Debug, Default)]
@@ -58,6 +68,7 @@ struct Snapshot {
 pub(crate) struct Present {
     pub now: EventTime,
     pub managed: Vec<ManagedWorkload>,
+    pub approved: Vec<ApprovedDecision>,
     /// `None`: the gate is off.
     pub turns: Option<BTreeMap<String, Turn>>,
 }
@@ -70,7 +81,8 @@ impl Shared {
 
     pub fn show(&self, present: Present) {
         let mut snapshot = self.lock();
-        let changed = snapshot.present.as_ref().is_none_or(|old| old.managed != present.managed);
+        let same = |old: &Present| old.managed == present.managed && old.approved == present.approved;
+        let changed = !snapshot.present.as_ref().is_some_and(same);
         snapshot.revision += u64::from(changed);
         snapshot.present = Some(present);
         self.shown.notify_all();
@@ -101,7 +113,17 @@ impl SimulatedCluster {
     }
 
     fn managed(&self, request: Request) -> Result<ManagedWorkload, ClusterError> {
-        self.call(request)?.map(|managed| *managed).ok_or_else(stopped)
+        match self.call(request)? {
+            Reply::Managed(managed) => Ok(*managed),
+            Reply::Recommended | Reply::TermsChanged(_) => Err(stopped()),
+        }
+    }
+}
+
+impl ChangeTerms for SimulatedCluster {
+    fn change_terms(&self, workload: &str, _kind: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError> {
+        let request = Request::ChangeTerms { workload: workload.to_owned(), change: change.clone(), by: by.to_owned() };
+        Ok(matches!(self.call(request)?, Reply::TermsChanged(true)))
     }
 }
 
@@ -140,6 +162,10 @@ impl Cluster for SimulatedCluster {
 
     fn roll_back(&self, roll_back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
         self.managed(Request::RollBack(roll_back.clone()))
+    }
+
+    fn approved_decisions(&self) -> Vec<ApprovedDecision> {
+        self.shared.lock().present.as_ref().map_or_else(Vec::new, |present| present.approved.clone())
     }
 
     fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {

@@ -38,6 +38,8 @@ pub fn processor(bus: Arc<dyn Bus>, prefix: &str, name: &str, metrics: &Metrics)
         window_seconds: WINDOW as f64,
         // The log is filled within seconds of its own time, and stamped years after these events.
         join_grace_seconds: 0.0,
+        // A run that takes longer would have its last window closed by heartbeats, which the answer has open.
+        idle_grace_seconds: 3_600.0,
         max_future_seconds: Limit(None),
         ..eadt_processor::ProcessorSettings::default()
     };

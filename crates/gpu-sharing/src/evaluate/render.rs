@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use eadt_html::{END, END_TABLE, escape};
+
 use super::{EvaluationFindings, FindingLine};
 
 impl EvaluationFindings {
@@ -70,54 +72,35 @@ fn write_text(findings: &EvaluationFindings, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-const HEAD: &str = r#"<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>Sharing a GPU</title>
-<style>
-:root { color-scheme: light dark; --line: #8884; --ink: #06c; --pale: #06c6; }
-@media (prefers-color-scheme: dark) { :root { --ink: #6bf; --pale: #6bf6; } }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; }
-.chosen { fill: var(--ink); } .equal { fill: var(--pale); }
-</style>
-</head>
-<body>
-"#;
+/// Rules of the bars.
+const RULES: &str = ".chosen { fill: var(--ink); } .equal { fill: var(--ink); fill-opacity: .4; }
+";
 
 fn write_html(findings: &EvaluationFindings, heading: &str, notes: &[String], out: &mut String) -> fmt::Result {
-    out.push_str(HEAD);
-    writeln!(out, "<h1>{}</h1>", escaped(heading))?;
+    out.push_str(&eadt_html::begin("Sharing a GPU", heading, RULES));
     for note in notes {
-        writeln!(out, "<p>{}</p>", escaped(note))?;
+        writeln!(out, "<p>{}</p>", escape(note))?;
     }
     for lines in findings.splits() {
         let Some(first) = lines.first() else { continue };
-        writeln!(out, "<h2>{}</h2>", escaped(&first.split))?;
-        out.push_str("<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">method</th>");
-        for (head, _) in COLUMNS {
-            write!(out, "<th scope=\"col\">{head}</th>")?;
-        }
-        out.push_str("</tr></thead>\n<tbody>\n");
+        writeln!(out, "<h2>{}</h2>", escape(&first.split))?;
+        out.push_str(&eadt_html::begin_table(&first.split));
+        let head: Vec<&str> = ["method"].into_iter().chain(COLUMNS.iter().map(|(head, _)| *head)).collect();
+        out.push_str(&eadt_html::table_head(&head, 1));
+        out.push_str("<tbody>\n");
         for line in lines {
-            write!(out, "<tr><td>{}</td>", line.method.title())?;
-            for (_, value) in COLUMNS {
-                write!(out, "<td>{}</td>", percent(value(line)))?;
-            }
-            out.push_str("</tr>\n");
+            let cells: Vec<String> = [line.method.title().to_owned()]
+                .into_iter()
+                .chain(COLUMNS.iter().map(|(_, value)| percent(value(line))))
+                .collect();
+            out.push_str(&eadt_html::table_row(&cells, 1));
         }
-        writeln!(out, "</tbody></table></div>\n<p>{} choices.</p>", first.score.choices)?;
+        out.push_str("</tbody>");
+        out.push_str(END_TABLE);
+        writeln!(out, "<p>{} choices.</p>", first.score.choices)?;
     }
     write_bars(findings, out)?;
-    out.push_str("</body>\n</html>\n");
+    out.push_str(END);
     Ok(())
 }
 
@@ -137,7 +120,7 @@ fn write_bars(findings: &EvaluationFindings, out: &mut String) -> fmt::Result {
     for (i, line) in findings.workloads.iter().enumerate() {
         let y = i * ROW + 5;
         let width = |ratio: f64| 550.0 * ratio.clamp(0.0, 1.1);
-        writeln!(out, "<text x=\"0\" y=\"{}\">{}</text>", y + 17, escaped(&line.workload))?;
+        writeln!(out, "<text x=\"0\" y=\"{}\">{}</text>", y + 17, escape(&line.workload))?;
         for (class, ratio, below) in [("chosen", line.of_oracle_ratio, 0), ("equal", line.equal_of_oracle_ratio, 13)] {
             writeln!(
                 out,
@@ -151,8 +134,4 @@ fn write_bars(findings: &EvaluationFindings, out: &mut String) -> fmt::Result {
     }
     out.push_str("</svg>\n");
     Ok(())
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

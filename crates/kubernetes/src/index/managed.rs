@@ -1,5 +1,7 @@
 //! A workload as the actuator's steps know it, put together from its object and its terms. Pure.
 
+use std::collections::BTreeMap;
+
 use eadt_cluster::ManagedWorkload;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Origin, UpdateMode, Workload};
@@ -7,6 +9,7 @@ use eadt_schemas::v1::{Origin, UpdateMode, Workload};
 use crate::index::gpu_models::GpuModel;
 use crate::objects::object::WorkloadObject;
 use crate::objects::terms::PolicyTerms;
+use crate::policy::read_pause;
 
 /// What was seen of a workload before, to tell since when something is so.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -36,6 +39,7 @@ pub fn build_managed(
         None if complete => Some(before.and_then(|state| state.ready_time).unwrap_or(now)),
         None => None,
     };
+    let readable = seen.problems.is_empty();
     let mut state = Workload {
         time: now,
         workload: seen.workload(),
@@ -44,8 +48,10 @@ pub fn build_managed(
         generation,
         layout: seen.layout.clone(),
         // What cannot be read is not acted on.
-        mode: if seen.problems.is_empty() { terms.mode } else { UpdateMode::Observe },
+        mode: if readable { terms.mode } else { UpdateMode::Observe },
         paused,
+        mode_set_by: terms.mode_set_by.clone().filter(|_| readable),
+        pause_set_by: pause_set_by(seen, paused, since),
         controller: terms.controller.clone(),
         controller_settings: terms.controller_settings.clone(),
         bounds: terms.bounds_for(&seen.layout),
@@ -77,6 +83,13 @@ pub fn build_managed(
         mps_default_thread_percentage: None,
         restarts: mark.restarts,
     }
+}
+
+/// Who paused the workload, or resumed it. Of a pause or its end by the namespace nobody is on record.
+fn pause_set_by(seen: &WorkloadObject, paused: bool, since: &StateHistory) -> Option<String> {
+    let own = seen.pause_set_by.clone().filter(|_| read_pause(&seen.annotations, &BTreeMap::new()).0 == paused)?;
+    let resumed_by_namespace = |last: &Workload| !paused && last.pause_set_by.is_none();
+    if since.state.as_ref().is_some_and(resumed_by_namespace) { None } else { Some(own) }
 }
 
 /// Equal in everything but the times at which it was seen.
@@ -135,6 +148,7 @@ mod tests {
             ready_by: at(620.0),
             ready_time: None,
             rolled_back: None,
+            approved_by: None,
         };
         let mut written = |applied: &AppliedDecision| {
             let mark = ChangeMark { applied: Some(applied.clone()), ..ChangeMark::default() };

@@ -332,7 +332,7 @@ impl WorkloadIndex {
                 };
                 let mut terms = rule.terms(seen, now);
                 if related && self.problems_below(rule, &seen.controlled_by).iter().any(conflict) {
-                    terms.mode = UpdateMode::Observe;
+                    terms = terms.only_observed();
                 }
                 // One that is made again begins anew: what was taken over, or asked for, for the former one goes back first.
                 let taken = seen.take_over.iter().map(|taken| &taken.policy_uid);
@@ -341,7 +341,7 @@ impl WorkloadIndex {
                 Some((terms, paused, self.policies_listed && of_former))
             }
             // Two that contradict each other: nothing is done.
-            [first, ..] => Some((PolicyTerms { mode: UpdateMode::Observe, ..first.terms(seen, now) }, paused, false)),
+            [first, ..] => Some((first.terms(seen, now).only_observed(), paused, false)),
             [] => {
                 let labelled = observe_label_terms(&seen.labels).ok().flatten();
                 let orphaned = (seen.take_over.is_some() || seen.mark.is_some()) && self.policies_listed;

@@ -114,6 +114,7 @@ pub fn plan_apply(
             && JobRequest::between(&seen.layout, &change.layout).is_none())
         .then_some(now),
         rolled_back: None,
+        approved_by: change.approved_by.clone(),
     });
     Ok(PlannedWrite::Write(Box::new(complete_write(seen, values, turned, mark, &change.layout, now, term))))
 }
@@ -556,6 +557,7 @@ mod tests {
             restarts: true,
             reverts: false,
             ready_within_seconds: 600.0,
+            approved_by: None,
         }
     }
 

@@ -9,9 +9,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::objects::kinds::{FieldPath, PathStep, WorkloadKind, WorldSource, values_at};
-use crate::objects::owners::{TakenBackField, taken_back};
+use crate::objects::owners::{TakenBackField, last_manager, taken_back};
 use crate::objects::record::{self, APPLIED, ChangeMark, SpecVersion, TAKEN_OVER, TakeOverRecord};
 use crate::objects::rollout::{RolloutProgress, RolloutStrategy};
+use crate::policy::names::PAUSED;
 
 /// The thread percentage of a process under MPS.
 pub const MPS_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
@@ -67,6 +68,8 @@ pub struct WorkloadObject {
     pub take_over: Option<TakeOverRecord>,
     /// Of the fields that were taken over those that others own by now.
     pub taken_back: Vec<TakenBackField>,
+    /// The field manager of its annotation that pauses or resumes it.
+    pub pause_set_by: Option<String>,
     /// Why it is not to be touched, in words.
     pub problems: Vec<String>,
 }
@@ -161,6 +164,7 @@ impl WorkloadObject {
             strategy: RolloutStrategy::read(kind, object),
             progress: RolloutProgress::read(kind, object, pods),
             mark,
+            pause_set_by: last_manager(&meta["managedFields"], &["metadata", "annotations", PAUSED]),
             taken_back: taken.as_ref().map_or_else(Vec::new, |taken| taken_back(&meta["managedFields"], kind, taken)),
             take_over: taken,
             problems,

@@ -39,6 +39,15 @@ pub fn field_owners(managed_fields: &Value, kind: &WorkloadKind, field: &Managed
     owners
 }
 
+/// Returns the manager that wrote a field last, by the field's path in the object; `None`: nobody is on record.
+pub fn last_manager(managed_fields: &Value, path: &[&str]) -> Option<String> {
+    let path: Vec<_> = path.iter().map(|name| ManagedPathPart::Field((*name).to_owned())).collect();
+    let owners = managed_entries(managed_fields).filter(|entry| find_field(&entry["fieldsV1"], &path).is_some());
+    // Times of one format and zone: the newest is the last in order of text.
+    let last = owners.max_by_key(|entry| entry["time"].as_str().unwrap_or_default().to_owned())?;
+    Some(last["manager"].as_str()?.to_owned())
+}
+
 /// Of the fields that were taken over those that others own by now.
 pub fn taken_back(managed_fields: &Value, kind: &WorkloadKind, taken: &TakeOverRecord) -> Vec<TakenBackField> {
     // Of other kinds nothing is fenced by owners.

@@ -296,6 +296,7 @@ mod tests {
             ready_by: EventTime::from_seconds(1e9 + 600.0),
             ready_time: None,
             rolled_back: None,
+            approved_by: None,
         }
     }
 

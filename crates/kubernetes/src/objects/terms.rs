@@ -39,6 +39,8 @@ pub struct PolicyTerms {
     pub policy: Option<String>,
     pub policy_uid: String,
     pub mode: UpdateMode,
+    /// The field manager that set the mode; `None`: nobody is on record, or the policy has no say.
+    pub mode_set_by: Option<String>,
     pub controller: Option<String>,
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
     pub bounds: Bounds,
@@ -54,6 +56,12 @@ pub struct PolicyTerms {
 }
 
 impl PolicyTerms {
+    /// The same, but nothing is changed, whatever the policy says.
+    #[must_use]
+    pub fn only_observed(self) -> Self {
+        Self { mode: UpdateMode::Observe, mode_set_by: None, ..self }
+    }
+
     /// The bounds that travel in events: a knob that may not be turned is pinned to where it stands, and a job is asked for nothing.
     pub fn bounds_for(&self, layout: &Layout) -> Bounds {
         let mut bounds = self.bounds.clone();

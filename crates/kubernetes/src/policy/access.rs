@@ -1,8 +1,11 @@
-//! Policies as people handle them: list, look at, pause, approve. For the command line.
+//! Policies as people handle them: list, look at, pause, approve, set the mode. For the command line and the page.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
+use eadt_cluster::{ChangeTerms, ClusterError, ClusterRemedy, TermsChange};
+use eadt_schemas::EventTime;
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
@@ -10,18 +13,31 @@ use kube::config::KubeConfigOptions;
 use kube::core::ApiResource;
 use kube::{Client, Config, ResourceExt};
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 
+use super::Mode;
 use super::names::{APPROVED, PAUSED};
 use super::resolve::read_pause;
 use super::spec::EnergyPolicy;
 use crate::api::client::{call_with_timeout, kind_resource};
+use crate::context::ClockFn;
 use crate::objects::kinds::WorkloadKind;
 
 /// The manager of what the command line writes.
 const MANAGER: &str = "eadt-policy";
+/// Begins the managers of what is written for others: the name of who asked follows.
+const ON_BEHALF: &str = "eadt-page:";
+/// Longest manager that an API server takes.
+const MAX_MANAGER_BYTES: usize = 128;
 
 /// Requests at once.
 const CONCURRENT_READS: usize = 16;
+
+/// How long a change for the page may take, with everything that is read for it.
+const CHANGE_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often a write is repeated that a newer status overtook.
+const CONFLICTS: usize = 5;
 
 /// Why a call failed, in words for the person who made it.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +59,7 @@ pub enum AccessError {
 pub struct PolicyAccess {
     client: Client,
     namespace: String,
+    manager: String,
 }
 
 impl fmt::Debug for PolicyAccess {
@@ -74,7 +91,24 @@ impl PolicyAccess {
         };
         let namespace = config.default_namespace.clone();
         let client = Client::try_from(config).map_err(|error| no(&error))?;
-        Ok(Self { client, namespace })
+        Ok(Self::new(client, namespace))
+    }
+
+    /// A cluster that somebody has opened.
+    pub fn new(client: Client, namespace: String) -> Self {
+        Self { client, namespace, manager: MANAGER.to_owned() }
+    }
+
+    /// The same cluster, written to in the name of somebody: the object's owners of fields show it.
+    #[must_use]
+    pub fn on_behalf_of(&self, name: &str) -> Self {
+        let mut manager = format!("{ON_BEHALF}{name}");
+        manager.truncate(manager.floor_char_boundary(MAX_MANAGER_BYTES));
+        Self { manager, ..self.clone() }
+    }
+
+    fn params(&self) -> PatchParams {
+        PatchParams { field_manager: Some(self.manager.clone()), ..PatchParams::default() }
     }
 
     /// The namespace of the context.
@@ -159,15 +193,18 @@ impl PolicyAccess {
         };
         let changed = !is_paused_as(object.annotations(), pause);
         if changed {
-            let patch = Patch::Merge(annotation_patch(PAUSED, pause.then_some("true")));
-            with_timeout(&what, api.patch_metadata(&target.name, &apply_params(), &patch)).await?;
+            let patch = Patch::Merge(annotation_patch(PAUSED, Some(if pause { "true" } else { "false" })));
+            with_timeout(&what, api.patch_metadata(&target.name, &self.params(), &patch)).await?;
         }
+        Ok(PauseResult { changed, by_namespace: self.is_namespace_paused(namespace).await? })
+    }
+
+    /// Whether a whole namespace is paused, as far as the caller may see it.
+    async fn is_namespace_paused(&self, namespace: &str) -> Result<bool, AccessError> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let around =
-            with_timeout(&format!("reading namespace {namespace}"), read_pause_target(namespaces.get_metadata_opt(namespace)))
-                .await?;
-        let around = around.annotations().unwrap_or_default();
-        Ok(PauseResult { changed, by_namespace: read_pause(&BTreeMap::new(), &around).0 })
+        let what = format!("reading namespace {namespace}");
+        let around = with_timeout(&what, read_pause_target(namespaces.get_metadata_opt(namespace))).await?;
+        Ok(read_pause(&BTreeMap::new(), &around.annotations().unwrap_or_default()).0)
     }
 
     /// Pauses or resumes every workload of a namespace. `false`: it was so already.
@@ -182,10 +219,62 @@ impl PolicyAccess {
         }
         with_timeout(
             &what,
-            api.patch_metadata(namespace, &apply_params(), &Patch::Merge(&annotation_patch(PAUSED, pause.then_some("true")))),
+            api.patch_metadata(
+                namespace,
+                &self.params(),
+                &Patch::Merge(&annotation_patch(PAUSED, Some(if pause { "true" } else { "false" }))),
+            ),
         )
         .await?;
         Ok(true)
+    }
+
+    /// Finds the policy of a workload by the name that events have for it, `namespace/name`, and its kind.
+    pub async fn find(&self, namespace: &str, name: &str, kind: &str) -> Result<EnergyPolicy, AccessError> {
+        let api: Api<EnergyPolicy> = Api::namespaced(self.client.clone(), namespace);
+        let list = with_timeout("listing policies", api.list(&ListParams::default())).await?;
+        let of_it = |policy: &EnergyPolicy| policy.spec.target_ref.name == name && policy.spec.target_ref.kind == kind;
+        let mut found = list.items.into_iter().filter(of_it);
+        match (found.next(), found.next()) {
+            (Some(policy), None) => Ok(policy),
+            (None, _) => Err(AccessError::Refused(format!("no policy in namespace {namespace} is for {kind} {name}"))),
+            (Some(one), Some(other)) => Err(AccessError::Refused(format!(
+                "policies {} and {} are both for {kind} {namespace}/{name}: delete one of them",
+                one.name_any(),
+                other.name_any()
+            ))),
+        }
+    }
+
+    /// Sets the mode of a policy, unless somebody else set it since it was looked at. `false`: it was so already.
+    pub async fn set_mode(&self, policy: &EnergyPolicy, mode: Mode) -> Result<bool, AccessError> {
+        let (namespace, name) = (policy.namespace().unwrap_or_default(), policy.name_any());
+        let shown = policy.spec.update_mode;
+        if shown == mode {
+            return Ok(false);
+        }
+        let api: Api<EnergyPolicy> = Api::namespaced(self.client.clone(), &namespace);
+        let what = format!("setting the mode of policy {namespace}/{name}");
+        let mut version = policy.resource_version();
+        for _ in 0..CONFLICTS {
+            let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"updateMode": mode}});
+            match api.patch(&name, &self.params(), &Patch::Merge(&patch)).await {
+                // Its status is written all the time: only the mode must be the one that was seen.
+                Err(kube::Error::Api(status)) if status.code == 409 => {
+                    let present = self.policy(&namespace, &name).await?;
+                    if present.spec.update_mode != shown {
+                        break;
+                    }
+                    version = present.resource_version();
+                }
+                // The definition's own rules: a mode may need bounds.
+                Err(kube::Error::Api(status)) if status.code == 422 => {
+                    return Err(AccessError::Refused(format!("{what}: {}", status.message)));
+                }
+                written => return with_timeout(&what, async { written }).await.map(|_| true),
+            }
+        }
+        Err(changed_meanwhile(&namespace, &name))
     }
 
     /// Has the present recommendation applied once; returns it.
@@ -194,8 +283,26 @@ impl PolicyAccess {
         namespace: &str,
         name: &str,
         decision_id: Option<&str>,
-        now: eadt_schemas::EventTime,
+        now: EventTime,
     ) -> Result<super::Recommendation, AccessError> {
+        // Its status is written all the time: a decision that is named is the same one in the next.
+        let tries = if decision_id.is_some() { CONFLICTS } else { 1 };
+        for _ in 0..tries {
+            if let Some(approved) = Box::pin(self.try_approve(namespace, name, decision_id, now)).await? {
+                return Ok(approved);
+            }
+        }
+        Err(changed_meanwhile(namespace, name))
+    }
+
+    /// `None`: the policy was written meanwhile.
+    async fn try_approve(
+        &self,
+        namespace: &str,
+        name: &str,
+        decision_id: Option<&str>,
+        now: EventTime,
+    ) -> Result<Option<super::Recommendation>, AccessError> {
         let PolicyView { policy, paused, .. } = Box::pin(self.get(namespace, name)).await?;
         let refused = |message: String| Err(AccessError::Refused(message));
         let Some(recommendation) = policy.status.as_ref().and_then(|status| status.recommendation.clone()) else {
@@ -210,11 +317,11 @@ impl PolicyAccess {
             return refused(format!("recommendation {id} expired at {expires}: wait for the next one"));
         }
         match policy.spec.update_mode {
-            super::Mode::Recommend => {}
-            super::Mode::Enforce => {
+            Mode::Recommend => {}
+            Mode::Enforce => {
                 return refused(format!("policy {namespace}/{name} is in mode Enforce: it is applied anyway"));
             }
-            super::Mode::Observe => {
+            Mode::Observe => {
                 return refused(format!(
                     "policy {namespace}/{name} is in mode Observe, in which nothing is changed: set Recommend first"
                 ));
@@ -237,12 +344,88 @@ impl PolicyAccess {
         let mut patch = annotation_patch(APPROVED, Some(&recommendation.decision_id));
         // What was looked at is what is approved.
         patch["metadata"]["resourceVersion"] = json!(policy.resource_version());
-        match api.patch(name, &apply_params(), &Patch::Merge(&patch)).await {
-            Err(kube::Error::Api(status)) if status.code == 409 => {
-                refused(format!("policy {namespace}/{name} changed just now: look again, then approve"))
+        match api.patch(name, &self.params(), &Patch::Merge(&patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
+            written => {
+                with_timeout(&format!("approving {namespace}/{name}"), async { written }).await.map(|_| Some(recommendation))
             }
-            written => with_timeout(&format!("approving {namespace}/{name}"), async { written }).await.map(|_| recommendation),
         }
+    }
+}
+
+impl From<AccessError> for ClusterError {
+    fn from(error: AccessError) -> Self {
+        let remedy = match error {
+            AccessError::NoCluster(_) | AccessError::Failed(_) => ClusterRemedy::Retry,
+            AccessError::NotInstalled | AccessError::NoPolicy { .. } | AccessError::Refused(_) => ClusterRemedy::Refused,
+        };
+        Self::new(remedy, error)
+    }
+}
+
+/// Changes policies for those who ask through the page.
+pub struct PolicyEditor {
+    access: PolicyAccess,
+    clock: ClockFn,
+    runtime: Handle,
+}
+
+impl fmt::Debug for PolicyEditor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyEditor").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+impl PolicyEditor {
+    /// Writes to a cluster; `clock` tells which recommendations have expired, calls go through `runtime`.
+    pub fn new(access: PolicyAccess, clock: ClockFn, runtime: Handle) -> Self {
+        Self { access, clock, runtime }
+    }
+}
+
+impl ChangeTerms for PolicyEditor {
+    fn change_terms(&self, workload: &str, kind: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError> {
+        let Some((namespace, name)) = workload.split_once('/') else { return Err(ClusterError::not_managed(workload)) };
+        let access = self.access.on_behalf_of(by);
+        let asked = async {
+            let policy = access.find(namespace, name, kind).await?;
+            let policy_name = policy.name_any();
+            Ok(match change {
+                TermsChange::Pause | TermsChange::Resume => {
+                    let pause = *change == TermsChange::Pause;
+                    if !pause && access.is_namespace_paused(namespace).await? {
+                        return Err(AccessError::Refused(format!(
+                            "namespace {namespace} is paused, and {workload} with it: eadt policy resume --all -n {namespace}"
+                        ))
+                        .into());
+                    }
+                    Box::pin(access.pause(namespace, &policy_name, pause)).await?.changed
+                }
+                TermsChange::SetMode { mode, shown } => {
+                    let (mode, shown) = (Mode::from(*mode), Mode::from(*shown));
+                    if policy.spec.update_mode != mode && policy.spec.update_mode != shown {
+                        return Err(changed_meanwhile(namespace, &policy_name).into());
+                    }
+                    access.set_mode(&policy, mode).await?
+                }
+                TermsChange::Approve(id) => {
+                    Box::pin(access.approve(namespace, &policy_name, Some(id), (self.clock)())).await?;
+                    true
+                }
+            })
+        };
+        let limited = async {
+            Box::pin(tokio::time::timeout(CHANGE_WITHIN, asked)).await.unwrap_or_else(|_| {
+                let seconds = CHANGE_WITHIN.as_secs();
+                Err(ClusterError::new(
+                    ClusterRemedy::Retry,
+                    format!(
+                        "the API server did not answer within {seconds} s: look whether {workload} was changed, then repeat it"
+                    ),
+                ))
+            })
+        };
+        self.runtime.block_on(limited)
     }
 }
 
@@ -294,12 +477,12 @@ async fn read_pause_target<T: ResourceExt>(
     }
 }
 
-fn pause_verb(pause: bool) -> &'static str {
-    if pause { "pausing" } else { "resuming" }
+fn changed_meanwhile(namespace: &str, name: &str) -> AccessError {
+    AccessError::Refused(format!("policy {namespace}/{name} changed just now: look again, then repeat it"))
 }
 
-fn apply_params() -> PatchParams {
-    PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() }
+fn pause_verb(pause: bool) -> &'static str {
+    if pause { "pausing" } else { "resuming" }
 }
 
 fn annotation_patch(name: &str, value: Option<&str>) -> Value {

@@ -13,6 +13,7 @@ use super::names::{APPROVED, OBSERVE, PAUSED};
 use super::problem::{PolicyProblem, ProblemReason};
 use super::schedule::RestartSchedule;
 use super::spec::{EnergyPolicy, EnergyPolicySpec, Knob};
+use crate::objects::owners::last_manager;
 use crate::objects::terms::{AllowedKnobs, PolicyTerms};
 
 /// What a policy means.
@@ -25,6 +26,8 @@ pub struct ResolvedPolicy {
     pub cooldown: Duration,
     /// The decision that may be applied once although the mode is `Recommend`.
     pub approved: Option<String>,
+    /// The field manager that approved it; `None`: nobody is on record.
+    pub approved_by: Option<String>,
 }
 
 impl ResolvedPolicy {
@@ -66,10 +69,12 @@ pub fn resolve_policy(policy: &EnergyPolicy) -> Result<ResolvedPolicy, Vec<Polic
     }
     let training = spec.training.clone().unwrap_or_default();
     let price = spec.price_and_carbon.clone().unwrap_or_default();
+    let managed_fields = serde_json::to_value(policy.managed_fields()).unwrap_or_default();
     let terms = PolicyTerms {
         policy: Some(policy.name_any()),
         policy_uid: policy.uid().unwrap_or_default(),
         mode: spec.update_mode.into(),
+        mode_set_by: last_manager(&managed_fields, &["spec", "updateMode"]),
         controller: spec.controller.as_ref().and_then(|controller| controller.name).map(|name| name.as_str().to_owned()),
         controller_settings: settings,
         bounds: event_bounds(spec),
@@ -81,7 +86,8 @@ pub fn resolve_policy(policy: &EnergyPolicy) -> Result<ResolvedPolicy, Vec<Polic
         price_per_kwh: price.price_per_kilowatt_hour,
         carbon_grams_per_kwh: price.carbon_grams_per_kilowatt_hour,
     };
-    Ok(ResolvedPolicy { terms, schedule, cooldown, approved })
+    let approved_by = last_manager(&managed_fields, &["metadata", "annotations", APPROVED]);
+    Ok(ResolvedPolicy { terms, schedule, cooldown, approved, approved_by })
 }
 
 /// What may be turned.

@@ -90,4 +90,8 @@ impl Policy {
     pub fn approved_decision(&self) -> Option<&str> {
         self.resolved.as_ref().ok()?.approved.as_deref()
     }
+
+    pub fn approved_by(&self) -> Option<&str> {
+        self.resolved.as_ref().ok()?.approved_by.as_deref()
+    }
 }

@@ -177,6 +177,16 @@ impl Mode {
     }
 }
 
+impl From<UpdateMode> for Mode {
+    fn from(mode: UpdateMode) -> Self {
+        match mode {
+            UpdateMode::Observe => Self::Observe,
+            UpdateMode::Recommend => Self::Recommend,
+            UpdateMode::Enforce => Self::Enforce,
+        }
+    }
+}
+
 impl From<Mode> for UpdateMode {
     fn from(mode: Mode) -> Self {
         match mode {

@@ -541,7 +541,7 @@ fn without_figures(status: &EnergyPolicyStatus) -> EnergyPolicyStatus {
         *current = CurrentState { settings: current.settings.clone(), origin: current.origin.clone(), ..CurrentState::default() };
     }
     if let Some(recommendation) = &mut said.recommendation {
-        recommendation.decision_id.clear();
+        // Its id is what people approve: a new one is news.
         recommendation.reason.clear();
         (recommendation.time, recommendation.expires) = (EventTime::default(), EventTime::default());
     }
@@ -808,6 +808,7 @@ mod tests {
             ready_by: at(720.0),
             ready_time: None,
             rolled_back: None,
+            approved_by: None,
         };
         let of_policy = |applied: &AppliedDecision, policy_uid: &str| {
             let mark = ChangeMark { applied: Some(applied.clone()), policy_uid: policy_uid.into(), ..ChangeMark::default() };

@@ -1,5 +1,6 @@
 //! Hands what the actuator decided and published to the statuses of the policies concerned.
 
+use eadt_cluster::ApprovedDecision;
 use eadt_schemas::v1::{Actuation, Decision};
 
 use crate::context::KubernetesContext;
@@ -33,14 +34,19 @@ pub fn on_actuation(shared: &KubernetesContext, actuation: &Actuation) {
 }
 
 /// Recommendations that people approved.
-pub fn approved_decisions(shared: &KubernetesContext) -> Vec<Decision> {
-    let approvals: Vec<(PolicyKey, String)> = shared.read_index(|state| {
-        let rules = state.approved_policies().filter_map(|rule| Some((rule, rule.approved_decision()?)));
-        rules.map(|(rule, id)| ((rule.namespace.clone(), rule.name.clone()), id.to_owned())).collect()
+pub fn approved_decisions(shared: &KubernetesContext) -> Vec<ApprovedDecision> {
+    let approvals: Vec<(PolicyKey, String, Option<String>)> = shared.read_index(|state| {
+        let approved = state.approved_policies().filter_map(|policy| {
+            let by = policy.approved_by().map(str::to_owned);
+            Some(((policy.namespace.clone(), policy.name.clone()), policy.approved_decision()?.to_owned(), by))
+        });
+        approved.collect()
     });
     let statuses = shared.statuses();
-    let known =
-        approvals.into_iter().filter_map(|(name, id)| statuses.policies.get(&name)?.approved_recommendation(&id).cloned());
+    let known = approvals.into_iter().filter_map(|(name, id, by)| {
+        let decision = statuses.policies.get(&name)?.approved_recommendation(&id)?.clone();
+        Some(ApprovedDecision { decision, by })
+    });
     known.collect()
 }
 

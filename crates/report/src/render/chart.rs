@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
+use eadt_html::escape;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
 
-use super::html::escape;
 use super::{action_word, origin_mark, origin_word};
 use crate::figures::Point;
 use crate::{WorkloadReport, units};

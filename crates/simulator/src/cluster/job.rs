@@ -15,6 +15,9 @@ pub(super) struct Simulated {
     pub opted_in: bool,
     pub managed: ManagedWorkload,
     pub recommendation: Option<Box<Decision>>,
+    /// The recommendation that somebody approved, and who; applied once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
     /// Which processes run from when on, in order of time; `None`: none do. The first entry is in force.
     pub runs: Vec<(EventTime, Option<Layout>)>,
     /// When the present generation becomes ready; `None`: it is, or never will be.
@@ -30,6 +33,13 @@ pub(super) struct Simulated {
     /// How often it came to them.
     #[serde(default)]
     stays: u64,
+}
+
+/// An approval of a recommendation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Approval {
+    pub decision_id: String,
+    pub by: String,
 }
 
 /// What the job got done.
@@ -67,6 +77,8 @@ impl Simulated {
             layout: layout.clone(),
             mode: workload.mode,
             paused: workload.paused,
+            mode_set_by: None,
+            pause_set_by: None,
             controller: workload.controller.clone(),
             controller_settings: workload.controller_settings.clone(),
             bounds: workload.bounds.clone(),
@@ -89,6 +101,7 @@ impl Simulated {
                 restarts: vec![],
             },
             recommendation: None,
+            approval: None,
             runs: vec![(start, Some(layout))],
             ready_at: None,
             restart_seconds: workload.restart_seconds,

@@ -8,7 +8,7 @@ mod scenario;
 mod scene;
 mod training;
 
-use eadt_cluster::{ClusterError, ManagedWorkload, RollBack, WorkloadChange};
+use eadt_cluster::{ApprovedDecision, ClusterError, ManagedWorkload, RollBack, TermsChange, WorkloadChange};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Decision, GpuTelemetry, TrainingProgress};
 use serde::{Deserialize, Serialize};
@@ -228,6 +228,17 @@ impl Cluster {
     pub fn recommend(&mut self, decision: &Decision) -> Result<(), ClusterError> {
         self.find(&decision.workload)?.recommendation = Some(Box::new(decision.clone()));
         Ok(())
+    }
+
+    /// Changes what may be done to a workload from now on, in the name of somebody. `false`: it was so already.
+    pub fn change_terms(&mut self, workload: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError> {
+        let now = self.now();
+        self.find(workload)?.change_terms(change, by, now)
+    }
+
+    /// The recommendations that somebody approved and that still are recommended.
+    pub fn approved(&self) -> Vec<ApprovedDecision> {
+        self.workloads.iter().filter_map(Simulated::approved).collect()
     }
 
     /// The last recommendation for a workload.

@@ -1,11 +1,14 @@
 //! The API server's side: generations, marks, rollouts.
 
-use eadt_cluster::{AppliedDecision, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, RolledBack, WorkloadChange};
+use eadt_cluster::{
+    AppliedDecision, ApprovedDecision, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, RolledBack, TermsChange,
+    WorkloadChange,
+};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::Layout;
+use eadt_schemas::v1::{Layout, UpdateMode};
 
 use super::TrainingScenario;
-use super::job::Simulated;
+use super::job::{Approval, Simulated};
 
 const DAY_SECONDS: f64 = 86_400.0;
 
@@ -66,7 +69,10 @@ impl Simulated {
             ready_by: now.plus_seconds(change.ready_within_seconds),
             ready_time: None,
             rolled_back: None,
+            approved_by: change.approved_by.clone(),
         });
+        // An approval is for once.
+        self.approval = self.approval.take().filter(|approval| approval.decision_id != change.decision_id);
         self.settle(now);
         Ok(self.managed.clone())
     }
@@ -92,6 +98,65 @@ impl Simulated {
         }
         self.settle(now);
         Ok(self.managed.clone())
+    }
+
+    /// Changes what may be done to it, in the name of somebody. `false`: it was so already.
+    pub fn change_terms(&mut self, change: &TermsChange, by: &str, now: EventTime) -> Result<bool, ClusterError> {
+        let refused = |detail: String| Err(ClusterError::new(ClusterRemedy::Refused, detail));
+        let state = &mut self.managed.state;
+        match change {
+            TermsChange::Pause | TermsChange::Resume => {
+                let pause = *change == TermsChange::Pause;
+                if state.paused == pause {
+                    return Ok(false);
+                }
+                (state.paused, state.pause_set_by) = (pause, Some(by.to_owned()));
+            }
+            TermsChange::SetMode { mode, shown } => {
+                if state.mode == *mode {
+                    return Ok(false);
+                }
+                if state.mode != *shown {
+                    return refused(format!("the mode of {} changed meanwhile: look again, then repeat it", state.workload));
+                }
+                (state.mode, state.mode_set_by) = (*mode, Some(by.to_owned()));
+            }
+            TermsChange::Approve(id) => {
+                let workload = &state.workload;
+                let Some(recommended) = self.recommendation.as_ref() else {
+                    return refused(format!("nothing is recommended for {workload} at present, so there is nothing to approve"));
+                };
+                if recommended.id != *id {
+                    let (id, reason) = (&recommended.id, &recommended.reason);
+                    return refused(format!("what is recommended by now is {id} ({reason}): look at it, then approve that"));
+                }
+                if recommended.expires != EventTime::default() && now >= recommended.expires {
+                    let expires = recommended.expires;
+                    return refused(format!("recommendation {id} expired at {expires}: wait for the next one"));
+                }
+                if state.mode != UpdateMode::Recommend {
+                    return refused(format!("{workload} is not in mode recommend: there is nothing to approve in any other"));
+                }
+                if state.paused {
+                    return refused(format!("{workload} is paused, so nothing would be applied: resume it first"));
+                }
+                let approval = Approval { decision_id: id.clone(), by: by.to_owned() };
+                let is_new = self.approval.as_ref().is_none_or(|before| before.decision_id != *id);
+                if is_new {
+                    self.approval = Some(approval);
+                }
+                return Ok(is_new);
+            }
+        }
+        state.time = now;
+        Ok(true)
+    }
+
+    /// The recommendation that somebody approved, while it still is what is recommended.
+    pub fn approved(&self) -> Option<ApprovedDecision> {
+        let approval = self.approval.as_ref()?;
+        let decision = self.recommendation.as_ref().filter(|recommended| recommended.id == approval.decision_id)?;
+        Some(ApprovedDecision { decision: (**decision).clone(), by: Some(approval.by.clone()) })
     }
 
     /// Puts a layout in force from now on, without a restart.

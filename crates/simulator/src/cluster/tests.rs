@@ -1,6 +1,6 @@
-use eadt_cluster::{ClusterRemedy, RollBack, WorkloadChange};
+use eadt_cluster::{ClusterRemedy, RollBack, TermsChange, WorkloadChange};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress};
+use eadt_schemas::v1::{Decision, GpuTelemetry, Layout, Phase, TrainingProgress, UpdateMode};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
@@ -60,6 +60,7 @@ fn change(cluster: &Cluster, id: &str, replicas: u32, percentage: u32) -> Worklo
         restarts: true,
         reverts: false,
         ready_within_seconds: 600.0,
+        approved_by: None,
     }
 }
 
@@ -419,4 +420,62 @@ fn how_a_glide_is_cut_changes_nothing_but_the_temperature() {
         assert!((once.energy_joules / often.energy_joules - 1.0).abs() < 2e-3);
         assert!((once.samples / often.samples - 1.0).abs() < 2e-3);
     }
+}
+
+fn set_mode(shown: UpdateMode, mode: UpdateMode) -> TermsChange {
+    TermsChange::SetMode { mode, shown }
+}
+
+#[test]
+fn people_change_the_terms_and_their_name_stays() {
+    let mut cluster = Cluster::new(Scenario::default(), at(0.0)).unwrap();
+    let by_alice = |cluster: &mut Cluster, change: TermsChange| cluster.change_terms(LLM, &change, "alice");
+    assert_eq!(by_alice(&mut cluster, TermsChange::Pause), Ok(true));
+    assert_eq!(cluster.change_terms(LLM, &TermsChange::Pause, "bob"), Ok(false), "it was so already");
+    let state = |cluster: &Cluster| cluster.managed()[0].state.clone();
+    let paused = state(&cluster);
+    assert_eq!((paused.paused, paused.pause_set_by.as_deref(), paused.mode_set_by.as_deref()), (true, Some("alice"), None));
+    assert_eq!(cluster.change_terms(LLM, &set_mode(UpdateMode::Enforce, UpdateMode::Recommend), "bob"), Ok(true));
+    let state = state(&cluster);
+    assert_eq!((state.mode, state.mode_set_by.as_deref()), (UpdateMode::Recommend, Some("bob")));
+    assert_eq!(state.generation, paused.generation, "the layout is as it was");
+    let stale = set_mode(UpdateMode::Enforce, UpdateMode::Observe);
+    let refused = cluster.change_terms(LLM, &stale, "alice").unwrap_err();
+    assert!(refused.remedy == ClusterRemedy::Refused && refused.detail.contains("changed meanwhile"), "{refused}");
+    let refused = cluster.change_terms("a/b", &TermsChange::Pause, "alice").unwrap_err();
+    assert_eq!(refused.remedy, ClusterRemedy::Refused);
+}
+
+#[test]
+fn an_approval_is_of_the_present_recommendation_and_for_once() {
+    let mut cluster = Cluster::new(Scenario::default(), at(0.0)).unwrap();
+    let approve = |cluster: &mut Cluster, id: &str| cluster.change_terms(LLM, &TermsChange::Approve(id.into()), "alice");
+    let refused = |cluster: &mut Cluster, id: &str, words: &str| {
+        let error = approve(cluster, id).unwrap_err();
+        assert!(error.remedy == ClusterRemedy::Refused && error.detail.contains(words), "{error}");
+    };
+    refused(&mut cluster, "d1", "nothing is recommended");
+    let decision =
+        |id: &str, expires: f64| Decision { id: id.into(), workload: LLM.into(), expires: at(expires), ..Decision::default() };
+    cluster.recommend(&decision("d1", 300.0)).unwrap();
+    refused(&mut cluster, "d1", "not in mode recommend");
+    cluster.change_terms(LLM, &set_mode(UpdateMode::Enforce, UpdateMode::Recommend), "bob").unwrap();
+    cluster.change_terms(LLM, &TermsChange::Pause, "bob").unwrap();
+    refused(&mut cluster, "d1", "paused");
+    cluster.change_terms(LLM, &TermsChange::Resume, "bob").unwrap();
+    refused(&mut cluster, "d0", "what is recommended by now is d1");
+    assert_eq!(approve(&mut cluster, "d1"), Ok(true));
+    assert_eq!(approve(&mut cluster, "d1"), Ok(false), "it was so already");
+    let approved = cluster.approved();
+    assert_eq!((approved.len(), &*approved[0].decision.id, approved[0].by.as_deref()), (1, "d1", Some("alice")));
+    let kept: Cluster = serde_json::from_value(serde_json::to_value(&cluster).unwrap()).unwrap();
+    assert_eq!(kept.approved(), approved, "it survives a restart");
+    cluster.recommend(&decision("d2", 300.0)).unwrap();
+    assert!(cluster.approved().is_empty(), "something else is recommended by now");
+    approve(&mut cluster, "d2").unwrap();
+    let applied = cluster.apply(&WorkloadChange { approved_by: Some("alice".into()), ..change(&cluster, "d2", 6, 50) }).unwrap();
+    assert_eq!(applied.applied.unwrap().approved_by.as_deref(), Some("alice"));
+    assert!(cluster.approved().is_empty(), "for once");
+    cluster.recommend(&decision("d3", -1.0)).unwrap();
+    refused(&mut cluster, "d3", "expired");
 }

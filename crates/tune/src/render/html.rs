@@ -1,39 +1,21 @@
 use std::fmt::{self, Write};
 
+use eadt_html::{END, END_TABLE, escape};
 use eadt_models::choose::Knobs;
 
 use super::{CLAIMS, cap_curve, limits, note_line, percent, rows, source};
 use crate::{Group, Tuning, points};
 
-const HEAD: &str = r#"<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>Tuning report</title>
-<style>
-:root { color-scheme: light dark; --line: #8884; --ink: #06c; --mark: #c60; --good: #083; }
-@media (prefers-color-scheme: dark) { :root { --ink: #6bf; --mark: #fa5; --good: #5d8; } }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; }
-.n { text-align: right; } .source { opacity: .75; font-size: 13px; }
-svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; }
-.axis, .limit { stroke: var(--line); } .limit { stroke: var(--mark); stroke-dasharray: 4 3; }
+/// Rules of the plots.
+const RULES: &str = ".source { opacity: .85; font-size: 13px; }
+.limit { stroke: var(--mark); stroke-dasharray: 4 3; }
 .front { fill: none; stroke: var(--ink); stroke-width: 1.5; }
 .point { fill: var(--line); } .pareto { fill: var(--ink); } .chosen { fill: none; stroke: var(--good); stroke-width: 2.5; }
 .least { fill: none; stroke: var(--mark); stroke-width: 2; }
-</style>
-</head>
-<body>
-<h1>Tuning report</h1>
-"#;
+";
 
 pub(super) fn render(tuning: &Tuning) -> String {
-    let mut out = String::from(HEAD);
+    let mut out = eadt_html::begin("Tuning report", "Tuning report", RULES);
     // Writing into a string cannot fail.
     let written = write(tuning, &mut out);
     debug_assert!(written.is_ok());
@@ -47,26 +29,22 @@ fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
     let source_of = &tuning.source;
     let file = escape(&source_of.file);
     writeln!(out, "<p>{} row(s) of {file}, knob {knob}, method {}.</p>", source_of.rows, escape(&source_of.method))?;
-    writeln!(out, "<h2>Unconstrained against constrained</h2>\n<div class=\"scroll\"><table>")?;
-    out.push_str("<thead><tr><th>group</th><th>limit</th>");
-    for head in ["least energy", "saving", "slowdown", "within limits", "saving", "slowdown", "feasible"] {
-        write!(out, "<th class=\"n\">{head}</th>")?;
-    }
-    out.push_str("</tr></thead>\n<tbody>\n");
+    writeln!(out, "<h2>Unconstrained against constrained</h2>")?;
+    out.push_str(&eadt_html::begin_table("Unconstrained against constrained"));
+    let head = ["group", "limit", "least energy", "saving", "slowdown", "within limits", "saving", "slowdown", "feasible"];
+    out.push_str(&eadt_html::table_head(&head, 2));
+    out.push_str("<tbody>\n");
     for group in &tuning.groups {
-        let name = escape(&points::name(&group.by));
-        write!(out, "<tr><td>{name}</td><td>{}</td>", percent(group.max_slowdown_ratio))?;
+        let mut cells = vec![points::name(&group.by), percent(group.max_slowdown_ratio)];
         for choice in [&group.choices.min_energy, &group.choices.constrained] {
             let (saving, slowdown) = (percent(choice.saving_ratio), percent(choice.slowdown_ratio));
-            write!(
-                out,
-                "<td class=\"n\">{}</td><td class=\"n\">{saving}</td><td class=\"n\">{slowdown}</td>",
-                knobs.words(choice.setting, choice.second_setting)
-            )?;
+            cells.extend([knobs.words(choice.setting, choice.second_setting), saving, slowdown]);
         }
-        writeln!(out, "<td class=\"n\">{}</td></tr>", if group.choices.feasible { "yes" } else { "no" })?;
+        cells.push(if group.choices.feasible { "yes" } else { "no" }.to_owned());
+        out.push_str(&eadt_html::table_row(&cells, 2));
     }
-    out.push_str("</tbody></table></div>\n");
+    out.push_str("</tbody>");
+    out.push_str(END_TABLE);
     if let Some([least, within]) = tuning.mean_savings() {
         writeln!(
             out,
@@ -113,7 +91,7 @@ fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
     for group in &tuning.groups {
         write_group(tuning, group, out)?;
     }
-    out.push_str("</body>\n</html>\n");
+    out.push_str(END);
     Ok(())
 }
 
@@ -121,14 +99,14 @@ fn write_group(tuning: &Tuning, group: &Group, out: &mut String) -> fmt::Result 
     let name = escape(&points::name(&group.by));
     writeln!(out, "<h2>{name}</h2>\n<p>{}. Limits: {}.</p>", escape(&group.choices.reason), escape(&limits(group)))?;
     write_plot(group, &name, tuning.knobs(), out)?;
-    out.push_str("<div class=\"scroll\"><table><thead><tr><th>choice</th>");
-    for head in ["setting", "time", "energy", "saving", "at least", "fitted", "slowdown", "at most", "fitted"] {
-        write!(out, "<th class=\"n\">{head}</th>")?;
-    }
-    out.push_str("</tr></thead>\n<tbody>\n");
+    out.push_str(&eadt_html::begin_table(&format!("Choices of {}", points::name(&group.by))));
+    let head = ["choice", "setting", "time", "energy", "saving", "at least", "fitted", "slowdown", "at most", "fitted"];
+    out.push_str(&eadt_html::table_head(&head, 1));
+    out.push_str("<tbody>\n");
     let optional = |ratio: Option<f64>| ratio.map_or("–".to_owned(), percent);
     for (what, choice) in rows(group) {
         let cells = [
+            what.to_owned(),
             tuning.knobs().words(choice.setting, choice.second_setting),
             format!("{:.3} s", choice.duration_seconds),
             format!("{:.1} J", choice.energy_joules),
@@ -139,13 +117,10 @@ fn write_group(tuning: &Tuning, group: &Group, out: &mut String) -> fmt::Result 
             optional(choice.slowdown_upper_ratio),
             optional(choice.fitted_slowdown_ratio),
         ];
-        write!(out, "<tr><td>{what}</td>")?;
-        for cell in cells {
-            write!(out, "<td class=\"n\">{cell}</td>")?;
-        }
-        out.push_str("</tr>\n");
+        out.push_str(&eadt_html::table_row(&cells, 1));
     }
-    out.push_str("</tbody></table></div>\n");
+    out.push_str("</tbody>");
+    out.push_str(END_TABLE);
     if let Some(curve) = cap_curve(group) {
         writeln!(out, "<p>{}</p>", escape(&curve))?;
     }
@@ -246,19 +221,4 @@ fn write_plot(group: &Group, name: &str, knobs: Knobs, out: &mut String) -> fmt:
     }
     out.push_str("</svg>\n");
     Ok(())
-}
-
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            _ => out.push(c),
-        }
-    }
-    out
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use eadt_bus::chaos;
-use eadt_cluster::{ClusterError, ClusterRemedy};
+use eadt_cluster::{ApprovedDecision, ClusterError, ClusterRemedy};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Decision, Origin, UpdateMode};
 
@@ -133,7 +133,7 @@ impl ActuatorSession<'_> {
         let planned = match plan(decision, managed) {
             DecisionPlan::Nothing => return Ok(DecisionOutcome::Done(None)),
             // What it did is published by the difference between what was published and what is.
-            DecisionPlan::AppliedAlready(_) => {
+            DecisionPlan::AppliedAlready => {
                 self.publisher.mark_unsettled(&decision.workload);
                 return Ok(DecisionOutcome::Done(None));
             }
@@ -182,7 +182,7 @@ impl ActuatorSession<'_> {
 
     /// Applies recommendations that people approved; one that cannot be applied now is approved until it is no longer recommended.
     pub(super) fn apply_approved(&mut self) {
-        for decision in self.service.cluster.approved_decisions() {
+        for ApprovedDecision { decision, by } in self.service.cluster.approved_decisions() {
             let Some(managed) = self.view.get(&decision.workload) else { continue };
             let state = &managed.state;
             // Applied once, and only while it is but recommended.
@@ -194,7 +194,7 @@ impl ActuatorSession<'_> {
             let now = self.service.cluster.now();
             let DecisionPlan::Change(planned) = plan(&decision, &allowed) else { continue };
             let checked = match check(&planned, &decision, &allowed, now, &self.service.settings) {
-                Ok(CheckVerdict::Apply(checked)) => checked,
+                Ok(CheckVerdict::Apply(checked)) => checked.approved_by(by),
                 Ok(CheckVerdict::Recommend) => continue,
                 Err(refusal) => {
                     self.stop_waiting(&decision);

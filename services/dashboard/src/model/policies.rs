@@ -30,6 +30,9 @@ pub struct PolicyQuery {
 pub struct PolicyTerms {
     pub mode: UpdateMode,
     pub paused: bool,
+    /// Who set the mode, and who paused or resumed it, where that is known.
+    pub mode_set_by: Option<String>,
+    pub pause_set_by: Option<String>,
     /// Absent: the processor's default.
     pub controller: Option<String>,
     /// Settings of that controller, where the declaration carries them.
@@ -42,6 +45,8 @@ impl From<&Workload> for PolicyTerms {
         Self {
             mode: declared.mode,
             paused: declared.paused,
+            mode_set_by: declared.mode_set_by.clone(),
+            pause_set_by: declared.pause_set_by.clone(),
             controller: declared.controller.clone(),
             controller_settings: declared.controller_settings.clone(),
             bounds: declared.bounds.clone(),
@@ -61,7 +66,10 @@ impl PolicyChange {
     /// What changed between two declarations; `None` if nothing of the terms did.
     pub fn between(before: &Workload, after: &Workload) -> Option<Self> {
         let terms = PolicyTerms::from(before);
-        (terms != PolicyTerms::from(after)).then(|| Self { time_ms: after.time.millis(), before: terms })
+        // The same terms in another's name are no change.
+        let nameless = |terms: PolicyTerms| PolicyTerms { mode_set_by: None, pause_set_by: None, ..terms };
+        let same = nameless(terms.clone()) == nameless(PolicyTerms::from(after));
+        (!same).then(|| Self { time_ms: after.time.millis(), before: terms })
     }
 }
 
@@ -114,6 +122,12 @@ fn filter(mode: &str) -> Result<fn(&WorkloadState) -> bool, InvalidQuery> {
 }
 
 impl Model {
+    /// The kind of a workload and what may be done to it; `None`: nobody has declared it.
+    pub(crate) fn declared_terms(&self, workload: &str) -> Option<(String, PolicyTerms)> {
+        let declared = self.workloads.get(workload)?.declaration.as_deref()?;
+        Some((declared.kind.clone(), PolicyTerms::from(declared)))
+    }
+
     /// Policies by the names of their workloads.
     pub fn policies(&self, query: &PolicyQuery) -> Result<PolicyPage, InvalidQuery> {
         let fits = filter(&query.mode)?;

@@ -147,8 +147,10 @@ export interface WorkloadDetail {
   report: WorkloadReport | null;
   declaration: {
     kind: string;
-    mode: string;
+    mode: Mode;
     paused: boolean;
+    mode_set_by?: string;
+    pause_set_by?: string;
     controller: string | null;
     bounds: Record<string, unknown>;
     generation: number;
@@ -320,9 +322,18 @@ export interface SharingPage {
 
 export type Mode = "observe" | "recommend" | "enforce";
 
+/** Who asks, and whether they may change policies. */
+export interface Session {
+  /** `null`: they may only read. */
+  editor: string | null;
+  read_only: string | null;
+}
+
 export interface PolicyTerms {
   mode: Mode;
   paused: boolean;
+  mode_set_by: string | null;
+  pause_set_by: string | null;
   controller: string | null;
   controller_settings: Record<string, unknown> | null;
   bounds: Record<string, number | string[] | undefined>;
@@ -439,7 +450,16 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
     if (found === undefined) throw new ApiError(404, "this is not in the file: it holds a copy of a run");
     return found as T;
   }
-  const response = await fetch(`/api/v1/${path}`, { signal: signal ?? null, headers: { accept: "application/json" } });
+  return read<T>(await fetch(`/api/v1/${path}`, { signal: signal ?? null, headers: { accept: "application/json" } }));
+}
+
+/** Asks for a change. */
+export async function post<T>(path: string, body: unknown): Promise<T> {
+  const headers = { accept: "application/json", "content-type": "application/json" };
+  return read<T>(await fetch(`/api/v1/${path}`, { method: "POST", headers, body: JSON.stringify(body) }));
+}
+
+async function read<T>(response: Response): Promise<T> {
   if (!response.ok) {
     const text = await response.text();
     throw new ApiError(response.status, words(text) ?? `${response.status} ${response.statusText}`);
@@ -462,8 +482,25 @@ export function workloadPath(workload: string): string {
   return `workloads/${workload.split("/").map(encodeURIComponent).join("/")}`;
 }
 
+let session: Promise<Session> | null = null;
+
+/** Asks who this is, once for all that want to know. */
+export function askSession(): Promise<Session> {
+  session ??= get<Session>("session").catch((error: unknown) => {
+    session = null;
+    throw error;
+  });
+  return session;
+}
+
+/** Another token, or another server: asked anew by what is shown next. */
+export function forgetSession(): void {
+  session = null;
+}
+
 /** Shows a token; whether it is one. */
 export async function openSession(token: string): Promise<boolean> {
+  forgetSession();
   const response = await fetch("/api/v1/session", {
     method: "POST",
     headers: { "content-type": "application/json" },

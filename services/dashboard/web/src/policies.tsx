@@ -3,6 +3,7 @@ import { type PolicyPage, type PolicyRow, type PolicyTerms, query } from "./api"
 import { copy } from "./copy";
 import { count, moment, visible } from "./format";
 import { ActionBadge, Problem, Stat } from "./parts";
+import { TermsButtons, useSession } from "./terms";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 
 const ROWS = 50;
@@ -26,11 +27,13 @@ export function Policies({ route, live }: { route: Route; live: Live }) {
   const params = Object.fromEntries(route.params);
   const skip = Number(params.skip) || 0;
   const mode = params.mode ?? "";
+  const session = useSession();
   const { data, error } = useData<PolicyPage>(`policies${query({ q: params.name, mode, skip: skip || null, limit: ROWS })}`, live.tick);
   return (
     <>
       <h1>Policies</h1>
       <p class="muted">What may be done to each workload, as its declarations in the log say. Nothing is changed on a workload that has none.</p>
+      {session?.read_only && <p class="muted">{session.read_only}</p>}
       <Problem error={error} />
       {data && <Counts page={data} />}
       {data && (
@@ -146,6 +149,12 @@ export function termChanges(before: PolicyTerms, after: PolicyTerms): [string, s
     .filter(([, from, to]) => from !== to);
 }
 
+/** Who changed one of the terms, if that is known. */
+function by(name: string, terms: PolicyTerms): string {
+  const who = name === "mode" ? terms.mode_set_by : name === "paused" ? terms.pause_set_by : null;
+  return who ? ` (set by ${visible(who)})` : "";
+}
+
 function Policy({ row }: { row: PolicyRow }) {
   const { terms, decision, recommended } = row;
   const bounds = terms ? boundsText(terms.bounds) : [];
@@ -159,6 +168,7 @@ function Policy({ row }: { row: PolicyRow }) {
         </h3>
         {terms ? <ModeBadge terms={terms} /> : <span class="badge tone-calm">○ no policy</span>}
         {row.kind && <span class="muted">{visible(row.kind)}</span>}
+        {terms && <TermsButtons workload={row.workload} terms={terms} recommended={recommended} />}
         {row.declared_ms !== null && <span class="num muted">declared {moment(row.declared_ms)}</span>}
       </div>
       {terms && (
@@ -173,7 +183,7 @@ function Policy({ row }: { row: PolicyRow }) {
         <li class="muted">
           {row.changed && terms
             ? `changed ${moment(row.changed.time_ms)}: ${termChanges(row.changed.before, terms)
-                .map(([name, from, to]) => `${name} from ${from} to ${to}`)
+                .map(([name, from, to]) => `${name} from ${from} to ${to}${by(name, terms)}`)
                 .join("; ")}`
             : terms
               ? "unchanged since the oldest declaration that is kept"

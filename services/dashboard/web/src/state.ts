@@ -1,6 +1,6 @@
 // Where the viewer is (the address), what is new (the stream of events), and what a view has asked for.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, get, type Notice, type Overview, query } from "./api";
+import { ApiError, forgetSession, get, type Notice, type Overview, query } from "./api";
 import { copy } from "./copy";
 
 export interface Route {
@@ -65,7 +65,10 @@ export function useLive(session: number): Live {
     let gone = false;
     const connect = () => {
       source = new EventSource("/api/v1/events");
-      source.addEventListener("open", () => setLive((live) => ({ ...live, connection: "open" })));
+      source.addEventListener("open", () => {
+        forgetSession();
+        setLive((live) => ({ ...live, connection: "open" }));
+      });
       source.addEventListener("update", (event) => {
         const { overview } = JSON.parse((event as MessageEvent<string>).data) as { overview: Overview };
         setLive((live) => ({ ...live, connection: "open", overview, tick: live.tick + 1 }));

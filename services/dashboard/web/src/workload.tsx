@@ -3,6 +3,7 @@ import { useMemo } from "preact/hooks";
 import { type DecisionPage, type DecisionRow, query, type Series, type WorkloadDetail, workloadPath } from "./api";
 import { compareHref } from "./compare";
 import { copy } from "./copy";
+import { TermsButtons } from "./terms";
 import { whatIfHref } from "./whatif";
 import { Chart, type Line, type Mark } from "./chart";
 import { actionWord, clock, count, day, digits, duration, interval, joules, kwh, moment, perSample, percent, saving, visible, watts } from "./format";
@@ -34,6 +35,7 @@ export function Workload({ name, route, live }: { name: string; route: Route; li
         {detail && <StateBadge state={detail.row.state} />}
         {detail && <OriginBadge origin={detail.row.origin} />}
         {detail && <LayoutText layout={detail.row.layout} />}
+        {detail?.declaration && <TermsButtons workload={name} terms={detail.declaration} recommended={null} />}
         {copy === null && (
           <nav class="links" aria-label="More on this workload">
             <a class="button" href={compareHref(name, series)}>
@@ -276,11 +278,17 @@ export function DecisionList({ rows, withWorkload = false }: { rows: DecisionRow
   );
 }
 
+/** The mode and the pause, with who set them. */
+function modeText({ mode, mode_set_by, paused, pause_set_by }: NonNullable<WorkloadDetail["declaration"]>): string {
+  const by = (who?: string | null) => (who ? ` by ${who}` : "");
+  return `${mode}${by(mode_set_by)}${paused ? `, paused${by(pause_set_by)}` : ""}`;
+}
+
 function Facts({ detail }: { detail: WorkloadDetail }) {
   const { report, declaration } = detail;
   const facts: [string, string | null | undefined][] = [
     ["Kind", declaration?.kind],
-    ["Mode", declaration ? `${declaration.mode}${declaration.paused ? ", paused" : ""}` : null],
+    ["Mode", declaration ? modeText(declaration) : null],
     ["Controller", declaration?.controller],
     ["GPU model", declaration?.gpu_model],
     ["Board limit", declaration?.gpu_power_limit_watts == null ? null : watts(declaration.gpu_power_limit_watts)],

@@ -200,6 +200,38 @@ const tests = {
     await close(page);
   },
 
+  async "every file that a command writes is accessible, fits the screen and prints"() {
+    const points = new URL("../../../../docs/examples/points.csv", import.meta.url).pathname;
+    const backtest = ["backtest", "--days", "1", "--seeds", "1", "--scenario", "default", "--controller", "power-cap"];
+    const at = (name) => join(folder, `${name}.html`);
+    writeFileSync(at("report"), await output("report", data, "--format", "html"));
+    await output("tune", points, "--by", "workload", "--html", at("tune"));
+    await output(...backtest, "--html", at("backtest"));
+    await output("partition", "evaluate", "--paper-only", "--trees", "3", "--html", at("partition"));
+    for (const name of ["report", "tune", "backtest", "partition"]) {
+      for (const scheme of ["light", "dark"]) {
+        const page = await open(`file://${at(name)}`, { scheme });
+        assert.equal(await page.locator("main h1").count(), 1, name);
+        await isAccessible(page, `${name}, ${scheme}`);
+        assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${name} is wider than the screen`);
+        const inline = await page.evaluate(() => {
+          const script = document.createElement("script");
+          script.textContent = "globalThis.ran = true";
+          document.body.append(script);
+          return globalThis.ran === true;
+        });
+        assert.equal(inline, false, `${name}: its policy lets no script run`);
+        await page.waitForFunction(() => globalThis.violations.length > 0);
+        await page.evaluate(() => globalThis.violations.splice(0));
+        if (scheme === "light") {
+          const paper = await page.pdf({ format: "A4" });
+          assert.ok(paper.length > 10_000 && paper.subarray(0, 5).toString() === "%PDF-", `${name} on paper`);
+        }
+        await close(page);
+      }
+    }
+  },
+
   async "hostile names are text"() {
     const log = join(folder, "run.jsonl");
     await output("record", "--data-dir", data, "--out", log);
@@ -243,6 +275,56 @@ const tests = {
     assert.deepEqual((await saved.locator(".fleet tbody th").allInnerTexts()).map((text) => text.trim()), shown.map((text) => text.trim()));
     assert.equal(await saved.locator("main img").count(), 0, "in the saved file");
     await close(saved);
+  },
+
+  async "people pause, set modes and approve, and their name stays"() {
+    const server = await serve(["--data-dir", join(folder, "changed"), "up", "--no-view", "--speed", "20", "--seed", "7"]);
+    const page = await open(`${server.url}#/policies`);
+    const policy = page.locator("li.gpu").filter({ hasText: "eadt/llm-training" });
+    const confirm = async (name, text) => {
+      const dialog = page.locator("dialog[open]");
+      await dialog.getByText(text).first().waitFor();
+      await dialog.getByRole("button", { name, exact: true }).click();
+    };
+    const asked = (name) => policy.getByRole("button", { name, exact: true }).click();
+    await asked("Pause");
+    await isAccessible(page, "the dialog of a change");
+    // Nothing happens before it is confirmed.
+    await page.locator("dialog[open]").getByRole("button", { name: "Cancel" }).click();
+    assert.equal(await policy.locator(".badge", { hasText: "paused" }).count(), 0);
+    await asked("Pause");
+    await confirm("Pause", "paused: from no");
+    await policy.locator(".badge", { hasText: "paused" }).waitFor();
+    await policy.getByText("paused from no to yes (set by local)").waitFor();
+    await asked("Mode");
+    await page.locator("dialog[open]").getByLabel("recommend").check();
+    await confirm("Set the mode", "mode: from enforce");
+    await policy.getByText("mode from enforce to recommend (set by local)").waitFor();
+    await asked("Resume");
+    await confirm("Resume", "paused: from yes");
+    await policy.getByText("waits for an approval").waitFor({ timeout: 60_000 });
+    await asked("Approve");
+    await confirm("Approve", "applied once");
+    await page.locator("dialog[open]").waitFor({ state: "detached" });
+    const named = async () => {
+      const { rows } = await (await fetch(`${server.url}api/v1/decisions?${new URLSearchParams({ workload: "eadt/llm-training" })}`)).json();
+      const details = rows.map(async ({ workload, id }) => (await fetch(`${server.url}api/v1/decision?${new URLSearchParams({ workload, id })}`)).json());
+      const outcomes = (await Promise.all(details)).flatMap((detail) => detail.actuations);
+      return outcomes.filter(({ outcome, reason }) => outcome === "applied" && reason === "approved by local");
+    };
+    const begun = performance.now();
+    while ((await named()).length === 0 && performance.now() - begun < 60_000) await new Promise((done) => setTimeout(done, 200));
+    assert.equal((await named()).length, 1, "the approved one, once");
+    await page.goto(`${server.url}#/workload/eadt/llm-training`);
+    await page.locator(".facts").getByText("recommend by local").waitFor();
+    await close(page);
+    await server.kill();
+    const archive = await serve(["dashboard", data]);
+    const reading = await open(`${archive.url}#/policies`);
+    await reading.getByText("this page only reads").waitFor();
+    assert.equal(await reading.getByRole("button", { name: "Pause" }).count(), 0);
+    await close(reading);
+    await archive.kill();
   },
 
   async "it paints before the first window, and comes back after the server was killed"() {

@@ -57,6 +57,8 @@ pub(super) struct LayerFreezing {
     frozen_at_steps: f64,
     /// Evaluations that are still left to recover in.
     recovering: u32,
+    /// Steps up to which evaluations are no part of the next trend.
+    excluded_steps: f64,
     /// Why nothing is frozen any more in this run.
     stopped: Option<String>,
 }
@@ -77,6 +79,9 @@ struct Freeze {
     from: Option<u32>,
     to: Option<u32>,
     learning_rate: Option<f64>,
+    /// Steps of the newest evaluation when it began.
+    #[serde(default)]
+    after_steps: Option<f64>,
 }
 
 /// Freezes to be taken back.
@@ -127,9 +132,14 @@ impl LayerFreezing {
             }
         }
         if let Some(new) = report.validation {
+            // The newest evaluation is in every report until there is another one.
+            if self.freezes.is_empty() && new.steps > self.evaluated_steps && self.recovering > 0 {
+                self.recovering -= 1;
+                self.excluded_steps = new.steps;
+            }
             self.evaluated_steps = self.evaluated_steps.max(new.steps);
         }
-        if let Some(new) = report.validation.filter(|_| at_rest)
+        if let Some(new) = report.validation.filter(|new| at_rest && new.steps > self.excluded_steps)
             && self.evaluations.back().is_none_or(|(steps, _)| new.steps > *steps)
         {
             self.evaluations.push_back((new.steps, new.loss));
@@ -142,7 +152,7 @@ impl LayerFreezing {
     /// A freeze is on its way to the job.
     pub fn froze(&mut self, from: &Layout, to: &Layout) {
         let (from, to) = (from.frozen_prefix_layers, to.frozen_prefix_layers);
-        self.freezes.push(Freeze { from, to, learning_rate: self.learning_rate });
+        self.freezes.push(Freeze { from, to, learning_rate: self.learning_rate, after_steps: Some(self.evaluated_steps) });
         self.frozen_at_steps = self.evaluated_steps;
     }
 
@@ -151,13 +161,20 @@ impl LayerFreezing {
         if count < self.freezes.len() {
             self.recovering = RECOVERY_EVALUATIONS;
         }
+        if count == 0
+            && let Some(since) = self.freezes.first().and_then(|first| first.after_steps)
+        {
+            // The next trend is of a job in which all blocks train: what was evaluated while some were frozen is none of it.
+            self.evaluations.retain(|(steps, _)| *steps <= since);
+            self.excluded_steps = self.evaluated_steps;
+        }
         self.freezes.truncate(count);
     }
 
     /// Somebody else set the number of frozen layers: nothing of it is ours.
     pub fn follow(&mut self, asked: Option<u32>) {
         if self.freezes.last().is_some_and(|last| last.to != asked) {
-            self.freezes.clear();
+            self.keep_first(0);
         }
     }
 

@@ -97,6 +97,35 @@ struct PendingRevert {
     to: Layout,
     freezes: usize,
     why: String,
+    /// It is on its way to the job: the change, and the generation that it made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    asked: Option<(JobChange, u64)>,
+    /// The job refused it: asked for again then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    not_before: Option<EventTime>,
+}
+
+impl PendingRevert {
+    /// Whether a layout has what is to be gone back to.
+    fn is_done(&self, layout: &Layout) -> bool {
+        let precision = layout.precision == self.to.precision;
+        match self.knob {
+            JobKnob::Precision => precision,
+            JobKnob::Layers => precision && layout.frozen_prefix_layers == self.to.frozen_prefix_layers,
+        }
+    }
+
+    /// Whether an unfreeze that leaves so many freezes takes more back than this one.
+    fn is_weaker_than(&self, freezes: usize) -> bool {
+        self.knob == JobKnob::Precision || freezes < self.freezes
+    }
+
+    fn waiting(&self) -> String {
+        match self.not_before {
+            Some(time) => format!("what was to be taken back is still in force, and is asked for again after {time}"),
+            None => "something is to be taken back first".to_owned(),
+        }
+    }
 }
 
 /// Nothing is asked of a knob before `until`.
@@ -168,6 +197,7 @@ impl Training {
         let (settings, now) = (context.settings, window.window_end);
         let fate = context.last_actuation.and_then(|actuation| self.settle(workload, actuation, now, settings));
         let outside = self.follow_layout(workload, settings);
+        self.finish_revert(workload, now, settings);
         self.barred.retain(|barred| barred.until > now);
         self.proposal.take_if(|proposal| proposal.expires <= now);
         self.observe(context, settings);
@@ -177,7 +207,9 @@ impl Training {
         if workload.mode == UpdateMode::Enforce
             && !workload.paused
             && self.proposal.is_none()
+            && self.pending_revert.as_ref().is_none_or(|pending| pending.asked.is_none())
             && let Some(back) = context.training.and_then(|report| self.layers.guard(report, workload, settings))
+            && self.pending_revert.as_ref().is_none_or(|pending| pending.is_weaker_than(back.freezes))
         {
             let reason = format!("frozen blocks train again: {}", back.why);
             if back.bars {
@@ -188,16 +220,25 @@ impl Training {
             if let Some(tried) = trial.as_ref().filter(|trial| trial.change.knob == JobKnob::Precision) {
                 to.precision = tried.change.from.precision;
                 reason.push_str("; the precision that was being tried is taken back with them");
+            } else if let Some(pending) = self.pending_revert.as_ref().filter(|pending| pending.knob == JobKnob::Precision) {
+                to.precision = pending.to.precision;
+                reason.push_str("; the precision that was to be taken back goes with them");
             }
             let concerns = trial.map(|trial| trial.change.id).or_else(|| self.last_id.clone());
             let draft = draft.validating(Validation::Failed, &concerns.unwrap_or_default());
             return Standing::Decided(Box::new(self.revert(JobKnob::Layers, &to, back.freezes, reason, workload, draft)));
         }
         let measured = self.usable(window, workload, settings);
+        if self.pending_revert.as_ref().is_some_and(|pending| pending.asked.is_some()) {
+            let draft = draft.validating(Validation::Failed, self.last_id.as_deref().unwrap_or_default());
+            return Standing::Decided(Box::new(draft.maintain("the job was asked to take it back, and has not yet")));
+        }
         if workload.mode == UpdateMode::Enforce
             && !workload.paused
             && self.proposal.is_none()
-            && let Some(PendingRevert { knob, to, freezes, why }) = self.pending_revert.clone()
+            && let Some(PendingRevert { knob, to, freezes, why, not_before, .. }) = self.pending_revert.clone()
+            && not_before.is_none_or(|time| time <= now)
+            && self.trial.is_none()
         {
             let draft = draft.validating(Validation::Failed, self.last_id.as_deref().unwrap_or_default());
             return Standing::Decided(Box::new(self.revert(knob, &to, freezes, why, workload, draft)));
@@ -225,7 +266,10 @@ impl Training {
         let hindrance = match workload.mode {
             _ if workload.paused => Some("the workload is paused".into()),
             UpdateMode::Observe => Some("the workload is only observed".into()),
-            _ => hindrance,
+            _ => match &self.pending_revert {
+                Some(pending) => Some(pending.waiting()),
+                None => hindrance,
+            },
         };
         Standing::Idle { draft: Box::new(draft), hindrance }
     }
@@ -299,11 +343,13 @@ impl Training {
                 to,
                 freezes: 0,
                 why: "another job began: its blocks are measured anew".into(),
+                asked: None,
+                not_before: None,
             });
             (self.proposal, self.trial) = (None, None);
             (self.layers, self.precision, self.barred) = Default::default();
         }
-        let at_rest = self.trial.is_none() && self.proposal.is_none();
+        let at_rest = self.trial.is_none() && self.proposal.is_none() && self.pending_revert.is_none();
         self.layers.observe(report, at_rest, settings);
         self.precision.observe(report, self.layers.is_warming_up());
     }
@@ -339,12 +385,21 @@ impl Training {
                 }
                 Outcome::RolledBack | Outcome::Failed => {
                     let change = self.proposal.take()?;
+                    if change.baseline.is_none() {
+                        return Some(self.refused_revert(&change, actuation, now, settings));
+                    }
                     let (why, until) = self.undone(&change, actuation, now, settings);
                     return note(why, Validation::Failed, Some(until));
                 }
             }
         }
         let undone = matches!(actuation.outcome, Outcome::RolledBack | Outcome::Failed);
+        if undone
+            && let Some(pending) = &mut self.pending_revert
+            && let Some((change, _)) = pending.asked.take_if(|(change, _)| change.id == *id)
+        {
+            return Some(self.refused_revert(&change, actuation, now, settings));
+        }
         if undone && self.trial.as_ref().is_some_and(|trial| trial.change.id == *id) {
             let change = self.trial.take()?.change;
             self.layers.keep_first(change.freezes.saturating_sub(usize::from(change.knob == JobKnob::Layers)));
@@ -356,20 +411,53 @@ impl Training {
 
     /// A change is on its way to the job.
     fn begin(&mut self, change: JobChange, actuation: &Actuation, settings: &ControllerSettings) {
-        if change.baseline.is_none() {
-            self.pending_revert = None;
-        }
         self.last_id = Some(change.id.clone());
         self.own_generation = Some(actuation.generation);
-        if change.knob == JobKnob::Layers {
-            match change.baseline {
-                Some(_) => self.layers.froze(&change.from, &change.to),
-                None => self.layers.keep_first(change.freezes),
+        let generation = actuation.generation;
+        if change.baseline.is_none() {
+            // Taken back is what the job has taken up.
+            if let Some(pending) = &mut self.pending_revert {
+                pending.asked = Some((change, generation));
             }
+            return;
         }
-        if change.baseline.is_some() {
-            let (generation, warming_up) = (actuation.generation, settings.warm_up_windows);
-            self.trial = Some(JobTrial { change, generation, windows: Vec::new(), warming_up });
+        if change.knob == JobKnob::Layers {
+            self.layers.froze(&change.from, &change.to);
+        }
+        self.trial = Some(JobTrial { change, generation, windows: Vec::new(), warming_up: settings.warm_up_windows });
+    }
+
+    /// The job, or the actuator, did not do what was to be taken back: it stays in force, and is asked for again.
+    fn refused_revert(
+        &mut self,
+        change: &JobChange,
+        actuation: &Actuation,
+        now: EventTime,
+        settings: &ControllerSettings,
+    ) -> Note {
+        let (why, _) = self.undone(change, actuation, now, settings);
+        let until = now.plus_seconds(settings.hold_seconds);
+        if let Some(pending) = &mut self.pending_revert {
+            (pending.asked, pending.not_before) = (None, Some(until));
+        }
+        let reason = format!("{why}; what was to be taken back is still in force, and is asked for again after {until}");
+        Note { reason, concerns: change.id.clone(), validation: Validation::Failed, hold_until: Some(until) }
+    }
+
+    /// Notes what the job has taken back by now, or will not, by what is in force: outcomes may be overtaken by newer ones.
+    fn finish_revert(&mut self, workload: &Workload, now: EventTime, settings: &ControllerSettings) {
+        let Some(pending) = &mut self.pending_revert else { return };
+        if workload.ready_time.is_some() && pending.is_done(&workload.layout) {
+            if pending.knob == JobKnob::Layers {
+                self.layers.keep_first(pending.freezes);
+            }
+            self.pending_revert = None;
+        } else if pending
+            .asked
+            .take_if(|(change, generation)| workload.generation > *generation && workload.layout == change.from)
+            .is_some()
+        {
+            pending.not_before = Some(now.plus_seconds(settings.hold_seconds));
         }
     }
 
@@ -403,8 +491,10 @@ impl Training {
             ids.into_iter().flatten().any(|known| known == id)
         } else {
             // A roll-back carries no decision, and restores what was before.
-            let before = [proposed.map(|p| &p.from), tried.map(|t| &t.from), self.restoring.as_ref()];
-            known.is_some() && before.into_iter().flatten().any(|from| *from == workload.layout)
+            let asked = self.pending_revert.as_ref().and_then(|pending| pending.asked.as_ref()).map(|(change, _)| change);
+            let before = [proposed, tried, asked].map(|change| change.map(|change| &change.from));
+            let before = before.into_iter().chain([self.restoring.as_ref()]);
+            known.is_some() && before.flatten().any(|from| *from == workload.layout)
         };
         self.recent.restart(if known.is_none() { 0 } else { settings.warm_up_windows });
         if own {
@@ -515,7 +605,8 @@ impl Training {
     /// Asks for the job's knob as it was in `to`; all others stay as they are.
     fn revert(&mut self, knob: JobKnob, to: &Layout, freezes: usize, why: String, workload: &Workload, draft: Draft) -> Decision {
         let present = workload.layout.clone();
-        self.pending_revert = Some(PendingRevert { knob, to: to.clone(), freezes, why: why.clone() });
+        self.pending_revert =
+            Some(PendingRevert { knob, to: to.clone(), freezes, why: why.clone(), asked: None, not_before: None });
         let to = match knob {
             JobKnob::Layers => Layout { frozen_prefix_layers: to.frozen_prefix_layers, precision: to.precision, ..present },
             JobKnob::Precision => Layout { precision: to.precision, ..present },

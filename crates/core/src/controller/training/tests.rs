@@ -23,6 +23,10 @@ struct Job {
     /// Loss above the curve.
     excess: f64,
     evaluates: bool,
+    /// It evaluates every so many windows, and reports the newest evaluation in all.
+    evaluates_every: u32,
+    windows: u32,
+    newest: Option<Evaluation>,
     live_knobs: Option<Vec<String>>,
     loss_scale: Option<f64>,
     /// J/sample in FP16 against BF16.
@@ -54,6 +58,9 @@ impl Job {
             arrives: 1.0,
             excess: 0.0,
             evaluates: true,
+            evaluates_every: 1,
+            windows: 0,
+            newest: None,
             live_knobs: None,
             loss_scale: None,
             fp16_energy: 1.0,
@@ -65,6 +72,10 @@ impl Job {
     /// The next window, and what is decided about it.
     fn step(&mut self) -> Decision {
         self.steps += STEPS_A_WINDOW;
+        self.windows += 1;
+        if self.windows.is_multiple_of(self.evaluates_every) {
+            self.newest = Some(Evaluation { steps: self.steps, loss: curve(self.steps) * (1.0 + self.excess) });
+        }
         self.skips += STEPS_A_WINDOW * if self.precision == "fp16" { self.skip_ratio } else { 0.0 };
         let done = self.steps / TOTAL;
         let end = self.bench.now.plus_seconds(60.0);
@@ -77,7 +88,7 @@ impl Job {
             precision: Some(self.precision.into()),
             frozen_prefix_layers: Some(self.frozen),
             overflow_skips_total: Some(self.skips),
-            validation: self.evaluates.then(|| Evaluation { steps: self.steps, loss: curve(self.steps) * (1.0 + self.excess) }),
+            validation: self.newest.filter(|_| self.evaluates),
             learning_rate: Some(self.learning_rate),
             loss_scale: self.loss_scale,
             layers: Some(self.layers),
@@ -491,4 +502,67 @@ fn while_loss_recovers_a_small_rise_takes_no_more_back() {
     job.excess = 0.02;
     let all = job.change(2).expect("above the second limit it does not wait");
     assert_eq!((all.action, all.to.frozen_prefix_layers), (Action::Revert, None), "{}", all.reason);
+}
+
+#[test]
+fn an_unfreeze_that_the_job_refuses_is_asked_for_again_and_the_guard_stays_whole() {
+    let mut job = layers();
+    job.freeze();
+    assert_eq!(job.verdict().validation, Validation::Kept);
+    job.excess = 0.02;
+    let back = job.step();
+    assert_eq!((back.action, back.to.frozen_prefix_layers), (Action::Revert, None), "{}", back.reason);
+    let frozen = job.bench.workload.layout.clone();
+    job.bench.apply(&back);
+    job.bench.workload.ready_time = None;
+    let waits = job.step();
+    assert!(waits.action == Action::Maintain && waits.reason.contains("asked to take it back"), "{}", waits.reason);
+    job.bench.set_layout(frozen);
+    job.bench.workload.decision_id = None;
+    job.bench.workload.ready_time = Some(job.bench.now);
+    job.bench.report(&back, Outcome::RolledBack, "the job did not take it up");
+    let told = job.step();
+    assert!(told.validation == Validation::Failed && told.reason.contains("still in force"), "{}", told.reason);
+    let until = told.hold_until.unwrap();
+    let again = loop {
+        let next = job.step();
+        if next.action != Action::Maintain {
+            break next;
+        }
+        assert!(job.bench.now < until, "it was to be asked again by {until}: {}", next.reason);
+    };
+    assert_eq!((again.action, again.to.frozen_prefix_layers), (Action::Revert, None), "{}", again.reason);
+    assert!(again.reason.contains("above its trend"), "{}", again.reason);
+    job.take_up(&again);
+    for _ in 0..30 {
+        assert_eq!(job.step().action, Action::Maintain, "taken back, and asked for no more");
+    }
+}
+
+#[test]
+fn the_next_trend_is_of_a_job_in_which_all_blocks_train() {
+    let mut job = layers();
+    job.evaluates_every = 3;
+    job.bench.workload.bounds.frozen_prefix_layers_max = Some(1);
+    job.bench.settings.checkpoint_seconds = 5.0;
+    job.freeze();
+    assert_eq!(job.verdict().validation, Validation::Kept);
+    // A rise that the guard lets pass: a trend of these would be too high.
+    job.excess = 0.003;
+    job.last_of(10);
+    job.learning_rate *= 2.5;
+    let mut back = job.step();
+    if back.action != Action::Revert {
+        back = job.step();
+    }
+    assert!(back.reason.contains("the learning rate went from"), "{}", back.reason);
+    job.take_up(&back);
+    job.excess = 0.0;
+    let again = job.freeze();
+    assert_eq!(again.to.frozen_prefix_layers, Some(1));
+    assert_eq!(job.verdict().validation, Validation::Kept);
+    // More than half a percent above what the job would have without freezing.
+    job.excess = 0.006;
+    let guarded = job.change(7).expect("the guard takes it back");
+    assert_eq!(guarded.action, Action::Revert, "{}", guarded.reason);
 }

@@ -1,0 +1,112 @@
+//! One look for every HTML file that a command writes: report, tuning, backtest, partition.
+//!
+//! In: a title, a heading and the rules that a chart needs of its own. Out: one file that asks nobody for anything, as its own policy says,
+//! in light and dark, at any width and on paper. It knows nothing of what is reported.
+
+/// The end of a file that [`begin`] began.
+pub const END: &str = "</main>\n</body>\n</html>\n";
+/// The end of a table that [`begin_table`] began.
+pub const END_TABLE: &str = "</table></div>\n";
+
+const HEAD: &str = r#"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+"#;
+
+const STYLE: &str = ":root { color-scheme: light dark; --paper: #fff; --text: #1a1a1a; --line: #8886; --ink: #0b5cad; --mark: #a34a00; \
+                     --good: #0a6b2f; --bad: #b3261e; --power: #7a2f8f; --shade: #8882; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14171a; --text: #e8e8e8; --ink: #6bb5ff; --mark: #ffab5c; --good: #6fd08c; --bad: #ff8a80; --power: #d79be8; --shade: #fff1; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0; background: var(--paper); color: var(--text); }
+main { margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; } h3 { font-size: 1rem; }
+a { color: var(--ink); }
+.verdict { font-size: 1.15rem; font-weight: 600; border-left: .3rem solid var(--ink); padding-left: .8rem; }
+.legend, .small { opacity: .85; } .legend { font-size: .85rem; }
+nav ul { columns: 18rem; padding-left: 1.2rem; }
+.scroll { overflow-x: auto; max-width: 100%; } .scroll:focus-visible { outline: 2px solid var(--ink); }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; }
+th, td { padding: .25rem .45rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: bottom; }
+td:first-child { overflow-wrap: anywhere; min-width: 8rem; }
+th { font-weight: 600; } tfoot td { font-weight: 600; }
+.n { text-align: right; white-space: nowrap; } th.n { white-space: normal; }
+svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; } svg .small { font-size: 11px; }
+.axis { stroke: var(--line); }
+@media print { body { background: none; } .scroll { overflow: visible; } section, svg { break-inside: avoid-page; } }
+";
+
+/// Begins a file: its title in the browser, its heading, and rules of its own in CSS (trusted, not escaped).
+pub fn begin(title: &str, heading: &str, rules: &str) -> String {
+    let (title, heading) = (escape(title), escape(heading));
+    format!("{HEAD}<title>{title}</title>\n<style>\n{STYLE}{rules}</style>\n</head>\n<body>\n<main>\n<h1>{heading}</h1>\n")
+}
+
+/// Begins a table that can be scrolled sideways, with the keys too. The label names it to who hears the file; each one in a file differs.
+pub fn begin_table(label: &str) -> String {
+    format!("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table>\n", escape(label))
+}
+
+/// The head of a table: a cell for each text, numbers to the right from column `texts` on.
+pub fn table_head<T: AsRef<str>>(head: &[T], texts: usize) -> String {
+    let cell = |(column, text): (usize, &T)| format!("<th scope=\"col\"{}>{}</th>", class(column, texts), escape(text.as_ref()));
+    format!("<thead><tr>{}</tr></thead>\n", head.iter().enumerate().map(cell).collect::<String>())
+}
+
+/// A row of a table, as [`table_head`].
+pub fn table_row<T: AsRef<str>>(cells: &[T], texts: usize) -> String {
+    let cell = |(column, text): (usize, &T)| format!("<td{}>{}</td>", class(column, texts), escape(text.as_ref()));
+    format!("<tr>{}</tr>\n", cells.iter().enumerate().map(cell).collect::<String>())
+}
+
+const fn class(column: usize, texts: usize) -> &'static str {
+    if column < texts { "" } else { " class=\"n\"" }
+}
+
+/// Text for an element or an attribute: markup becomes text, and control characters become visible.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_foreign_is_text_everywhere() {
+        let hostile = "<script>alert('1')</script> & \"\u{1b}[2J\"";
+        let escaped = "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt; &amp; &quot;\u{fffd}[2J&quot;";
+        assert_eq!(escape(hostile), escaped);
+        let file =
+            [begin(hostile, hostile, ""), begin_table(hostile), table_head(&[hostile], 0), table_row(&[hostile], 1)].concat();
+        assert_eq!(file.matches(escaped).count(), 5);
+        assert!(!file.contains("<script") && !file.contains('\u{1b}'), "{file}");
+    }
+
+    #[test]
+    fn a_file_is_whole_and_asks_nobody() {
+        let rows = [table_head(&["name", "watts"], 1), table_row(&["a", "3"], 1)].concat();
+        let file = [&begin("Title", "Heading", ".own { fill: red; }\n"), &begin_table("figures"), &rows, END_TABLE, END].concat();
+        assert!(file.contains("default-src 'none'") && file.contains("<td>a</td><td class=\"n\">3</td>"), "{file}");
+        assert!(!file.contains("http://") && !file.contains("https://") && !file.contains("url("), "{file}");
+        for element in ["html", "head", "body", "main", "style", "table", "div", "thead"] {
+            let (opened, closed) = (file.matches(&format!("<{element}")).count(), file.matches(&format!("</{element}>")).count());
+            assert!(opened > 0 && opened == closed, "{element}: {opened} and {closed}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Changes what may be done to a workload, for the person who looks at it: pause, resume, mode, approval. Who did it travels with the
+//! change; what it comes to is shown when the actuator has declared it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use eadt_cluster::{ChangeTerms, ClusterRemedy, TermsChange};
+use eadt_schemas::v1::UpdateMode;
+use serde::{Deserialize, Serialize};
+
+use crate::api::{Context, Problem, fresh};
+use crate::model::policies::PolicyTerms;
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "change", rename_all = "snake_case", deny_unknown_fields)]
+pub enum TermsRequest {
+    Pause,
+    Resume,
+    SetMode {
+        mode: UpdateMode,
+        /// The mode that the person saw: with another one in force nothing is changed.
+        shown: UpdateMode,
+    },
+    Approve {
+        decision_id: String,
+    },
+}
+
+/// What became of it.
+#[derive(Debug, Serialize)]
+struct TermsAnswer {
+    workload: String,
+    /// `false`: it was so already.
+    changed: bool,
+    /// Whose name it was done in.
+    by: String,
+}
+
+/// Who is asking, and what they may do.
+#[derive(Debug, Serialize)]
+struct Session {
+    /// `None`: they may only read.
+    editor: Option<String>,
+    /// Why they may only read.
+    read_only: Option<&'static str>,
+}
+
+const NOTHING_TO_CHANGE: &str = "this page only reads: `eadt up` with simulated GPUs or --kubernetes, and `eadt dashboard --kubernetes`, serve one \
+                                 through which policies are changed";
+
+pub async fn session(State(context): State<Context>, headers: HeaderMap) -> Response {
+    let (editor, read_only) = match (&context.editor, context.access.editor(&headers)) {
+        (None, _) => (None, Some(NOTHING_TO_CHANGE)),
+        (Some(_), Ok(name)) => (Some(name.to_owned()), None),
+        (Some(_), Err(_)) => {
+            (None, Some("you may only read here: a token with a name after it in dashboard.token_file changes policies"))
+        }
+    };
+    fresh(Session { editor, read_only })
+}
+
+pub async fn change(
+    State(context): State<Context>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    Json(request): Json<TermsRequest>,
+) -> Response {
+    let workload = format!("{namespace}/{name}");
+    let by = match context.access.editor(&headers) {
+        Ok(by) => by.to_owned(),
+        Err(refusal) => {
+            tracing::warn!(workload, ?request, ?refusal, "terms not changed");
+            return refusal.into_response();
+        }
+    };
+    match check_and_change(&context, &workload, request.clone(), &by).await {
+        Ok(changed) => fresh(TermsAnswer { workload, changed, by }),
+        Err(Problem(status, text)) => {
+            tracing::warn!(workload, ?request, by, text, "terms not changed");
+            Problem(status, text).into_response()
+        }
+    }
+}
+
+async fn check_and_change(context: &Context, workload: &str, request: TermsRequest, by: &str) -> Result<bool, Problem> {
+    let Some(editor) = context.editor.clone() else {
+        return Err(Problem(StatusCode::FORBIDDEN, NOTHING_TO_CHANGE.to_owned()));
+    };
+    let Some((kind, terms)) = context.model.read(|model| model.declared_terms(workload)) else {
+        return Err(Problem::not_found(format!(
+            "nobody has declared {workload}: it has no policy, so there is nothing to change"
+        )));
+    };
+    let change = checked(request, workload, &terms)?;
+    carry_out(editor, workload, kind, change, by).await
+}
+
+/// The change, if it is one of what the person saw.
+fn checked(request: TermsRequest, workload: &str, terms: &PolicyTerms) -> Result<TermsChange, Problem> {
+    Ok(match request {
+        TermsRequest::Pause => TermsChange::Pause,
+        TermsRequest::Resume => TermsChange::Resume,
+        TermsRequest::Approve { decision_id } => TermsChange::Approve(decision_id),
+        TermsRequest::SetMode { mode, shown } if shown == terms.mode || mode == terms.mode => {
+            TermsChange::SetMode { mode, shown }
+        }
+        TermsRequest::SetMode { .. } => {
+            let text = format!("the mode of {workload} changed meanwhile: look again, then repeat it");
+            return Err(Problem(StatusCode::CONFLICT, text));
+        }
+    })
+}
+
+async fn carry_out(
+    editor: Arc<dyn ChangeTerms>,
+    workload: &str,
+    kind: String,
+    change: TermsChange,
+    by: &str,
+) -> Result<bool, Problem> {
+    let (name, by) = (workload.to_owned(), by.to_owned());
+    // Whoever asked may have gone meanwhile: what is done is noted where it is done.
+    let done = tokio::task::spawn_blocking(move || {
+        let done = editor.change_terms(&name, &kind, &change, &by);
+        if let Ok(changed) = &done {
+            tracing::info!(workload = name, ?change, by, changed, "terms changed through the page");
+        }
+        done
+    });
+    match done.await {
+        Ok(Ok(changed)) => Ok(changed),
+        Ok(Err(error)) => {
+            let status = match error.remedy {
+                ClusterRemedy::Refused | ClusterRemedy::Conflict => StatusCode::CONFLICT,
+                ClusterRemedy::Retry | ClusterRemedy::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            Err(Problem(status, error.detail))
+        }
+        Err(_) => Err(Problem(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the change failed and may or may not be in force; the log of this process says why".to_owned(),
+        )),
+    }
+}

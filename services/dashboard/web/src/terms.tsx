@@ -1,0 +1,156 @@
+// Changes what may be done to a workload: what is so, what would be, and only then the change.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { askSession, type Mode, post, type Session, workloadPath } from "./api";
+import { copy } from "./copy";
+import { visible } from "./format";
+import { Problem } from "./parts";
+
+interface Terms {
+  mode: Mode;
+  paused: boolean;
+}
+
+export interface Recommended {
+  id: string;
+  reason: string;
+}
+
+type Change =
+  | { change: "pause" }
+  | { change: "resume" }
+  | { change: "set_mode"; mode: Mode; shown: Mode }
+  | { change: "approve"; decision_id: string };
+
+const EFFECTS: Record<Mode, string> = {
+  observe: "It is reported on, and nothing of it is changed.",
+  recommend: "Changes are recommended, and made only if somebody approves them.",
+  enforce: "It is changed within its bounds without being asked about, and a change that does not help is taken back.",
+};
+
+/** Who asks, and whether they may change anything; `null` until it is known. */
+export function useSession(): Session | null {
+  const [session, setSession] = useState<Session | null>(null);
+  useEffect(() => {
+    if (copy) return;
+    askSession().then(setSession, () => setSession(null));
+  }, []);
+  return session;
+}
+
+/** The buttons by which a person changes the terms of a workload; nothing for whoever may only read. */
+export function TermsButtons({ workload, terms, recommended }: { workload: string; terms: Terms; recommended: Recommended | null }) {
+  const session = useSession();
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [asked, setAsked] = useState<Change | null>(null);
+  const [mode, setMode] = useState<Mode>(terms.mode);
+  const [said, setSaid] = useState("");
+  const [error, setError] = useState<string | null>(null);
+  if (session === null || session.editor === null) return null;
+
+  const ask = (change: Change) => {
+    setAsked(change);
+    setMode(terms.mode);
+    setError(null);
+    dialog.current?.showModal();
+  };
+  const confirm = async (event: Event) => {
+    event.preventDefault();
+    if (asked === null) return;
+    const change = asked.change === "set_mode" ? { ...asked, mode } : asked;
+    try {
+      const { changed } = await post<{ changed: boolean }>(`${workloadPath(workload)}/terms`, change);
+      setSaid(changed ? "Done: it is shown here when the actuator has declared it." : "It was so already.");
+      dialog.current?.close();
+    } catch (failure) {
+      setError(failure instanceof Error ? failure.message : String(failure));
+    }
+  };
+  return (
+    <span class="terms-buttons">
+      {recommended && !terms.paused && terms.mode === "recommend" && (
+        <button type="button" class="button" onClick={() => ask({ change: "approve", decision_id: recommended.id })}>
+          Approve
+        </button>
+      )}
+      <button type="button" class="button" onClick={() => ask({ change: terms.paused ? "resume" : "pause" })}>
+        {terms.paused ? "Resume" : "Pause"}
+      </button>
+      <button type="button" class="button" onClick={() => ask({ change: "set_mode", mode: terms.mode, shown: terms.mode })}>
+        Mode
+      </button>
+      <span class="muted" role="status">
+        {said}
+      </span>
+      <dialog ref={dialog} aria-label={`Change the policy of ${visible(workload)}`} class="change">
+        {asked && (
+          <form onSubmit={confirm}>
+            <h2>
+              {TITLES[asked.change]} <bdi>{visible(workload)}</bdi>
+            </h2>
+            {asked.change === "set_mode" && <Modes mode={mode} choose={setMode} />}
+            <Difference terms={terms} change={asked.change === "set_mode" ? { ...asked, mode } : asked} recommended={recommended} />
+            <p class="muted">
+              In the name of {visible(session.editor ?? "")}, which the policy's declaration and the change will carry.
+            </p>
+            <Problem error={error} />
+            <p class="confirm">
+              <button type="submit" class="button primary" disabled={asked.change === "set_mode" && mode === terms.mode}>
+                {TITLES[asked.change]}
+              </button>
+              <button type="button" class="button" onClick={() => dialog.current?.close()}>
+                Cancel
+              </button>
+            </p>
+          </form>
+        )}
+      </dialog>
+    </span>
+  );
+}
+
+const TITLES: Record<Change["change"], string> = { pause: "Pause", resume: "Resume", set_mode: "Set the mode", approve: "Approve" };
+
+function Modes({ mode, choose }: { mode: Mode; choose: (mode: Mode) => void }) {
+  return (
+    <fieldset>
+      <legend>Mode</legend>
+      {(Object.keys(EFFECTS) as Mode[]).map((one) => (
+        <label key={one}>
+          <input type="radio" name="mode" value={one} checked={mode === one} onChange={() => choose(one)} /> {one}
+        </label>
+      ))}
+    </fieldset>
+  );
+}
+
+/** What is so, what would be, and what follows from it. */
+function Difference({ terms, change, recommended }: { terms: Terms; change: Change; recommended: Recommended | null }) {
+  const [name, before, after, effect] = difference(terms, change, recommended);
+  return (
+    <>
+      <p class="difference">
+        {name}:{" "}
+        <s>
+          <span class="sr">from </span>
+          {before}
+        </s>{" "}
+        <span aria-hidden="true">→</span>
+        <span class="sr"> to </span> <b>{after}</b>
+      </p>
+      <p>{effect}</p>
+    </>
+  );
+}
+
+function difference(terms: Terms, change: Change, recommended: Recommended | null): [string, string, string, string] {
+  switch (change.change) {
+    case "pause":
+      return ["paused", "no", "yes", "Nothing of it is changed from the next step on; what is in force stays, and is reported on."];
+    case "resume":
+      return ["paused", "yes", "no", EFFECTS[terms.mode]];
+    case "set_mode":
+      return ["mode", terms.mode, change.mode, EFFECTS[change.mode]];
+    case "approve":
+      return ["recommendation", "waits", "applied once", `${visible(recommended?.reason ?? "")}. It is applied unless it expires or no longer fits.`];
+  }
+}
