@@ -273,12 +273,12 @@ fn a_page_that_changes_policies_may_pause_every_kind_that_the_actuator_changes()
     let roles = chart_roles_of_page(&changing);
     let kinds = |roles: &[Value]| roles.iter().map(|role| role["kind"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
     let [wide, bound] = ["ClusterRole", "ClusterRoleBinding"];
-    assert_eq!(kinds(&roles), [wide, bound, wide, bound]);
+    assert_eq!(kinds(&roles), [wide, wide, bound, bound]);
     let narrow = [changing[0], changing[1], changing[2], "--set=actuator.onlyNamespace=team-a"];
     let narrow = chart_roles_of_page(&narrow);
-    assert_eq!(kinds(&narrow), ["Role", "RoleBinding", wide, bound], "where the actuator looks, and nowhere else");
+    assert_eq!(kinds(&narrow), [wide, bound, "Role", "RoleBinding"], "where the actuator looks, and nowhere else");
     assert_eq!(
-        (&narrow[0]["metadata"]["namespace"], &narrow[2]["rules"][0]["verbs"]),
+        (&narrow[2]["metadata"]["namespace"], &narrow[0]["rules"][0]["verbs"]),
         (&"team-a".into(), &serde_json::json!(["get"]))
     );
     let rules = |text: &str| -> BTreeMap<String, BTreeSet<String>> {

@@ -75,6 +75,14 @@ impl Report {
                 None => groups.push(((of, run.controller), vec![run])),
             }
         }
+        // Who is compared with whom stands together, whatever order the runs came in.
+        let mut subjects: Vec<Of<'_>> = Vec::new();
+        for ((of, _), _) in &groups {
+            if !subjects.contains(of) {
+                subjects.push(*of);
+            }
+        }
+        groups.sort_by_key(|((of, _), _)| subjects.iter().position(|subject| subject == of));
         let rows = groups.iter().filter_map(|((of, controller), runs)| row(*of, *controller, runs, &fixed)).collect();
         Self { origin: "simulated", days, seeds, rows }
     }

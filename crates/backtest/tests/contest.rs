@@ -177,3 +177,15 @@ fn a_power_budget_is_kept_and_spent_where_it_does_most() {
     assert!(waits.throughput_ratio.worst > 0.9, "who waits for the host loses little: {}", waits.throughput_ratio.worst);
     assert!(busy.throughput_ratio.worst > 0.6, "{}", busy.throughput_ratio.worst);
 }
+
+#[test]
+fn those_that_are_compared_stand_in_one_table() {
+    let jobs = ["eadt/one", "eadt/two"].map(|name| WorkloadScenario::constant(name, WorkloadProfile::MID));
+    let scenario = Scenario { workloads: jobs.to_vec(), ..Scenario::default() };
+    let subject = Subject::Scenario { name: "two".into(), scenario: Box::new(scenario) };
+    let report = report(&contest(vec![subject], &["fixed", "power-cap"], 0.1, 1));
+    let workloads: Vec<&str> = report.rows.iter().map(|row| row.workload.as_str()).collect();
+    assert_eq!(workloads, ["eadt/one", "eadt/one", "eadt/two", "eadt/two"]);
+    let page = html(&report);
+    assert_eq!((page.matches("<h2>").count(), page.matches("<table>").count(), page.matches("<svg").count()), (2, 2, 2));
+}

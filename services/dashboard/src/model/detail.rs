@@ -37,6 +37,9 @@ pub struct DeclarationFacts {
     pub kind: String,
     pub mode: UpdateMode,
     pub paused: bool,
+    /// Who set the mode, and who paused or resumed it, where that is known.
+    pub mode_set_by: Option<String>,
+    pub pause_set_by: Option<String>,
     pub controller: Option<String>,
     pub bounds: Bounds,
     pub generation: u64,
@@ -82,6 +85,8 @@ impl Model {
             kind: declared.kind.clone(),
             mode: declared.mode,
             paused: declared.paused,
+            mode_set_by: declared.mode_set_by.clone(),
+            pause_set_by: declared.pause_set_by.clone(),
             controller: declared.controller.clone(),
             bounds: declared.bounds.clone(),
             generation: declared.generation,

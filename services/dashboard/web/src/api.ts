@@ -149,8 +149,8 @@ export interface WorkloadDetail {
     kind: string;
     mode: Mode;
     paused: boolean;
-    mode_set_by?: string;
-    pause_set_by?: string;
+    mode_set_by: string | null;
+    pause_set_by: string | null;
     controller: string | null;
     bounds: Record<string, unknown>;
     generation: number;
