@@ -135,12 +135,10 @@ fn a_workload_and_a_namespace_are_paused_and_resumed() {
     assert!(run(&["resume", "llm"]).starts_with("resumed: "));
     assert!(run(&["resume", "llm"]).starts_with("not paused: "));
     // A pause that cannot be read is one, and is resumed like one.
-    kubernetes
-        .kubectl(&["-n", &namespace, "annotate", "--overwrite", "statefulset", "llm-training", "eadt.dev/paused=yes"])
-        .unwrap();
+    kubernetes.kubectl(&["-n", &namespace, "annotate", "statefulset", "llm-training", "eadt.dev/paused=yes"]).unwrap();
     assert!(run(&["list"]).contains("paused"));
     assert!(run(&["resume", "llm"]).starts_with("resumed: "));
-    assert_eq!(annotation(kubernetes, &workload, "eadt.dev/paused"), "false");
+    assert_eq!(annotation(kubernetes, &workload, "eadt.dev/paused"), "");
 
     assert!(run(&["pause", "--all"]).contains("every workload of namespace"));
     assert_eq!(annotation(kubernetes, &["ns", &namespace], "eadt.dev/paused"), "true");

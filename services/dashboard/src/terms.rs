@@ -124,14 +124,14 @@ async fn carry_out(
 ) -> Result<bool, Problem> {
     let (name, by) = (workload.to_owned(), by.to_owned());
     // Whoever asked may have gone meanwhile: what is done is noted where it is done.
-    let done = tokio::task::spawn_blocking(move || {
+    let work = move || {
         let done = editor.change_terms(&name, &kind, &change, &by);
         if let Ok(changed) = &done {
             tracing::info!(workload = name, ?change, by, changed, "terms changed through the page");
         }
         done
-    });
-    match done.await {
+    };
+    match tokio::task::spawn_blocking(work).await {
         Ok(Ok(changed)) => Ok(changed),
         Ok(Err(error)) => {
             let status = match error.remedy {

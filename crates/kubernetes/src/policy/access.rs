@@ -107,6 +107,11 @@ impl PolicyAccess {
         Self { manager, ..self.clone() }
     }
 
+    /// The annotation that pauses or resumes. Resumed for somebody it stays, so that its owner says who that was; else it goes.
+    fn pause_value(&self, pause: bool) -> Option<&'static str> {
+        if pause { Some("true") } else { (self.manager != MANAGER).then_some("false") }
+    }
+
     fn params(&self) -> PatchParams {
         PatchParams { field_manager: Some(self.manager.clone()), ..PatchParams::default() }
     }
@@ -193,7 +198,7 @@ impl PolicyAccess {
         };
         let changed = !is_paused_as(object.annotations(), pause);
         if changed {
-            let patch = Patch::Merge(annotation_patch(PAUSED, Some(if pause { "true" } else { "false" })));
+            let patch = Patch::Merge(annotation_patch(PAUSED, self.pause_value(pause)));
             with_timeout(&what, api.patch_metadata(&target.name, &self.params(), &patch)).await?;
         }
         Ok(PauseResult { changed, by_namespace: self.is_namespace_paused(namespace).await? })
@@ -219,11 +224,7 @@ impl PolicyAccess {
         }
         with_timeout(
             &what,
-            api.patch_metadata(
-                namespace,
-                &self.params(),
-                &Patch::Merge(&annotation_patch(PAUSED, Some(if pause { "true" } else { "false" }))),
-            ),
+            api.patch_metadata(namespace, &self.params(), &Patch::Merge(&annotation_patch(PAUSED, self.pause_value(pause)))),
         )
         .await?;
         Ok(true)
