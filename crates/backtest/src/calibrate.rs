@@ -4,7 +4,7 @@
 //! would be, and the report's figure is held against the energy and samples of the untouched run in the same windows.
 
 use eadt_core::controller::{ControllerName, ControllerSettings};
-use eadt_html::{END, END_TABLE};
+use eadt_html::END;
 use eadt_report::{By, Settings, WorkloadReport};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -376,14 +376,7 @@ pub fn calibration_html(report: &CalibrationReport) -> String {
     }
     out.push_str("</ul>\n");
     plot(&mut out, report);
-    out.push_str(&eadt_html::begin_table("Runs by controller and scenario"));
-    out.push_str(&eadt_html::table_head(&HEAD, 2));
-    out.push_str("<tbody>\n");
-    for row in &report.rows {
-        out.push_str(&eadt_html::table_row(&cells(row), 2));
-    }
-    out.push_str("</tbody>");
-    out.push_str(END_TABLE);
+    out.push_str(&eadt_html::table("Runs by controller and scenario", &HEAD, 2, report.rows.iter().map(cells)));
     out.push_str(END);
     out
 }

@@ -1,6 +1,6 @@
 //! The table as text and as one HTML file with plots.
 
-use eadt_html::{END, END_TABLE, escape};
+use eadt_html::{END, escape};
 
 use crate::{Report, Row};
 
@@ -80,12 +80,9 @@ pub fn html(report: &Report) -> String {
         let heading = format!("{} · {} · oversubscription {}", first.scenario, first.workload, first.oversubscription);
         line!(out, "<h2>{}</h2>", escape(&heading));
         plot(&mut out, &heading, rows);
-        out.push_str(&eadt_html::begin_table(&heading));
-        out.push_str(&eadt_html::table_head(&HEAD, 1));
-        out.push_str("<tbody>\n");
-        for row in rows {
+        let cells = |row: &Row| {
             let change = row.joules_per_sample_change;
-            let cells = [
+            [
                 row.controller.to_string(),
                 format!("{:.3}", row.joules_per_sample.mean),
                 format!("{:+.1} %", 100.0 * change.mean),
@@ -97,11 +94,9 @@ pub fn html(report: &Report) -> String {
                 row.restarts_worst_day.to_string(),
                 format!("{:.1}", row.turns_per_day.mean),
                 format!("{:.0}", row.cluster_power_watts_max),
-            ];
-            out.push_str(&eadt_html::table_row(&cells, 1));
-        }
-        out.push_str("</tbody>");
-        out.push_str(END_TABLE);
+            ]
+        };
+        out.push_str(&eadt_html::table(&heading, &HEAD, 1, rows.iter().map(cells)));
     }
     out.push_str(END);
     out

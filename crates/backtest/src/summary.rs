@@ -75,7 +75,7 @@ impl Report {
                 None => groups.push(((of, run.controller), vec![run])),
             }
         }
-        // Who is compared with whom stands together, whatever order the runs came in.
+        // Rows of one comparison are adjacent, in any order of runs.
         let mut subjects: Vec<Of<'_>> = Vec::new();
         for ((of, _), _) in &groups {
             if !subjects.contains(of) {

@@ -5,8 +5,6 @@
 
 /// The end of a file that [`begin`] began.
 pub const END: &str = "</main>\n</body>\n</html>\n";
-/// The end of a table that [`begin_table`] began.
-pub const END_TABLE: &str = "</table></div>\n";
 
 const HEAD: &str = r#"<!DOCTYPE html>
 <html lang="en">
@@ -45,25 +43,35 @@ pub fn begin(title: &str, heading: &str, rules: &str) -> String {
     format!("{HEAD}<title>{title}</title>\n<style>\n{STYLE}{rules}</style>\n</head>\n<body>\n<main>\n<h1>{heading}</h1>\n")
 }
 
-/// Begins a table that can be scrolled sideways, with the keys too. The label names it to who hears the file; each one in a file differs.
-pub fn begin_table(label: &str) -> String {
-    format!("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table>\n", escape(label))
+/// Returns a table that can be scrolled sideways, with the keys too. The label names it to screen readers and must be unique in a file;
+/// columns from `texts` on hold numbers and are aligned right.
+pub fn table<H, R>(label: &str, head: &[H], texts: usize, rows: impl IntoIterator<Item = R>) -> String
+where
+    H: AsRef<str>,
+    R: AsRef<[String]>,
+{
+    let mut out =
+        format!("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table>\n<thead>", escape(label));
+    push_row(&mut out, ["<th scope=\"col\"", "</th>"], head, texts);
+    out.push_str("</thead>\n<tbody>\n");
+    for row in rows {
+        push_row(&mut out, ["<td", "</td>"], row.as_ref(), texts);
+        out.push('\n');
+    }
+    out.push_str("</tbody>\n</table></div>\n");
+    out
 }
 
-/// The head of a table: a cell for each text, numbers to the right from column `texts` on.
-pub fn table_head<T: AsRef<str>>(head: &[T], texts: usize) -> String {
-    let cell = |(column, text): (usize, &T)| format!("<th scope=\"col\"{}>{}</th>", class(column, texts), escape(text.as_ref()));
-    format!("<thead><tr>{}</tr></thead>\n", head.iter().enumerate().map(cell).collect::<String>())
-}
-
-/// A row of a table, as [`table_head`].
-pub fn table_row<T: AsRef<str>>(cells: &[T], texts: usize) -> String {
-    let cell = |(column, text): (usize, &T)| format!("<td{}>{}</td>", class(column, texts), escape(text.as_ref()));
-    format!("<tr>{}</tr>\n", cells.iter().enumerate().map(cell).collect::<String>())
-}
-
-const fn class(column: usize, texts: usize) -> &'static str {
-    if column < texts { "" } else { " class=\"n\"" }
+/// Appends a row whose cells are begun and ended by these tags.
+fn push_row<T: AsRef<str>>(out: &mut String, [begin, end]: [&str; 2], cells: &[T], texts: usize) {
+    out.push_str("<tr>");
+    for (column, text) in cells.iter().enumerate() {
+        out.push_str(begin);
+        out.push_str(if column < texts { ">" } else { " class=\"n\">" });
+        out.push_str(&escape(text.as_ref()));
+        out.push_str(end);
+    }
+    out.push_str("</tr>");
 }
 
 /// Text for an element or an attribute: markup becomes text, and control characters become visible.
@@ -92,16 +100,15 @@ mod tests {
         let hostile = "<script>alert('1')</script> & \"\u{1b}[2J\"";
         let escaped = "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt; &amp; &quot;\u{fffd}[2J&quot;";
         assert_eq!(escape(hostile), escaped);
-        let file =
-            [begin(hostile, hostile, ""), begin_table(hostile), table_head(&[hostile], 0), table_row(&[hostile], 1)].concat();
+        let file = [begin(hostile, hostile, ""), table(hostile, &[hostile], 1, [[hostile.to_owned()]])].concat();
         assert_eq!(file.matches(escaped).count(), 5);
         assert!(!file.contains("<script") && !file.contains('\u{1b}'), "{file}");
     }
 
     #[test]
     fn a_file_is_whole_and_asks_nobody() {
-        let rows = [table_head(&["name", "watts"], 1), table_row(&["a", "3"], 1)].concat();
-        let file = [&begin("Title", "Heading", ".own { fill: red; }\n"), &begin_table("figures"), &rows, END_TABLE, END].concat();
+        let figures = table("figures", &["name", "watts"], 1, [["a".to_owned(), "3".to_owned()]]);
+        let file = [&begin("Title", "Heading", ".own { fill: red; }\n"), &figures, END].concat();
         assert!(file.contains("default-src 'none'") && file.contains("<td>a</td><td class=\"n\">3</td>"), "{file}");
         assert!(!file.contains("http://") && !file.contains("https://") && !file.contains("url("), "{file}");
         for element in ["html", "head", "body", "main", "style", "table", "div", "thead"] {

@@ -142,7 +142,7 @@ async fn carry_out(
         }
         Err(_) => Err(Problem(
             StatusCode::INTERNAL_SERVER_ERROR,
-            "the change failed and may or may not be in force; the log of this process says why".to_owned(),
+            "the change failed and may or may not be in force; see the log of this process".to_owned(),
         )),
     }
 }

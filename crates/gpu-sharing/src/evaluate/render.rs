@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use eadt_html::{END, END_TABLE, escape};
+use eadt_html::{END, escape};
 
 use super::{EvaluationFindings, FindingLine};
 
@@ -84,19 +84,12 @@ fn write_html(findings: &EvaluationFindings, heading: &str, notes: &[String], ou
     for lines in findings.splits() {
         let Some(first) = lines.first() else { continue };
         writeln!(out, "<h2>{}</h2>", escape(&first.split))?;
-        out.push_str(&eadt_html::begin_table(&first.split));
         let head: Vec<&str> = ["method"].into_iter().chain(COLUMNS.iter().map(|(head, _)| *head)).collect();
-        out.push_str(&eadt_html::table_head(&head, 1));
-        out.push_str("<tbody>\n");
-        for line in lines {
-            let cells: Vec<String> = [line.method.title().to_owned()]
-                .into_iter()
-                .chain(COLUMNS.iter().map(|(_, value)| percent(value(line))))
-                .collect();
-            out.push_str(&eadt_html::table_row(&cells, 1));
-        }
-        out.push_str("</tbody>");
-        out.push_str(END_TABLE);
+        let cells = |line: &FindingLine| -> Vec<String> {
+            let figures = COLUMNS.iter().map(|(_, value)| percent(value(line)));
+            [line.method.title().to_owned()].into_iter().chain(figures).collect()
+        };
+        out.push_str(&eadt_html::table(&first.split, &head, 1, lines.iter().map(cells)));
         writeln!(out, "<p>{} choices.</p>", first.score.choices)?;
     }
     write_bars(findings, out)?;

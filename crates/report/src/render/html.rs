@@ -1,6 +1,6 @@
 use std::fmt::{self, Write};
 
-use eadt_html::{END, END_TABLE, escape};
+use eadt_html::{END, escape};
 
 use super::{NOTHING, Table, chart, origin_mark, sections};
 use crate::{Report, Summary, WorkloadReport, units};
@@ -25,7 +25,8 @@ pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
         write_contents(out, report)?;
         for section in sections(report) {
             writeln!(out, "<h2>{}</h2>", escape(&section.heading))?;
-            write_table(out, &section.table, &section.heading);
+            let Table { head, texts, rows } = &section.table;
+            out.push_str(&eadt_html::table(&section.heading, head, *texts, rows));
             if !section.notes.is_empty() {
                 out.push_str("<ul>\n");
                 for note in section.notes {
@@ -68,15 +69,4 @@ fn write_workload(out: &mut String, index: usize, workload: &WorkloadReport) -> 
     chart::write(out, workload)?;
     out.push_str("</section>\n");
     Ok(())
-}
-
-fn write_table(out: &mut String, table: &Table, name: &str) {
-    out.push_str(&eadt_html::begin_table(name));
-    out.push_str(&eadt_html::table_head(&table.head, table.texts));
-    out.push_str("<tbody>\n");
-    for row in &table.rows {
-        out.push_str(&eadt_html::table_row(row, table.texts));
-    }
-    out.push_str("</tbody>\n");
-    out.push_str(END_TABLE);
 }

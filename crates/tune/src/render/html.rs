@@ -1,6 +1,6 @@
 use std::fmt::{self, Write};
 
-use eadt_html::{END, END_TABLE, escape};
+use eadt_html::{END, escape};
 use eadt_models::choose::Knobs;
 
 use super::{CLAIMS, cap_curve, limits, note_line, percent, rows, source};
@@ -30,21 +30,17 @@ fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
     let file = escape(&source_of.file);
     writeln!(out, "<p>{} row(s) of {file}, knob {knob}, method {}.</p>", source_of.rows, escape(&source_of.method))?;
     writeln!(out, "<h2>Unconstrained against constrained</h2>")?;
-    out.push_str(&eadt_html::begin_table("Unconstrained against constrained"));
     let head = ["group", "limit", "least energy", "saving", "slowdown", "within limits", "saving", "slowdown", "feasible"];
-    out.push_str(&eadt_html::table_head(&head, 2));
-    out.push_str("<tbody>\n");
-    for group in &tuning.groups {
+    let cells = |group: &Group| {
         let mut cells = vec![points::name(&group.by), percent(group.max_slowdown_ratio)];
         for choice in [&group.choices.min_energy, &group.choices.constrained] {
             let (saving, slowdown) = (percent(choice.saving_ratio), percent(choice.slowdown_ratio));
             cells.extend([knobs.words(choice.setting, choice.second_setting), saving, slowdown]);
         }
         cells.push(if group.choices.feasible { "yes" } else { "no" }.to_owned());
-        out.push_str(&eadt_html::table_row(&cells, 2));
-    }
-    out.push_str("</tbody>");
-    out.push_str(END_TABLE);
+        cells
+    };
+    out.push_str(&eadt_html::table("Unconstrained against constrained", &head, 2, tuning.groups.iter().map(cells)));
     if let Some([least, within]) = tuning.mean_savings() {
         writeln!(
             out,
@@ -99,13 +95,10 @@ fn write_group(tuning: &Tuning, group: &Group, out: &mut String) -> fmt::Result 
     let name = escape(&points::name(&group.by));
     writeln!(out, "<h2>{name}</h2>\n<p>{}. Limits: {}.</p>", escape(&group.choices.reason), escape(&limits(group)))?;
     write_plot(group, &name, tuning.knobs(), out)?;
-    out.push_str(&eadt_html::begin_table(&format!("Choices of {}", points::name(&group.by))));
     let head = ["choice", "setting", "time", "energy", "saving", "at least", "fitted", "slowdown", "at most", "fitted"];
-    out.push_str(&eadt_html::table_head(&head, 1));
-    out.push_str("<tbody>\n");
     let optional = |ratio: Option<f64>| ratio.map_or("–".to_owned(), percent);
-    for (what, choice) in rows(group) {
-        let cells = [
+    let cells = rows(group).into_iter().map(|(what, choice)| {
+        [
             what.to_owned(),
             tuning.knobs().words(choice.setting, choice.second_setting),
             format!("{:.3} s", choice.duration_seconds),
@@ -116,11 +109,9 @@ fn write_group(tuning: &Tuning, group: &Group, out: &mut String) -> fmt::Result 
             percent(choice.slowdown_ratio),
             optional(choice.slowdown_upper_ratio),
             optional(choice.fitted_slowdown_ratio),
-        ];
-        out.push_str(&eadt_html::table_row(&cells, 1));
-    }
-    out.push_str("</tbody>");
-    out.push_str(END_TABLE);
+        ]
+    });
+    out.push_str(&eadt_html::table(&format!("Choices of {}", points::name(&group.by)), &head, 1, cells));
     if let Some(curve) = cap_curve(group) {
         writeln!(out, "<p>{}</p>", escape(&curve))?;
     }
