@@ -199,6 +199,7 @@ fn a_rollout_that_never_becomes_ready_is_rolled_back_with_its_broken_pod() {
     assert!(back.reason.contains("CrashLoopBackOff"), "{}", back.reason);
     rig.ready_with(&layout(6, 50, 2));
     assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
+    rig.give_rollouts(60.0);
     // It can be changed again.
     rig.change("d-2", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
     rig.eventually("the policy says so", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
@@ -631,7 +632,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     policy["spec"]["bounds"]["precisions"] = json!(["bf16", "fp16"]);
     policy["spec"]["bounds"]["maxFrozenPrefixLayers"] = json!(12);
     rig.apply(&policy);
-    rig.start(20.0);
+    rig.start(60.0);
     let plain = layout(6, 50, 2);
     rig.ready_with(&plain);
     let generation = rig.set("llm-training")["metadata"]["generation"].clone();
@@ -652,8 +653,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(rig.outcomes("d-1"), [Outcome::Applied], "it is not ready before the job does it");
     // Whoever leads next goes on waiting.
-    rig.stop_acting();
-    rig.act(20.0);
+    rig.give_rollouts(60.0);
     let again = || {
         doing(&rig, "bf16", 0);
         rig.outcomes("d-1").contains(&Outcome::Ready).then_some(())
@@ -662,6 +662,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     rig.ready_with(&bf16);
 
     // A job that does something else: everything is as it was before that decision, and it says why.
+    rig.give_rollouts(10.0);
     let frozen = Layout { frozen_prefix_layers: Some(8), ..bf16.clone() };
     rig.decide(&rig.decision("d-2", Action::FreezeLayers, frozen));
     rig.eventually("the job is asked for both", || asked(&rig).filter(|asked| asked.1 == Some(8) && asked.0.is_some()));
@@ -671,6 +672,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     rig.eventually("the request is taken back", || asked(&rig).filter(|asked| asked.0.is_some() && asked.1.is_none()));
     rig.ready_with(&bf16);
 
+    rig.give_rollouts(60.0);
     // Back to what it was started with: that it cannot report, and it is asked for nothing.
     rig.change("d-2b", Action::Revert, plain.clone(), Outcome::Ready);
     assert_eq!(asked(&rig), None);
@@ -682,8 +684,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     assert!(rig.change("d-4", Action::SetPrecision, wide, Outcome::Refused).reason.contains("bf16, fp16"));
 
     // Another actuator goes on with what stands; a pause and the end of the policy end it.
-    rig.stop_acting();
-    rig.act(20.0);
+    rig.give_rollouts(60.0);
     let fp16 = Layout { precision: Some(Precision::Fp16), ..plain };
     rig.decide(&rig.decision("d-5", Action::SetPrecision, fp16));
     rig.eventually("the job is asked for another one", || asked(&rig).filter(|asked| asked.0.as_deref() == Some("fp16")));

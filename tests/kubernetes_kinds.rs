@@ -185,6 +185,7 @@ fn a_deployment_whose_new_pods_crash_goes_back() {
     rig.ready_with(&layout(6, 50, 2));
     assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
     assert_eq!(get(&rig, "deployment")["spec"], before["spec"]);
+    rig.give_rollouts(120.0);
     // It can be changed again.
     rig.change("d-2", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
 }
@@ -324,6 +325,7 @@ fn a_pytorch_job_that_does_not_run_again_goes_back() {
     });
     assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
     assert_eq!(job.job()["spec"], job.before["spec"]);
+    job.rig.give_rollouts(120.0);
     job.change("d-2", Action::Decrease, &workers(4, 45));
 }
 

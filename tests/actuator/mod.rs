@@ -184,6 +184,12 @@ impl Rig {
         self.acting = Some(Acting { stop, thread });
     }
 
+    /// Gives rollouts another deadline from now on: what had to be late before may be slow on a busy machine afterwards.
+    pub fn give_rollouts(&mut self, rollout_seconds: f64) {
+        self.stop_acting();
+        self.act(rollout_seconds);
+    }
+
     fn service(&self, cluster: Arc<dyn Cluster>, rollout_seconds: f64) -> ActuatorService {
         ActuatorService {
             settings: eadt_actuator::ActuatorSettings {
