@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use eadt_archiver::{Clock, Error, Service, Settings, run};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Start, Step, TopicPartition, topics};
+use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition, topics};
 use eadt_lake::{Archive, Row};
 use eadt_schemas::Topic;
 use eadt_service::{Health, Metrics, Shutdown};
@@ -26,7 +26,12 @@ fn name(topic: Topic) -> Arc<str> {
 fn produce(bus: &KafkaBus, from: i64, to: i64) {
     let topics = vec![name(Topic::Directives)];
     let options = MemberOptions { group: "tests".to_owned(), membership: Membership::Transactional("tests".to_owned()), topics };
-    let mut member = bus.member(options).expect("a member");
+    let mut member = bus.member(options.clone()).expect("a member");
+    // Asked once a new member has settled what the one before it left open.
+    let is_written = |n: i64| {
+        let at = |partition| TopicPartition::new(name(Topic::GpuTelemetry), partition);
+        (0..PARTITIONS).map(|partition| committed(bus, &at(partition)).0.len()).sum::<usize>() as i64 == 6 * (n + 1)
+    };
     for n in from..to {
         let record = |topic: Topic, key: i64, value: &str| Outgoing {
             topic: name(topic),
@@ -37,7 +42,15 @@ fn produce(bus: &KafkaBus, from: i64, to: i64) {
         };
         let outputs = (0..6).map(|key| record(Topic::GpuTelemetry, key, &format!("{{\"device\":\"GPU-{n}\"}}")));
         let outputs = outputs.chain([record(Topic::ProcessorState, n % 3, "state")]).collect();
-        member.commit(&Step { outputs, positions: Vec::new() }).expect("a transaction");
+        let (step, began) = (Step { outputs, positions: Vec::new() }, Instant::now());
+        while let Err(error) = member.commit(&step) {
+            // A busy machine may take longer than a transaction may last.
+            assert!(error.remedy == Remedy::Restart && began.elapsed() < Duration::from_mins(2), "{error}");
+            member = bus.member(options.clone()).expect("a member");
+            if is_written(n) {
+                break;
+            }
+        }
     }
 }
 

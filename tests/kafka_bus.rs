@@ -13,7 +13,10 @@ use eadt_bus::{Bus, Isolation, Member, MemberOptions, Membership, Polled, Remedy
 use eadt_tests::Kafka;
 use eadt_tests::kafka::fetch_path;
 
-const WAIT: Duration = Duration::from_mins(1);
+const WAIT: Duration = Duration::from_mins(3);
+
+/// Nothing is waited for as long.
+const LONG_SESSION: (&str, &str) = ("session.timeout.ms", "240000");
 
 fn brokers() -> String {
     static KAFKA: OnceLock<Mutex<Kafka>> = OnceLock::new();
@@ -50,7 +53,8 @@ impl Backend for Cluster {
 
 #[test]
 fn kafka_keeps_every_promise() {
-    let cluster = Cluster { bus: Arc::new(bus(&[])), tight: Arc::new(bus(&[("queue.buffering.max.messages", "100")])) };
+    let tight = Arc::new(bus(&[("queue.buffering.max.messages", "100")]));
+    let cluster = Cluster { bus: Arc::new(bus(&[LONG_SESSION])), tight };
     for (name, check) in CHECKS {
         let begun = Instant::now();
         check(&cluster);
@@ -140,7 +144,7 @@ fn two_members_share_co_partitioned_topics_and_hand_over() {
 
 #[test]
 fn a_member_that_comes_back_under_its_name_keeps_its_place() {
-    let bus = bus(&[]);
+    let bus = bus(&[LONG_SESSION]);
     let topic = fresh_topic(&bus, 4, &[]);
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let mut other = Running::join(&bus, &group, &fresh_name("other"), &[Arc::clone(&topic)]);
@@ -157,7 +161,7 @@ fn a_member_that_comes_back_under_its_name_keeps_its_place() {
     let mut member = Running::join(&bus, &group, &instance, &[topic]);
     let begun = Instant::now();
     while member.owned.is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "it waits for a rebalance");
+        assert!(begun.elapsed() < WAIT, "it waits for a rebalance");
         member.poll();
         other.poll();
     }
@@ -227,7 +231,7 @@ fn a_broker_that_is_away_is_said_within_its_time() {
     assert_eq!(error.remedy, Remedy::Stop);
     let told = error.to_string();
     assert!(told.contains("no broker answered at 127.0.0.1:1") && told.contains("is Kafka running there?"), "{told}");
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(begun.elapsed() < Duration::from_mins(1));
 }
 
 #[test]
@@ -364,18 +368,25 @@ fn a_broker_that_is_away_for_longer_than_a_session_fences_nobody() {
         outputs: vec![outgoing(&output, "k", &n.to_string())],
         positions: vec![(assigned[0].clone(), i64::from(n))],
     };
-    member.commit(&step(0)).unwrap();
+    // Nobody else ever was of this name, so the member may go on, or begin anew; also where a busy machine holds it up for a session.
+    let commit = |mut member: Box<dyn Member>, n: i32| {
+        let begun = Instant::now();
+        while let Err(error) = member.commit(&step(n)) {
+            assert!(error.remedy == Remedy::Restart && begun.elapsed() < WAIT, "{error}");
+            drop(member);
+            (member, _) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
+            if member.committed(&assigned).unwrap() == [Some(i64::from(n))] {
+                break;
+            }
+        }
+        member
+    };
+    member = commit(member, 0);
     read_count(&bus, &output, 1, 1);
     kafka.kill().unwrap();
     std::thread::sleep(SESSION * 2);
     kafka.start_again().unwrap();
-    // Nobody else ever was of this name, so the member may go on, or begin anew.
-    if let Err(error) = member.commit(&step(1)) {
-        assert_eq!(error.remedy, Remedy::Restart, "{error}");
-        drop(member);
-        (member, _) = join(&bus, &group, Some(&instance), &[input]);
-        member.commit(&step(1)).unwrap();
-    }
+    member = commit(member, 1);
     assert_eq!(member.committed(&assigned).unwrap(), [Some(1)]);
     read_count(&bus, &output, 1, 2);
 }
@@ -392,7 +403,13 @@ fn killed_right_after_its_answer(comes_back: bool) {
     // Its positions say what is done.
     let again = || {
         let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
-        let done = member.committed(&assigned).unwrap()[0].unwrap_or(0);
+        let begun = Instant::now();
+        let done = loop {
+            match member.committed(&assigned) {
+                Ok(committed) => break committed[0].unwrap_or(0),
+                Err(error) => assert!(error.remedy == Remedy::Retry && begun.elapsed() < WAIT, "{error}"),
+            }
+        };
         (member, done)
     };
     let step =

@@ -65,9 +65,17 @@ fn only_who_is_known_by_password_or_certificate_gets_in() {
         for (what, brokers, security, part) in &denied {
             let connect = &connect;
             scope.spawn(move || {
-                let error = connect((*brokers).clone(), security).map(|_| ()).expect_err(what).to_string();
-                assert!(error.contains(part), "{what}: {error}");
-                assert!(!error.contains("wrong-guess") && !error.contains("planted-"), "{what}: {error}");
+                let begun = Instant::now();
+                loop {
+                    let error = connect((*brokers).clone(), security).map(|_| ()).expect_err(what).to_string();
+                    assert!(!error.contains("wrong-guess") && !error.contains("planted-"), "{what}: {error}");
+                    if error.contains(part) {
+                        break;
+                    }
+                    // A busy machine may not get as far as to say no while a connection is waited for.
+                    let silent = error.contains("no broker answered");
+                    assert!(silent && begun.elapsed() < Duration::from_secs(30), "{what}: {error}");
+                }
             });
         }
     });

@@ -3,7 +3,7 @@
 use crate::actuator;
 
 use actuator::kinds::{define, every_right_was_used, report};
-use actuator::{Rig, energy_policy, layout, training};
+use actuator::{Rig, crashes, energy_policy, layout, training};
 use eadt_schemas::v1::{Action, Actuation, Layout, Outcome, UpdateMode};
 use serde_json::{Value, json};
 
@@ -178,9 +178,9 @@ fn a_deployment_whose_new_pods_crash_goes_back() {
     rig.apply(&deployment);
     let before = get(&rig, "deployment");
     rig.apply(&policy("apps/v1", "Deployment"));
-    rig.start(5.0);
+    rig.start(1.0);
     rig.ready_with(&layout(6, 50, 2));
-    let back = rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::RolledBack);
+    let back = rig.runs_out("d-1", Action::Decrease, layout(6, 40, 2), |pods| pods.iter().any(crashes));
     assert!(back.reason.contains("CrashLoopBackOff"), "{}", back.reason);
     rig.ready_with(&layout(6, 50, 2));
     assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);

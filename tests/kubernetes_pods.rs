@@ -28,7 +28,7 @@ use support::start_with;
 
 const NAME: &str = "eadt-collector";
 const RULES: &str = include_str!("../deploy/helm/eadt/files/collector-rules.yaml");
-const WITHIN: Duration = Duration::from_mins(1);
+const WITHIN: Duration = Duration::from_mins(3);
 
 /// A kind of an operator that is not there; its objects are.
 fn definition(group: &str, version: &str, kind: &str, plural: &str) -> Value {

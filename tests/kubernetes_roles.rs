@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use actuator::account::{CLUSTER_RULES, LEASE_RULES, NAME, RULES};
 use actuator::agents::{answer, cap, nodes, sees_all_pods};
-use actuator::{Rig, energy_policy, kubernetes, layout, training};
+use actuator::{Rig, crashes, energy_policy, kubernetes, layout, training};
 use eadt_kubernetes::objects::kinds::WORKLOAD_KINDS;
 use eadt_schemas::v1::{Action, Outcome, SettingOutcome};
 use eadt_tests::kubernetes::rights::{Right, granted};
@@ -29,15 +29,18 @@ fn all_are_used(mut rig: Rig) {
     let mut policy = energy_policy("Enforce");
     policy["spec"]["bounds"]["powerLimitWatts"] = json!({"min": 100, "max": 600});
     rig.apply(&policy);
-    // Nine pods on a busy machine take a while.
-    rig.start(20.0);
+    // Nine pods on a busy machine take a while; what must come too late has less time.
+    rig.start(120.0);
     rig.ready_with(&layout(6, 50, 2));
     // A change, one that is taken back with its broken pod, one of the world, one that no agent makes, and the way out.
     rig.change("d-1", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
-    rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::RolledBack);
+    rig.give_rollouts(1.0);
+    rig.runs_out("d-2", Action::Decrease, layout(6, 40, 2), |pods| pods.iter().any(crashes));
     rig.ready_with(&layout(6, 45, 2));
+    rig.give_rollouts(120.0);
     rig.change("d-3", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Ready);
     answer(&rig, &nodes(&rig), SettingOutcome::Untouched, "");
+    rig.give_rollouts(5.0);
     rig.change("d-4", Action::Decrease, cap(300.0), Outcome::RolledBack);
     rig.eventually("the policy says so", || (rig.condition("llm", "Ready").starts_with("True")).then_some(()));
     rig.eventually("an Event is written", || {

@@ -83,22 +83,37 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     });
     assert!(ingest.told.so_far.last().unwrap().contains("service_accounts=true"), "{:?}", ingest.told.so_far.last());
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let post = |token: &str, workload: &str| runtime.block_on(ingest.post(&trusted, Some(token), V1, &progress(workload)));
+    let once = |token: &str, path: &str, body: &str| runtime.block_on(ingest.post(&trusted, Some(token), path, body));
+    // The API server of a busy machine may not answer in time, which is told so, and another time it does.
+    let unchecked = |status: u16, told: &Value| {
+        status == 503 && told["error"].as_str().is_some_and(|error| error.contains("cannot be checked now"))
+    };
+    let until_checked = |token: &str, path: &str, body: &str| {
+        let begun = Instant::now();
+        loop {
+            let (status, told) = once(token, path, body);
+            if !unchecked(status, &told) || begun.elapsed() > WITHIN {
+                return (status, told);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    };
+    let post = |token: &str, workload: &str| until_checked(token, V1, &progress(workload));
     let eventually = |what: &str, token: &str, workload: &str, status: u16, meanwhile: u16| {
         let begun = Instant::now();
         loop {
-            let (got, told) = post(token, workload);
+            let (got, told) = once(token, V1, &progress(workload));
             if got == status {
                 return told;
             }
-            assert!(got == meanwhile && begun.elapsed() < WITHIN, "{what}: {got}: {told}");
+            assert!((got == meanwhile || unchecked(got, &told)) && begun.elapsed() < WITHIN, "{what}: {got}: {told}");
             std::thread::sleep(PAUSE);
         }
     };
     let (of_a, of_b) = (format!("{team_a}/x"), format!("{team_b}/x"));
 
     // Without the right to ask nothing is known of anybody.
-    let (status, told) = post(&a, &of_a);
+    let (status, told) = once(&a, V1, &progress(&of_a));
     assert!(status == 503 && told["error"].as_str().unwrap().contains("cannot be checked now"), "{status}: {told}");
     assert_eq!(post(&of_file, "team-c/x").0, 202);
     cluster.bind(&own);
@@ -110,7 +125,7 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     assert!(told["error"].as_str().unwrap().contains(&format!("system:serviceaccount:{team_a}:train")), "{told}");
     let trainer = |namespace: &str| format!("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/j/status");
     let update = r#"{"trainerStatus":{"progressPercentage":0}}"#;
-    let update = |namespace: &str| runtime.block_on(ingest.post(&trusted, Some(&a), &trainer(namespace), update)).0;
+    let update = |namespace: &str| until_checked(&a, &trainer(namespace), update).0;
     assert_eq!((update(&team_a), update(&team_b)), (200, 403));
 
     // For somebody else, of somebody else, or nothing at all.
@@ -139,7 +154,14 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
             (&a, "eadt", true),
             (&a, "vault", false),
         ] {
-            let bearer = reviews.review(token, audience).await.unwrap();
+            let begun = Instant::now();
+            let bearer = loop {
+                match reviews.review(token, audience).await {
+                    Ok(bearer) => break bearer,
+                    Err(error) => assert!(begun.elapsed() < WITHIN, "{error}"),
+                }
+                tokio::time::sleep(PAUSE).await;
+            };
             let seen = bearer.map(|bearer| (bearer.user, bearer.audiences));
             let whose = || (format!("system:serviceaccount:{team_a}:train"), vec![audience.to_owned()]);
             assert_eq!(seen, found.then(whose), "{audience}");
@@ -167,7 +189,7 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     kubernetes.kill(Component::ApiServer).unwrap();
     let told = eventually("what was remembered is over", &b, &of_b, 503, 202);
     assert!(told["error"].as_str().unwrap().contains("the API server does not answer"), "{told}");
-    assert_eq!(post(&new, &of_b).0, 503);
+    assert_eq!(once(&new, V1, &progress(&of_b)).0, 503);
     assert_eq!(post(&of_file, "team-c/x").0, 202);
     assert_eq!(post("garbage", &of_b).0, 401);
     kubernetes.start_again(Component::ApiServer).unwrap();

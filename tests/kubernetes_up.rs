@@ -3,11 +3,14 @@
 
 use crate::support;
 
+use std::io::BufReader;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use eadt_tests::Kubernetes;
+use eadt_tests::kubernetes::tools;
 use serde_json::{Value, json};
 use support::{Running, eadt, signal};
 
@@ -76,6 +79,26 @@ impl Place<'_> {
     fn set(&self, name: &str) -> Value {
         serde_json::from_str(&self.kubectl(&["get", "statefulset", name, "-o", "json"])).unwrap()
     }
+
+    /// Every state of the jobs from now on: a layout may last for a few seconds only, in which a busy machine does not look.
+    fn watch(&self) -> (Running, Receiver<Value>) {
+        let mut command = Command::new(tools().unwrap().kubectl);
+        command.args(["-n", &*self.namespace, "get", "statefulsets", "--watch", "-o", "json"]);
+        command.env("KUBECONFIG", self.kubernetes.admin_kubeconfig()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut watch = Running(command.spawn().unwrap());
+        let output = BufReader::new(watch.0.stdout.take().expect("it is piped"));
+        // More than the jobs have states.
+        let (tell, told) = sync_channel(100_000);
+        std::thread::spawn(move || {
+            let sets = serde_json::Deserializer::from_reader(output).into_iter::<Value>();
+            for set in sets.map_while(Result::ok) {
+                if tell.send(set).is_err() {
+                    break;
+                }
+            }
+        });
+        (watch, told)
+    }
 }
 
 fn read(set: &Value) -> Layout {
@@ -88,6 +111,17 @@ fn read(set: &Value) -> Layout {
 fn is_ready(set: &Value) -> bool {
     let mark = set["metadata"]["annotations"]["eadt.dev/applied"].as_str().unwrap_or("{}");
     serde_json::from_str::<Value>(mark).unwrap()["applied"]["ready_time"].is_string()
+}
+
+/// Notes the layout of a job that has all its pods.
+fn note(set: &Value, names: [&str; 2], seen: &mut [Vec<Layout>; 2]) {
+    let Some(job) = names.iter().position(|name| set["metadata"]["name"] == *name) else { return };
+    let now = read(set);
+    // What was there first has no mark.
+    if seen[job].last() != Some(&now) && (seen[job].is_empty() || is_ready(set)) {
+        println!("{} {now:?}", names[job]);
+        seen[job].push(now);
+    }
 }
 
 /// Whether the first steps are among the second, in their order.
@@ -114,6 +148,11 @@ fn the_seeds_flow_is_decided_and_carried_out_on_a_real_cluster_that_is_then_as_b
     place.job(names[0], "50", 35);
     place.job(names[1], "90", 25);
     let before = names.map(|name| place.set(name)["spec"].clone());
+    let (_watch, states) = place.watch();
+    let mut seen: [Vec<Layout>; 2] = Default::default();
+    while seen.iter().any(Vec::is_empty) {
+        note(&states.recv_timeout(WITHIN).unwrap(), names, &mut seen);
+    }
 
     let data = tempfile::tempdir().unwrap();
     let scenario = data.path().join("flow.toml");
@@ -132,17 +171,12 @@ fn the_seeds_flow_is_decided_and_carried_out_on_a_real_cluster_that_is_then_as_b
         [layout(6, 50, 2), layout(6, 40, 2), layout(9, 35, 3), layout(12, 35, 4), layout(9, 35, 3), layout(9, 45, 3)].to_vec(),
         [layout(6, 90, 2), layout(3, 100, 1)].to_vec(),
     ];
-    let mut seen: [Vec<Layout>; 2] = Default::default();
     let began = Instant::now();
     while !(0..2).all(|job| within(&expected[job], &seen[job])) {
-        for (name, seen) in names.iter().zip(&mut seen) {
-            let set = place.set(name);
-            let now = read(&set);
-            // What was there first has no mark.
-            if seen.last() != Some(&now) && (seen.is_empty() || is_ready(&set)) {
-                println!("{:6.1} s {name} {now:?}", began.elapsed().as_secs_f64());
-                seen.push(now);
-            }
+        match states.recv_timeout(Duration::from_millis(100)) {
+            Ok(set) => note(&set, names, &mut seen),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => panic!("the watch ended"),
         }
         let ended = running.0.try_wait().unwrap();
         assert!(
@@ -151,7 +185,6 @@ fn the_seeds_flow_is_decided_and_carried_out_on_a_real_cluster_that_is_then_as_b
             log(),
             place.kubectl(&["get", "events"])
         );
-        std::thread::sleep(Duration::from_millis(100));
     }
     println!("{}", place.kubectl(&["get", "energypolicies", "-o", "wide"]));
 

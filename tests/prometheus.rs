@@ -123,7 +123,7 @@ fn no_panel_is_empty_and_a_reverted_decision_raises_an_alert() {
         let alerts = get(port, "/api/v1/alerts")?["data"]["alerts"].as_array().cloned()?;
         alerts.into_iter().find(|alert| alert["labels"]["alertname"] == "EadtDecisionReverted" && alert["state"] == "firing")
     };
-    let deadline = Instant::now() + Duration::from_mins(2);
+    let deadline = Instant::now() + Duration::from_mins(5);
     let alert = loop {
         assert!(Instant::now() < deadline, "no alert; empty: {:#?}", empty_panels(port));
         if let Some(alert) = firing() {
@@ -133,7 +133,14 @@ fn no_panel_is_empty_and_a_reverted_decision_raises_an_alert() {
     };
     let summary = alert["annotations"]["summary"].as_str().unwrap();
     assert!(summary.contains("eadt/") && summary.contains("was taken back"), "{alert}");
-    let (asked, empty) = empty_panels(port);
+    // A busy machine may miss scrapes.
+    let (asked, empty) = loop {
+        let (asked, empty) = empty_panels(port);
+        if empty.is_empty() || Instant::now() >= deadline {
+            break (asked, empty);
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    };
     assert!(asked >= 45, "{asked}");
     assert!(empty.is_empty(), "{empty:#?}");
 }

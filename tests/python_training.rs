@@ -70,7 +70,7 @@ fn ask(data: &Path, workloads: &[&str], frozen: u32) {
         };
         producer.send(Outgoing::event(&name, workload, &envelope, &directive)).unwrap();
     }
-    assert!(producer.flush(std::time::Duration::from_secs(10)).unwrap());
+    assert!(producer.flush(std::time::Duration::from_mins(2)).unwrap());
 }
 
 #[test]

@@ -251,7 +251,7 @@ fn publish(dir: &Path, model: Model) {
         let record = Outgoing { partition: Some(partition), ..Outgoing::event(&topic, &model.name, &envelope, &model) };
         producer.send(record).unwrap();
     }
-    assert!(producer.flush(Duration::from_secs(10)).unwrap());
+    assert!(producer.flush(Duration::from_mins(2)).unwrap());
 }
 
 /// However often the program is killed, what it decides is what it would have decided.

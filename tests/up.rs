@@ -193,9 +193,10 @@ fn a_second_ctrl_c_ends_at_once_what_does_not_drain() {
     let (dir, fake) = (tempfile::tempdir().unwrap(), FakeLibrary::new("0 hang 1\n"));
     let mut command = observing(dir.path(), &fake, &[]);
     // So long a stop waits for a GPU that hangs.
-    let mut child = Running(command.env("EADT_COLLECTOR__NVML__CALL_TIMEOUT_SECONDS", "5").spawn().unwrap());
+    let mut child = Running(command.env("EADT_COLLECTOR__NVML__CALL_TIMEOUT_SECONDS", "30").spawn().unwrap());
     let mut told = Told::by(&mut child.0);
-    told.until("the GPU does not answer");
+    // The next one: the first one hangs from the start.
+    told.until("GPU opened");
     signal(&child.0, "-INT");
     told.until("draining; a second signal aborts");
     signal(&child.0, "-INT");

@@ -88,7 +88,7 @@ def absent_url() -> str:
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
     """Returns the first true value; fails after ``seconds``."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -130,7 +130,7 @@ class RealCollector:
             lines = [line for line in self.log if "progress endpoint listens" in line]
             return re.search(r"127\.0\.0\.1:\d+", lines[0]) if lines else None
 
-        self.url = "http://" + wait_for(address, 60).group(0)
+        self.url = "http://" + wait_for(address).group(0)
 
     def _read(self) -> None:
         for line in self.process.stderr or []:
@@ -144,7 +144,7 @@ class RealCollector:
         """Interrupts it and returns its closing report."""
         self.process.send_signal(signal.SIGINT)
         report = self.process.stdout.read() if self.process.stdout else ""
-        assert self.process.wait(60) == 0, "".join(self.log)
+        assert self.process.wait(180) == 0, "".join(self.log)
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()

@@ -6,7 +6,7 @@ pub mod account;
 pub mod agents;
 pub mod kinds;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,8 @@ pub struct Rig {
     pub namespace: String,
     pub log: EmbeddedLog,
     pub clock: Arc<dyn Fn() -> EventTime + Send + Sync>,
+    /// At what time the clock stands, if it does.
+    standing: Arc<Mutex<Option<EventTime>>>,
     /// Where figures of the workloads come from.
     pub origin: Origin,
     pub checkpoint_wait_seconds: f64,
@@ -109,6 +111,8 @@ impl Rig {
         let plan = topics::plan(&topics::survey(&log, PREFIX).unwrap(), &desired, topics::Repartition::Refuse);
         topics::apply(&log, &plan).unwrap();
         let namespace = kubernetes.namespace(prefix).unwrap();
+        let standing: Arc<Mutex<Option<EventTime>>> = Arc::default();
+        let stands = standing.clone();
         Self {
             account: account(kubernetes, &runtime, &namespace),
             everywhere: false,
@@ -117,7 +121,8 @@ impl Rig {
             runtime,
             client,
             log,
-            clock: Arc::new(now),
+            clock: Arc::new(move || stands.lock().unwrap().unwrap_or_else(now)),
+            standing,
             origin: Origin::Simulated,
             checkpoint_wait_seconds: 60.0,
             connection: None,
@@ -422,6 +427,25 @@ impl Rig {
         self.outcome(id, until)
     }
 
+    /// Stops the actuator's clock: no deadline runs out before what is to be there by then, however busy the machine is.
+    pub fn stop_clock(&self) {
+        *self.standing.lock().unwrap() = Some(now());
+    }
+
+    /// Sets the actuator's clock right again.
+    pub fn let_clock_run(&self) {
+        *self.standing.lock().unwrap() = None;
+    }
+
+    /// Decides for what never gets ready, and lets its time run out once its pods look like this.
+    pub fn runs_out(&self, id: &str, action: Action, to: Layout, stuck: impl Fn(&[Value]) -> bool) -> Actuation {
+        self.stop_clock();
+        self.decide(&self.decision(id, action, to));
+        self.eventually("its pods are stuck", || stuck(&self.pods()).then_some(()));
+        self.let_clock_run();
+        self.outcome(id, Outcome::RolledBack)
+    }
+
     pub fn outcome(&self, id: &str, until: Outcome) -> Actuation {
         self.eventually(&format!("{until:?} of {id}"), || {
             self.actuations().into_iter().find(|a| a.decision_id == id && a.outcome == until)
@@ -471,6 +495,12 @@ impl Drop for Rig {
         }
         self.stop();
     }
+}
+
+/// A container of it is started again and again.
+pub fn crashes(pod: &Value) -> bool {
+    let mut containers = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    containers.any(|container| container["state"]["waiting"]["reason"] == "CrashLoopBackOff")
 }
 
 pub fn layout(replicas: u32, percentage: u32, local: u32) -> Layout {

@@ -104,7 +104,7 @@ impl Classes {
         let archive = cache::once(&format!("kafka-{}-java-{}-classes.jsa", version(), java_build()?), |unfinished| {
             let made = format!("-XX:ArchiveClassesAtExit={}", unfinished.display());
             let classes = Self { jars: jars.clone(), archive: made };
-            Kafka::start_of(&classes, &SMALL, &[], &[])?.end(Signal::TERM, READY_WITHIN)?;
+            Kafka::start_of(&classes, &SMALL, &[])?.end(Signal::TERM, READY_WITHIN)?;
             if !unfinished.exists() {
                 // A JVM that writes none reads none.
                 File::create(unfinished)?;
@@ -127,17 +127,21 @@ impl Kafka {
 
     /// The same with further lines for `server.properties`; `@PORT@`, `@CONTROLLER_PORT@` and `@DIR@` are filled in.
     pub fn start_with(settings: &[&str]) -> Result<Self> {
-        Self::start_on(&SMALL, settings, &[])
+        Self::start_on(&SMALL, settings)
     }
 
     /// A broker to measure with: a gigabyte of heap and the whole compiler.
     pub fn start_fast(settings: &[&str]) -> Result<Self> {
-        Self::start_on(&FAST, settings, &[])
+        Self::start_on(&FAST, settings)
     }
 
     /// Several brokers of one cluster, topics of its own replicated to three of them; `settings` go to every broker.
     pub fn start_cluster(count: usize, settings: &[&str]) -> Result<Vec<Self>> {
         let classes = Classes::fetch()?;
+        on_free_ports(|| Self::try_start_cluster(&classes, count, settings))
+    }
+
+    fn try_start_cluster(classes: &Classes, count: usize, settings: &[&str]) -> Result<Vec<Self>> {
         let ports: Vec<(u16, u16)> = (0..count).map(|_| free_ports()).collect::<Result<_>>()?;
         let voters: Vec<String> = (1..).zip(&ports).map(|(id, (_, port))| format!("{id}@127.0.0.1:{port}")).collect();
         let voters = format!("controller.quorum.voters={}", voters.join(","));
@@ -151,7 +155,7 @@ impl Kafka {
         for (id, ports) in (1..).zip(ports) {
             let own = format!("node.id={id}");
             let lines: Vec<&str> = lines.iter().map(String::as_str).chain([voters.as_str(), own.as_str()]).collect();
-            brokers.push(Self::prepare(&classes, &SMALL, &lines, &[], ports)?);
+            brokers.push(Self::prepare(classes, &SMALL, &lines, &[], ports)?);
         }
         // None is ready before most of them run.
         let begun = brokers.iter_mut().map(Self::spawn).collect::<Result<Vec<_>>>()?;
@@ -161,26 +165,15 @@ impl Kafka {
         Ok(brokers)
     }
 
-    /// The same with further arguments for the formatting of its storage, such as users.
-    fn start_formatted(settings: &[&str], format: &[String]) -> Result<Self> {
-        Self::start_on(&SMALL, settings, format)
+    fn start_on(jvm: &'static [&'static str], settings: &[&str]) -> Result<Self> {
+        Self::start_of(&Classes::fetch()?, jvm, settings)
     }
 
-    fn start_on(jvm: &'static [&'static str], settings: &[&str], format: &[String]) -> Result<Self> {
-        Self::start_of(&Classes::fetch()?, jvm, settings, format)
+    fn start_of(classes: &Classes, jvm: &'static [&'static str], settings: &[&str]) -> Result<Self> {
+        on_free_ports(|| Self::try_start(classes, jvm, settings, &[]))
     }
 
-    fn start_of(classes: &Classes, jvm: &'static [&'static str], settings: &[&str], format: &[String]) -> Result<Self> {
-        let mut attempt = 1;
-        loop {
-            // Another process may take a port between its choice and its use.
-            match Self::try_start(classes, jvm, settings, format) {
-                Err(error) if attempt < 3 && format!("{error:#}").contains("in use") => attempt += 1,
-                started => return started,
-            }
-        }
-    }
-
+    /// `format`: further arguments for the formatting of its storage, such as users.
     fn try_start(classes: &Classes, jvm: &'static [&'static str], settings: &[&str], format: &[String]) -> Result<Self> {
         let mut kafka = Self::prepare(classes, jvm, settings, format, free_ports()?)?;
         kafka.run()?;
@@ -273,6 +266,19 @@ impl Kafka {
         let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         ensure!(output.status.success(), "{class} {}: {said}{complaint}", arguments.join(" "));
         Ok(said.into_owned())
+    }
+
+    /// Waits until every partition of the cluster has all its copies.
+    pub fn await_copies(&self) -> Result<()> {
+        const TOOL: &str = "org.apache.kafka.tools.TopicCommand";
+        let begun = Instant::now();
+        loop {
+            let missing = self.tool(TOOL, &["--describe", "--under-replicated-partitions"])?;
+            if missing.trim().is_empty() {
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < READY_WITHIN, "copies are still missing: {missing}");
+        }
     }
 
     fn end(&mut self, signal: Signal, within: Duration) -> Result<()> {
@@ -400,6 +406,17 @@ fn is_alive(pid: Pid) -> bool {
         |_| !Path::new("/proc/self").exists() && test_kill_process(pid).is_ok(),
         |stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'),
     )
+}
+
+/// Starts something that chooses its ports; anew where another process took one of them between its choice and its use.
+fn on_free_ports<T>(mut start: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut attempt = 1;
+    loop {
+        match start() {
+            Err(error) if attempt < 3 && format!("{error:#}").contains("in use") => attempt += 1,
+            started => return started,
+        }
+    }
 }
 
 fn free_ports() -> Result<(u16, u16)> {

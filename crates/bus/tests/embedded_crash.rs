@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use eadt_bus::conformance::numbered::{self, Found, READY, Said, number};
+use eadt_bus::conformance::numbered::{self, Found, Said, number};
 use eadt_bus::conformance::{outgoing, read_all};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace};
 use eadt_bus::{
@@ -275,13 +275,14 @@ fn kill_9_loses_nothing_acknowledged_and_leaves_nothing_half() {
     for round in 0..KILLS {
         let mut process = again("commit", dir.path()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
-        assert!(lines.any(|line| line.ends_with(READY)), "round {round}: the child did not come up");
+        // Its time begins with the first step, however long that takes.
+        let first = lines.find_map(|line| Said::of(&line)).unwrap_or_else(|| panic!("round {round}: the child did not come up"));
         let killer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(u64::from(5 + round * 7 % 60)));
             process.kill().unwrap();
             process.wait().unwrap();
         });
-        let said = lines.filter_map(|line| Said::of(&line)).last().unwrap_or(Said { step: steps, plain: 0 });
+        let said = lines.filter_map(|line| Said::of(&line)).last().unwrap_or(first);
         killer.join().unwrap();
         let begun = Instant::now();
         let log = open(dir.path());
@@ -358,13 +359,14 @@ fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path,
     let root = root.lines().find_map(|line| line.split_once("root ")).expect("the child names the folder").1.to_owned();
     let mut process = command.spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.ends_with("ready")), "the child did not come up");
+    // Its time begins with the first step, however long that takes.
+    let first = lines.find_map(|line| Said::of(&line)).expect("the child comes up");
     let killer = std::thread::spawn(move || {
         std::thread::sleep(run);
         process.kill().unwrap();
         process.wait().unwrap();
     });
-    let (mut said, mut plain) = (Said::default(), 0);
+    let (mut said, mut plain) = (Said { plain: 0, ..first }, first.plain);
     for now in lines.filter_map(|line| Said::of(&line)) {
         said = Said { step: now.step, plain: std::mem::replace(&mut plain, now.plain) };
     }

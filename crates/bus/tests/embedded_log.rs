@@ -217,7 +217,10 @@ fn a_writer_that_panics_loses_nothing_uncounted_and_tells_every_producer() {
         assert!(!panics.load(Ordering::Relaxed), "on purpose");
         at(1)
     };
-    let options = EmbeddedOptions { stamps: Stamps::Injected(Arc::new(clock)), reserve_bytes: 0, ..EmbeddedOptions::default() };
+    // Both records are taken before the writer begins: only a flush has it begin.
+    let linger = Duration::from_hours(1);
+    let stamps = Stamps::Injected(Arc::new(clock));
+    let options = EmbeddedOptions { stamps, linger, reserve_bytes: 0, ..EmbeddedOptions::default() };
     let log = EmbeddedLog::open(dir.path(), options.clone()).unwrap();
     let topic = fresh_topic(&log, 1, &[]);
     send_all(&log, &[outgoing(&topic, "k", "a")]);

@@ -160,9 +160,10 @@ mod tests {
 
     #[test]
     fn time_that_is_left_is_used_and_a_least_number_is_told_without_any() {
-        let until = |until| tell_all(Seeds { first: 5, least: 3, until: Some(until) }, |_| Ok(1)).unwrap().0;
-        assert_eq!(until(Instant::now()), 3);
-        assert!(until(Instant::now() + Duration::from_millis(20)) > 3);
+        let story = |seed: u64| if seed < 20 { Ok(1) } else { Err("there was time".to_owned()) };
+        let until = |until| tell_all(Seeds { first: 5, least: 3, until: Some(until) }, story);
+        assert_eq!(until(Instant::now()), Ok((3, 3)));
+        assert_eq!(until(Instant::now() + Duration::from_mins(1)), Err((20, "there was time".to_owned())));
     }
 
     #[test]

@@ -21,8 +21,20 @@ PROGRAM, DATA = os.environ.get("EADT_TEST_PROGRAM", ""), os.environ.get("EADT_TE
 EXAMPLES = ["plain", "hugging_face", "lightning_gpt", "accelerate_gpt", "deepspeed_zero3"]
 STEPS = 60
 RUN = """
-import os, runpy, sys
+import os, runpy, sys, time
+import eadt.client
+from eadt.training import Job
 steps, folder, *examples = sys.argv[1:]
+# A busy machine answers late, and may be through with the steps before the directive is there.
+eadt.client.REQUEST_SECONDS = eadt.client.CLOSE_SECONDS = 120.0
+start = Job.start
+def start_and_wait(job, **fields):
+    start(job, **fields)
+    until = time.monotonic() + 180
+    while job.client.directive()[0] == 0 and time.monotonic() < until:
+        job.client.report(steps_total=0)
+        time.sleep(0.01)
+Job.start = start_and_wait
 for example in examples:
     os.environ["EADT_WORKLOAD"] = "team/" + example.replace("_", "-")
     if example == "deepspeed_zero3":

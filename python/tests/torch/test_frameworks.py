@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState
 import eadt.accelerate
 from eadt.lightning import EadtCallback, _refusal_of_strategy
 from tests.models import SmallGpt, batches, loss_of, moved, weights
-from tests.servers import Recorder
+from tests.servers import Recorder, wait_for
 
 torch.set_num_threads(1)
 os.environ["EADT_WORKLOAD"] = "n/a"
@@ -55,6 +55,10 @@ class TestLightning(Frameworks):
         callback = EadtCallback(url=self.server.url, interval_seconds=0.05, agree_every=2)
 
         class Watch(pl.Callback):
+            def on_train_start(self, *_: Any) -> None:
+                # The batches begin when the directive is there: a busy machine may be through with them before.
+                wait_for(lambda: callback.job is not None and callback.job.client.directive()[0])
+
             def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
                 if callback.job is not None and callback.job.frozen_layers == 2 and "before" not in seen:
                     seen["before"] = [weights(block) for block in module.model.blocks]
@@ -127,7 +131,7 @@ class TestAccelerate(Frameworks):
         model, optimizer = accelerator.prepare(plain, torch.optim.AdamW(plain.parameters(), lr=1e-3))
         options = {"url": self.server.url, "interval_seconds": 0.05, "agree_every": 2}
         with eadt.accelerate.job(accelerator, model, optimizer, **options) as job:
-            for text in batches(400):
+            for text in batches(4000):
                 optimizer.zero_grad(set_to_none=False)
                 loss = loss_of(model, text)
                 accelerator.backward(loss)

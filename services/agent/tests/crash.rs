@@ -19,7 +19,7 @@ impl Setup {
         let text = format!(
             "[log]\nfilter = \"warn\"\n[http]\naddress = \"127.0.0.1:0\"\n[agent]\nnode = \"n\"\nstate_dir = '{}'\n\
              intents_file = '{}'\nlibrary_path = '{}'\ncheck_seconds = 0.05\n[agent.mps]\nenabled = true\n\
-             pipe_directories = ['{}']\ncontrol_program = '{}'\n",
+             pipe_directories = ['{}']\ncontrol_program = '{}'\ntimeout_seconds = 60\n",
             setup.path("state").display(),
             setup.path("wish.json").display(),
             setup.fake.library().display(),
@@ -96,7 +96,7 @@ fn killed_before_and_after_each_call_of_a_setting_the_next_start_puts_everything
         setup.wish(300 + point * 10, 1410, 50);
         setup.fake.set(&format!("9 kill_at {point}\n"));
         let mut agent = setup.agent("run").spawn().unwrap();
-        let status = wait(&mut agent, Duration::from_secs(30)).expect("it comes to each of the calls");
+        let status = wait(&mut agent, Duration::from_mins(2)).expect("it comes to each of the calls");
         assert_eq!(status.signal(), Some(9), "point {point}");
         setup.fake.set("");
         assert!(setup.records() > 0, "point {point}: the record comes before the change");
@@ -107,7 +107,7 @@ fn killed_before_and_after_each_call_of_a_setting_the_next_start_puts_everything
             // The service itself, with nothing to follow.
             std::fs::remove_file(setup.path("wish.json")).unwrap();
             let mut agent = setup.agent("run").spawn().unwrap();
-            let deadline = Instant::now() + Duration::from_secs(30);
+            let deadline = Instant::now() + Duration::from_mins(2);
             while !(setup.as_before() && setup.records() == 0) {
                 assert!(Instant::now() < deadline, "point {point}: not put back by a start");
                 std::thread::sleep(Duration::from_millis(5));
@@ -124,24 +124,28 @@ fn killed_before_and_after_each_call_of_a_setting_the_next_start_puts_everything
 fn what_a_control_program_sets_after_its_agent_was_killed_is_put_back_too() {
     let setup = Setup::new();
     setup.wish(300, 1410, 50);
-    std::fs::write(setup.mps.pipe_directory().join("slow"), "").unwrap();
+    let slow = setup.mps.pipe_directory().join("slow");
+    std::fs::write(&slow, "").unwrap();
     let mut agent = setup.agent("run").spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_mins(2);
     let record = || {
         std::fs::read_dir(setup.path("state"))
             .is_ok_and(|files| files.flatten().any(|file| file.file_name().to_string_lossy().starts_with("mps")))
     };
-    while !record() {
-        assert!(Instant::now() < deadline, "the record comes before the change");
+    while !setup.mps.pipe_directory().join("waits").exists() {
+        assert!(Instant::now() < deadline, "the program is told");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The program has been told by now, or is told nothing any more.
-    std::thread::sleep(Duration::from_millis(300));
+    assert!(record(), "the record comes before the change");
     kill(&mut agent);
     assert_eq!(setup.mps.default().parse(), Ok(100.0), "it is slow");
-    let output = setup.agent("restore").output().unwrap();
+    let restore = setup.agent("restore").spawn().unwrap();
+    // By then it usually waits for the program.
+    std::thread::sleep(Duration::from_millis(500));
+    std::fs::remove_file(&slow).unwrap();
+    let output = restore.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(setup.mps.told(), ["50", "100"], "the program, then what puts back");
     assert_eq!((setup.mps.default().parse(), setup.records()), (Ok(100.0), 0));
 }
 
@@ -150,7 +154,7 @@ fn sigterm_puts_back_and_ends_well() {
     let setup = Setup::new();
     setup.wish(300, 1410, 50);
     let mut agent = setup.agent("run").spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_mins(2);
     let held = FakeSettings { power_milliwatts: 300_000, lock_mhz: 1410, ..FakeSettings::default() };
     while !((0..4).all(|gpu| setup.fake.settings(gpu) == held) && setup.mps.default() == "50") {
         assert!(Instant::now() < deadline && agent.try_wait().unwrap().is_none());
@@ -164,7 +168,7 @@ fn sigterm_puts_back_and_ends_well() {
     assert!(!second.status.success() && complaint.contains("another agent has the state folder: stop it first"), "{complaint}");
     let pid = rustix::process::Pid::from_child(&agent);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    let status = wait(&mut agent, Duration::from_secs(30)).expect("it ends");
+    let status = wait(&mut agent, Duration::from_mins(2)).expect("it ends");
     assert!(status.success(), "{status:?}");
     assert!((0..4).all(|gpu| setup.fake.settings(gpu) == FakeSettings::default()));
     assert_eq!((setup.mps.default().as_str(), setup.records()), ("100", 0));

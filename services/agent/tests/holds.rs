@@ -130,9 +130,9 @@ async fn without_a_live_intent_everything_is_put_back() {
     let bus = log(&folder.path().join("log"));
     let running = start(&settings(&fake, &folder.path().join("state")), Some(bus.clone()));
     let short = |seconds| DeviceIntent { devices: Some(vec![wish(None, Some(300.0), Some(1410.0))]), ..intent(seconds) };
-    publish(&*bus, &short(3.0));
+    publish(&*bus, &short(600.0));
     running.until("held", || of(&fake, 0) == (300_000, 1410)).await;
-    publish(&*bus, &short(4.0));
+    publish(&*bus, &short(6.0));
     running.until("the dead man's switch", || (0..4).all(|gpu| of(&fake, gpu) == AS_BEFORE)).await;
     running.until("it says so", || last(&*bus).live_until.is_none()).await;
     assert_eq!(running.metric("eadt_agent_intent_live "), Some(0.0));
@@ -280,8 +280,9 @@ async fn what_cannot_be_is_refused_with_the_reason_and_nothing_is_touched() {
 async fn a_hanging_or_lost_gpu_holds_up_nobody() {
     let (fake, folder) = (FakeLibrary::new(""), tempfile::tempdir().unwrap());
     let bus = log(&folder.path().join("log"));
-    let state_dir = folder.path().join("state");
-    let running = start(&settings(&fake, &state_dir), Some(bus.clone()));
+    let mut raw = settings(&fake, &folder.path().join("state"));
+    (raw.agent.call_timeout_seconds, raw.agent.stop_seconds) = (0.5, 4.0);
+    let running = start(&raw, Some(bus.clone()));
     publish(&*bus, &asking(vec![wish(None, Some(300.0), None)]));
     running.until("held", || (0..4).all(|gpu| of(&fake, gpu) == (300_000, 0))).await;
     fake.set("1 hang 1\n2 lost 1\n");
@@ -303,12 +304,12 @@ async fn a_hanging_or_lost_gpu_holds_up_nobody() {
     // A stop waits for a hanging device no longer than it may, and says what it leaves.
     let stopping = Instant::now();
     let left = running.stop().await.unwrap().left;
-    assert!(stopping.elapsed() < Duration::from_secs(20));
+    assert!(stopping.elapsed() < Duration::from_mins(1));
     assert_eq!(left, ["GPU-fake-1"]);
     assert_eq!((of(&fake, 0), of(&fake, 2), of(&fake, 3)), (AS_BEFORE, AS_BEFORE, AS_BEFORE));
     fake.set("");
     // The thread that was left behind wakes up to a stop, and does its duty.
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_mins(2);
     while of(&fake, 1) != AS_BEFORE {
         assert!(Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -333,7 +334,6 @@ async fn the_mps_default_changes_only_where_every_tenant_allows_it() {
     running.stop().await.unwrap();
 
     allow(&mps, &mut raw);
-    raw.agent.mps.timeout_seconds = 1.0;
     let running = start(&raw, Some(bus.clone()));
     publish(&*bus, &tenants([true, false]));
     let refused = "not every tenant's policy allows it: n/1";
@@ -350,9 +350,13 @@ async fn the_mps_default_changes_only_where_every_tenant_allows_it() {
     publish(&*bus, &tenants([true, true]));
     let held = || mps.default() == "50" && last(&*bus).mps_default_outcome == SettingOutcome::Held;
     running.until("held again", held).await;
-    // A control program that did as it was told, and never says so.
+    // A control program that did as it was told, and never says so. It is not waited for as long as those that answer.
     publish(&*bus, &tenants([true, false]));
     running.until("put back", || mps.default() == "33.333" && last(&*bus).mps_default_reason == refused).await;
+    running.stop().await.unwrap();
+    raw.agent.mps.timeout_seconds = 1.0;
+    let running = start(&raw, Some(bus.clone()));
+    running.until("refused again", || !last(&*bus).stopped && last(&*bus).mps_default_reason == refused).await;
     std::fs::write(mps.pipe_directory().join("mute"), "").unwrap();
     publish(&*bus, &tenants([true, true]));
     running.until("no answer", || last(&*bus).mps_default_reason.contains("did not answer")).await;

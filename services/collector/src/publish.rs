@@ -398,17 +398,17 @@ mod tests {
 
     /// Offers `events`, half before the publisher starts and half while it runs.
     fn run(faults: Vec<Fault>, events: u32, room: usize, drain: Duration) -> Run {
-        run_with(faults, events, room, drain, u64::MAX, |_, _| {})
+        run_with(faults, events, room, drain, u64::MAX, |_, _, _| {})
     }
 
-    /// At most so many on their way; `look` sees the metrics and the readiness once all are offered.
+    /// At most so many on their way; `look` sees the log, the metrics and the readiness once all are offered.
     fn run_with(
         faults: Vec<Fault>,
         events: u32,
         room: usize,
         drain: Duration,
         in_flight: u64,
-        look: impl Fn(&CollectorMetrics, &Health),
+        look: impl Fn(&FakeBus, &CollectorMetrics, &Health),
     ) -> Run {
         let bus = FakeBus::default();
         bus.0.lock().unwrap().faults = faults;
@@ -444,7 +444,7 @@ mod tests {
         };
         let thread = std::thread::spawn(move || publisher.run());
         offer(events / 2, events);
-        look(&metrics, &health);
+        look(&bus, &metrics, &health);
         buffer.close();
         let result = thread.join().unwrap();
         let stored = bus.0.lock().unwrap().stored.len();
@@ -476,8 +476,9 @@ mod tests {
 
     #[test]
     fn with_the_log_away_what_fits_is_kept_and_the_rest_is_counted() {
-        // Refused for about a second, far longer than offering takes.
-        let run = run(vec![Fault::Refuse; 50], 1000, 100, Duration::from_secs(10));
+        // Refused until all are offered.
+        let back = |bus: &FakeBus, _: &CollectorMetrics, _: &Health| bus.0.lock().unwrap().faults.clear();
+        let run = run_with(vec![Fault::Refuse; 100_000], 1000, 100, Duration::from_mins(1), u64::MAX, back);
         assert_balanced(&run, 1000);
         let summary = summary(&run);
         // The event in the publisher's hand is not in the buffer.
@@ -493,10 +494,11 @@ mod tests {
 
     #[test]
     fn a_log_that_takes_and_acknowledges_nothing_ends_readiness_and_is_given_no_more_than_the_bound() {
-        let seen = |metrics: &CollectorMetrics, health: &Health| {
+        let seen = |_: &FakeBus, metrics: &CollectorMetrics, health: &Health| {
             let begun = Instant::now();
-            while health.waiting().is_empty() || metrics.log_reachable.get() == 1 || metrics.in_flight_events.get() < 3 {
-                assert!(begun.elapsed() < Duration::from_secs(10), "it is not told");
+            let told = || metrics.in_flight_events.get() >= 3 && metrics.buffer_events.get() >= 7;
+            while health.waiting().is_empty() || metrics.log_reachable.get() == 1 || !told() {
+                assert!(begun.elapsed() < Duration::from_mins(1), "it is not told");
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!((metrics.in_flight_events.get(), metrics.buffer_events.get()), (3, 7));

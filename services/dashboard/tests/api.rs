@@ -162,22 +162,15 @@ async fn a_stream_goes_on_where_it_ended_and_starts_anew_elsewhere() {
     let foreign = served.events_until(&[("last-event-id", "00000000000000ff-3")], "event: update").await;
     assert!(foreign.contains("event: reset"), "{foreign}");
     // Somebody who is there hears of what is new.
-    let waiting = served.events_until(&[], "event: notice");
-    let telling = async {
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-        served.model.change(|model| {
-            let event = crate::support::decision(
-                "team/b",
-                30,
-                eadt_schemas::v1::Action::Revert,
-                eadt_schemas::v1::Validation::Failed,
-                None,
-            );
-            model.take(eadt_schemas::Topic::Decisions, &serde_json::to_vec(&event).unwrap());
-        });
-    };
-    let (heard, ()) = tokio::join!(waiting, telling);
-    assert!(heard.contains("decided at minute 30"), "{heard}");
+    let mut waiting = served.events(&[]).await;
+    waiting.until("event: reset").await;
+    served.model.change(|model| {
+        let event =
+            crate::support::decision("team/b", 30, eadt_schemas::v1::Action::Revert, eadt_schemas::v1::Validation::Failed, None);
+        model.take(eadt_schemas::Topic::Decisions, &serde_json::to_vec(&event).unwrap());
+    });
+    let heard = waiting.until("decided at minute 30").await;
+    assert!(heard.contains("event: notice"), "{heard}");
 }
 
 #[test]

@@ -192,18 +192,35 @@ impl Served {
 
     /// Reads a stream of events until this text has come.
     pub async fn events_until(&self, headers: &[(&str, &str)], wanted: &str) -> String {
+        self.events(headers).await.until(wanted).await.to_owned()
+    }
+
+    /// A stream of events.
+    pub async fn events(&self, headers: &[(&str, &str)]) -> Events {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect::<Vec<_>>().concat();
         let request = format!("GET /api/v1/events HTTP/1.1\r\nhost: {}\r\n{more}\r\n", self.address);
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut text = String::new();
+        Events { stream, text: String::new() }
+    }
+}
+
+/// A stream of events, and what has come of it.
+pub struct Events {
+    stream: TcpStream,
+    text: String,
+}
+
+impl Events {
+    /// Reads on until this text has come; everything that has.
+    pub async fn until(&mut self, wanted: &str) -> &str {
         let mut buffer = vec![0; 16 << 10];
-        while !text.contains(wanted) {
-            let read = tokio::time::timeout(std::time::Duration::from_secs(20), stream.read(&mut buffer)).await;
-            let read = read.unwrap_or_else(|_| panic!("{wanted:?} did not come: {text}")).unwrap();
-            assert!(read > 0, "ended: {text}");
-            text.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        while !self.text.contains(wanted) {
+            let read = tokio::time::timeout(std::time::Duration::from_mins(2), self.stream.read(&mut buffer)).await;
+            let read = read.unwrap_or_else(|_| panic!("{wanted:?} did not come: {}", self.text)).unwrap();
+            assert!(read > 0, "ended: {}", self.text);
+            self.text.push_str(&String::from_utf8_lossy(&buffer[..read]));
         }
-        text
+        &self.text
     }
 }

@@ -242,7 +242,7 @@ fn every_partition_gets_each_version_once() {
             headers: Vec::new(),
         })
         .unwrap();
-    assert!(producer.flush(Duration::from_secs(10)).unwrap());
+    assert!(producer.flush(Duration::from_mins(3)).unwrap());
     assert_eq!(once().sent, 2, "the two partitions that did not have it");
 
     // Another half of the archive, of a job that became faster.

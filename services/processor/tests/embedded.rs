@@ -93,7 +93,7 @@ impl Rig {
             ready: health.part("processor"),
         };
         let thread = std::thread::spawn(move || run_processor(&service));
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + Duration::from_mins(3);
         // A step that failed after it took place makes the session begin anew: done, and not ready for a moment.
         while !done(self) || !health.waiting().is_empty() {
             assert!(!thread.is_finished(), "the processor ended: {:?}", thread.join());
@@ -325,7 +325,7 @@ fn state_that_falls_behind_what_was_said_loses_and_doubles_nothing() {
         let partition = Some(record.at.partition);
         producer.send(Outgoing { topic: record.at.topic, partition, key: record.key, value: record.value, headers }).unwrap();
     }
-    assert!(producer.flush(Duration::from_secs(10)).unwrap());
+    assert!(producer.flush(Duration::from_mins(3)).unwrap());
     feed(&mut rig, 130, 250);
     rig.process(rig.bus(), settings(), |rig| rig.windows().len() >= 12 && rig.all_folded());
     assert_eq!(sorted(rig.windows()), expected, "every window once, with the energy of the events whose state was lost");

@@ -154,7 +154,7 @@ impl Site {
         let first = self.service(settings, &shutdown, &metrics, &health, "processor");
         let second = self.service(settings, &shutdown, &metrics, &health, "cluster");
         let threads = [std::thread::spawn(move || run_processor(&first)), std::thread::spawn(move || run_power_budget(&second))];
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + Duration::from_mins(3);
         while self.decisions().len() < decisions {
             assert!(Instant::now() < until, "{} of {decisions} decisions; {}", self.decisions().len(), metrics.text());
             std::thread::sleep(Duration::from_millis(5));

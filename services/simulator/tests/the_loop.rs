@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -106,14 +107,12 @@ fn decisions_take_effect_at_a_fixed_delay_and_every_one_has_an_outcome() {
 #[test]
 fn the_same_seed_gives_the_same_bytes_however_often_it_is_stopped_and_started() {
     let (whole, pieces) = (tempdir(), tempdir());
-    let begun = Instant::now();
     let (_, log) = Run::new(whole.path(), 940.0, script).run();
-    let undisturbed = begun.elapsed();
     let expected = history(&log);
     drop(log);
-    let mut stops = 0;
+    let mut stops = 0_u32;
     while let Some(mut run) = resumed(pieces.path(), 940.0, script) {
-        run.stop_after = Some(undisturbed * (10 + 5 * stops) / 100);
+        run.stop_after = Some(940.0 * f64::from(10 + 4 * stops) / 100.0);
         let (ended, log) = run.run();
         stops += 1;
         if ended == Ended::Duration {
@@ -135,14 +134,14 @@ fn the_same_seed_gives_the_same_bytes_however_often_it_is_stopped_and_started() 
 fn killed_at_any_moment_it_goes_on_without_a_trace() {
     let whole = tempdir();
     let begun = Instant::now();
-    assert!(process(whole.path()).wait().unwrap().success());
+    assert!(process(whole.path()).status().unwrap().success());
     let undisturbed = begun.elapsed();
     let expected = history(&common::open(whole.path(), &SimClock::new(at(0.0))));
     // Whoever is done before it was killed often enough, as this host has become faster, is killed sooner in another folder.
     let mut kills = 0;
     for story in 1..=10 {
         let killed = tempdir();
-        kills += kill_until_it_ends(killed.path(), undisturbed / story);
+        kills += kill_until_it_ends(killed.path(), undisturbed, story);
         let log = common::open(killed.path(), &SimClock::new(at(0.0)));
         assert_same(&history(&log), &expected, &format!("after {kills} kills in {story} folders"));
         if kills >= 3 {
@@ -152,29 +151,39 @@ fn killed_at_any_moment_it_goes_on_without_a_trace() {
     panic!("it was killed {kills} times only");
 }
 
-/// How often it was killed before it came to its end.
-fn kill_until_it_ends(dir: &std::path::Path, undisturbed: Duration) -> u32 {
+/// How often it was killed before it came to its end; in later stories sooner.
+fn kill_until_it_ends(dir: &std::path::Path, undisturbed: Duration, story: u32) -> u32 {
+    let marks = tempdir();
+    let mark = marks.path().join("mark");
     for kills in 0..200 {
-        let mut child = process(dir);
-        // Early and late; later and later, so that it gets to the end however much of its time a start takes.
-        std::thread::sleep(undisturbed * (10 + kills * 37 % 20 + kills * 2) / 100);
-        if let Some(status) = child.try_wait().unwrap() {
-            assert!(status.success(), "after {kills} kills");
-            return kills;
+        let percent = 10 + kills * 37 % 20;
+        let after = 640.0 * f64::from(percent) / 100.0 / f64::from(story);
+        let mut child = process(dir).env("EADT_TEST_AFTER", after.to_string()).env("EADT_TEST_MARK", &mark).spawn().unwrap();
+        if kills % 2 == 0 {
+            // By simulated time, so that it gets to the end however much of its time a start takes.
+            while !mark.exists() && child.try_wait().unwrap().is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        } else {
+            // Maybe while it starts.
+            std::thread::sleep(undisturbed * percent / 100 / story);
         }
         child.kill().unwrap();
-        child.wait().unwrap();
+        let status = child.wait().unwrap();
+        if status.success() {
+            return kills;
+        }
+        assert_eq!(status.signal(), Some(9), "after {kills} kills: {status}");
+        std::fs::remove_file(&mark).ok();
     }
     panic!("no progress");
 }
 
-fn process(dir: &std::path::Path) -> std::process::Child {
-    std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_process_that_is_killed", "--ignored", "--nocapture"])
-        .env("EADT_TEST_DIR", dir)
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap()
+fn process(dir: &std::path::Path) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "the_process_that_is_killed", "--ignored", "--nocapture"]);
+    command.env("EADT_TEST_DIR", dir).stdout(std::process::Stdio::null());
+    command
 }
 
 /// Run by the test above in processes of their own.
@@ -182,7 +191,9 @@ fn process(dir: &std::path::Path) -> std::process::Child {
 #[ignore = "a part of killed_at_any_moment_it_goes_on_without_a_trace"]
 fn the_process_that_is_killed() {
     let Some(dir) = std::env::var_os("EADT_TEST_DIR") else { return };
-    if let Some(run) = resumed(std::path::Path::new(&dir), 640.0, script) {
+    if let Some(mut run) = resumed(std::path::Path::new(&dir), 640.0, script) {
+        run.stop_after = std::env::var("EADT_TEST_AFTER").ok().map(|after| after.parse().unwrap());
+        run.mark = std::env::var_os("EADT_TEST_MARK").map(Into::into);
         assert_eq!(run.run().0, Ended::Duration);
     }
 }

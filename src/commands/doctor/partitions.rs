@@ -117,7 +117,7 @@ mod tests {
                 producer.send(record).unwrap();
             }
         }
-        assert!(producer.flush(Duration::from_secs(10)).unwrap());
+        assert!(producer.flush(Duration::from_mins(3)).unwrap());
         let samples = samples(&log, "eadt.").unwrap();
         let first = Some(("lab/bert".to_owned(), (home + 1) % 3, home));
         assert_eq!(samples["gpu.telemetry.v1"], Sample { records: 5, foreign: 0, first: None });

@@ -246,7 +246,7 @@ impl Watch {
     }
 
     /// When the first one after this moment came; `None`: not yet.
-    fn first_after(&self, moment: Instant) -> Option<Instant> {
+    pub fn first_after(&self, moment: Instant) -> Option<Instant> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(seen, _)| *seen).find(|seen| *seen > moment)
     }
 

@@ -15,7 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::{Kafka, fetch_path};
+use super::{Classes, Kafka, SMALL, fetch_path, on_free_ports};
 
 /// The user that may do everything; known by certificate, as the broker itself is.
 pub const ADMIN: &str = "admin";
@@ -99,13 +99,10 @@ impl SecuredKafka {
         let authority = Authority::new(dir.path(), "authority")?;
         authority.sign("broker")?;
         authority.sign(ADMIN)?;
-        let ssl_port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let store = authority.dir.join("broker.store");
         let plain_users: Vec<String> = users.iter().map(|user| format!("user_{user}=\"{}\"", password(user))).collect();
         let plain_users = plain_users.join(" ");
         let lines = [
-            format!("listeners=SASL_SSL://127.0.0.1:@PORT@,SSL://127.0.0.1:{ssl_port},CONTROLLER://127.0.0.1:@CONTROLLER_PORT@"),
-            format!("advertised.listeners=SASL_SSL://127.0.0.1:@PORT@,SSL://127.0.0.1:{ssl_port}"),
             "listener.security.protocol.map=SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL".to_owned(),
             "inter.broker.listener.name=SSL".to_owned(),
             "ssl.keystore.type=PEM".to_owned(),
@@ -124,13 +121,23 @@ impl SecuredKafka {
             "allow.everyone.if.no.acl.found=false".to_owned(),
             format!("super.users=User:broker;User:{ADMIN}"),
         ];
-        let lines: Vec<&str> = lines.iter().map(String::as_str).chain(settings.iter().copied()).collect();
         let mut format = Vec::new();
         for (user, mechanism) in users.iter().flat_map(|user| [(user, "SCRAM-SHA-512"), (user, "SCRAM-SHA-256")]) {
             format.push("--add-scram".to_owned());
             format.push(format!("{mechanism}=[name={user},password={}]", password(user)));
         }
-        let kafka = Kafka::start_formatted(&lines, &format)?;
+        let classes = Classes::fetch()?;
+        let (kafka, ssl_port) = on_free_ports(|| {
+            let ssl_port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+            let listeners = [
+                format!(
+                    "listeners=SASL_SSL://127.0.0.1:@PORT@,SSL://127.0.0.1:{ssl_port},CONTROLLER://127.0.0.1:@CONTROLLER_PORT@"
+                ),
+                format!("advertised.listeners=SASL_SSL://127.0.0.1:@PORT@,SSL://127.0.0.1:{ssl_port}"),
+            ];
+            let lines: Vec<&str> = listeners.iter().chain(&lines).map(String::as_str).chain(settings.iter().copied()).collect();
+            Ok((Kafka::try_start(&classes, &SMALL, &lines, &format)?, ssl_port))
+        })?;
         Ok(Self { kafka, authority, dir, ssl_port })
     }
 

@@ -578,7 +578,7 @@ mod tests {
         brokers.cluster.broker_down(1).unwrap();
         let begun = Instant::now();
         assert_eq!(brokers.bus.probe("in").unwrap_err().remedy, Remedy::Retry);
-        assert!(begun.elapsed() < PROBE + Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < ANSWER, "{:?}", begun.elapsed());
         brokers.cluster.broker_up(1).unwrap();
         until(|| brokers.bus.probe("in").is_ok());
     }

@@ -275,7 +275,7 @@ mod tests {
     fn a_leader_stops_trusting_itself_before_anybody_else_may_lead() {
         assert!(LEADER_TRUST + CALL_TIMEOUT < LEASE_DURATION);
         let leadership = Leadership::default();
-        leadership.set(Some(Instant::now() + Duration::from_secs(5)), 7);
+        leadership.set(Some(Instant::now() + Duration::from_secs(30)), 7);
         assert_eq!(leadership.term(), Some(7));
         leadership.set(Some(Instant::now()), 7);
         assert_eq!((leadership.term(), leadership.led_for()), (None, None));

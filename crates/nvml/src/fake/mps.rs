@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 /// The program and one daemon, in a folder of their own, which goes with this value.
 ///
-/// A file `hang` in the pipe folder: the program never answers. `slow`: it takes a second to set a default. `mute`: it sets a default, and
-/// does not say so.
+/// A file `hang` in the pipe folder: the program never answers. `slow`: it sets a default only when that file is gone, and makes a file
+/// `waits` meanwhile. `mute`: it sets a default, and does not say so.
 #[derive(Debug)]
 pub struct FakeMps {
     folder: tempfile::TempDir,
@@ -25,7 +25,9 @@ impl FakeMps {
             read -r command value\n\
             case $command in\n\
             get_default_active_thread_percentage) cat \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
-            set_default_active_thread_percentage) [ -e \"$CUDA_MPS_PIPE_DIRECTORY/slow\" ] && sleep 1; echo \"$value\" > \"$CUDA_MPS_PIPE_DIRECTORY/default\"; \
+            set_default_active_thread_percentage) \
+            while [ -e \"$CUDA_MPS_PIPE_DIRECTORY/slow\" ]; do : > \"$CUDA_MPS_PIPE_DIRECTORY/waits\"; sleep 0.02; done; \
+            echo \"$value\" > \"$CUDA_MPS_PIPE_DIRECTORY/default\"; \
             echo \"$value\" >> \"$CUDA_MPS_PIPE_DIRECTORY/told\"; [ -e \"$CUDA_MPS_PIPE_DIRECTORY/mute\" ] && sleep 60; true;;\n\
             *) echo \"unknown command $command\"; exit 1;;\n\
             esac\n";

@@ -44,7 +44,7 @@ pub fn publish_raw(bus: &dyn Bus, node: &str, value: Option<Vec<u8>>) {
     let key = Some(node.as_bytes().to_vec().into());
     let topic = format!("eadt.{}", Topic::DeviceIntents).into();
     producer.send(Outgoing { topic, partition: None, key, value: value.map(Into::into), headers: Vec::new() }).unwrap();
-    assert!(producer.flush(Duration::from_secs(10)).unwrap());
+    assert!(producer.flush(Duration::from_mins(2)).unwrap());
 }
 
 pub fn publish(bus: &dyn Bus, intent: &DeviceIntent) {
@@ -82,9 +82,9 @@ pub fn settings(fake: &FakeLibrary, state_dir: &Path) -> RawSettings {
     state_dir.clone_into(&mut raw.agent.state_dir);
     raw.agent.library_path = Some(fake.library());
     raw.agent.check_seconds = 0.05;
-    raw.agent.call_timeout_seconds = 0.5;
+    raw.agent.call_timeout_seconds = 10.0;
     raw.agent.retry_seconds = 0.1;
-    raw.agent.stop_seconds = 2.0;
+    raw.agent.stop_seconds = 30.0;
     raw
 }
 
@@ -137,9 +137,9 @@ impl Running {
     }
 
     pub async fn until(&self, what: &str, condition: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_mins(2);
         while !condition() {
-            assert!(Instant::now() < deadline, "not within 30 s: {what}\n{}", self.metrics.text());
+            assert!(Instant::now() < deadline, "not within two minutes: {what}\n{}", self.metrics.text());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -150,7 +150,7 @@ pub fn allow(mps: &FakeMps, raw: &mut RawSettings) {
     raw.agent.mps.enabled = true;
     raw.agent.mps.pipe_directories = vec![mps.pipe_directory()];
     raw.agent.mps.control_program = mps.program();
-    raw.agent.mps.timeout_seconds = 5.0;
+    raw.agent.mps.timeout_seconds = 30.0;
 }
 
 /// Earlier by so many seconds.

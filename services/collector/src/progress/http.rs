@@ -1030,7 +1030,9 @@ mod tests {
             .unwrap()
         };
         let (slow, quick) = (token("slow", 1), token("quick", 2));
-        let settings = Progress { tokens_file: Some(path.clone()), requests_per_second: 10_000.0, ..settings() };
+        // The slow ones stay for longer than anybody waits here.
+        let limits = eadt_service::connections::Limits { request: Duration::from_mins(10), ..settings().limits };
+        let settings = Progress { tokens_file: Some(path.clone()), requests_per_second: 10_000.0, limits, ..settings() };
         assert!(settings.limits.connections < 300, "{:?}", settings.limits);
         let f = start_with(settings, None).await;
         let address = f.url.strip_prefix("http://").unwrap();
@@ -1051,7 +1053,7 @@ mod tests {
             let client = Client::builder().no_proxy().build().unwrap();
             let request = client.post(format!("{}/v1/progress", f.url)).bearer_auth(quick.reveal());
             let request = request.header("content-type", "application/json").body(r#"{"workload":"quick/a","loss":1}"#);
-            let answer = tokio::time::timeout(Duration::from_secs(2), request.send()).await;
+            let answer = tokio::time::timeout(Duration::from_mins(1), request.send()).await;
             assert_eq!(answer.unwrap_or_else(|_| panic!("post {number} waits")).unwrap().status().as_u16(), 202);
         }
     }

@@ -121,13 +121,13 @@ impl Running {
 
     /// Waits until the telemetry satisfies a condition.
     pub async fn until(&self, what: &str, condition: impl Fn(&[GpuTelemetry]) -> bool) {
-        for _ in 0..400 {
+        for _ in 0..2400 {
             if condition(&self.bus.telemetry()) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("not within 20 s: {what}\n{}", self.metrics.text());
+        panic!("not within two minutes: {what}\n{}", self.metrics.text());
     }
 
     /// The value of one line of the metrics.

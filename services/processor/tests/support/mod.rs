@@ -53,7 +53,7 @@ impl Log {
         self.set(seconds);
         let (topic, key) = (format!("eadt.{topic}").into(), Some(Bytes::copy_from_slice(key.as_bytes())));
         self.producer.send(Outgoing { topic, partition, key, value: Some(value.into()), headers: vec![] }).unwrap();
-        assert!(self.producer.flush(Duration::from_secs(10)).unwrap());
+        assert!(self.producer.flush(Duration::from_mins(3)).unwrap());
     }
 
     pub fn read(&self, topic: Topic) -> Vec<Record> {

@@ -1,9 +1,9 @@
 //! Driver, actuator and a scripted processor on one embedded log.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
@@ -134,7 +134,7 @@ impl Processor {
                         headers: vec![],
                     })
                     .unwrap();
-                assert!(producer.flush(Duration::from_secs(5)).unwrap(), "{id}");
+                assert!(producer.flush(Duration::from_mins(1)).unwrap(), "{id}");
             }
         }
     }
@@ -168,12 +168,16 @@ impl Processor {
     }
 }
 
-/// Everything for one run over a folder; ends when the simulation does, or after `stop_after` of wall time.
+/// Everything for one run over a folder; ends when the simulation does, or after `stop_after` seconds of simulated time.
 pub struct Run<'a> {
     pub dir: &'a Path,
     pub settings: Settings,
     pub script: Script,
-    pub stop_after: Option<Duration>,
+    /// Seconds of simulated time at which it begins.
+    begun: f64,
+    pub stop_after: Option<f64>,
+    /// A file that is made then, and it goes on.
+    pub mark: Option<PathBuf>,
     /// The bus and the cluster as the actuator sees them.
     pub bus_of_actuator: fn(EmbeddedLog) -> Arc<dyn Bus>,
     pub cluster_of_actuator: fn(Arc<dyn Cluster>) -> Arc<dyn Cluster>,
@@ -184,7 +188,16 @@ impl<'a> Run<'a> {
         let settings =
             Settings { speed: eadt_simulator_service::Speed::Max, duration_seconds: Some(seconds), ..Settings::default() };
         let bus_of_actuator = |log| Arc::new(log) as Arc<dyn Bus>;
-        Self { dir, settings, script, stop_after: None, bus_of_actuator, cluster_of_actuator: |cluster| cluster }
+        Self {
+            dir,
+            settings,
+            script,
+            begun: 0.0,
+            stop_after: None,
+            mark: None,
+            bus_of_actuator,
+            cluster_of_actuator: |cluster| cluster,
+        }
     }
 
     /// Runs to the end; gives how it ended and the log, read to be looked at.
@@ -192,7 +205,7 @@ impl<'a> Run<'a> {
         let clock = SimClock::new(self.settings.start);
         let log = open(self.dir, &clock);
         let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
-        let (driver, cluster) = Driver::new(self.settings, clock).unwrap();
+        let (driver, cluster) = Driver::new(self.settings, clock.clone()).unwrap();
         let actuator = eadt_actuator::ActuatorService {
             settings: eadt_actuator::ActuatorSettings {
                 retry_min_seconds: 0.01,
@@ -217,13 +230,15 @@ impl<'a> Run<'a> {
             let stop = shutdown.clone();
             let processor = scope.spawn(move || processor.run(&stop));
             if let Some(after) = self.stop_after {
-                let stop = shutdown.clone();
+                let (stop, moment, mark) = (shutdown.clone(), at(self.begun + after), self.mark);
                 scope.spawn(move || {
-                    let until = Instant::now() + after;
-                    while Instant::now() < until && !stop.is_cancelled() {
-                        std::thread::sleep(Duration::from_millis(5));
+                    while clock.now() < moment && !stop.is_cancelled() {
+                        std::thread::sleep(Duration::from_millis(1));
                     }
-                    stop.cancel();
+                    match mark {
+                        Some(mark) => std::fs::write(mark, "").unwrap(),
+                        None => stop.cancel(),
+                    }
                 });
             }
             let ended = driver.run(&log, &shutdown, &metrics, &health.part("simulator"));
@@ -244,7 +259,7 @@ pub fn resumed(dir: &Path, end: f64, script: Script) -> Option<Run<'_>> {
     let log = open(dir, &SimClock::new(at(0.0)));
     let reached = events::<GpuTelemetry>(&log, Topic::GpuTelemetry).iter().map(|t| t.time).max();
     let reached = reached.map_or(0.0, |time| time.seconds_since(at(0.0)) + 1.0);
-    (reached < end).then(|| Run::new(dir, end - reached, script))
+    (reached < end).then(|| Run { begun: reached, ..Run::new(dir, end - reached, script) })
 }
 
 /// What became of the decisions of a workload: (seconds of the decision, outcome, seconds of the outcome, generation).

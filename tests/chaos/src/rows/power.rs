@@ -54,7 +54,7 @@ fn run(run: Run) -> Result<Outcome> {
             let next = explain(watch.await_next(Instant::now()), &part)?;
             outcome.took("from its return to the next window", next.as_secs_f64());
             // Another one's power must not go before the copies are whole again: that would be two at a time.
-            await_copies(&world)?;
+            world.brokers[0].await_copies()?;
         }
         for ((at, before), (_, now)) in acknowledged.into_iter().zip(highs(&world)?) {
             outcome.check(now >= before, || format!("of {at} there were {before} records, and are {now}"));
@@ -104,17 +104,4 @@ fn lose_unsynced(data: &Path, chance: &mut Chance) -> Result<(u64, u64)> {
         }
     }
     Ok((gone, partitions))
-}
-
-/// Waits until every partition has all its copies.
-fn await_copies(world: &World) -> Result<()> {
-    const TOOL: &str = "org.apache.kafka.tools.TopicCommand";
-    let begun = Instant::now();
-    loop {
-        let missing = world.brokers[0].tool(TOOL, &["--describe", "--under-replicated-partitions"])?;
-        if missing.trim().is_empty() {
-            return Ok(());
-        }
-        ensure!(begun.elapsed() < LIMIT, "copies are still missing: {missing}");
-    }
 }

@@ -28,7 +28,7 @@ pub const ROW: Row = Row {
 const FIRST_QUIET: usize = 0;
 const BUSY: usize = 1;
 /// How long a source that says nothing is waited for. Who feeds the busy partition may be starved for nearly as long.
-const GRACE: Duration = Duration::from_secs(4);
+const GRACE: Duration = Duration::from_secs(8);
 /// Windows that are begun in the partition that falls silent first.
 const WINDOWS: usize = 3;
 
@@ -50,7 +50,7 @@ fn run(run: Run) -> Result<Outcome> {
     tell(&mut *producer, &world.prefix, &quiet.told)?;
     ensure!(producer.flush(LIMIT)?, "the events were not acknowledged");
     // The last window of each is open until its sources count as idle.
-    let patience = if run.bites { GRACE + Duration::from_secs(8) } else { LIMIT };
+    let patience = if run.bites { GRACE + Duration::from_secs(4) } else { LIMIT };
     let silent = await_windows(&watch, FIRST_QUIET as i32, WINDOWS, patience);
     outcome.check(silent.is_some(), || format!("{} windows of the quiet partition closed, not {WINDOWS}", watch.count_of(0)));
     if run.bites && outcome.violations() > 0 {
@@ -64,7 +64,7 @@ fn run(run: Run) -> Result<Outcome> {
     let all = await_windows(&watch, BUSY as i32, windows, patience);
     outcome.check(all.is_some(), || format!("{} windows closed instead of {windows}", watch.count_of(BUSY as i32)));
     for took in [silent, all].into_iter().flatten() {
-        outcome.took("from silence to the last window, 4 s of grace included", took.as_secs_f64());
+        outcome.took("from silence to the last window, 8 s of grace included", took.as_secs_f64());
     }
     runs(&mut part)?;
     story.add(quiet);

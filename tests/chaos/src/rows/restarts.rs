@@ -279,6 +279,10 @@ fn three(run: Run) -> Result<Outcome> {
     let mut part = world.processor(world.settings(), None)?;
     for round in 0..run.rounds as usize {
         explain(watch.await_next(Instant::now()), &part)?;
+        if !run.bites {
+            // A broker that this machine held up may lack copies, and the next one to go would have the last ones.
+            world.brokers[0].await_copies()?;
+        }
         let victim = round % world.brokers.len();
         let killed = Instant::now();
         world.brokers[victim].kill()?;

@@ -11,7 +11,7 @@ use crate::feeder::{Feeder, send};
 use crate::part::Service;
 use crate::row::{Outcome, Row, Run};
 use crate::story::Story;
-use crate::world::{Cluster, PARTITIONS, World};
+use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 
 pub const ROW: Row = Row {
     name: "settings",
@@ -25,7 +25,7 @@ pub const ROW: Row = Row {
     run,
 };
 
-/// Longer than a session.
+/// How long the fault must last when it bites: longer than a session.
 const AT_WORK: Duration = Duration::from_mins(1);
 const PREFIXES: [&str; 2] = ["chaos.", "other."];
 
@@ -53,7 +53,7 @@ fn run(run: Run) -> Result<Outcome> {
         world.bus.create_topic(&topic)?;
     }
     let mut outcome = Outcome::default();
-    let limit = AT_WORK;
+    let limit = if run.bites { AT_WORK } else { LIMIT };
     let (mut watches, mut feeders) = (Vec::new(), Vec::new());
     for (number, prefix) in PREFIXES.iter().enumerate() {
         (*prefix).clone_into(&mut world.prefix);
@@ -78,7 +78,7 @@ fn run(run: Run) -> Result<Outcome> {
                 headers: Vec::new(),
             };
             send(&mut *producer, &record)?;
-            producer.flush(AT_WORK)?;
+            producer.flush(LIMIT)?;
         }
         let before = archived(&world, Topic::GpuTelemetry, PARTITIONS)?.unwrap_or(0);
         let begun = Instant::now();
@@ -96,7 +96,7 @@ fn run(run: Run) -> Result<Outcome> {
         }
         if round % 3 == 2 && !run.bites {
             let new = TopicPartition::new(world.topic(Topic::DeadLetters), partitions - 1);
-            let seen = until(AT_WORK, || Ok(world.bus.committed("archiver", std::slice::from_ref(&new))?[0].is_some()))?;
+            let seen = until(limit, || Ok(world.bus.committed("archiver", std::slice::from_ref(&new))?[0].is_some()))?;
             outcome.check(seen.is_some(), || format!("{new}, which was added, is not archived: {}", archiver.tail()));
         }
         processor.kill()?;

@@ -48,8 +48,10 @@ const WORKLOAD: &str = "apart/job";
 const ROOM: usize = 100_000;
 const PACE: Duration = Duration::from_millis(50);
 const REPORT_EVERY: Duration = Duration::from_millis(250);
-/// A report that takes longer was held up, on a busy machine, too.
-const HELD_UP: Duration = Duration::from_secs(5);
+/// A report that takes longer was held up: by the fault, or now and then by a busy machine.
+pub const HELD_UP: Duration = Duration::from_secs(5);
+/// So many reports are made at least, so that one that a busy machine held up is not most of them.
+const REPORTS_AT_LEAST: u32 = 4;
 /// The shortest pause, and those in which the client library's idempotent producer was seen to stay silent for ever afterwards.
 const SHORTEST: Duration = Duration::from_secs(8);
 const LONGEST: Duration = Duration::from_mins(1);
@@ -64,6 +66,8 @@ pub struct Collecting {
     pub part: Part,
     job: Job,
     longest: Duration,
+    /// Times in which more than a quarter of the reports were held up.
+    held_up: u32,
 }
 
 impl Collecting {
@@ -77,7 +81,7 @@ impl Collecting {
         let mut job = Job { address, workload: WORKLOAD.to_owned(), told: 0 };
         explain(job.await_endpoint(&mut part), &part)?;
         explain(job.report(2), &part)?;
-        Ok(Self { part, job, longest: Duration::ZERO })
+        Ok(Self { part, job, longest: Duration::ZERO, held_up: 0 })
     }
 
     /// Where it takes reports.
@@ -88,20 +92,27 @@ impl Collecting {
     /// Reports for so long.
     pub fn report_for(&mut self, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
-        while Instant::now() < until {
+        let (mut reports, mut late) = (0_u32, 0_u32);
+        while Instant::now() < until || reports < REPORTS_AT_LEAST {
             let begun = Instant::now();
             explain(self.job.report(1), &self.part)?;
-            self.longest = self.longest.max(begun.elapsed());
+            let took = begun.elapsed();
+            self.longest = self.longest.max(took);
+            reports += 1;
+            late += u32::from(took >= HELD_UP);
             std::thread::sleep(REPORT_EVERY.min(until.saturating_duration_since(Instant::now())));
         }
+        self.held_up += u32::from(4 * late > reports);
         Ok(())
     }
 
     /// Ends it: what it says it sent is in the log, and nothing else. `others`: events that it was sent beside its job's.
     pub fn judge(self, world: &World, others: u64, outcome: &mut Outcome) -> Result<()> {
-        let longest = self.longest;
+        let (longest, held_up) = (self.longest, self.held_up);
         outcome.took("a report, at most, while nobody answers", longest.as_secs_f64());
-        outcome.check(longest < HELD_UP, || format!("a report took {longest:?}"));
+        outcome.check(held_up == 0, || {
+            format!("{held_up} times more than a quarter of the reports took {HELD_UP:?} or longer, one {longest:?}")
+        });
         // The end of the job's only source is an event, too.
         let told = self.job.told + 1 + others;
         self.part.ask_to_end()?;
@@ -255,10 +266,12 @@ fn half_open(run: Run) -> Result<Outcome> {
         let begun = Instant::now();
         outcome.count("connections that carried nothing any more", connections);
         if run.bites {
-            std::thread::sleep(NOTHING_WITHIN);
-            let windows = watch.count();
-            std::thread::sleep(Duration::from_millis(500));
-            outcome.check(watch.count() > windows, || format!("no window came after {NOTHING_WITHIN:?}"));
+            // By when they were seen: a busy machine may let this thread go on late, and the longer limit ends the silence, too.
+            let from = begun + NOTHING_WITHIN;
+            let to = from + Duration::from_millis(500);
+            std::thread::sleep(to.saturating_duration_since(Instant::now()));
+            let came = watch.first_after(from).is_some_and(|seen| seen <= to);
+            outcome.check(came, || format!("no window came after {NOTHING_WITHIN:?}"));
             outcome.rounds += 1;
             return Ok(outcome);
         }

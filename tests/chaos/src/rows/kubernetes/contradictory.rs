@@ -8,6 +8,7 @@ use eadt_schemas::v1::Outcome as Became;
 use crate::chance::Chance;
 use crate::row::{Outcome, Row, Run};
 use crate::site::{FIRST, Site};
+use crate::world::LIMIT;
 
 pub const ROW: Row = Row {
     name: "contradictory",
@@ -57,8 +58,12 @@ fn run(run: Run) -> Result<Outcome> {
     }
     let Some(last) = ids.last().cloned() else { return Ok(outcome) };
     site.wait(&mut part, "the last decision is answered", |_| Ok(!site.became(&last).is_empty()))?;
-    // A change that was made is noted ready after that.
+    // A change that was made is noted ready after that, unless another one comes first, as it does without the interval.
     std::thread::sleep(Duration::from_secs(2));
+    let begun = Instant::now();
+    while !run.bites && begun.elapsed() < LIMIT && ids.iter().any(|id| site.became(id) == [Became::Applied]) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let answers = site.actuations();
     let mut changed = Vec::new();
     for id in &ids {
@@ -87,6 +92,6 @@ fn run(run: Run) -> Result<Outcome> {
     outcome.check(changed.len() as f64 >= least, || format!("only {} changes in {decided:?}", changed.len()));
     let grown = site.generation()? - before;
     outcome.check(grown == changed.len() as i64, || format!("{grown} generations for {} changes", changed.len()));
-    part.stop(crate::world::LIMIT)?;
+    part.stop(LIMIT)?;
     Ok(outcome)
 }

@@ -57,6 +57,11 @@ fn run(run: Run) -> Result<Outcome> {
         first.freeze(false)?;
         first.go_on()?;
         std::thread::sleep(LATE);
+        // Without the fence it changes the object, on a busy machine later.
+        let awake = Instant::now();
+        while run.bites && site.generation()? <= before + ids.len() as i64 && awake.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(100));
+        }
         outcome.rounds += 1;
         first.kill()?;
         second.kill()?;
