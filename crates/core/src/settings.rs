@@ -79,6 +79,12 @@ impl FoldSettings {
         self.window_rules >= 3
     }
 
+    /// Whether a window whose sources have all ended stays open until it is over. It does in files, which say at their end that nothing comes any
+    /// more; live, nobody would say so for a job that is done.
+    pub fn holds_windows_of_ended(&self) -> bool {
+        self.idle_grace.is_none()
+    }
+
     /// The longest time between two windows with events whose windows are emitted, empty as they are. Of a longer one none is, and
     /// what counters rose by across it is unassigned.
     pub fn longest_silence(&self) -> i64 {

@@ -1309,6 +1309,48 @@ fn by_the_third_rules_power_that_no_such_device_can_draw_is_no_reading() {
     assert_eq!(windows(3, 450.0), windows(2, 450.0), "what a board can draw is believed");
 }
 
+/// Samples of a board at 100 W, five seconds apart; the last one says that it left.
+fn stay(device: &str, from: i32, to: i32) -> Vec<GpuTelemetry> {
+    let sample = |second: i32| {
+        let now = f64::from(second);
+        GpuTelemetry { last: second == to, ..gpu(device, now, now * 100.0) }
+    };
+    (from..=to).step_by(5).map(sample).collect()
+}
+
+#[test]
+fn in_files_what_begins_or_goes_on_in_a_window_whose_sources_have_all_ended_belongs_to_it() {
+    let run = |idle_grace, stays: &[Vec<GpuTelemetry>], every: Option<usize>| {
+        let mut bench = Bench::new(FoldSettings { idle_grace, ..FoldSettings::default() });
+        let mut committed = Vec::new();
+        for (i, sample) in stays.concat().into_iter().enumerate() {
+            bench.put(sample);
+            if every.is_some_and(|every| i % every == 0) {
+                bench.crash(&mut committed);
+            }
+        }
+        let refused = bench.refused.len();
+        bench.finish();
+        (bench.windows.iter().map(|window| window.energy_joules.unwrap_or(0.0)).sum::<f64>(), refused, bench.windows)
+    };
+    for (what, stays, joules) in [
+        ("one board, then another", vec![stay("a", 0, 20), stay("b", 25, 45)], 4_000.0),
+        ("the same board comes back", vec![stay("a", 0, 20), stay("a", 30, 50)], 4_000.0),
+        ("three in a row", vec![stay("a", 0, 15), stay("b", 20, 35), stay("c", 40, 55)], 4_500.0),
+        ("across the end of a window", vec![stay("a", 0, 20), stay("b", 25, 90)], 8_500.0),
+        ("in the next window", vec![stay("a", 0, 20), stay("b", 65, 90)], 4_500.0),
+        ("an hour later", vec![stay("a", 0, 20), stay("b", 3_605, 3_625)], 4_000.0),
+    ] {
+        let (energy, refused, windows) = run(None, &stays, None);
+        assert_eq!((energy, refused), (joules, 0), "{what}");
+        assert_eq!(run(None, &stays, Some(2)).2, windows, "{what}: with crashes");
+    }
+    // Live, a job that is done gets its last window at once, and what comes then is late.
+    let grace = FoldSettings::default().idle_grace;
+    let (energy, refused, _) = run(grace, &[stay("a", 0, 20), stay("b", 25, 45)], None);
+    assert_eq!((energy, refused), (2_000.0, 5));
+}
+
 #[test]
 fn a_restart_is_not_the_best_efficiency_ever() {
     let window = |window_rules| {

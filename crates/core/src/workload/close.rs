@@ -52,7 +52,15 @@ impl WorkloadState {
             return;
         }
         if self.live == 0 {
-            self.close_all(settings, out);
+            while !self.head.cuts.is_empty() {
+                let until = self.held_until(settings);
+                if clock < until {
+                    self.due = self.due.min(until);
+                    break;
+                }
+                self.close_oldest(settings, out);
+            }
+            self.recount();
             return;
         }
         let time = self.pulses().filter(|pulse| pulse.is_live()).map(|pulse| pulse.capped).min();
