@@ -11,6 +11,7 @@ use serde_json::value::to_raw_value;
 
 use crate::boards::{self, same_time_error};
 use crate::checks::{check_counter, check_power, note_wide_power_gaps, power, tenure, value};
+use crate::csv_table::shell_quote;
 use crate::fields::Nature;
 use crate::options::Accept;
 use crate::recording::{Mark, Reading, Recording, Source, SourceKind};
@@ -106,6 +107,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     recording.sources = sources;
     note_apart(&mut recording);
     note_early_ends(&mut recording);
+    note_no_energy(&mut recording);
 
     let fallback = format!("imported/{}", recording.stem(0));
     let workload = |source: &Source| {
@@ -123,7 +125,11 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     let (Some(first), Some(last)) = (order.first(), order.last()) else {
         let files = recording.files.join(", ");
         let problem = format!("no reading found in {} row(s)", recording.rows);
-        let remedy = format!("check that this is a recording of the format {}", recording.format);
+        let remedy = if recording.absent > 0 {
+            format!("every value is absent ({} in all): record what the tool can read, or name other columns", recording.absent)
+        } else {
+            format!("check that this is a recording of the format {}", recording.format)
+        };
         return Err(ImportError::whole(files, problem, remedy));
     };
     let time = |at: &(u32, u32)| recording.sources[at.0 as usize].readings[at.1 as usize].time;
@@ -186,21 +192,76 @@ fn note_apart(recording: &mut Recording) {
     }
 }
 
+fn knows_energy(reading: &Reading) -> bool {
+    power(reading).is_some() || value(reading, Field::EnergyJoulesTotal).is_some()
+}
+
+/// Words of columns that may hold power or energy.
+const ENERGY_WORDS: [&str; 5] = ["power", "watt", "energy", "joule", "kwh"];
+
+/// Notes what to do about devices of which no energy is known, and a table of progress whose power is not mapped.
+fn note_no_energy(recording: &mut Recording) {
+    let mut readings: BTreeMap<&str, usize> = BTreeMap::new();
+    for source in &recording.sources {
+        if let SourceKind::Device(device) = &source.kind {
+            *readings.entry(&device.name).or_default() += source.readings.iter().filter(|reading| knows_energy(reading)).count();
+        }
+    }
+    let unknown: Vec<&str> = readings.iter().filter(|(_, count)| **count < 2).map(|(name, _)| *name).collect();
+    let may_hold_energy = |column: &&String| ENERGY_WORDS.iter().any(|word| column.to_lowercase().contains(word));
+    let left_out: Vec<&String> = recording.tables.iter().flat_map(|table| &table.left_out).filter(may_hold_energy).collect();
+    let is_mapped = [Field::PowerWatts, Field::PowerAverageWatts, Field::EnergyJoulesTotal];
+    let column = is_mapped.iter().find_map(|field| recording.columns.get(field));
+    let what = match (unknown.as_slice(), readings.len()) {
+        ([], 0) if recording.format == Format::Csv && column.is_none() && !left_out.is_empty() => String::new(),
+        ([], _) => return,
+        ([name], count) if count > 1 => format!("{name}: "),
+        ([name, others @ ..], count) if others.len() + 1 < count => format!("{name} and {} other device(s): ", others.len()),
+        _ => String::new(),
+    };
+    let one = unknown.iter().any(|name| readings[name] == 1);
+    let why = match (column, recording.format, left_out.first()) {
+        _ if one => "there is one reading of power or energy, and energy needs two: record for longer, or more often".to_owned(),
+        (_, Format::Dcgmi, _) => "the log has no power: record with dcgmi dmon -e 155,156,…".to_owned(),
+        (Some(column), _, _) => {
+            format!("{column} has no value: record the power by a tool that can read it, or map another column, if there is one")
+        }
+        (None, Format::NvidiaSmi, _) => {
+            "the log has no column of power: record with --query-gpu=timestamp,uuid,name,power.draw,…".to_owned()
+        }
+        (None, Format::Csv, Some(column)) => {
+            format!("no column of power is mapped: for example --map {}", shell_quote(&format!("power_watts={column}")))
+        }
+        (None, Format::Csv, None) => {
+            "no column of power is mapped: --map power_watts=COLUMN, or energy_joules_total=COLUMN".to_owned()
+        }
+        (None, Format::Prometheus, _) => {
+            "no series of power or energy is in the answer: ask for DCGM_FI_DEV_POWER_USAGE, or that of your exporter, too"
+                .to_owned()
+        }
+        (None, ..) => "no power reading is in the files: give the power logs, too".to_owned(),
+    };
+    recording.note(format!("{what}no energy is known: {why}"));
+}
+
 /// A device whose energy readings end this much before those of another device is noted, in seconds.
 const EARLY_SECONDS: f64 = 60.0;
 
 /// Notes devices whose energy readings end before those of other devices: coverage does not count them from then on.
 fn note_early_ends(recording: &mut Recording) {
-    let energy = [Field::PowerWatts, Field::PowerAverageWatts, Field::EnergyJoulesTotal];
-    let knows = |reading: &&Reading| reading.values.iter().any(|(field, _)| energy.contains(field));
-    let mut ends = Vec::new();
-    for source in recording.sources.iter().filter(|source| !source.is_nobodys) {
+    // A board that changes hands has a source for each workload: it ends with the last of them.
+    let mut last: BTreeMap<&str, (EventTime, bool)> = BTreeMap::new();
+    for source in &recording.sources {
         if let SourceKind::Device(device) = &source.kind
-            && let Some(last) = source.readings.iter().rfind(knows)
+            && let Some(reading) = source.readings.iter().rfind(|reading| knows_energy(reading))
         {
-            ends.push((device.name.clone(), last.time));
+            let (time, is_somebodys) = last.entry(&device.name).or_insert((reading.time, false));
+            *time = reading.time.max(*time);
+            *is_somebodys |= !source.is_nobodys;
         }
     }
+    let somebodys = last.into_iter().filter(|(_, (_, is_somebodys))| *is_somebodys);
+    let mut ends: Vec<(String, EventTime)> = somebodys.map(|(name, (time, _))| (name.to_owned(), time)).collect();
     let Some(latest) = ends.iter().map(|(_, time)| *time).max() else { return };
     let early = |time: &EventTime| latest.seconds_since(*time) >= EARLY_SECONDS;
     ends.retain(|(_, time)| early(time));
@@ -216,6 +277,10 @@ fn note_early_ends(recording: &mut Recording) {
 
 /// Fewer rows tell nothing of a total.
 const ROWS_OF_A_TOTAL: usize = 5;
+
+/// A total that grows no more often in many rows may be a batch size that was changed.
+const FEW_RISES: usize = 5;
+const ROWS_OF_STEPS: usize = 10;
 
 /// Returns an error if a running total falls again and again, as what each row adds does; notes one that never changes.
 fn check_totals(recording: &mut Recording, source: &Source, options: &Options) -> Result<(), ImportError> {
@@ -235,9 +300,17 @@ fn check_totals(recording: &mut Recording, source: &Source, options: &Options) -
         }
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
         let falls: Vec<&Reading> = known.windows(2).filter(|pair| pair[1].1 < pair[0].1).map(|pair| pair[1].0).collect();
+        let rises = known.windows(2).filter(|pair| pair[1].1 > pair[0].1).count();
         let each = recording.map_again(step, field);
-        if falls.len() >= 2 && falls.len() * 5 >= known.len() && !options.accept.contains(&Accept::FallingTotals) {
-            let problem = format!("falls {} times in {} rows: it is no running total", falls.len(), known.len());
+        let is_often = falls.len() >= 2 && falls.len() * 5 >= known.len();
+        // A total that begins anew falls to nothing, or grows again and again; a batch size comes back to what it was.
+        let to_some = falls.iter().any(|reading| value(reading, field).is_some_and(|value| value > 0.0));
+        let comes_back = to_some && rises <= falls.len() + 1;
+        if (is_often || comes_back) && !options.accept.contains(&Accept::FallingTotals) {
+            let (times, rows) = (falls.len(), known.len());
+            let how_often = |count: usize| if count == 1 { "once".to_owned() } else { format!("{count} times") };
+            let problem =
+                format!("falls {} in {rows} rows, and grows {}: it is no running total", how_often(times), how_often(rises));
             let accept = Accept::FallingTotals.name();
             let remedy = format!("if each row adds so much, say {each}; if it begins anew each time, --accept {accept}");
             let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
@@ -249,6 +322,14 @@ fn check_totals(recording: &mut Recording, source: &Source, options: &Options) -
                 "{} is {first} in each of {} rows: nothing got done; if each row adds so much, say {each}",
                 field.name(),
                 known.len()
+            ));
+        } else if field.is_progress() && first > 0.0 && rises <= FEW_RISES && known.len() >= ROWS_OF_STEPS * (rises + 1) {
+            recording.note(format!(
+                "{} grows {rises} time(s) only in {} rows, from {first} to {}: between them nothing got done; if each row adds so much, \
+                 say {each}",
+                field.name(),
+                known.len(),
+                known[known.len() - 1].1
             ));
         }
     }
@@ -472,13 +553,14 @@ fn telemetry(recording: &Recording, names: &Names, number: usize, index: usize) 
 
 fn progress(recording: &Recording, names: &Names, number: usize, index: usize) -> TrainingProgress {
     let source = &recording.sources[number];
-    let SourceKind::Job { rank, .. } = source.kind else { unreachable!("called for jobs only") };
+    let SourceKind::Job { rank, scope, .. } = source.kind else { unreachable!("called for jobs only") };
     let reading = &source.readings[index];
     let mark = reading.mark.as_deref();
     let mut event = TrainingProgress {
         time: reading.time,
         workload: names.workloads[number].clone().unwrap_or_default(),
         rank,
+        scope,
         collector: names.collector.clone(),
         origin: Origin::Imported,
         phase: mark.map_or(Phase::Progress, |mark| mark.phase),

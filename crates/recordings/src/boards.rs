@@ -1,7 +1,9 @@
 //! Whose rows are whose: boards without an id, the same index in several files, and rows over which a clock went back.
 
 use eadt_schemas::EventTime;
+use eadt_schemas::v1::Scope;
 
+use crate::identity::{IdScope, SeveralBoards};
 use crate::options::{Accept, FilesAre, SameTime};
 use crate::recording::{Device, FileId, Reading, Recording, Source, SourceKind};
 use crate::{Field, Format, ImportError, Options};
@@ -14,6 +16,7 @@ pub(crate) fn settle(recording: &mut Recording, options: &Options) -> Result<(),
         return Ok(());
     }
     split_interleaved(recording, options)?;
+    split_progress_by_file(recording, options)?;
     if !options.accept.contains(&Accept::Unordered) {
         for source in &recording.sources {
             for readings in source.readings.chunk_by(|a, b| a.file == b.file) {
@@ -22,6 +25,22 @@ pub(crate) fn settle(recording: &mut Recording, options: &Options) -> Result<(),
         }
     }
     join_parts(recording, options)
+}
+
+/// Returns the error for rows of one source that are of several boards by a column that is not mapped.
+pub(crate) fn several_boards_error(
+    recording: &Recording,
+    file: FileId,
+    found: &SeveralBoards,
+    column: &str,
+    remedy: &str,
+) -> ImportError {
+    let SourceKind::Device(device) = &recording.sources[found.source].kind else { unreachable!("called for devices only") };
+    let what = if found.scope == IdScope::Node { "nodes" } else { "boards" };
+    let problem =
+        format!("rows {} take turns between {} {what} by this column, which is not mapped", whose(device), found.boards);
+    let remedy = format!("{remedy}; if they are readings of one board, say --same-time mean");
+    recording.error(file, found.line, problem, remedy).column(column)
 }
 
 /// How rows are told apart in a format.
@@ -70,6 +89,156 @@ pub(crate) fn same_time_error(recording: &Recording, source: &Source, group: &[R
     recording.error(second.file as usize, u64::from(second.line), problem, remedy)
 }
 
+/// A row of a file that has running totals.
+struct TotalsRow {
+    time: EventTime,
+    line: u32,
+    file: u32,
+    totals: Vec<(Field, f64)>,
+}
+
+/// The running totals that rows say by themselves.
+fn totals(recording: &Recording, reading: &Reading) -> Vec<(Field, f64)> {
+    let is_total = |field: Field| {
+        matches!(field, Field::SamplesTotal | Field::TokensTotal | Field::StepsTotal) && !recording.mapped_as.contains_key(&field)
+    };
+    reading.values.iter().copied().filter(|(field, _)| is_total(*field)).collect()
+}
+
+/// The rows with running totals of each file, in order of time.
+fn totals_by_file(recording: &Recording, job: usize) -> Vec<Vec<TotalsRow>> {
+    let mut files: Vec<Vec<TotalsRow>> = Vec::new();
+    for reading in &recording.sources[job].readings {
+        let totals = totals(recording, reading);
+        if totals.is_empty() {
+            continue;
+        }
+        let row = TotalsRow { time: reading.time, line: reading.line, file: reading.file, totals };
+        match files.last_mut().filter(|rows| rows[0].file == reading.file) {
+            Some(rows) => rows.push(row),
+            None => files.push(vec![row]),
+        }
+    }
+    for rows in &mut files {
+        rows.sort_by_key(|row| (row.time, row.line));
+    }
+    files
+}
+
+/// Fewer rows over the same time tell nothing of whether two totals agree.
+const ROWS_TO_AGREE: usize = 4;
+
+/// Whether two files count the same: over the time of both, their totals are never further apart than one step rises.
+fn are_one_total(a: &[TotalsRow], b: &[TotalsRow], field: Field) -> bool {
+    let of_field = |rows: &[TotalsRow]| -> Vec<(EventTime, f64)> {
+        let value = |row: &TotalsRow| row.totals.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
+        rows.iter().filter_map(|row| Some((row.time, value(row)?))).collect()
+    };
+    let (a, b) = (of_field(a), of_field(b));
+    let mut inside = Vec::new();
+    for (time, value) in &b {
+        let next = a.partition_point(|(other, _)| other < time);
+        if next == a.len() || next == 0 && a[0].0 != *time {
+            continue;
+        }
+        let ((from, before), (to, after)) = (a[next.saturating_sub(1)], a[next]);
+        let seconds = to.seconds_since(from);
+        let between = if seconds > 0.0 { before + (after - before) * time.seconds_since(from) / seconds } else { after };
+        inside.push((*value, (value - between).abs(), (after - before).abs()));
+    }
+    let rise = inside.iter().map(|(_, _, rise)| *rise).fold(0.0, f64::max);
+    let whole = inside.last().zip(inside.first()).map_or(0.0, |(last, first)| last.0 - first.0);
+    inside.len() >= ROWS_TO_AGREE && whole > 2.0 * rise && inside.iter().all(|(_, difference, _)| *difference <= rise)
+}
+
+/// Leaves out, of totals that several files say alike, those over the time of an earlier file: they are of the whole job.
+fn drop_repeated_totals(recording: &mut Recording, job: usize, files: &[Vec<TotalsRow>]) {
+    for field in [Field::SamplesTotal, Field::TokensTotal, Field::StepsTotal] {
+        // Of each total, the files that say it.
+        let mut groups: Vec<Vec<&Vec<TotalsRow>>> = Vec::new();
+        for rows in files.iter().filter(|rows| rows.iter().any(|row| row.totals.iter().any(|(other, _)| *other == field))) {
+            match groups.iter_mut().find(|group| are_one_total(group[0], rows, field)) {
+                Some(group) => group.push(rows),
+                None => groups.push(vec![rows]),
+            }
+        }
+        for group in groups.iter().filter(|group| group.len() > 1) {
+            // The one over the longest time says it all.
+            let seconds = |rows: &&&Vec<TotalsRow>| rows[rows.len() - 1].time.micros() - rows[0].time.micros();
+            let Some(longest) = group.iter().rev().max_by_key(seconds) else { continue };
+            let file = longest[0].file;
+            let others: Vec<u32> = group.iter().map(|rows| rows[0].file).filter(|other| *other != file).collect();
+            for reading in &mut recording.sources[job].readings {
+                if others.contains(&reading.file) {
+                    reading.values = reading.values.iter().copied().filter(|(other, _)| *other != field).collect();
+                }
+            }
+            let names: Vec<&str> = group.iter().map(|rows| recording.files[rows[0].file as usize].as_str()).collect();
+            recording.note(format!(
+                "{} is the same in {}: it is taken for that of the whole job, and read from {}",
+                field.name(),
+                names.join(", "),
+                recording.files[file as usize]
+            ));
+        }
+    }
+    recording.sources[job].readings.retain(|reading| !reading.values.is_empty() || reading.mark.is_some());
+}
+
+/// Refuses running totals of several files over the same time, or makes a rank of each file if they are of several nodes and count on their
+/// own: put together they would be one counter that goes up and down.
+fn split_progress_by_file(recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+    if recording.format != Format::Csv || options.files_are == Some(FilesAre::Parts) {
+        return Ok(());
+    }
+    let is_job = |source: &Source| matches!(source.kind, SourceKind::Job { .. });
+    let Some(job) = recording.sources.iter().position(is_job) else { return Ok(()) };
+    let files = totals_by_file(recording, job);
+    let Some((a, b)) = overlapping_totals(&files) else { return Ok(()) };
+    if options.files_are == Some(FilesAre::Nodes) {
+        drop_repeated_totals(recording, job, &files);
+        if totals_by_file(recording, job).len() < 2 {
+            return Ok(());
+        }
+        let source = recording.sources.swap_remove(job);
+        for (rank, readings) in source.readings.chunk_by(|a, b| a.file == b.file).enumerate() {
+            let kind = SourceKind::Job { rank: rank as u32, irregular: false, scope: Scope::Rank };
+            let file = readings[0].file as usize;
+            let own = recording.add_source(file, source.workload.clone(), kind);
+            recording.sources[own].readings = readings.to_vec();
+        }
+        recording.note("each file counts its own samples, tokens and steps: they are summed".to_owned());
+        return Ok(());
+    }
+    let (first, second) = (&recording.files[files[a][0].file as usize], files[b][0].file as usize);
+    let (field, line) = (files[b][0].totals[0].0, files[b][0].line);
+    let problem = format!("{} is counted over the same time in {first}, and differs", field.name());
+    let remedy = "if each file counts its own, say --files-are nodes: they are summed, but for totals that agree, which are the whole job's; if they are parts of one log, say --files-are parts";
+    Err(recording.error(second, u64::from(line), problem, remedy))
+}
+
+/// Returns the first two files whose totals lie in the same time and are not the same.
+fn overlapping_totals(files: &[Vec<TotalsRow>]) -> Option<(usize, usize)> {
+    for (at, b) in files.iter().enumerate() {
+        for (before, a) in files[..at].iter().enumerate() {
+            let from = a[0].time.max(b[0].time);
+            let to = a[a.len() - 1].time.min(b[b.len() - 1].time);
+            // One row is the end of a part and the beginning of the next.
+            if from >= to {
+                continue;
+            }
+            let inside = |rows: &[TotalsRow]| {
+                let inside = rows.iter().filter(|row| (from..=to).contains(&row.time));
+                inside.map(|row| (row.time, row.totals.clone())).collect::<Vec<_>>()
+            };
+            if inside(a) != inside(b) {
+                return Some((before, at));
+            }
+        }
+    }
+    None
+}
+
 /// Splits sources whose rows have no id and come in bursts, once for each tick.
 fn split_interleaved(recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
     // What rows add makes two readings of each, close together.
@@ -77,7 +246,7 @@ fn split_interleaved(recording: &mut Recording, options: &Options) -> Result<(),
     for number in 0..recording.sources.len() {
         let source = &recording.sources[number];
         let SourceKind::Device(device) = &source.kind else { continue };
-        if source.readings.is_empty() || has_steps {
+        if source.readings.is_empty() || has_steps || device.is_unique {
             continue;
         }
         let times: Vec<EventTime> = source.readings.iter().map(|reading| reading.time).collect();
@@ -145,7 +314,7 @@ const MOST_BOARDS: usize = 64;
 /// Nobody records the boards of a node less often.
 const LONGEST_TICK_SECONDS: f64 = 3600.0;
 
-/// Returns the groups of rows if nearly all have one size, of two or more, and last a tenth of the time between them at most.
+/// Returns the groups of rows if nearly all have one size, of two or more, and last half of the time between them at most.
 fn bursts(times: &[EventTime]) -> Option<Bursts> {
     let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1].seconds_since(pair[0])).collect();
     // Within a millisecond nothing is told apart.
@@ -180,13 +349,13 @@ fn bursts(times: &[EventTime]) -> Option<Bursts> {
     if periods[periods.len() / 2] > LONGEST_TICK_SECONDS {
         return None;
     }
-    (longest <= periods[periods.len() / 2] / 10.0).then_some(Bursts { size, starts, first })
+    (longest <= periods[periods.len() / 2] / 2.0).then_some(Bursts { size, starts, first })
 }
 
 /// Returns an error if the clock of rows that are otherwise in order goes back over times that rows above have.
 ///
 /// Sorted, the two passes would be mixed: an hour would be lost.
-fn refuse_clock_back(recording: &Recording, readings: &[Reading], options: &Options) -> Result<(), ImportError> {
+pub(crate) fn refuse_clock_back(recording: &Recording, readings: &[Reading], options: &Options) -> Result<(), ImportError> {
     let Some((index, seconds)) = clock_back(readings) else { return Ok(()) };
     let reading = &readings[index];
     let problem =
@@ -398,6 +567,9 @@ mod tests {
             (ticks(4, 0.0, 6), Some(4)),
             (ticks(2, 0.003, 11), Some(2)),
             (ticks(8, 0.002, 5), Some(8)),
+            (ticks(8, 0.02, 21), Some(8)),
+            (ticks(8, 0.03, 21), Some(8)),
+            (ticks(2, 0.05, 21), Some(2)),
             (ticks(16, 0.0, 20), Some(16)),
             (ticks(1, 0.0, 20), None),
             // A pause is no tick, and phases of ten rows each are no boards.

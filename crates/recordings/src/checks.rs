@@ -6,7 +6,8 @@ use eadt_schemas::v1::Meter;
 
 use crate::csv_table::shell_quote;
 use crate::recording::{Reading, Recording, Source};
-use crate::{CounterCheck, Field, ImportError, Options};
+use crate::units::Unit;
+use crate::{CounterCheck, Field, Format, ImportError, Options};
 
 /// More than this no such thing draws: a reading above it is in another unit, or damaged.
 fn most_watts(meter: Meter) -> (f64, &'static str) {
@@ -19,19 +20,87 @@ fn most_watts(meter: Meter) -> (f64, &'static str) {
     (meter.most_watts(), what)
 }
 
-fn unit_remedy(recording: &Recording, field: Field) -> String {
-    let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
-    let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
-    let (unit, meter) = match field {
-        Field::EnergyJoulesTotal => ("mJ", ""),
-        _ => ("mW", ", or what the meter covers if it is more than one GPU, --meter module, node or wall"),
-    };
-    format!("say the unit, for example --map {}{meter}", shell_quote(&format!("{name}={column}:{unit}")))
+/// A figure that is not possible, in watts as it is read now.
+#[derive(Debug, Clone, Copy)]
+struct ImpossibleWatts {
+    field: Field,
+    watts: f64,
+    /// What something else says of the same time.
+    known_watts: Option<f64>,
 }
 
-fn blame(recording: &Recording, reading: &Reading, field: Field, problem: String) -> ImportError {
-    let error = recording.error(reading.file as usize, u64::from(reading.line), problem, unit_remedy(recording, field));
-    error.column(recording.columns.get(&field).map_or(field.name(), String::as_str))
+/// Less than this no such thing draws at its highest: all of it is in another unit.
+const LEAST_WATTS: f64 = 1.0;
+
+/// Less than this a node seldom draws at its highest, in watts.
+const LITTLE_FOR_A_NODE_WATTS: f64 = 25.0;
+
+/// What such a thing draws when it works, in watts, to choose among units.
+fn usual_watts(meter: Meter) -> f64 {
+    match meter {
+        Meter::Gpu => 250.0,
+        Meter::Module => 400.0,
+        Meter::Node | Meter::Wall => 2_000.0,
+    }
+}
+
+impl ImpossibleWatts {
+    /// Returns the unit, other than the present one, in which the column would be possible.
+    fn fitting_unit(self, recording: &Recording) -> Option<&'static str> {
+        let units: &[&str] = match self.field {
+            Field::EnergyJoulesTotal => &["J", "mJ", "kWh", "Wh", "kJ", "MJ", "mWh", "uJ"],
+            _ => &["W", "mW", "kW", "uW", "MW"],
+        };
+        let units = units.iter().filter_map(|name| Unit::named(name));
+        let present = present_unit(recording, self.field).or_else(|| units.clone().next())?;
+        let (most, _) = most_watts(recording.meter);
+        let wanted = self.known_watts.filter(|watts| *watts > 0.0).unwrap_or(usual_watts(recording.meter));
+        let in_unit = |unit: &Unit| self.watts * (unit.to_ours(1.0) / present.to_ours(1.0));
+        let is_rare = |unit: &Unit| matches!(unit.name, "kJ" | "MJ" | "mWh" | "uJ" | "uW" | "MW");
+        let distance = |unit: &Unit| (in_unit(unit) / wanted).ln().abs() + if is_rare(unit) { 3_f64.ln() } else { 0.0 };
+        let possible = units.filter(|unit| {
+            *unit != present && (LEAST_WATTS..=most).contains(&in_unit(unit)) && distance(unit) <= UNIT_DISTANCE.ln()
+        });
+        possible.min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|unit| unit.name)
+    }
+
+    fn remedy(self, recording: &Recording) -> String {
+        let field = self.field;
+        let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
+        let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
+        let meter = match field {
+            Field::EnergyJoulesTotal => "",
+            _ if self.watts < LEAST_WATTS => "",
+            _ => ", or what the meter covers if it is more than one GPU, --meter module, node or wall",
+        };
+        match self.fitting_unit(recording) {
+            Some(unit) => format!("say the unit, for example --map {}{meter}", shell_quote(&format!("{name}={column}:{unit}"))),
+            None => format!(
+                "check that {column} is {name}, and its unit, --map {}{meter}",
+                shell_quote(&format!("{name}={column}:UNIT"))
+            ),
+        }
+    }
+
+    fn blame(self, recording: &Recording, reading: &Reading, problem: String) -> ImportError {
+        let error = recording.error(reading.file as usize, u64::from(reading.line), problem, self.remedy(recording));
+        error.column(recording.columns.get(&self.field).map_or(self.field.name(), String::as_str))
+    }
+}
+
+/// A unit that makes more or less of a column than so many times the usual is not offered.
+const UNIT_DISTANCE: f64 = 300.0;
+
+/// The unit in which a column is read, if `--map` or the table says one.
+fn present_unit(recording: &Recording, field: Field) -> Option<Unit> {
+    let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
+    let asked = recording.asked_units.get(&field).copied();
+    let of_column = || {
+        let columns = recording.tables.iter().flat_map(|table| &table.columns);
+        let mut of_field = columns.filter(|column| column.field.split('[').next() == Some(name));
+        of_field.find_map(|column| column.unit.as_deref())
+    };
+    Unit::named(asked.or_else(of_column)?)
 }
 
 pub(crate) fn value(reading: &Reading, field: Field) -> Option<f64> {
@@ -58,7 +127,8 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut Source) -> Res
         let all = source.readings.iter().filter(|reading| value(reading, field).is_some()).count();
         for reading in source.readings.iter_mut().filter(|reading| too_much(reading)) {
             let watts = value(reading, field).unwrap_or_default();
-            let error = blame(recording, reading, field, format!("{watts} W is more than {what} can draw ({most} W)"));
+            let problem = format!("{watts} W is more than {what} can draw ({most} W)");
+            let error = ImpossibleWatts { field, watts, known_watts: None }.blame(recording, reading, problem);
             if wrong * 2 > all {
                 return Err(error);
             }
@@ -67,14 +137,60 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut Source) -> Res
         }
     }
     refuse_power_glitches(recording, source);
-    // A board idles at some watts: a whole recording below one is in kilowatts, say.
-    let highest = source.readings.iter().filter_map(power).fold(0.0, f64::max);
-    if recording.meter == Meter::Gpu && highest > 0.0 && highest < 1.0 && source.readings.len() >= 10 {
-        let first = &source.readings[0];
-        let problem = format!("no reading reaches 1 W (highest: {highest} W), which no GPU board can do");
-        return Err(blame(recording, first, Field::PowerWatts, problem));
+    check_highest_power(recording, source)
+}
+
+/// The same of a table, whose units are said by people; fewer tell nothing.
+const READINGS_OF_UNKNOWN_UNIT: usize = 4;
+/// Readings of a format whose units are known, from which on a board that draws next to nothing is refused.
+const READINGS_OF_KNOWN_UNIT: usize = 10;
+
+/// Returns an error if no reading of power is as high as that of what is metered: a whole recording below it is in kilowatts, say.
+fn check_highest_power(recording: &mut Recording, source: &Source) -> Result<(), ImportError> {
+    let known: Vec<&Reading> = source.readings.iter().filter(|reading| power(reading).is_some()).collect();
+    let highest = known.iter().filter_map(|reading| power(reading)).fold(0.0, f64::max);
+    let enough = if recording.format == Format::Csv { READINGS_OF_UNKNOWN_UNIT } else { READINGS_OF_KNOWN_UNIT };
+    if highest <= 0.0 || known.len() < enough {
+        return Ok(());
+    }
+    let field = known.iter().find_map(|reading| reading.values.iter().map(|(field, _)| *field).find(|field| is_power(*field)));
+    let impossible = ImpossibleWatts { field: field.unwrap_or(Field::PowerWatts), watts: highest, known_watts: None };
+    let (_, what) = most_watts(recording.meter);
+    if highest < LEAST_WATTS {
+        let problem = format!("no reading reaches {LEAST_WATTS} W (highest: {highest} W), as {what} does");
+        return refuse_or_note(recording, impossible.blame(recording, known[0], problem), impossible);
+    }
+    if is_little_for_a_node(recording, impossible) {
+        recording.note(format!("no power reading is above {highest} W, little for {what}: {}", impossible.remedy(recording)));
     }
     Ok(())
+}
+
+/// Whether a node seldom draws so little, and another unit of the column would fit.
+fn is_little_for_a_node(recording: &Recording, found: ImpossibleWatts) -> bool {
+    (LEAST_WATTS..LITTLE_FOR_A_NODE_WATTS).contains(&found.watts)
+        && matches!(recording.meter, Meter::Node | Meter::Wall)
+        && recording.format == Format::Csv
+        && found.fitting_unit(recording).is_some()
+}
+
+/// Refuses figures that are too small, or notes them if the user says that they are in watts or joules.
+fn refuse_or_note(recording: &mut Recording, error: ImportError, found: ImpossibleWatts) -> Result<(), ImportError> {
+    let field = found.field;
+    let unit = if field == Field::EnergyJoulesTotal { "J" } else { "W" };
+    if recording.asked_units.get(&field) == Some(&unit) {
+        recording.note(format!("{}: it is in {unit}, as --map says", error.problem));
+        return Ok(());
+    }
+    let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
+    let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
+    let insist = format!("--map {}", shell_quote(&format!("{name}={column}:{unit}")));
+    let way = if recording.format == Format::Csv { "say" } else { "import as csv with" };
+    Err(ImportError { remedy: format!("{}; if it is so little, {way} {insist}", error.remedy), ..error })
+}
+
+fn is_power(field: Field) -> bool {
+    matches!(field, Field::PowerWatts | Field::PowerAverageWatts)
 }
 
 /// Readings of which more are glitches are no meter's that has some.
@@ -207,11 +323,34 @@ pub(crate) fn check_counter(
             format!("the energy counter grows by {watts:.0} W here, more than {what} can draw ({most} W)")
         };
         if mean > most || integral_joules.is_none() {
-            return Err(blame(recording, step.to, field, problem));
+            let watts = if mean > most { mean } else { watts };
+            return Err(ImpossibleWatts { field, watts, known_watts: None }.blame(recording, step.to, problem));
         }
         let note = format!("{device}: {problem}, at line {}: the counter is left out, energy is that of the power", step.to.line);
         leave_counter_out(recording, source, note);
         return Ok(None);
+    }
+    if let Some((step, watts)) = steepest
+        .filter(|(_, watts)| *watts < LEAST_WATTS && recording.format == Format::Csv && steps.len() >= READINGS_OF_UNKNOWN_UNIT)
+    {
+        let problem = format!(
+            "the energy counter never grows by {LEAST_WATTS} W, as that of {what} does (most: {watts:.3e} W, at this row)"
+        );
+        let known_watts = integral_joules.map(|joules| joules / seconds);
+        let impossible = ImpossibleWatts { field, watts, known_watts };
+        let error = impossible.blame(recording, step.to, problem);
+        let error = match options.interval {
+            Some(interval) => ImportError { remedy: format!("{}, and check --interval {interval:?}", error.remedy), ..error },
+            None => error,
+        };
+        refuse_or_note(recording, error, impossible)?;
+    }
+    if let Some((_, watts)) = steepest.filter(|_| steps.len() >= READINGS_OF_UNKNOWN_UNIT) {
+        let found = ImpossibleWatts { field, watts, known_watts: None };
+        if integral_joules.is_none() && is_little_for_a_node(recording, found) {
+            let remedy = found.remedy(recording);
+            recording.note(format!("the energy counter never grows by more than {watts:.3} W, little for {what}: {remedy}"));
+        }
     }
     if joules == 0.0 && seconds >= MIN_STANDSTILL_SECONDS && integral_joules.is_none() {
         recording.note(format!(
@@ -229,7 +368,8 @@ pub(crate) fn check_counter(
     if integral_joules > 0.0 && joules > 0.0 {
         let both = format!("the energy counter says {joules:.3} J, power over the same {seconds:.3} s {integral_joules:.3} J");
         if !(1.0 / 20.0..=20.0).contains(&ratio) {
-            return Err(blame(recording, first, field, format!("{both}: one of the two is in another unit")));
+            let impossible = ImpossibleWatts { field, watts: joules / seconds, known_watts: Some(integral_joules / seconds) };
+            return Err(impossible.blame(recording, first, format!("{both}: one of the two is in another unit")));
         }
         let made_times = options.interval.filter(|_| !(1.0 / 1.5..=1.5).contains(&ratio));
         if let Some(interval) = made_times {
@@ -238,12 +378,25 @@ pub(crate) fn check_counter(
             return Err(recording.error(first.file as usize, u64::from(first.line), problem, remedy));
         }
         if !SOUND_RATIOS.contains(&ratio) {
-            recording.note(format!(
-                "{device}: {both}: one of the two is wrong; the counter is believed. If power is right, import without the counter"
-            ));
+            let note = format!(
+                "{device}: {both}: the two contradict each other{}. Windows believe neither blindly: a rise of the counter counts if power and \
+                 what {what} can draw allow for it, else the integral of power over that time. If it is known which of the two is wrong, \
+                 import without it",
+                describe_contradiction(&steps)
+            );
+            recording.note(note);
         }
     }
     Ok(Some(CounterCheck::new(device, joules, integral_joules)))
+}
+
+/// Where counter and power contradict each other: ", in 3 of 9 steps, from line 5 on to line 8". Empty if it is in no step of its own.
+fn describe_contradiction(steps: &[CounterStep<'_>]) -> String {
+    let is_wrong =
+        |step: &&CounterStep<'_>| step.integral_joules.is_some_and(|integral| !SOUND_RATIOS.contains(&(step.joules / integral)));
+    let wrong: Vec<&CounterStep<'_>> = steps.iter().filter(is_wrong).collect();
+    let (Some(first), Some(last)) = (wrong.first(), wrong.last()) else { return String::new() };
+    format!(", in {} of {} steps, from line {} on to line {}", wrong.len(), steps.len(), first.from.line, last.to.line)
 }
 
 fn leave_counter_out(recording: &mut Recording, source: &mut Source, note: String) {
@@ -263,25 +416,26 @@ fn refuse_glitches(recording: &mut Recording, readings: &mut [Reading], most: f6
         let seconds = readings[at].time.seconds_since(readings[before_at].time).max(1.0);
         if (joules - before) / seconds > most && after >= before && after < joules {
             let problem = format!("the energy counter jumps to {joules} J and back, more than {what} can draw ({most} W)");
-            let error = blame(recording, &readings[at], field, problem);
+            let watts = (joules - before) / seconds;
+            let error = ImpossibleWatts { field, watts, known_watts: None }.blame(recording, &readings[at], problem);
             recording.refuse("counter", error);
             remove(&mut readings[at], field);
         }
     }
 }
 
-/// A growth of a counter, and the time for which it stands.
-struct Growth<'s, 'r> {
+/// A rise of a counter, and the time for which it stands.
+struct CounterRise<'s, 'r> {
     step: &'s CounterStep<'r>,
     seconds: f64,
     /// A reset lies before.
     is_first: bool,
 }
 
-/// The growths of a counter. One of coarse steps makes good for the time in which it stood still; before its first step that is not known.
-fn growths<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Vec<Growth<'s, 'r>> {
+/// The rises of a counter. One of coarse steps makes good for the time in which it stood still; before its first step that is not known.
+fn counter_rises<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Vec<CounterRise<'s, 'r>> {
     let is_coarse = steps.iter().filter(|step| step.joules <= 0.0).count() * 2 > steps.len();
-    let mut growths = Vec::new();
+    let mut rises = Vec::new();
     let (mut seconds, mut is_first) = (0.0, true);
     for (at, step) in steps.iter().enumerate() {
         if at > 0 && steps[at - 1].to.time != step.from.time {
@@ -290,33 +444,33 @@ fn growths<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Vec<Growth<'s, 'r>> {
         seconds += step.seconds;
         if step.joules > 0.0 {
             if !(is_coarse && is_first) {
-                growths.push(Growth { step, seconds, is_first });
+                rises.push(CounterRise { step, seconds, is_first });
             }
             (seconds, is_first) = (0.0, false);
         }
     }
-    growths
+    rises
 }
 
 /// The step over which a counter grows fastest, in watts over a second at least: counters are brought up to date a few times a second.
 fn steepest_step<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Option<(&'s CounterStep<'r>, f64)> {
-    let growths = growths(steps);
+    let rises = counter_rises(steps);
     let mut steepest: Option<(&CounterStep<'_>, f64)> = None;
     let (mut first, mut joules, mut seconds) = (0, 0.0, 0.0);
-    for (at, growth) in growths.iter().enumerate() {
-        if growth.is_first {
+    for (at, rise) in rises.iter().enumerate() {
+        if rise.is_first {
             (first, joules, seconds) = (at, 0.0, 0.0);
         }
-        joules += growth.step.joules;
-        seconds += growth.seconds;
-        while seconds - growths[first].seconds >= 1.0 {
-            joules -= growths[first].step.joules;
-            seconds -= growths[first].seconds;
+        joules += rise.step.joules;
+        seconds += rise.seconds;
+        while seconds - rises[first].seconds >= 1.0 {
+            joules -= rises[first].step.joules;
+            seconds -= rises[first].seconds;
             first += 1;
         }
         if seconds >= 1.0 {
             let watts = joules / seconds;
-            let culprit = growths[first..=at].iter().max_by(|a, b| a.step.joules.total_cmp(&b.step.joules))?.step;
+            let culprit = rises[first..=at].iter().max_by(|a, b| a.step.joules.total_cmp(&b.step.joules))?.step;
             if steepest.is_none_or(|(_, most)| watts > most) {
                 steepest = Some((culprit, watts));
             }

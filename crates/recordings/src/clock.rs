@@ -37,7 +37,15 @@ impl FromStr for TimeFormat {
             "unix_ms" => Self::UnixMs,
             "unix_us" => Self::UnixUs,
             "unix_ns" => Self::UnixNs,
-            pattern if pattern.contains('%') => Self::Pattern(pattern.to_owned()),
+            pattern if pattern.contains('%') => {
+                if has_half_day_clock(pattern) {
+                    return Err(InvalidOption::new(format!(
+                        "time format {pattern:?} has hours from 1 to 12 and nothing that says which half of the day; say %H if hours go on to 23, \
+                         or %p where AM or PM stands"
+                    )));
+                }
+                Self::Pattern(pattern.to_owned())
+            }
             other => {
                 return Err(InvalidOption::new(format!(
                     "unknown time format {other:?}; known: auto, rfc3339, unix, unix_ms, unix_us, unix_ns, or a strptime \
@@ -46,6 +54,22 @@ impl FromStr for TimeFormat {
             }
         })
     }
+}
+
+/// Whether a pattern has the hours of half a day, and not which half.
+fn has_half_day_clock(pattern: &str) -> bool {
+    let mut rest = pattern.chars();
+    let (mut hours, mut half) = (false, false);
+    while let Some(character) = rest.next() {
+        if character != '%' {
+            continue;
+        }
+        // Flags and widths stand between.
+        let directive = rest.find(|character| !"-_0^#:123456789".contains(*character));
+        hours |= matches!(directive, Some('I' | 'l'));
+        half |= matches!(directive, Some('p' | 'P' | 'H' | 'k' | 's'));
+    }
+    hours && !half
 }
 
 impl fmt::Display for TimeFormat {
@@ -384,6 +408,17 @@ mod tests {
         assert!(read("auto", "02/03/2025 10:00:00").unwrap_err().contains("\"%d/%m/%Y %H:%M:%S\" or \"%m/%d/%Y"));
         assert!(read("%H:%M", "12:30").unwrap_err().contains("full date"));
         assert!("weekly".parse::<TimeFormat>().is_err());
+        for (pattern, is_read) in [
+            ("%m/%d/%Y %I:%M:%S", false),
+            ("%m/%d/%Y %-I:%M", false),
+            ("%m/%d/%Y %l:%M", false),
+            ("%m/%d/%Y %I:%M:%S %p", true),
+            ("%m/%d/%Y %I:%M:%S%P", true),
+            ("%m/%d/%Y %H:%M:%S", true),
+            ("%%I %Y-%m-%d %H:%M", true),
+        ] {
+            assert_eq!(pattern.parse::<TimeFormat>().is_ok(), is_read, "{pattern}");
+        }
     }
 
     #[test]

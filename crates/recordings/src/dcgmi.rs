@@ -44,6 +44,7 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
         let mut names: Vec<String> = Vec::new();
         let mut devices: HashMap<u32, (SourceId, i64)> = HashMap::new();
         let mut values = Vec::new();
+        let mut first_instance = None;
         while let Some((line, text)) = lines.next_line()? {
             let trimmed = text.trim();
             if let Some(head) = trimmed.strip_prefix('#') {
@@ -57,7 +58,13 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
                 continue;
             }
             let (Some("GPU"), Some(Ok(id))) = (kind, id.map(str::parse::<u32>)) else {
-                recording.skip(file, line, "not a row of a GPU");
+                // A GPU instance, or a compute instance of it.
+                if matches!(kind, Some("GPU-I" | "GPU-CI" | "GPU_I" | "GPU_CI")) {
+                    first_instance.get_or_insert(line);
+                    recording.skip(file, line, "row of a MIG instance, not of its GPU");
+                } else {
+                    recording.skip(file, line, "not a row of a GPU");
+                }
                 continue;
             };
             recording.rows += 1;
@@ -94,6 +101,12 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
                 None => recording.push(*source, time, line, &values, None),
             }
         }
+        if let (true, Some(line)) = (devices.is_empty(), first_instance) {
+            let problem = "all rows are of MIG instances: power and energy are known of whole GPUs only";
+            let remedy = "record the GPUs, too: dcgmi dmon -i 0,1,… with their numbers";
+            return Err(recording.error(file, line, problem, remedy));
+        }
+        recording.note_drift(file, devices.values().map(|(_, rows)| *rows));
         for name in names.iter().filter(|name| column(name).is_none()) {
             recording.note(format!("column {name} has no field in the events and is left out"));
         }

@@ -75,21 +75,58 @@ fn detect(head: &[u8]) -> io::Result<(Encoding, usize)> {
     Ok((encoding, 0))
 }
 
-/// Reads UTF-16 as UTF-8; what is no UTF-16 becomes U+FFFD.
+/// Reads UTF-16 as UTF-8, line by line; what is no UTF-16 becomes U+FFFD. Lines that another program has added in an encoding of single bytes
+/// are handed on as they are.
 struct Utf16Reader<R> {
     inner: R,
     big_endian: bool,
-    /// The first byte of a unit whose second is not read yet.
-    half_unit: Option<u8>,
+    /// Bytes that are not decoded yet.
+    pending: Vec<u8>,
+    /// How the line that begins in `pending`, or goes on there, is written.
+    line: Option<Width>,
     high_surrogate: Option<u16>,
     utf8: Vec<u8>,
     position: usize,
     ended: bool,
 }
 
+/// Bytes of a character, at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Width {
+    One,
+    Two,
+}
+
+/// Bytes of a line by which its width is told.
+const WIDTH_BYTES: usize = 4096;
+
+/// The width of the line that `bytes` begin with; `None` if more bytes must tell.
+///
+/// A line of UTF-16 has a separator, a digit or its end, of which one byte is 0.
+fn width(bytes: &[u8], big_endian: bool, is_all: bool) -> Option<Width> {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let line = &bytes[..end.unwrap_or(bytes.len())];
+    if line.contains(&0) {
+        return Some(Width::Two);
+    }
+    let ascii = line.iter().filter(|byte| byte.is_ascii()).count();
+    let end_is_known = end.is_some() || is_all || line.len() >= WIDTH_BYTES;
+    if end_is_known && std::str::from_utf8(line).is_err() && ascii * 8 < line.len() * 7 {
+        return Some(Width::Two);
+    }
+    match end.map(|end| bytes.get(end + 1)) {
+        Some(Some(0)) if !big_endian => Some(Width::Two),
+        Some(Some(_)) => Some(Width::One),
+        Some(None) if big_endian || is_all => Some(Width::One),
+        None if is_all || line.len() >= WIDTH_BYTES => Some(Width::One),
+        Some(None) | None => None,
+    }
+}
+
 impl<R: Read> Utf16Reader<R> {
     fn new(inner: R, big_endian: bool) -> Self {
-        Self { inner, big_endian, half_unit: None, high_surrogate: None, utf8: Vec::new(), position: 0, ended: false }
+        let (pending, utf8) = (Vec::new(), Vec::new());
+        Self { inner, big_endian, pending, line: None, high_surrogate: None, utf8, position: 0, ended: false }
     }
 
     fn fill(&mut self) -> io::Result<()> {
@@ -97,28 +134,68 @@ impl<R: Read> Utf16Reader<R> {
         self.position = 0;
         let mut bytes = [0_u8; 8192];
         let count = self.inner.read(&mut bytes)?;
-        let mut units: Vec<u16> = self.high_surrogate.take().into_iter().collect();
-        for byte in &bytes[..count] {
-            match self.half_unit.take() {
-                None => self.half_unit = Some(*byte),
-                Some(first) if self.big_endian => units.push(u16::from_be_bytes([first, *byte])),
-                Some(first) => units.push(u16::from_le_bytes([first, *byte])),
+        self.pending.extend_from_slice(&bytes[..count]);
+        self.ended = count == 0;
+        let pending = std::mem::take(&mut self.pending);
+        let mut rest = pending.as_slice();
+        while !rest.is_empty() {
+            let Some(line) = self.line.or_else(|| width(rest, self.big_endian, self.ended)) else { break };
+            self.line = Some(line);
+            let taken = if line == Width::One { self.take_bytes(rest) } else { self.take_units(rest) };
+            rest = &rest[taken..];
+            if taken == 0 {
+                break;
             }
         }
-        if count == 0 {
-            self.ended = true;
-            if self.half_unit.take().is_some() {
-                units.push(0xfffd);
-            }
-        } else if units.last().is_some_and(|unit| (0xd800..0xdc00).contains(unit)) {
-            self.high_surrogate = units.pop();
-        }
-        let mut buffer = [0; 4];
-        for decoded in char::decode_utf16(units) {
-            let character = decoded.unwrap_or(char::REPLACEMENT_CHARACTER);
-            self.utf8.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
+        self.pending = rest.to_vec();
+        if self.ended && (self.high_surrogate.take().is_some() || !self.pending.is_empty()) {
+            self.pending.clear();
+            self.push(char::REPLACEMENT_CHARACTER);
         }
         Ok(())
+    }
+
+    /// Takes bytes to the end of the line.
+    fn take_bytes(&mut self, bytes: &[u8]) -> usize {
+        let end = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
+        self.utf8.extend_from_slice(&bytes[..end]);
+        if bytes[..end].ends_with(b"\n") {
+            self.line = None;
+        }
+        end
+    }
+
+    /// Takes units of two bytes to the end of the line.
+    fn take_units(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        for pair in bytes.chunks_exact(2) {
+            taken += 2;
+            let pair = [pair[0], pair[1]];
+            let unit = if self.big_endian { u16::from_be_bytes(pair) } else { u16::from_le_bytes(pair) };
+            let before = self.high_surrogate.take();
+            if (0xd800..0xdc00).contains(&unit) {
+                self.high_surrogate = Some(unit);
+                if before.is_some() {
+                    self.push(char::REPLACEMENT_CHARACTER);
+                }
+                continue;
+            }
+            for decoded in char::decode_utf16(before.into_iter().chain([unit])) {
+                self.push(decoded.unwrap_or(char::REPLACEMENT_CHARACTER));
+            }
+            if unit == u16::from(b'\n') {
+                self.line = None;
+                break;
+            }
+        }
+        taken
+    }
+
+    fn push(&mut self, character: char) {
+        // A byte-order mark within a file begins what was appended.
+        if character != '\u{feff}' {
+            self.utf8.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+        }
     }
 }
 
@@ -134,8 +211,42 @@ impl<R: Read> Read for Utf16Reader<R> {
     }
 }
 
+/// Returns the text of a line of UTF-16 in a file of single bytes, which another program has appended; `None` if it is none.
+///
+/// Lines are split at the byte of the line feed: the rest of the feed is the first byte of the next line if the order is little-endian.
+fn appended_utf16(line: &[u8]) -> Option<String> {
+    const LEAST_PAIRS: usize = 4;
+    let little = |line: &[u8]| {
+        let line = line.strip_prefix(&[0xff, 0xfe]).unwrap_or(line);
+        let pairs = line.chunks_exact(2);
+        let zeros = pairs.clone().filter(|pair| pair[1] == 0 && pair[0] != 0).count();
+        (zeros >= LEAST_PAIRS && zeros * 4 >= pairs.len() * 3)
+            .then(|| pairs.map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect::<Vec<_>>())
+    };
+    let big = || {
+        let line = line.strip_prefix(&[0xfe, 0xff]).unwrap_or(line);
+        let pairs = line.chunks_exact(2);
+        let zeros = pairs.clone().filter(|pair| pair[0] == 0 && pair[1] != 0).count();
+        (zeros >= LEAST_PAIRS && zeros * 4 >= pairs.len() * 3)
+            .then(|| pairs.map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect::<Vec<_>>())
+    };
+    // The second byte of the line feed before stands here.
+    let tail = line.strip_prefix(&[0]).filter(|tail| tail.first() != Some(&0));
+    let units = little(line).or_else(|| tail.and_then(little)).or_else(big)?;
+    Some(String::from_utf16_lossy(&units).trim_end_matches(['\r', '\0']).to_owned())
+}
+
 /// Returns a line as text, and whether it is Windows-1252, which every line is taken for that is no UTF-8.
 pub(crate) fn line_text(line: &[u8]) -> (Cow<'_, str>, bool) {
+    if line == [0] {
+        // The second byte of a line feed in UTF-16.
+        return (Cow::Borrowed(""), false);
+    }
+    if memchr::memchr(0, line).is_some()
+        && let Some(text) = appended_utf16(line)
+    {
+        return (Cow::Owned(text), false);
+    }
     match std::str::from_utf8(line) {
         Ok(text) => (Cow::Borrowed(text), false),
         Err(_) => (Cow::Owned(line.iter().map(|byte| windows_1252(*byte)).collect()), true),
@@ -197,6 +308,30 @@ mod tests {
         let long = "a".repeat(20_000) + "𝄞";
         assert_eq!(read(&little(&long)).0, long);
         assert!(decode(Box::new(&[0xff, 0xfe, 0, 0, 65, 0, 0, 0][..])).is_err());
+    }
+
+    #[test]
+    fn reads_lines_that_were_appended_in_another_encoding() {
+        let little = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+        let big = |text: &str| text.encode_utf16().flat_map(u16::to_be_bytes).collect::<Vec<u8>>();
+        let wide = "\u{feff}time,功率\r\n2025-02-03 10:00:00,100\r\n";
+        let (plain, odd, tail) = ("2025-02-03 10:00:01,200\n", "2025-02-03 10:00:02,30\r\n", "2025-02-03 10:00:03,4");
+        let expected = format!("{}{plain}{odd}{}{tail}", wide.trim_start_matches('\u{feff}'), "功率\n");
+        for wide_bytes in [little, big] {
+            let bytes = [wide_bytes(wide), plain.into(), odd.into(), wide_bytes("\u{feff}功率\n"), tail.into()].concat();
+            assert_eq!(read(&bytes).0, expected);
+        }
+        // The other way round: lines are split at the byte of the line feed.
+        let text = "time,w\n2025-02-03 10:00:00,100\r\n";
+        for wide_bytes in [little, big] {
+            let bytes = [text.as_bytes(), &wide_bytes(&wide.replace("功率", "w")), plain.as_bytes()].concat();
+            let lines: Vec<String> =
+                bytes.split(|byte| *byte == b'\n').map(|line| line_text(line).0.trim_end().to_owned()).collect();
+            let lines: Vec<&str> = lines.iter().map(String::as_str).filter(|line| !line.is_empty()).collect();
+            assert_eq!(lines[..4], ["time,w", "2025-02-03 10:00:00,100", "time,w", "2025-02-03 10:00:00,100"]);
+            assert!(lines[4].ends_with("2025-02-03 10:00:01,200"), "{lines:?}");
+        }
+        assert_eq!(line_text(b"\0\0\0\0\0\0\0\0\0\0\0\x002025,1").0.len(), 18, "what a crash leaves is no UTF-16");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod encoding;
 mod error;
 mod fields;
 mod format;
+mod identity;
 mod lines;
 mod log;
 mod marks;

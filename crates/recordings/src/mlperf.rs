@@ -16,7 +16,7 @@ mod power;
 use std::collections::BTreeSet;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::Phase;
+use eadt_schemas::v1::{Phase, Scope};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -198,7 +198,18 @@ fn read_file(
             other => {
                 match other {
                     "submission_benchmark" => training.benchmark = entry.value.as_str().map(str::to_owned),
-                    "global_batch_size" => training.global_batch_size = number(&entry.value).filter(|batch| *batch > 0.0),
+                    "global_batch_size" => {
+                        let batch = number(&entry.value).filter(|batch| *batch > 0.0);
+                        if let (Some(before), Some(batch)) = (training.global_batch_size, batch)
+                            && before != batch
+                        {
+                            recording.notes.push(format!(
+                                "global_batch_size is {before}, and {batch} at line {line}: samples that are counted by steps are counted \
+                                 with {batch} throughout"
+                            ));
+                        }
+                        training.global_batch_size = batch;
+                    }
                     _ => recording.skip(file, line, "log entry about neither progress nor power"),
                 }
                 continue;
@@ -391,7 +402,8 @@ fn write_progress(mut training: Training, recording: &mut Recording) -> Result<R
             "run_stop counts steps, but the log has no global_batch_size: how many samples they are is not known".to_owned(),
         );
     }
-    let source = recording.add_source(file, None, SourceKind::Job { rank: rank.unwrap_or(0), irregular: true });
+    let source =
+        recording.add_source(file, None, SourceKind::Job { rank: rank.unwrap_or(0), irregular: true, scope: Scope::Global });
     let mut walk = RunWalk {
         counting,
         by_steps,

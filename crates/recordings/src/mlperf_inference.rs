@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::Phase;
+use eadt_schemas::v1::{Phase, Scope};
 use serde_json::Value;
 
 use crate::clock::{Clock, Stamp};
@@ -16,7 +16,7 @@ use crate::error::quote;
 use crate::lines::Lines;
 use crate::mlperf::{DAMAGED_ENTRY, NO_READING_WATTS, number, parse_line};
 use crate::overlap::{self, Range};
-use crate::recording::{Device, FileId, Mark, Recording, SourceId, SourceKind};
+use crate::recording::{Device, FileId, Mark, Recording, Source, SourceId, SourceKind};
 use crate::row_times::RowTimes;
 use crate::units::{Cell, cell};
 use crate::{Field, ImportError, Options, TimeFormat};
@@ -144,7 +144,32 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
             (all, range) => all.or(range),
         };
     }
+    refuse_copies(recording)?;
     write_phases(&detail, readings, recording)
+}
+
+/// Returns an error if two files have the same readings at the same times: a copy would count the energy twice. Readings that never
+/// change are no evidence, and are noted.
+fn refuse_copies(recording: &mut Recording) -> Result<(), ImportError> {
+    let mut notes = Vec::new();
+    for (at, source) in recording.sources.iter().enumerate() {
+        let of =
+            |source: &Source| source.readings.iter().map(|reading| (reading.time, reading.values.clone())).collect::<Vec<_>>();
+        let own = of(source);
+        for other in recording.sources[..at].iter().filter(|other| own.len() > 1 && of(other) == own) {
+            let (copy, original) = (&recording.files[source.file], &recording.files[other.file]);
+            if own.iter().any(|(_, values)| *values != own[0].1) {
+                let remedy = "leave one of the two out: a copy would count the energy twice";
+                return Err(ImportError::whole(copy, format!("has the same readings as {original}"), remedy));
+            }
+            notes.push(format!(
+                "{original} and {copy} have the same {} readings: one may be a copy of the other; the energy counts both",
+                own.len()
+            ));
+        }
+    }
+    recording.notes.extend(notes);
+    Ok(())
 }
 
 /// Returns the time that the file's power readings cover.
@@ -173,7 +198,7 @@ fn read_file(
                         continue;
                     };
                     let source = *power.get_or_insert_with(|| {
-                        let name = recording.stem(file);
+                        let name = recording.label(file);
                         recording.add_device(file, Device { name, ..Device::default() })
                     });
                     range = Some(range.map_or((time, time), |(from, to)| (from.min(time), to.max(time))));
@@ -337,7 +362,7 @@ fn write_phases(detail: &DetailLog, readings: Option<Range>, recording: &mut Rec
     let active = samples.zip(rate).map_or(seconds, |(samples, rate)| samples / rate);
     let tokens = detail.first(&TOKEN_RATES).map(|(_, rate)| rate * active);
     recording.notes.extend(notes);
-    let source = recording.add_source(file, None, SourceKind::Job { rank: 0, irregular: true });
+    let source = recording.add_source(file, None, SourceKind::Job { rank: 0, irregular: true, scope: Scope::Global });
     let totals = [(Field::SamplesTotal, samples), (Field::TokensTotal, tokens)];
     let last: Vec<(Field, f64)> = totals.into_iter().filter_map(|(field, total)| Some((field, total?))).collect();
     let first: Vec<(Field, f64)> = last.iter().map(|(field, _)| (*field, 0.0)).collect();

@@ -3,14 +3,17 @@
 //! Units stand in the header (`power.draw [W]`) and, without `nounits`, in the cells, too (`62.35 W`). Times have no offset.
 //! A board is known by its UUID or serial number, in any file; by its PCI bus id or index, which another node may have, too.
 //! `power.draw` is an average over about a second on Ampere and later except GA100: it becomes
-//! `power_watts` where the name says that the board is older or GA100, else `power_average_watts`.
+//! `power_watts` if the name says that the board is older or GA100, else `power_average_watts`.
+//! If two columns are of one field, the better one counts in each row that has it: not every board of a log has every value.
 
 use std::collections::HashMap;
 
 use crate::absent::{is_absent_number, is_absent_text};
+use crate::boards::several_boards_error;
 use crate::clock::Clock;
 use crate::csv_table::short;
 use crate::error::quote;
+use crate::identity::{IdColumns, IdScope};
 use crate::lines::Lines;
 use crate::marks::{MARK_REMEDY, Marks};
 use crate::quantity::Quantity;
@@ -34,6 +37,14 @@ enum Column {
     /// `power.draw`: instant or average depends on the board.
     PowerDraw,
     Value(Field),
+    /// Counts in rows in which no other column has the field.
+    Fallback(Field),
+}
+
+impl Column {
+    fn is_number(self) -> bool {
+        matches!(self, Self::Value(_) | Self::Fallback(_) | Self::PowerDraw)
+    }
 }
 
 fn known(name: &str) -> Option<Column> {
@@ -48,6 +59,7 @@ fn known(name: &str) -> Option<Column> {
         "power.draw.instant" => Column::Value(Field::PowerWatts),
         "power.draw.average" => Column::Value(Field::PowerAverageWatts),
         "enforced.power.limit" => Column::Value(Field::PowerLimitWatts),
+        "power.limit" => Column::Fallback(Field::PowerLimitWatts),
         "utilization.gpu" => Column::Value(Field::UtilizationRatio),
         "utilization.memory" => Column::Value(Field::MemoryUtilizationRatio),
         "memory.used" => Column::Value(Field::MemoryUsedBytes),
@@ -76,9 +88,8 @@ fn draws_instantly(model: &str) -> bool {
     ["A100", "A800", "A30", "CMP 170", "V100", "P100", "P40", "P4", "T4", "TITAN", "GTX", "RTX 20", "Quadro", "K80", "M60"]
         .iter()
         .any(|part| model.contains(part))
-        // RTX A3000 and its like are GA10x.
-        && !model.contains("RTX A")
-        && !model.contains("A300")
+        // RTX A3000 and its like are GA10x, RTX 2050 is GA107, and RTX 2000 Ada is no Turing board.
+        && !["RTX A", "A300", "RTX 2050", " Ada", "Blackwell"].iter().any(|part| model.contains(part))
 }
 
 #[derive(Debug)]
@@ -99,24 +110,17 @@ struct Columns {
 
 impl Columns {
     fn new(recording: &mut Recording, file: FileId, line: u64, names: Cells) -> Result<Self, ImportError> {
-        let has = |wanted: &str| names.iter().any(|text| name_and_unit(text).0 == wanted);
         let mut columns = Vec::new();
         for text in names.iter() {
             let (name, unit) = name_and_unit(text);
-            let mut use_as = known(name);
-            // The limit in force is asked for under two names; where both are there, one is enough.
-            if name == "power.limit" && !has("enforced.power.limit") {
-                use_as = Some(Column::Value(Field::PowerLimitWatts));
-            }
-            // The present value is worth more than one of unknown kind.
-            if use_as == Some(Column::PowerDraw) && has("power.draw.instant") {
-                use_as = None;
-            }
+            let use_as = known(name);
             match use_as {
                 Some(Column::Value(field)) => drop(recording.columns.insert(field, text.to_owned())),
+                Some(Column::Fallback(field)) => drop(recording.columns.entry(field).or_insert_with(|| text.to_owned())),
                 Some(Column::PowerDraw) => {
-                    recording.columns.insert(Field::PowerWatts, text.to_owned());
-                    recording.columns.insert(Field::PowerAverageWatts, text.to_owned());
+                    for field in [Field::PowerWatts, Field::PowerAverageWatts] {
+                        recording.columns.entry(field).or_insert_with(|| text.to_owned());
+                    }
                 }
                 _ => {}
             }
@@ -156,16 +160,24 @@ fn is_header(cells: &Cells) -> bool {
 pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
     let clock = Clock::new(options.time_format.clone(), options.time_zone.clone());
     let mut boards = Boards::default();
+    let mut before = None;
     for (file, lines) in files {
         let wanted = Wanted { names: &known_names, is_data: &|_| false };
         let (mut table, header) = Table::open(lines, recording, file, &wanted)?;
         let Some(header) = header else { continue };
         let columns = Columns::new(recording, file, header.line, header.names)?;
         let numbers = columns.all.iter().enumerate();
-        let numbers = numbers.filter(|(_, column)| matches!(column.use_as, Some(Column::Value(_) | Column::PowerDraw)));
+        let numbers = numbers.filter(|(_, column)| column.use_as.is_some_and(Column::is_number));
         let numbers: Vec<usize> = numbers.map(|(index, _)| index).collect();
         let marks = Marks::new(&table, &numbers, options.decimal);
-        let mut reader = FileReader { file, columns, clock: &clock, marks, times: RowTimes::new(options.time_zone.is_some()) };
+        let mut reader = FileReader {
+            file,
+            columns,
+            clock: &clock,
+            marks,
+            times: RowTimes::after(before.take(), options),
+            models: IdColumns::new(std::iter::once((0, "device name"))),
+        };
         let mut cells = Cells::default();
         while let Some(line) = table.next_row(recording, file, &mut cells)? {
             if is_header(&cells) {
@@ -183,6 +195,7 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
             let row = reader.read_row(recording, &mut boards, line, &cells);
             recording.settle_row(row)?;
         }
+        before = reader.times.end(recording);
         reader.finish(recording, &table, header.line, options)?;
     }
     recording.check_refusals()
@@ -194,6 +207,8 @@ struct FileReader<'c> {
     clock: &'c Clock,
     marks: Marks,
     times: RowTimes,
+    /// The models in rows without an id.
+    models: IdColumns,
 }
 
 const RESTORE: &str = "restore the row or take it out";
@@ -220,12 +235,14 @@ impl FileReader<'_> {
         })?;
         let model = self.text(cells, Column::Name);
         let mut values = Vec::with_capacity(width);
+        let mut fallbacks = Vec::new();
         let mut absent = 0;
         for (column, text) in self.columns.all.iter().zip(cells.iter()) {
-            let field = match column.use_as {
-                Some(Column::Value(field)) => field,
-                Some(Column::PowerDraw) if model.is_some_and(draws_instantly) => Field::PowerWatts,
-                Some(Column::PowerDraw) => Field::PowerAverageWatts,
+            let (field, values) = match column.use_as {
+                Some(Column::Value(field)) => (field, &mut values),
+                Some(Column::Fallback(field)) => (field, &mut fallbacks),
+                Some(Column::PowerDraw) if model.is_some_and(draws_instantly) => (Field::PowerWatts, &mut fallbacks),
+                Some(Column::PowerDraw) => (Field::PowerAverageWatts, &mut fallbacks),
                 _ => continue,
             };
             let refused = |kind, problem: String| {
@@ -254,6 +271,11 @@ impl FileReader<'_> {
                 values.push((field, unit.to_ours(value)));
             }
         }
+        for (field, value) in fallbacks {
+            if values.iter().all(|(known, _)| *known != field) {
+                values.push((field, value));
+            }
+        }
         recording.absent += absent;
         let id = BoardId {
             unique: self.text(cells, Column::Uuid).or_else(|| self.text(cells, Column::Serial)).filter(|id| *id != "0"),
@@ -265,9 +287,13 @@ impl FileReader<'_> {
             return Err(RowError::damaged("id", recording.error(file, line, problem, RESTORE)));
         }
         let source = boards.source(recording, file, &id, model);
+        self.times.begin_with(recording, source);
         let time = self.times.settle(source, line, stamp).map_err(|unsettled| {
             RowError::stop(recording.error(file, line, unsettled.problem, unsettled.remedy).column("timestamp"))
         })?;
+        if id.is_empty() {
+            self.models.observe(source, time, line, |_| model);
+        }
         recording.push_from(file, source, time, line, &values, None);
         Ok(())
     }
@@ -282,12 +308,19 @@ impl FileReader<'_> {
         self.times
             .check()
             .map_err(|unsettled| recording.error(self.file, unsettled.line, unsettled.problem, unsettled.remedy))?;
+        if options.same_time.is_none()
+            && let Some(found) = self.models.several_boards(&[IdScope::Board])
+        {
+            let remedy = "record with --query-gpu=timestamp,uuid,…, or import as csv with --map device=name if no two boards are of one model";
+            return Err(several_boards_error(recording, self.file, &found, "name", remedy));
+        }
         let field = |column: Column| match column {
             Column::Time => "time".to_owned(),
             Column::Index | Column::Uuid | Column::Serial | Column::BusId => "device".to_owned(),
             Column::Name => "gpu_model".to_owned(),
             Column::PowerDraw => "power_watts or power_average_watts, as the model's power.draw is".to_owned(),
             Column::Value(field) => field.name().to_owned(),
+            Column::Fallback(field) => format!("{}, in rows in which no better column has it", field.name()),
         };
         let left_out = self.columns.left_out();
         if !self.columns.has_id && options.same_time != Some(SameTime::Boards) {
@@ -301,7 +334,7 @@ impl FileReader<'_> {
         }
         let uses = self.columns.all.iter().filter_map(|column| {
             let unit = match column.use_as? {
-                Column::Value(field) => column.unit.or_else(|| usual_unit(field)),
+                Column::Value(field) | Column::Fallback(field) => column.unit.or_else(|| usual_unit(field)),
                 Column::PowerDraw => column.unit.or_else(|| Unit::named("W")),
                 _ => None,
             };
@@ -370,6 +403,7 @@ impl Boards {
                 gpu_index: index,
                 gpu_model: model.map(str::to_owned),
                 is_anonymous: own.is_empty(),
+                is_unique: scope.is_none(),
                 local_id: Some(own).filter(|own| scope.is_some() && !own.is_empty()),
                 ..Device::default()
             };
@@ -379,5 +413,32 @@ impl Boards {
             self.by_index.entry((file, index.to_owned())).or_insert(source);
         }
         source
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boards_whose_power_draw_is_the_present_value_are_known_by_name() {
+        for (model, instant) in [
+            ("Tesla V100-SXM2-16GB", true),
+            ("Tesla T4", true),
+            ("NVIDIA A100-SXM4-80GB", true),
+            ("NVIDIA A30", true),
+            ("NVIDIA GeForce RTX 2080 Ti", true),
+            ("Quadro RTX 6000", true),
+            ("NVIDIA GeForce RTX 2050", false),
+            ("NVIDIA RTX 2000 Ada Generation", false),
+            ("NVIDIA RTX 2000E Ada Generation", false),
+            ("NVIDIA RTX PRO 2000 Blackwell", false),
+            ("NVIDIA RTX A2000", false),
+            ("NVIDIA RTX 6000 Ada Generation", false),
+            ("NVIDIA A10", false),
+            ("NVIDIA H100 PCIe", false),
+        ] {
+            assert_eq!(draws_instantly(model), instant, "{model}");
+        }
     }
 }

@@ -11,6 +11,7 @@ use std::fmt;
 use std::io::Read;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::v1::Scope;
 use serde::de::{Deserialize, Deserializer, Visitor};
 
 use crate::csv_table::short;
@@ -396,7 +397,7 @@ impl Gathered {
             recording.columns.entry(series.field).or_insert_with(|| series.name.clone());
         }
         let mut targets = self.attribute();
-        if let Some(note) = self.tell_boards_apart(&mut targets) {
+        for note in self.split_boards_by_place(&mut targets) {
             recording.note(note);
         }
         self.samples.sort_by_key(|sample| {
@@ -423,7 +424,7 @@ impl Gathered {
             let series = &self.series[samples[0].series];
             match &mut targets[series.target] {
                 Target::Job { workload, rank } => {
-                    let kind = SourceKind::Job { rank: *rank, irregular: false };
+                    let kind = SourceKind::Job { rank: *rank, irregular: false, scope: Scope::Global };
                     let workload = workload.take().filter(|_| by_labels);
                     if by_labels && workload.is_none() && any_named {
                         let note = format!(
@@ -499,27 +500,45 @@ impl Gathered {
         targets
     }
 
-    /// Splits what goes by one name and has different values at one time, by the labels that say where a board is: the same UUID, or the same
-    /// host and index, in two clusters. Returns what is to be said of it.
-    fn tell_boards_apart(&mut self, targets: &mut Vec<Target>) -> Option<String> {
-        // By board, series name and time: whether a place contradicts another.
-        let mut values: HashMap<(usize, &str, EventTime), (usize, f64)> = HashMap::new();
-        let mut split: BTreeSet<usize> = BTreeSet::new();
+    /// Finds boards that are several by the labels that say where they are, though they go by one name: the same UUID with different values at
+    /// one time, or the same host and index in two clusters at the same time.
+    fn boards_of_several_places(&self, targets: &[Target]) -> BTreeMap<usize, Verdict> {
+        // Of each series, the number of its place.
+        let mut known: HashMap<BTreeMap<&'static str, String>, usize> = HashMap::new();
+        let places: Vec<usize> = self
+            .series
+            .iter()
+            .map(|series| {
+                let next = known.len();
+                *known.entry(place(&series.labels)).or_insert(next)
+            })
+            .collect();
+        let mut of_target: HashMap<usize, BTreeSet<usize>> = HashMap::new();
+        for (series, place) in self.series.iter().zip(&places).filter(|(series, _)| series.metric.is_some()) {
+            of_target.entry(series.target).or_default().insert(*place);
+        }
+        let mut boards: BTreeMap<usize, PlacedReadings<'_>> = BTreeMap::new();
         for sample in &self.samples {
             let series = &self.series[sample.series];
             let is_board =
                 series.metric.is_some() && is_of_board(series.field) && matches!(targets[series.target], Target::Board(_));
-            if !is_board {
+            if !is_board || of_target[&series.target].len() < 2 {
                 continue;
             }
-            let key = (series.target, series.name.as_str(), sample.time);
-            let (other, value) = *values.entry(key).or_insert((sample.series, sample.value));
-            if value != sample.value && place(&self.series[other].labels) != place(&series.labels) {
-                split.insert(series.target);
-            }
+            let board = boards.entry(series.target).or_default();
+            board.is_unique |= has_uuid(&series.labels);
+            let (_, by_place) = board.series.entry(&series.name).or_insert_with(|| (series.field, BTreeMap::new()));
+            by_place.entry(places[sample.series]).or_default().push((sample.time, sample.value));
         }
-        let (mut names, mut differing) = (BTreeSet::new(), BTreeSet::new());
-        for target in split {
+        let verdicts = boards.into_iter().map(|(target, board)| (target, board.verdict()));
+        verdicts.filter(|(_, verdict)| *verdict != Verdict::One).collect()
+    }
+
+    /// Splits what goes by one name, but is several boards by the labels that say where a board is. Returns what is to be said of it.
+    fn split_boards_by_place(&mut self, targets: &mut Vec<Target>) -> Vec<String> {
+        let split = self.boards_of_several_places(targets);
+        let (mut names, mut differing, mut unknown) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for (target, verdict) in split {
             let Target::Board(device) = &targets[target] else { continue };
             let device = device.clone();
             let of_target = self.series.iter().filter(|series| series.target == target && series.metric.is_some());
@@ -545,16 +564,29 @@ impl Gathered {
                     targets.len() - 1
                 });
             }
+            if verdict == Verdict::Unknown {
+                unknown.insert(device.name.clone());
+            }
             names.insert(device.name);
             differing.extend(labels.into_iter().map(str::to_owned));
         }
-        (!names.is_empty()).then(|| {
-            format!(
-                "{} goes by one name and has different values at one time: boards are told apart by {}",
+        let mut notes = Vec::new();
+        if !names.is_empty() {
+            notes.push(format!(
+                "{} goes by one name in several places at one time: boards are told apart by {}",
                 list_names(&names),
                 list_names(&differing)
-            )
-        })
+            ));
+        }
+        if !unknown.is_empty() {
+            notes.push(format!(
+                "{}: nothing that varies tells whether it is several boards or one that is scraped twice: it is taken for several; if it \
+                 is one, select one value of {} in the query, else its energy counts twice",
+                list_names(&unknown),
+                list_names(&differing)
+            ));
+        }
+        notes
     }
 
     /// Puts the samples of one target together, those of each time into one moment.
@@ -651,6 +683,137 @@ impl Gathered {
             a.name
         )
     }
+}
+
+/// Whether what goes by one name is one board.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    One,
+    Several,
+    /// It is in several places at one time, and no figure tells.
+    Unknown,
+}
+
+type Readings = Vec<(EventTime, f64)>;
+
+/// The readings of what goes by one name, by series and by place.
+#[derive(Debug, Default)]
+struct PlacedReadings<'a> {
+    /// The labels have an id that no other board has.
+    is_unique: bool,
+    series: BTreeMap<&'a str, (Field, BTreeMap<usize, Readings>)>,
+}
+
+impl PlacedReadings<'_> {
+    /// Power that differs is of several boards; else a figure that goes up and down alike is of one board that is scraped twice. What is
+    /// constant tells nothing.
+    fn verdict(mut self) -> Verdict {
+        let (mut alike, mut power_differs, mut other_differs, mut exact, mut meet) = (false, false, false, false, false);
+        for (field, places) in self.series.values_mut() {
+            for readings in places.values_mut() {
+                readings.sort_by_key(|(time, _)| *time);
+                readings.dedup_by_key(|(time, _)| *time);
+            }
+            let is_power = matches!(field, Field::PowerWatts | Field::PowerAverageWatts | Field::EnergyJoulesTotal);
+            let places: Vec<&Readings> = places.values().collect();
+            for (at, b) in places.iter().enumerate() {
+                for a in &places[..at] {
+                    meet |= overlap_long(a, b);
+                    match compare(a, b) {
+                        Comparison::Alike => alike = true,
+                        Comparison::Unclear => {}
+                        differs => {
+                            exact |= differs == Comparison::DiffersAtOneTime;
+                            *if is_power { &mut power_differs } else { &mut other_differs } = true;
+                        }
+                    }
+                }
+            }
+        }
+        if self.is_unique {
+            return if exact { Verdict::Several } else { Verdict::One };
+        }
+        if power_differs || other_differs && !alike {
+            Verdict::Several
+        } else if meet && !alike {
+            Verdict::Unknown
+        } else {
+            Verdict::One
+        }
+    }
+}
+
+/// Whether two series overlap for half of the shorter: a label that was changed leaves some minutes in which the old one is still there.
+fn overlap_long(a: &Readings, b: &Readings) -> bool {
+    let (Some((a_from, _)), Some((a_to, _)), Some((b_from, _)), Some((b_to, _))) = (a.first(), a.last(), b.first(), b.last())
+    else {
+        return false;
+    };
+    let shorter = a_to.seconds_since(*a_from).min(b_to.seconds_since(*b_from));
+    shorter > 0.0 && a_to.min(b_to).seconds_since(*a_from.max(b_from)) * 2.0 >= shorter
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Alike,
+    DiffersAtOneTime,
+    /// At times in between.
+    Differs,
+    Unclear,
+}
+
+/// Fewer readings at times in between tell nothing.
+const READINGS_TO_COMPARE: usize = 3;
+
+/// Compares a figure of two places: at the times that both have, else one of them with what lies between the readings of the other.
+fn compare(a: &Readings, b: &Readings) -> Comparison {
+    let mut common = Vec::new();
+    for (time, value) in b {
+        if let Ok(at) = a.binary_search_by_key(time, |(time, _)| *time) {
+            if a[at].1 != *value {
+                return Comparison::DiffersAtOneTime;
+            }
+            common.push(*value);
+        }
+    }
+    if !common.is_empty() {
+        let varies = common.iter().any(|value| *value != common[0]);
+        return if varies { Comparison::Alike } else { Comparison::Unclear };
+    }
+    if !overlap_long(a, b) {
+        return Comparison::Unclear;
+    }
+    let (mut differences, mut rises, mut level) = (Vec::new(), 0.0, 0.0);
+    for pair in b.windows(2) {
+        let (time, value) = pair[1];
+        let next = a.partition_point(|(other, _)| *other < time);
+        if next == 0 || next == a.len() {
+            continue;
+        }
+        let ((from, before), (to, after)) = (a[next - 1], a[next]);
+        let between = before + (after - before) * time.seconds_since(from) / to.seconds_since(from);
+        differences.push(value - between);
+        rises += (after - before).abs().max((value - pair[0].1).abs());
+        level += value.abs();
+    }
+    if differences.len() < READINGS_TO_COMPARE {
+        return Comparison::Unclear;
+    }
+    let count = differences.len() as f64;
+    let (rise, level) = (rises / count, level / count);
+    let bias = differences.iter().sum::<f64>().abs() / count;
+    let difference = differences.iter().map(|difference| difference.abs()).sum::<f64>() / count;
+    if bias > rise && bias > 0.01 * level {
+        Comparison::Differs
+    } else if rise > 0.0 && difference <= 0.5 * rise && bias <= 0.02 * level {
+        Comparison::Alike
+    } else {
+        Comparison::Unclear
+    }
+}
+
+fn has_uuid(labels: &Labels) -> bool {
+    ["UUID", "uuid", "gpu_uuid"].iter().any(|name| labels.label(name).is_some())
 }
 
 /// Labels that say on which node a board is.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Meter, Phase};
+use eadt_schemas::v1::{Meter, Phase, Scope};
 
 use crate::csv_table::shell_quote;
 use crate::report::{Skipped, TableUse};
@@ -74,6 +74,8 @@ pub(crate) enum SourceKind {
         rank: u32,
         /// Rows come at any time, as in a log of phases: silence is no gap.
         irregular: bool,
+        /// Whom its counters speak for.
+        scope: Scope,
     },
 }
 
@@ -87,6 +89,8 @@ pub(crate) struct Device {
     pub(crate) local_id: Option<String>,
     /// Rows have no id of a board: they may be of several.
     pub(crate) is_anonymous: bool,
+    /// Rows name it as no other board is named, such as by a UUID.
+    pub(crate) is_unique: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -248,6 +252,17 @@ impl Recording {
         let column = self.columns.get(&field).map_or(field.name(), String::as_str);
         let unit = self.asked_units.get(&field).map_or(String::new(), |unit| format!(":{unit}"));
         format!("--map {}", shell_quote(&format!("{name}={column}{unit}")))
+    }
+
+    /// Notes boards of one file that have not the same number of rows, if their times are made from it.
+    pub(crate) fn note_drift(&mut self, file: FileId, rows: impl Iterator<Item = i64> + Clone) {
+        let (fewest, most) = (rows.clone().min().unwrap_or(0), rows.max().unwrap_or(0));
+        if fewest < most {
+            self.note(format!(
+                "{}: boards have {fewest} to {most} rows: times made from their numbers drift apart",
+                self.files[file]
+            ));
+        }
     }
 
     /// Notes the columns of a table that become nothing.

@@ -1,11 +1,13 @@
 //! The times of a file's rows, each settled by those above it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use eadt_schemas::EventTime;
 
+use crate::Options;
 use crate::clock::Stamp;
-use crate::recording::SourceId;
+use crate::options::FilesAre;
+use crate::recording::{Recording, SourceId, SourceKind};
 
 /// A time that cannot be settled: what is wrong, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,11 +23,29 @@ pub(crate) struct RowTimes {
     has_zone: bool,
     sources: HashMap<SourceId, LastRow>,
     latest: Option<EventTime>,
+    /// How the file before ended, of which this one may be the next part.
+    before: Option<FileEnd>,
     /// The first line whose time has an offset, and the first whose time has none.
     with_offset: Option<u64>,
     without_offset: Option<u64>,
     /// The first row, if its time comes twice and nothing above tells which is meant; with both times.
     open: Option<(u64, EventTime, EventTime)>,
+}
+
+/// How a file ends that another may go on with.
+#[derive(Debug)]
+pub(crate) struct FileEnd {
+    latest: EventTime,
+    /// What its rows name their boards; `None`: nothing.
+    boards: BTreeSet<Option<String>>,
+}
+
+/// What the rows of a source name their board.
+fn board(recording: &Recording, source: SourceId) -> Option<String> {
+    match &recording.sources[source].kind {
+        SourceKind::Device(device) if !device.is_anonymous => device.local_id.clone().or_else(|| Some(device.name.clone())),
+        SourceKind::Device(_) | SourceKind::Job { .. } => None,
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -40,11 +60,33 @@ struct LastRow {
 /// Rows of one source may stand this many steps out of order.
 const JITTER_STEPS: i64 = 5;
 const HALF_AN_HOUR: i64 = 1_800_000_000;
+/// A rotated log goes on so soon where the part before ended, in microseconds.
+const MOST_PAUSE: i64 = 120_000_000;
 
 impl RowTimes {
     /// `has_zone`: the zone of local times is the user's.
     pub(crate) fn new(has_zone: bool) -> Self {
         Self { has_zone, ..Self::default() }
+    }
+
+    /// As [`Self::new`], for a file that may go on where another ended.
+    pub(crate) fn after(before: Option<FileEnd>, options: &Options) -> Self {
+        let before = before.filter(|_| options.files_are != Some(FilesAre::Nodes));
+        Self { before, ..Self::new(options.time_zone.is_some()) }
+    }
+
+    /// Forgets the file before if the first row is of a board that it does not have.
+    pub(crate) fn begin_with(&mut self, recording: &Recording, source: SourceId) {
+        if self.latest.is_none() && self.before.as_ref().is_some_and(|before| !before.boards.contains(&board(recording, source)))
+        {
+            self.before = None;
+        }
+    }
+
+    /// How the file ends.
+    pub(crate) fn end(&self, recording: &Recording) -> Option<FileEnd> {
+        let boards = self.sources.keys().map(|source| board(recording, *source)).collect();
+        self.latest.map(|latest| FileEnd { latest, boards })
     }
 
     /// Whether a time had no offset of its own.
@@ -98,6 +140,13 @@ impl RowTimes {
                 }
                 _ => {}
             }
+            let goes_on = |time: EventTime| {
+                let pause = self.before.as_ref().map(|before| time.micros() - before.latest.micros());
+                pause.is_some_and(|pause| (0..=MOST_PAUSE).contains(&pause))
+            };
+            if self.latest.is_none() && goes_on(first) != goes_on(second) {
+                return if goes_on(first) { first } else { second };
+            }
             self.open.get_or_insert((line, first, second));
             return first;
         };
@@ -127,7 +176,9 @@ impl RowTimes {
                 "the time comes twice, as {first} and as {second}, since clocks are set back here, and no row above or below tells which \
                  is meant"
             ),
-            remedy: "say the offset that holds, such as --time-zone +02:00 for summer time or +01:00 for winter time".to_owned(),
+            remedy: "say the offset that holds, such as --time-zone +02:00 for summer time or +01:00 for winter time, in an import of this \
+                     file alone; if it goes on where another file ends, give that file before it"
+                .to_owned(),
         })
     }
 }
@@ -178,6 +229,23 @@ mod tests {
         ] {
             let expected = expected.map(|times| times.iter().map(|time| (*time).to_owned()).collect::<Vec<_>>());
             assert_eq!(settle(rows), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_log_goes_on_where_the_part_before_ended() {
+        let clock = Clock::new(None, Some(Zone::new(BERLIN, |_| None).unwrap()));
+        for (what, before, first_row, expected) in [
+            ("in the second", "2024-10-27T01:29:50Z", "02:30:00", Some("01:30:00")),
+            ("in the first", "2024-10-27T00:29:50Z", "02:30:00", Some("00:30:00")),
+            ("another node's, that ended later", "2024-10-27T02:10:00Z", "02:30:00", None),
+            ("an hour before", "2024-10-26T23:30:00Z", "02:30:00", None),
+        ] {
+            let before = FileEnd { latest: before.parse().unwrap(), boards: BTreeSet::from([None]) };
+            let mut times = RowTimes { before: Some(before), ..RowTimes::new(true) };
+            let time = times.settle(0, 2, clock.read(&format!("2024-10-27 {first_row}")).unwrap()).unwrap();
+            let settled = times.check().is_ok().then(|| time.to_string()[11..19].to_owned());
+            assert_eq!(settled.as_deref(), expected, "{what}");
         }
     }
 

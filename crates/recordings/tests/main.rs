@@ -1,6 +1,7 @@
 //! The integration tests of this package, one binary: linking is most of what another one would cost.
 
 mod event_log;
+mod figures;
 mod formats;
 mod fuzz;
 mod prometheus;

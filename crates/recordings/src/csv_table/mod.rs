@@ -11,13 +11,16 @@ mod steps;
 use std::collections::HashMap;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Meter, Scope};
 
 pub use self::plan::shell_quote;
 use self::plan::{Figure, NumberColumn, Plan, Take};
 use self::steps::Steps;
-use crate::absent::is_absent_number;
+use crate::absent::{is_absent_number, is_absent_text};
+use crate::boards::several_boards_error;
 use crate::clock::Clock;
 use crate::error::quote;
+use crate::identity::{IdColumns, IdScope};
 use crate::lines::Lines;
 use crate::marks::{MARK_REMEDY, Marks};
 use crate::quantity::{Quantity, is_quantity};
@@ -54,6 +57,7 @@ pub(crate) fn is_of_a_board(target: &str) -> bool {
 pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
     let clock = Clock::new(options.time_format.clone(), options.time_zone.clone());
     let mut sources = Sources::default();
+    let mut before = None;
     for (file, lines) in files {
         let names = |cells: &Cells| wanted_names(cells, options);
         let is_data = |cells: &Cells| has_readings(cells, options, &clock);
@@ -63,6 +67,7 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
             return Err(ImportError::whole(file, "is empty: it has no header", "check that this is the right file"));
         };
         let mut reader = FileReader::new(recording, file, &table, header, &clock, options)?;
+        reader.times = RowTimes::after(before.take(), options);
         let mut cells = Cells::default();
         let mut below_header = true;
         while let Some(line) = table.next_row(recording, file, &mut cells)? {
@@ -81,6 +86,7 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
             let row = reader.read_row(recording, &mut sources, line, &cells);
             recording.settle_row(row)?;
         }
+        before = reader.times.end(recording);
         reader.finish(recording, table.encoding())?;
     }
     recording.check_refusals()?;
@@ -139,6 +145,8 @@ struct FileReader<'o> {
     rows: HashMap<SourceId, i64>,
     times: RowTimes,
     marks: Marks,
+    /// Columns that are not mapped, but may tell boards apart.
+    ids: IdColumns,
 }
 
 impl<'o> FileReader<'o> {
@@ -154,6 +162,7 @@ impl<'o> FileReader<'o> {
         plan.find_time_of_day(recording, (file, header.line), table, clock, options)?;
         let columns: Vec<usize> = plan.number_columns().map(|column| column.index).collect();
         let marks = Marks::new(table, &columns, options.decimal);
+        let ids = plan.id_columns(recording);
         Ok(Self {
             file,
             plan,
@@ -164,6 +173,7 @@ impl<'o> FileReader<'o> {
             rows: HashMap::new(),
             times: RowTimes::new(options.time_zone.is_some()),
             marks,
+            ids,
         })
     }
 
@@ -179,15 +189,42 @@ impl<'o> FileReader<'o> {
         }
         if *cells != self.header.names {
             let wanted = wanted_names(&self.header.names, self.options);
-            if wanted == 0 || wanted_names(cells, self.options) < wanted || has_readings(cells, self.options, self.clock) {
+            if wanted == 0 || has_readings(cells, self.options, self.clock) {
                 return Ok(false);
             }
+            if wanted_names(cells, self.options) < wanted {
+                return if self.is_header_of_another_table(cells) {
+                    let quoted: Vec<String> = cells.iter().map(quote).collect();
+                    let problem = format!("another table begins here: its columns are {}", quoted.join(", "));
+                    let remedy = "split the file here, and import each table with the --map of its columns";
+                    Err(recording.error(self.file, line, problem, remedy))
+                } else {
+                    Ok(false)
+                };
+            }
             let header = Header { line, names: cells.clone(), is_data: false };
+            self.refuse_several_boards(recording)?;
             self.plan = Plan::new(recording, self.file, &header, self.options)?;
+            self.ids = self.plan.id_columns(recording);
             self.header = header;
         }
         recording.skip(self.file, line, "repeated header");
         Ok(true)
+    }
+
+    /// Whether a row without the mapped columns is a header: it names a column at the place of the time, or of a figure that is mapped, and
+    /// has neither numbers nor times.
+    fn is_header_of_another_table(&self, cells: &Cells) -> bool {
+        let is_name = |cell: &str| {
+            cell.chars().any(char::is_alphabetic) && !is_absent_text(cell) && !is_quantity(cell) && self.clock.read(cell).is_err()
+        };
+        let names_time = |cell: &str| {
+            TIME_NAMES.iter().any(|name| cell.eq_ignore_ascii_case(name)) || self.header.names.iter().any(|name| name == cell)
+        };
+        let figures = self.plan.number_columns().map(|column| column.index);
+        let mut places = self.plan.time.into_iter().chain(figures);
+        let is_named = places.any(|index| cells.get(index).is_some_and(names_time));
+        cells.len() >= 2 && is_named && cells.iter().all(|cell| cell.is_empty() || is_name(cell))
     }
 
     fn read_row(&mut self, recording: &mut Recording, sources: &mut Sources, line: u64, cells: &Cells) -> Result<(), RowError> {
@@ -208,6 +245,11 @@ impl<'o> FileReader<'o> {
         let time = self.time(recording, line, cells, first)?;
         for source in devices.iter().copied().chain(job) {
             *self.rows.entry(source).or_default() += 1;
+        }
+        if !is_unique(&self.plan, cells) {
+            for source in &devices {
+                self.ids.observe(*source, time, line, |column| cells.get(column));
+            }
         }
         let figures = std::mem::take(&mut self.plan.figures);
         let read = self.values(recording, line, cells, &figures);
@@ -261,6 +303,7 @@ impl<'o> FileReader<'o> {
             let problem = format!("{} is {problem}", quote(&text));
             RowError::damaged("time", recording.error(self.file, line, problem, "").column(self.plan.column_name(column)))
         })?;
+        self.times.begin_with(recording, source);
         self.times.settle(source, line, stamp).map_err(|unsettled| {
             let error = recording.error(self.file, line, unsettled.problem, unsettled.remedy);
             RowError::stop(error.column(self.plan.column_name(column)))
@@ -329,7 +372,31 @@ impl<'o> FileReader<'o> {
         Ok(Some(unit.map_or(value, |unit| unit.to_ours(value))))
     }
 
+    /// Returns an error if rows of one source are of several boards by a column that is not mapped.
+    fn refuse_several_boards(&self, recording: &Recording) -> Result<(), ImportError> {
+        let plan = &self.plan;
+        let scopes: &[IdScope] = match recording.meter {
+            // A row for each board may repeat what its node draws.
+            Meter::Node | Meter::Wall => &[IdScope::Node],
+            Meter::Gpu | Meter::Module => &[IdScope::Node, IdScope::Board],
+        };
+        if self.options.same_time.is_some() || plan.device.is_some() && plan.node.is_some() {
+            return Ok(());
+        }
+        let Some(found) = self.ids.several_boards(scopes) else { return Ok(()) };
+        let column = plan.column_name(found.column);
+        let map = |field: &str, column: &str| format!("--map {}", shell_quote(&format!("{field}={column}")));
+        let maps = match (plan.device, plan.node, found.scope) {
+            (Some(device), _, IdScope::Board) => format!("{} {}", map("node", &plan.column_name(device)), map("device", &column)),
+            (_, None, IdScope::Node) => map("node", &column),
+            _ => map("device", &column),
+        };
+        let remedy = format!("say that it tells them apart, {maps}");
+        Err(several_boards_error(recording, self.file, &found, &column, &remedy))
+    }
+
     fn finish(self, recording: &mut Recording, encoding: crate::encoding::Encoding) -> Result<(), ImportError> {
+        self.refuse_several_boards(recording)?;
         self.times
             .check()
             .map_err(|unsettled| recording.error(self.file, unsettled.line, unsettled.problem, unsettled.remedy))?;
@@ -341,14 +408,7 @@ impl<'o> FileReader<'o> {
             recording.note_local_times(self.options);
         }
         if self.plan.time.is_none() && self.rows.len() > 1 {
-            let rows = self.rows.values().copied();
-            let (fewest, most) = (rows.clone().min().unwrap_or(0), rows.max().unwrap_or(0));
-            if fewest < most {
-                recording.note(format!(
-                    "{}: boards have {fewest} to {most} rows: times made from their numbers drift apart",
-                    recording.files[self.file]
-                ));
-            }
+            recording.note_drift(self.file, self.rows.values().copied());
         }
         recording.tables.push(TableUse {
             file: recording.files[self.file].clone(),
@@ -409,6 +469,7 @@ impl Sources {
                 gpu_index: gpu_index.filter(|index| *index < 1024),
                 local_id: id.clone().filter(|_| !is_global),
                 is_anonymous: id.is_none() && node.is_none(),
+                is_unique: is_global && id.is_some(),
             };
             let source = recording.add_device(file, device);
             self.devices.insert(key, source);
@@ -418,7 +479,7 @@ impl Sources {
     }
 
     fn job(&mut self, recording: &mut Recording, file: FileId) -> SourceId {
-        let job = SourceKind::Job { rank: 0, irregular: false };
+        let job = SourceKind::Job { rank: 0, irregular: false, scope: Scope::Global };
         *self.job.get_or_insert_with(|| recording.add_source(file, None, job))
     }
 
@@ -439,6 +500,11 @@ impl Sources {
         recording.push_from(file, source, time, line, &levels, None);
         self.steps.add(file, source, time, line, added);
     }
+}
+
+/// Whether a row names its board by an id that no other board has.
+fn is_unique(plan: &Plan, cells: &Cells) -> bool {
+    plan.device.and_then(|column| cells.get(column)).is_some_and(is_unique_id)
 }
 
 /// Whether a name is one of a board anywhere, such as a UUID, and not only in its node.

@@ -3,6 +3,7 @@
 use crate::clock::{Clock, is_time_of_day};
 use crate::csv_table::{STEPS, TIME_NAMES};
 use crate::error::quote;
+use crate::identity::IdColumns;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::table::{Cells, Header, Table};
@@ -111,6 +112,18 @@ impl Plan {
         let figure = figures.min_by_key(|figure| rank(figure.field))?;
         let Take::Columns(columns) = &figure.take else { return None };
         Some(columns.iter().map(|column| self.column_name(column.index)).collect::<Vec<_>>().join("+"))
+    }
+
+    /// The columns that are not mapped, but may tell boards apart. What rows add is summed, whosever it is.
+    pub(super) fn id_columns(&self, recording: &Recording) -> IdColumns {
+        if !self.has_telemetry() || recording.mapped_as.contains_key(&Field::EnergyJoulesTotal) {
+            return IdColumns::default();
+        }
+        let texts = [self.time, self.time_of_day, self.device, self.node];
+        let is_used = |index: usize| texts.contains(&Some(index)) || self.number_columns().any(|column| column.index == index);
+        IdColumns::new(
+            self.names.iter().enumerate().filter(|(index, _)| !is_used(*index)).map(|(index, name)| (index, name.as_str())),
+        )
     }
 
     /// What each column is read as, and the names of those that are left out.

@@ -6,8 +6,9 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::Phase;
 
 use super::STEPS;
+use crate::boards;
 use crate::options::Accept;
-use crate::recording::{FileId, Mark, Recording, SourceId, SourceKind};
+use crate::recording::{FileId, Mark, Reading, Recording, SourceId, SourceKind};
 use crate::{Field, ImportError, Options};
 
 /// A row that adds to counters.
@@ -40,6 +41,9 @@ impl Steps {
             if !options.accept.contains(&Accept::GrowingSteps) {
                 refuse_running_totals(recording, &steps)?;
             }
+            if !options.accept.contains(&Accept::Unordered) {
+                refuse_clock_back(recording, &steps, options)?;
+            }
             let mut newest = EventTime::MIN;
             for step in &steps {
                 recording.out_of_order += u64::from(step.time < newest);
@@ -56,6 +60,23 @@ impl Steps {
         }
         Ok(())
     }
+}
+
+/// Returns an error if a clock was set back within the rows of a file: sorted, two hours would be one.
+fn refuse_clock_back(recording: &Recording, steps: &[Step], options: &Options) -> Result<(), ImportError> {
+    let reading = |step: &Step| Reading {
+        time: step.time,
+        line: u32::try_from(step.line).unwrap_or(u32::MAX),
+        file: u32::try_from(step.file).unwrap_or(u32::MAX),
+        values: step.added.as_slice().into(),
+        mark: None,
+        portion: None,
+    };
+    let of_file = |of_file: &[Step]| {
+        let readings: Vec<Reading> = of_file.iter().map(reading).collect();
+        boards::refuse_clock_back(recording, &readings, options)
+    };
+    steps.chunk_by(|a, b| a.file == b.file).try_for_each(of_file)
 }
 
 /// Power assumed for a table of one row, in watts: its duration is unknown.
@@ -132,35 +153,104 @@ fn push_counters(recording: &mut Recording, source: SourceId, steps: &[Step]) {
     }
 }
 
-/// Returns an error if a column that is mapped as what rows add looks like a running total.
-fn refuse_running_totals(recording: &Recording, steps: &[Step]) -> Result<(), ImportError> {
+/// Returns an error if a column that is mapped as what rows add looks like a running total; notes one that may be.
+fn refuse_running_totals(recording: &mut Recording, steps: &[Step]) -> Result<(), ImportError> {
     for (name, field) in STEPS {
         let of_field = |step: &Step| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
         let values: Vec<(&Step, f64)> = steps.iter().filter_map(|step| Some((step, of_field(step)?))).collect();
-        if !is_running_total(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>()) {
+        let growth = Growth::of(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
+        let kind = growth.kind();
+        if kind == ColumnKind::Step {
             continue;
         }
         let ((first_step, first), (_, last)) = (values[0], values[values.len() - 1]);
-        let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
-        let problem = format!(
-            "grows from {first} to {last} over {} rows and never falls, as a running total does, not what a row adds",
-            values.len()
-        );
-        let (total, accept) = (recording.map_again(field.name(), field), Accept::GrowingSteps.name());
+        let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
+        let falls = if growth.falls == 0 { "never falls".to_owned() } else { format!("falls {} time(s) only", growth.falls) };
+        let grows = format!("grows from {first} to {last} over {} rows, {} times, and {falls}", growth.rows, growth.rises);
+        let total = recording.map_again(field.name(), field);
+        if kind == ColumnKind::Either {
+            recording.note(format!(
+                "{name}: {column} {grows}; each row adds so much to {}; if it is a running total, say {total}",
+                field.name()
+            ));
+            continue;
+        }
+        let problem = format!("{grows}, as a running total does, not what a row adds");
+        let accept = Accept::GrowingSteps.name();
         let remedy = format!("say {total}; or, if each row adds so much to {name}, --accept {accept}");
         return Err(recording.error(first_step.file, first_step.line, problem, remedy).column(column));
     }
     Ok(())
 }
 
-fn is_running_total(values: &[f64]) -> bool {
-    let rises = values.windows(2).filter(|pair| pair[1] > pair[0]).count();
-    let falls = values.windows(2).any(|pair| pair[1] < pair[0]);
-    if values.len() < ROWS_OF_A_TOTAL || falls || rises * 5 < (values.len() - 1) * 4 {
-        return false;
+/// What a column looks like by its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ColumnKind {
+    /// What a row adds.
+    Step,
+    /// A batch size that grows, or a running total.
+    Either,
+    RunningTotal,
+}
+
+/// How often a column grows and falls from row to row.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
+    rows: usize,
+    rises: usize,
+    falls: usize,
+    first: f64,
+    last: f64,
+    /// It rises by the same at the same distances, give or take a row.
+    is_even: bool,
+}
+
+/// A total grows so many times more often than it falls, as it does if a job begins anew.
+const RISES_A_FALL: usize = 10;
+/// Batch sizes that grow seldom have more levels, unless each is held for long.
+const MOST_LEVELS: usize = 8;
+/// A level of a batch size is held for as many rows, on average, where there are many of them.
+const ROWS_OF_A_LEVEL: usize = 10;
+
+/// Whether a column rises by the same at the same distances, give or take a row.
+fn is_even(values: &[f64]) -> bool {
+    let rises: Vec<(usize, f64)> =
+        values.windows(2).enumerate().filter(|(_, pair)| pair[1] > pair[0]).map(|(at, pair)| (at, pair[1] - pair[0])).collect();
+    let distances = || rises.windows(2).map(|pair| pair[1].0 - pair[0].0);
+    let same = rises.iter().all(|(_, rise)| (rise - rises[0].1).abs() <= 1e-9 * rise.abs());
+    same && distances().max().unwrap_or(0) <= distances().min().unwrap_or(0) + 1
+}
+
+impl Growth {
+    fn of(values: &[f64]) -> Self {
+        let count = |is: fn(&f64, &f64) -> bool| values.windows(2).filter(|pair| is(&pair[0], &pair[1])).count();
+        Self {
+            rows: values.len(),
+            rises: count(f64::lt),
+            falls: count(f64::gt),
+            first: values.first().copied().unwrap_or(0.0),
+            last: values.last().copied().unwrap_or(0.0),
+            is_even: is_even(values),
+        }
     }
-    let (first, last) = (values[0], values[values.len() - 1]);
-    first == 0.0 || last >= 1.5 * first || values.len() >= 2 * ROWS_OF_A_TOTAL
+
+    fn kind(self) -> ColumnKind {
+        let Self { rows, rises, falls, first, last, is_even } = self;
+        if rows < ROWS_OF_A_TOTAL || rises < 3 || falls * RISES_A_FALL > rises {
+            return ColumnKind::Step;
+        }
+        let always = rises * 5 >= (rows - 1) * 4;
+        if always && (first == 0.0 || last >= 1.5 * first || rows >= 2 * ROWS_OF_A_TOTAL) {
+            return ColumnKind::RunningTotal;
+        }
+        // A total that is read more often than it grows has steps; no batch is of nothing.
+        let is_held = rows >= ROWS_OF_A_LEVEL * rises && !is_even;
+        match (always, first == 0.0 || rises > MOST_LEVELS && !is_held) {
+            (false, true) => ColumnKind::RunningTotal,
+            (false, false) => ColumnKind::Either,
+            (true, _) => ColumnKind::Step,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -172,18 +262,30 @@ mod tests {
         for total in
             [&[0.0, 10.0, 20.0, 30.0, 40.0][..], &[100.0, 130.0, 170.0, 220.0, 260.0], &[0.0, 0.0, 8.0, 16.0, 24.0, 32.0]]
         {
-            assert!(is_running_total(total), "{total:?}");
+            assert_eq!(Growth::of(total).kind(), ColumnKind::RunningTotal, "{total:?}");
         }
-        let counter: Vec<f64> = (0..20).map(|row| 1e6 + 32.0 * f64::from(row)).collect();
-        assert!(is_running_total(&counter));
+        let rows = |count: u32, value: fn(f64) -> f64| (0..count).map(|row| value(f64::from(row))).collect::<Vec<_>>();
+        for (what, total) in [
+            ("a counter", rows(20, |row| 1e6 + 32.0 * row)),
+            ("one of steps", rows(11, |row| 32.0 * (row / 3.0).floor())),
+            ("one of steps that does not begin at 0", rows(40, |row| 640.0 + 32.0 * (row / 4.0).floor())),
+            ("one that begins anew", rows(40, |row| 32.0 * (row % 25.0))),
+        ] {
+            assert_eq!(Growth::of(&total).kind(), ColumnKind::RunningTotal, "{what}");
+        }
+        let ramp = rows(40, |row| 16.0 + 16.0 * (row / 10.0).floor());
+        assert_eq!(Growth::of(&ramp).kind(), ColumnKind::Either);
         for steps in [
             &[32.0, 32.0, 32.0, 32.0, 32.0, 32.0][..],
             &[0.0, 10.0, 20.0],
             &[600_000.0, 600_000.0],
             &[100.0, 101.0, 102.0, 103.0, 104.0],
             &[10.0, 12.0, 9.0, 14.0, 15.0, 20.0],
+            &[20.0, 32.0, 32.0, 32.0, 20.0, 32.0, 32.0, 32.0, 20.0],
+            &[0.0, 32.0, 32.0, 32.0, 32.0, 20.0],
+            &[16.0, 16.0, 32.0, 32.0, 32.0, 32.0],
         ] {
-            assert!(!is_running_total(steps), "{steps:?}");
+            assert_eq!(Growth::of(steps).kind(), ColumnKind::Step, "{steps:?}");
         }
     }
 }

@@ -167,7 +167,11 @@ impl PowerLogs {
         recording.notes.extend(notes);
         let switch = self.0.iter().find(|log| log.interconnect).map(|log| log.source);
         if switch.is_some() {
-            let source = recording.add_source(run.file, None, SourceKind::Job { rank: 0, irregular: true });
+            let source = recording.add_source(
+                run.file,
+                None,
+                SourceKind::Job { rank: 0, irregular: true, scope: eadt_schemas::v1::Scope::Global },
+            );
             recording.sources[source].suffix = INTERCONNECT;
             let mark = |phase| Some(Mark { phase, span: None });
             recording.push(source, run.start, run.line, &[], mark(Phase::Started));

@@ -250,7 +250,9 @@ fn usage_is_average(model: &str) -> bool {
             !before.is_some_and(char::is_alphanumeric) && (part == "RTX 20" || !after.is_some_and(char::is_alphanumeric))
         })
     };
-    !INSTANT.into_iter().any(word)
+    // RTX 2050 is GA107, and names of later generations hold those numbers, too.
+    let is_later = ["RTX 2050", " Ada", "Blackwell"].iter().any(|part| model.contains(part));
+    is_later || !INSTANT.into_iter().any(word)
 }
 
 fn throttle_reasons(value: f64) -> String {
@@ -327,6 +329,8 @@ mod tests {
             ("NVIDIA H100 80GB HBM3", true),
             ("NVIDIA A40", true),
             ("NVIDIA RTX A3000", true),
+            ("NVIDIA RTX 2000 Ada Generation", true),
+            ("NVIDIA GeForce RTX 2050", true),
             ("NVIDIA L4", true),
         ] {
             assert_eq!(usage_is_average(model), average, "{model}");

@@ -1,0 +1,245 @@
+//! Columns that are not mapped, but tell the boards of a table apart: rows of several boards would be averaged into one.
+
+use std::collections::{BTreeMap, HashMap};
+
+use eadt_schemas::EventTime;
+
+use crate::recording::SourceId;
+
+/// Words of columns that name a board.
+const BOARD_WORDS: [&str; 16] = [
+    "gpu",
+    "device",
+    "card",
+    "board",
+    "accelerator",
+    "index",
+    "idx",
+    "uuid",
+    "serial",
+    "bus",
+    "minor",
+    "ordinal",
+    "slot",
+    "rank",
+    "id",
+    "dev",
+];
+/// Words of columns that name a node.
+const NODE_WORDS: [&str; 8] = ["host", "hostname", "node", "nodename", "server", "machine", "instance", "nodelist"];
+/// Words that may stand beside them.
+const FURTHER_WORDS: [&str; 9] = ["name", "number", "num", "no", "local", "physical", "pci", "cuda", "nvidia"];
+/// How names of models of boards begin.
+const MAKERS: [&str; 7] = ["NVIDIA", "Tesla", "GeForce", "Quadro", "AMD", "Instinct", "Intel"];
+
+/// Rows of a source that are looked at.
+const MOST_ROWS: usize = 100_000;
+/// More values name no boards.
+const MOST_VALUES: usize = 1024;
+
+/// What a column tells apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdScope {
+    Board,
+    Node,
+}
+
+/// Returns what a column with such a name tells apart.
+fn scope_of_name(name: &str) -> Option<IdScope> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut was_small = false;
+    for character in name.chars() {
+        if !character.is_alphanumeric() || was_small && character.is_uppercase() {
+            words.extend((!word.is_empty()).then(|| std::mem::take(&mut word)));
+        }
+        if character.is_alphanumeric() {
+            word.extend(character.to_lowercase());
+        }
+        was_small = character.is_lowercase();
+    }
+    words.extend((!word.is_empty()).then_some(word));
+    let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
+    let is_known =
+        |word: &String| [&BOARD_WORDS[..], &NODE_WORDS, &FURTHER_WORDS].iter().any(|list| list.contains(&word.as_str()));
+    if words.is_empty() || !words.iter().all(is_known) {
+        return None;
+    }
+    if has(&NODE_WORDS) {
+        return Some(IdScope::Node);
+    }
+    has(&BOARD_WORDS).then_some(IdScope::Board)
+}
+
+/// A column that may tell boards apart.
+#[derive(Debug)]
+struct Candidate {
+    column: usize,
+    /// `None`: the name tells nothing, the values must.
+    scope: Option<IdScope>,
+    values: HashMap<String, u16>,
+    rows: BTreeMap<SourceId, Vec<(EventTime, u64, u16)>>,
+}
+
+/// The columns of a table that may tell boards apart, with their values in the rows of each source.
+#[derive(Debug, Default)]
+pub(crate) struct IdColumns {
+    candidates: Vec<Candidate>,
+}
+
+/// Rows of one source that are of several boards by a column.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SeveralBoards {
+    pub(crate) source: SourceId,
+    pub(crate) column: usize,
+    pub(crate) scope: IdScope,
+    /// The first row of another board than the first.
+    pub(crate) line: u64,
+    /// How many there are.
+    pub(crate) boards: usize,
+}
+
+impl IdColumns {
+    /// `names` of the columns that are not mapped, with their index; a name is empty if the table has no header.
+    pub(crate) fn new<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> Self {
+        let candidate = |(column, name): (usize, &str)| Candidate {
+            column,
+            scope: scope_of_name(name.split(['[', '(']).next().unwrap_or(name)),
+            values: HashMap::new(),
+            rows: BTreeMap::new(),
+        };
+        Self { candidates: names.map(candidate).collect() }
+    }
+
+    /// Notes the ids in a row of a source.
+    pub(crate) fn observe<'c>(&mut self, source: SourceId, time: EventTime, line: u64, cell: impl Fn(usize) -> Option<&'c str>) {
+        self.candidates.retain_mut(|candidate| {
+            let Some(text) = cell(candidate.column).map(str::trim).filter(|text| !text.is_empty()) else { return true };
+            if candidate.scope.is_none() && !is_id(text) {
+                return false;
+            }
+            let rows = candidate.rows.entry(source).or_default();
+            if rows.len() >= MOST_ROWS {
+                return true;
+            }
+            let next = candidate.values.len();
+            let value = match candidate.values.get(text) {
+                Some(value) => *value,
+                None if next >= MOST_VALUES => return false,
+                None => *candidate.values.entry(text.to_owned()).or_insert(next as u16),
+            };
+            rows.push((time, line, value));
+            true
+        });
+    }
+
+    /// Returns the first source whose rows take turns by a column of one of these scopes.
+    pub(crate) fn several_boards(&self, scopes: &[IdScope]) -> Option<SeveralBoards> {
+        let found = self.candidates.iter().filter_map(|candidate| {
+            let scope = candidate.scope.unwrap_or(IdScope::Board);
+            let is_numbers = candidate.values.keys().all(|text| text.parse::<f64>().is_ok());
+            let takes_turns = |(source, rows): (&SourceId, &Vec<(EventTime, u64, u16)>)| {
+                let (line, boards) = turns(rows, is_numbers)?;
+                Some(SeveralBoards { source: *source, column: candidate.column, scope, line, boards })
+            };
+            candidate.rows.iter().find_map(takes_turns).filter(|_| scopes.contains(&scope))
+        });
+        found.min_by_key(|found| (found.scope == IdScope::Board, found.column))
+    }
+}
+
+/// Whether a text is of a board wherever it stands: a UUID, or the name of a model.
+fn is_id(text: &str) -> bool {
+    let is_uuid = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).is_some_and(|rest| rest.len() >= 8);
+    is_uuid || MAKERS.iter().any(|maker| text.starts_with(maker))
+}
+
+/// Returns the line of the first row of a second value and how many values there are, if rows of several values take turns over time.
+///
+/// What moves from one value to the next has been moved: it is one board at a time. Numbers may be anything, such as a utilization: they must
+/// go round and round.
+fn turns(rows: &[(EventTime, u64, u16)], is_numbers: bool) -> Option<(u64, usize)> {
+    let mut rows = rows.to_vec();
+    rows.sort_unstable();
+    let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
+    for (_, _, value) in &rows {
+        *counts.entry(*value).or_default() += 1;
+    }
+    let boards = counts.len();
+    if boards < 2 || rows.len() < 2 * boards {
+        return None;
+    }
+    let changes = rows.windows(2).filter(|pair| pair[0].2 != pair[1].2).count();
+    if changes < 3 || changes * 4 < rows.len() {
+        return None;
+    }
+    if is_numbers {
+        let (fewest, most) = (counts.values().min()?, counts.values().max()?);
+        let mut followers: BTreeMap<(u16, u16), usize> = BTreeMap::new();
+        for pair in rows.windows(2) {
+            *followers.entry((pair[0].2, pair[1].2)).or_default() += 1;
+        }
+        let usual: usize = counts
+            .keys()
+            .map(|value| followers.range((*value, 0)..=(*value, u16::MAX)).map(|(_, count)| *count).max().unwrap_or(0))
+            .sum();
+        if 2 * most > 3 * fewest + 4 || usual * 5 < (rows.len() - 1) * 4 {
+            return None;
+        }
+    }
+    let first = rows.iter().min_by_key(|(_, line, _)| *line)?.2;
+    let (_, line, _) = rows.iter().filter(|(_, _, value)| *value != first).min_by_key(|(_, line, _)| *line)?;
+    Some((*line, boards))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_columns_tell_what_they_tell_apart() {
+        for (name, scope) in [
+            ("gpu_id", Some(IdScope::Board)),
+            ("gpuId", Some(IdScope::Board)),
+            ("GPU", Some(IdScope::Board)),
+            ("index", Some(IdScope::Board)),
+            ("pci.bus_id", Some(IdScope::Board)),
+            ("local_rank", Some(IdScope::Board)),
+            ("device name", Some(IdScope::Board)),
+            ("host", Some(IdScope::Node)),
+            ("node_id", Some(IdScope::Node)),
+            ("Hostname", Some(IdScope::Node)),
+            ("gpu_temp", None),
+            ("gpu utilization", None),
+            ("name", None),
+            ("node_power", None),
+            ("request_id", None),
+            ("", None),
+        ] {
+            assert_eq!(scope_of_name(name), scope, "{name}");
+        }
+    }
+
+    #[test]
+    fn boards_take_turns_and_what_was_moved_does_not() {
+        let found = |value: fn(u32) -> u32, time: fn(u32) -> u32, rows: u32, is_numbers: bool| {
+            let row = |row| (EventTime::from_seconds(f64::from(time(row))), u64::from(row) + 2, value(row) as u16);
+            turns(&(0..rows).map(row).collect::<Vec<_>>(), is_numbers)
+        };
+        let own = |row| row;
+        for (what, got, expected) in [
+            ("two boards in turn", found(|row| row % 2, own, 20, true), Some((3, 2))),
+            ("eight", found(|row| row % 8, own, 40, true), Some((3, 8))),
+            ("eight at one time", found(|row| row % 8, |row| row / 8, 40, true), Some((3, 8))),
+            ("one file behind the other", found(|row| row / 20, |row| row % 20, 40, true), Some((22, 2))),
+            ("nodes in turn, two rows each", found(|row| row / 2 % 2, own, 40, false), Some((4, 2))),
+            ("one board", found(|_| 7, own, 20, true), None),
+            ("moved once", found(|row| row / 10, own, 20, false), None),
+            ("moved there and back", found(|row| row / 10 % 2, own, 30, false), None),
+            ("a number of each row", found(|row| row, own, 20, true), None),
+            ("a utilization", found(|row| row * row * 7 % 31 % 5, own, 200, true), None),
+        ] {
+            assert_eq!(got, expected, "{what}");
+        }
+    }
+}
