@@ -580,7 +580,7 @@ pub enum ImportSameTime {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ImportFilesAre {
-    /// Each file is a node with boards of its own.
+    /// Each file is a node with boards of its own, or a rank whose progress counts beside the others'.
     Nodes,
     /// Parts of one record, such as rotated logs.
     Parts,

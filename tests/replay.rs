@@ -335,4 +335,10 @@ fn a_log_of_which_a_line_cannot_be_read_ends_with_a_status_of_its_own() {
     events.push(late);
     let (err, code) = status(eadt(dir.path(), &["replay", write(dir.path(), "late.jsonl", &events).to_str().unwrap()]));
     assert_eq!(code, Some(0), "what comes late is late in a live processor, too: {err}");
+    // Older than the last one of their source: what they say is lost.
+    events.pop();
+    let stale = [101, 102].map(|second| telemetry("a", second, Some(200)));
+    events.extend(stale);
+    let (err, code) = status(eadt(dir.path(), &["replay", write(dir.path(), "stale.jsonl", &events).to_str().unwrap()]));
+    assert!(code == Some(3) && err.contains("left out: 2 stale event(s) refused"), "{err}");
 }

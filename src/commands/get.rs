@@ -58,19 +58,25 @@ fn wanted(args: &Get, workload: &str) -> bool {
 fn workloads(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
     let GetSource { from, since } = &args.source;
     let tally = source::tally(from.as_deref(), settings, span(*since), shutdown)?;
-    let rows = picture::rows(&tally);
+    let mut rows = picture::rows(&tally);
+    for row in &mut rows {
+        // Beside the sums of the run stands the figure of the run; that of the newest window has a column of its own.
+        row.joules_per_sample = tally.run_joules_per_sample(&row.name);
+    }
     let mut rows: Vec<&WorkloadRow> = rows.iter().filter(|row| wanted(args, &row.name)).collect();
     args.sort.unwrap_or(SortKey::Name).sort(&mut rows, false);
     let columns = vec![
         Column::text("WORKLOAD", "workload"),
-        Column::figure("POWER", "power_watts"),
-        Column::figure("J/SAMPLE", "joules_per_sample"),
+        // Power and speed are of the newest window, as in the live view.
+        Column::figure("POWER NOW", "power_watts"),
+        Column::figure("J/SAMPLE OF RUN", "joules_per_sample"),
+        Column::figure("J/SAMPLE NOW", "newest_joules_per_sample").wide(),
         Column::figure("SAVED OF RUN", "saving_ratio"),
         Column::figure("ERROR", "saving_ratio_error").wide(),
         Column::figure("COMPARED", "compared_energy_ratio").wide(),
         Column::figure("SAVED J", "saving_joules").wide(),
         Column::figure("ENERGY", "energy_joules").wide(),
-        Column::figure("SAMPLES/S", "samples_per_second").wide(),
+        Column::figure("SAMPLES/S NOW", "samples_per_second").wide(),
         Column::figure("GPUS", "gpus"),
         Column::text("MODE", "mode"),
         Column::text("STATE", "state"),
@@ -87,6 +93,7 @@ fn workloads(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Re
             Cell::text(row.name.clone()),
             Cell::figure(row.power_watts, units::watts),
             Cell::figure(row.joules_per_sample, units::joules_per_sample),
+            Cell::figure(tally.newest_joules_per_sample(&row.name), units::joules_per_sample),
             Cell {
                 shown: saving.map_or_else(|| units::UNKNOWN.to_owned(), saving_text),
                 value: saving.map(|saving| saving.ratio).into(),
@@ -287,6 +294,13 @@ fn description(details: &Details, row: &crate::live::tally::WorkloadTally) -> St
     add("Duration", figure(report.duration_seconds, units::duration));
     add("Coverage", figure(report.coverage_ratio, |ratio| format!("{:.1} % of the time has known power", 100.0 * ratio)));
     add("Decisions", format!("{}, {} changes, {} reverts", report.decisions, report.changes, report.reverts));
+    if report.decided_changes > report.changes {
+        let (decided, recommended) = (report.decided_changes, report.recommendations);
+        add(
+            "Not made",
+            format!("{} of {decided} changes that were decided, {recommended} of them recommended", decided - report.changes),
+        );
+    }
     let wide = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) + 1;
     let mut text: String =
         lines.iter().map(|(name, value)| format!("{:wide$}  {value}\n", format!("{name}:"))).collect::<Vec<_>>().concat();

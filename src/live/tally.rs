@@ -55,12 +55,12 @@ impl Saving {
     }
 }
 
-/// One workload's latest figures.
+/// One workload's latest figures: those of its newest window, and its report, which has those of the run.
 #[derive(Debug, Default)]
 pub struct WorkloadTally {
     pub power_watts: Option<f64>,
     pub samples_per_second: Option<f64>,
-    /// Downtime included.
+    /// Of the newest window, downtime included.
     pub joules_per_sample: Option<f64>,
     /// The newest window has a restart.
     pub restarted: bool,
@@ -124,6 +124,16 @@ impl Tally {
         if let Some(row) = self.workloads.get_mut(name) {
             row.report = report;
         }
+    }
+
+    /// J/sample of a workload's run, as its report has it.
+    pub fn run_joules_per_sample(&self, workload: &str) -> Option<f64> {
+        self.workloads.get(workload)?.report.as_ref()?.joules_per_sample
+    }
+
+    /// J/sample of a workload's newest window.
+    pub fn newest_joules_per_sample(&self, workload: &str) -> Option<f64> {
+        self.workloads.get(workload)?.joules_per_sample
     }
 
     /// Sums of all workloads, as of the last refresh.
@@ -296,10 +306,12 @@ mod tests {
             let mut tally = Tally::default();
             let mut reporter = Reporter::default();
             let mut dataset = eadt_dataset::Builder::default();
-            let mut shown = Vec::new();
+            let (mut shown, mut power) = (Vec::new(), Vec::new());
             for window in &events {
                 tally.take(Topic::EfficiencyWindows, &serde_json::to_vec(window).unwrap());
-                shown.push((tally.workloads[NAME].joules_per_sample, tally.workloads[NAME].restarted));
+                let row = &tally.workloads[NAME];
+                shown.push((row.joules_per_sample, row.restarted));
+                power.push(row.power_watts);
                 reporter.window(window);
                 dataset.window(window.clone());
             }
@@ -311,11 +323,19 @@ mod tests {
             let Cells::Float(learned) = &dataset.windows.column("joules_per_sample").unwrap().cells else { panic!("numbers") };
             assert_eq!(shown, own.iter().copied().zip(restarts.iter().copied()).collect::<Vec<_>>());
             assert_eq!((&reported, learned), (&shown, &own));
+            let Cells::Float(learned) = &dataset.windows.column("mean_power_watts").unwrap().cells else { panic!("numbers") };
+            let reported: Vec<_> = rows.iter().map(|row| row.mean_power_watts).collect();
+            assert_eq!((&reported, learned), (&power, &power));
             // All but the restart are sums of parts of the whole.
             let all = report.workloads[0].joules_per_sample.unwrap();
             let samples: f64 = rows.iter().filter_map(|row| row.samples).sum();
             let joules: f64 = rows.iter().filter_map(|row| Some(row.joules_per_sample? * row.samples?)).sum();
             assert!((joules / samples - all).abs() < all * 1e-9, "{} instead of {all}", joules / samples);
+            // The run's and the newest window's are two figures, each under a name of its own.
+            tally.refresh_all();
+            assert_eq!(tally.run_joules_per_sample(NAME), Some(all));
+            assert_eq!(tally.newest_joules_per_sample(NAME), own.last().copied().flatten());
+            assert_ne!(tally.run_joules_per_sample(NAME), tally.newest_joules_per_sample(NAME));
         }
     }
 }

@@ -23,13 +23,15 @@ pub struct WorkloadReport {
     /// Energy of the windows and energy that fits in none of them.
     pub energy_joules: Option<f64>,
     pub energy_kwh: Option<f64>,
+    /// Those of the windows, and those that are of none of them.
     pub samples: Option<f64>,
     pub tokens: Option<f64>,
     pub joules_per_sample: Option<f64>,
     pub samples_per_joule: Option<f64>,
     pub tokens_per_joule: Option<f64>,
     pub duration_seconds: Option<f64>,
-    /// Over the covered time.
+    /// Inside the run, over the covered time: each device's energy over its own covered time, summed. A device without known energy adds
+    /// nothing.
     pub mean_power_watts: Option<f64>,
     /// Device time with known energy over device time.
     pub coverage_ratio: Option<f64>,
@@ -37,8 +39,13 @@ pub struct WorkloadReport {
     pub windows: u64,
     /// Number of decisions, those to maintain included.
     pub decisions: u64,
-    /// Decisions to change something, reverts included.
+    /// Decisions to change something, reverts included, whether or not they were applied.
+    pub decided_changes: u64,
+    /// Of those: written as recommendations (mode `recommend`) and not applied.
+    pub recommendations: u64,
+    /// Of those: applied, reverts included. If no actuator is on record: in force in a window after it, by its layout or generation.
     pub changes: u64,
+    /// Reverts that were applied.
     pub reverts: u64,
     /// The weakest of its windows: simulated before imported before measured. Rows by window or span have their own.
     pub origin: Origin,
@@ -80,6 +87,12 @@ pub struct WorkloadReport {
     /// Part of `energy_joules` that lies in no window, because it became known after the window was closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_energy_joules: Option<f64>,
+    /// Part of `samples` that is of no window: their total rose by them over a silence, or they became known after the window was closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unassigned_samples: Option<f64>,
+    /// As `unassigned_samples`, tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unassigned_tokens: Option<f64>,
     /// What a careful reader should know.
     pub notes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,9 +147,13 @@ pub struct WindowRow {
     pub tokens: Option<f64>,
     /// Downtime included, as the window's event has it.
     pub joules_per_sample: Option<f64>,
-    /// The layout changed, rolled out or restarted in it.
+    /// Processes restarted or rolled out in it; false if only a cap, a clock or what a job turns by itself changed.
     pub restarted: bool,
+    /// Of the whole window, also outside of the run, as the window's event has it: each device's energy over its own covered time, summed. A
+    /// device without known energy adds nothing.
     pub mean_power_watts: Option<f64>,
+    /// The same inside the run.
+    pub run_mean_power_watts: Option<f64>,
     pub coverage_ratio: f64,
     pub progress_coverage_ratio: f64,
     /// Phase of the job's work, numbered from 1 in order of appearance; absent where it is not known.

@@ -24,8 +24,13 @@ pub struct Summary {
     pub error_joules: f64,
     /// Least and greatest part of the throughput that was kept.
     pub throughput: Option<(f64, f64)>,
+    /// Changes that were applied, and the reverts among them.
     pub changes: u64,
     pub reverts: u64,
+    /// Changes that were decided, applied or not.
+    pub decided_changes: u64,
+    /// Of those: written as recommendations and not applied.
+    pub recommendations: u64,
     /// Cost of the energy; `None`: a workload's is not known, or their currencies differ.
     cost: Option<f64>,
     currency: Option<String>,
@@ -44,7 +49,7 @@ pub enum Verdict {
     Unclear,
     /// There was nothing to compare with.
     Unknown,
-    /// No change, so no saving.
+    /// No change was made, so no saving: none was decided, or none of those that were was applied.
     Unchanged,
 }
 
@@ -72,6 +77,8 @@ impl Summary {
         self.workloads += 1;
         self.changes += workload.changes;
         self.reverts += workload.reverts;
+        self.decided_changes += workload.decided_changes;
+        self.recommendations += workload.recommendations;
         let Some(energy) = workload.energy_joules else { return };
         self.energy_joules = Some(self.energy_joules.unwrap_or(0.0) + energy);
         let (Some(saving), Some(part)) = (workload.saving_joules, workload.compared_energy_ratio) else { return };
@@ -133,7 +140,9 @@ impl Summary {
         let Some(energy) = self.energy_joules else { return "the energy is not known".to_owned() };
         let used = format!("{} ({}) used", units::joules(energy), units::kilowatt_hours(energy));
         let compared = match self.verdict() {
-            Verdict::Unchanged => return format!("nothing was changed, so nothing was saved; {used}"),
+            Verdict::Unchanged => {
+                return format!("nothing was changed, so nothing was saved{}; {used}", self.unapplied_changes());
+            }
             Verdict::Unknown => {
                 return format!("what the changes saved is not known: the starting layout was not measured; {used}");
             }
@@ -153,6 +162,21 @@ impl Summary {
             units::joules(rest),
             100.0 * part,
         )
+    }
+
+    /// What became of the decided changes if none was applied: empty if none was decided.
+    fn unapplied_changes(&self) -> String {
+        let changes = |count: u64| if count == 1 { "1 change was".to_owned() } else { format!("{count} changes were") };
+        match (self.decided_changes, self.recommendations) {
+            (0, _) => String::new(),
+            (decided, recommended) if recommended >= decided => {
+                format!(": {} recommended, and none was made", changes(recommended))
+            }
+            (decided, 0) => format!(": {} decided, and the record shows none of them made", changes(decided)),
+            (decided, recommended) => {
+                format!(": {} decided, {recommended} of them recommended, and none was made", changes(decided))
+            }
+        }
     }
 
     fn compared_sentence(&self, verdict: Verdict, energy: f64) -> String {

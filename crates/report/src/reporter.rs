@@ -3,12 +3,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Meter, Origin, Outcome, Validation, WindowKind};
+use eadt_schemas::v1::{
+    Action, Actuation, Decision, EfficiencyWindow, EnergyMethod, Layout, Meter, Origin, Outcome, Validation, WindowKind,
+};
 
 use crate::figures::{DecidedChange, JOULES_PER_KWH, Point, per};
 use crate::render::origin_word;
 use crate::saving::{Compared, Saving, saving};
 use crate::supply::Priced;
+use crate::units;
 use crate::{By, Report, Settings, SpanRow, WindowRow, WorkloadReport};
 
 /// Collects events and reports on what it has at any time.
@@ -51,6 +54,8 @@ pub(crate) struct Decided {
 /// What became of a decision to change something.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Fate {
+    /// Written as a recommendation, and nothing was touched.
+    recommended: bool,
     pub(crate) applied: Option<EventTime>,
     pub(crate) ready: Option<EventTime>,
     pub(crate) rolled_back: Option<EventTime>,
@@ -73,7 +78,21 @@ pub(crate) struct Window {
     energy_per_sample: Option<f64>,
     /// Device time in which a counter contradicts power or the board.
     contradicted_seconds: f64,
+    /// Of that time: energy is unknown, for power is, too; `None`: of a part of it that cannot be told.
+    contradicted_unknown: Option<bool>,
     pub(crate) run_coverage: f64,
+    /// As the event has it, of the whole window.
+    mean_power: Option<f64>,
+    /// All devices over those with known energy; 1 if all have.
+    devices_per_known: f64,
+    /// Energy is known in the window, be it outside of the run.
+    has_energy: bool,
+    /// The longest stretch without known energy, in s.
+    largest_gap: f64,
+    /// Telemetry and progress events.
+    events: u64,
+    /// Sources of progress.
+    ranks: u32,
     pub(crate) unassigned: f64,
     /// Samples and tokens of which no window is.
     pub(crate) unassigned_progress: (f64, f64),
@@ -83,7 +102,10 @@ pub(crate) struct Window {
     /// Of the part inside the run.
     cost: Option<f64>,
     co2: Option<f64>,
+    /// The layout changed, rolled out or restarted in it.
     pub(crate) restarted: bool,
+    /// Processes restarted, not only settings changed.
+    pub(crate) has_restart: bool,
     /// Some of its work had been done before.
     pub(crate) redone: bool,
     pub(crate) gap: bool,
@@ -100,7 +122,22 @@ pub(crate) struct Window {
     stale: u64,
 }
 
+impl Fate {
+    /// Whether the change was made, if it was taken back later, too.
+    fn was_applied(&self) -> bool {
+        self.applied.or(self.ready).or(self.rolled_back).is_some()
+    }
+}
+
 impl Window {
+    /// Whether the layout `to` is in force here and was not `before`; if no layout is on record, whether the generation is another one.
+    fn took_up(&self, before: Option<&Self>, to: &Layout) -> bool {
+        match &self.layout {
+            Some(layout) => **layout == *to && before.is_none_or(|before| before.layout.as_deref() != Some(to)),
+            None => before.and_then(|before| before.generation).zip(self.generation).is_some_and(|(old, new)| old != new),
+        }
+    }
+
     /// Seconds of it that lie inside the run; where the job has said nothing about its run, inside what was observed.
     fn seconds(&self, observed: Interval) -> f64 {
         if self.declared || self.run_seconds == 0.0 {
@@ -129,6 +166,25 @@ impl Window {
     /// Seconds of known energy, of a mean device.
     pub(crate) fn covered_seconds(&self) -> f64 {
         self.run_seconds * self.run_coverage
+    }
+
+    /// Seconds in which the energy of its known devices is known, of a mean one of them.
+    fn powered_seconds(&self) -> f64 {
+        (self.covered_seconds() * self.devices_per_known).min(self.run_seconds)
+    }
+
+    /// Mean power inside the run: each device's energy over its own covered time, summed. A device without known energy adds nothing.
+    fn run_power(&self) -> Option<f64> {
+        if self.run_seconds + 1e-6 >= self.end.seconds_since(self.start) && self.run_energy.is_some() && self.mean_power.is_some()
+        {
+            return self.mean_power;
+        }
+        per(self.run_energy, Some(self.powered_seconds()))
+    }
+
+    /// Whether something is known of all of it, from its start to its end.
+    fn is_observed_whole(&self) -> bool {
+        self.observed.is_some_and(|(from, to)| from <= self.start && to >= self.end)
     }
 
     pub(crate) fn progress_seconds(&self) -> f64 {
@@ -169,7 +225,14 @@ impl Reporter {
             run_energy: event.run_energy_joules,
             energy_per_sample: event.energy_per_sample(),
             contradicted_seconds: event.counter_contradicted_seconds,
+            contradicted_unknown: contradicted_unknown(event),
             run_coverage: event.run_coverage_ratio,
+            mean_power: event.mean_power_watts,
+            devices_per_known: devices_per_known(event),
+            has_energy: event.energy_joules.is_some(),
+            largest_gap: event.energy_largest_gap_seconds,
+            events: event.events,
+            ranks: event.ranks,
             unassigned: event.unassigned_energy_joules,
             unassigned_progress: (event.unassigned_samples, event.unassigned_tokens),
             samples: event.samples,
@@ -178,6 +241,7 @@ impl Reporter {
             cost: part(event.cost),
             co2: part(event.co2_grams),
             restarted: event.restarted,
+            has_restart: event.has_restart(),
             redone: event.samples_redone > 0.0,
             gap: event.gap,
             generation: event.generation,
@@ -219,12 +283,18 @@ impl Reporter {
         collected.actuated = true;
         let mut fate = collected.fates.get(&event.decision_id).copied().unwrap_or_default();
         let time = match event.outcome {
-            Outcome::Applied => &mut fate.applied,
-            Outcome::Ready => &mut fate.ready,
-            Outcome::RolledBack => &mut fate.rolled_back,
-            Outcome::Refused | Outcome::Recommended | Outcome::Failed => return,
+            Outcome::Applied => Some(&mut fate.applied),
+            Outcome::Ready => Some(&mut fate.ready),
+            Outcome::RolledBack => Some(&mut fate.rolled_back),
+            Outcome::Recommended => {
+                fate.recommended = true;
+                None
+            }
+            Outcome::Refused | Outcome::Failed => return,
         };
-        *time = Some(time.map_or(event.time, |known| known.min(event.time)));
+        if let Some(time) = time {
+            *time = Some(time.map_or(event.time, |known| known.min(event.time)));
+        }
         collected.fates.insert(event.decision_id.clone(), fate);
     }
 
@@ -256,6 +326,39 @@ impl Reporter {
     /// Forgets a workload, so that whoever follows a log for weeks can bound what is kept.
     pub fn forget(&mut self, name: &str) {
         self.workloads.remove(name);
+    }
+}
+
+/// The devices of a window over those with known energy, by its mean power, which is of the latter alone; 1 if the event does not say.
+fn devices_per_known(event: &EfficiencyWindow) -> f64 {
+    let covered = event.window_end.seconds_since(event.window_start) * event.energy_coverage_ratio;
+    let known = per(event.energy_joules, event.mean_power_watts);
+    per(known, Some(covered)).filter(|ratio| *ratio > 0.0).unwrap_or(1.0)
+}
+
+/// Whether energy is unknown in the time in which a counter is contradicted: nothing is known by power in the whole window, or nothing is
+/// missing in it. `None`: in a part of that time.
+fn contradicted_unknown(event: &EfficiencyWindow) -> Option<bool> {
+    match event.energy_method {
+        EnergyMethod::Counter | EnergyMethod::None => Some(true),
+        EnergyMethod::Integral | EnergyMethod::Mixed => (event.energy_coverage_ratio >= 1.0 - 1e-6).then_some(false),
+    }
+}
+
+/// Says what of the totals is of no window.
+fn note_unassigned(joules: Option<f64>, samples: Option<f64>, tokens: Option<f64>, notes: &mut Vec<String>) {
+    let parts = [
+        joules.map(units::joules),
+        samples.map(|count| format!("{count:.0} samples")),
+        tokens.map(|count| format!("{count:.0} tokens")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if !parts.is_empty() {
+        notes.push(format!(
+            "{} of the totals are of no window, so in no power, J/sample or saving: a counter rose by them over a silence, or they came when \
+             their window was closed",
+            parts.join(", ")
+        ));
     }
 }
 
@@ -322,6 +425,10 @@ impl Sharing {
         Self { alone: per_sample(false), shared: per_sample(true), part: per(energy(true), all) }
     }
 }
+
+/// The default of `processor.power_gap_seconds`, and the most that it can be set to.
+const POWER_GAP_SECONDS: f64 = 120.0;
+const MOST_POWER_GAP_SECONDS: f64 = 86_400.0;
 
 /// Said where spans are asked for.
 pub(crate) const NO_SPANS: &str = "the job named no spans (epochs, training blocks): there is nothing to break down by";
@@ -421,13 +528,13 @@ impl Collected {
         let device_seconds = in_devices + silent * per(Some(in_devices), in_intervals).unwrap_or(1.0);
         if silent > 0.0 {
             notes.push(format!(
-                "{silent:.0} s of the duration lie in silences so long that no window was written for them: nothing is known of that time"
+                "{silent:.0} s of the duration lie in silences for which no window was written: they count as not covered, and how power and \
+                 progress ran in them is not known"
             ));
         }
         let coverage = self.run().next().map(|_| part_of(self.run().map(Window::covered_seconds).sum(), device_seconds));
-        let covered = duration.zip(coverage).map(|(seconds, ratio)| seconds * ratio);
-        let samples = sum(self.windows.values().map(|window| window.samples));
-        let tokens = sum(self.windows.values().map(|window| window.tokens));
+        let [(samples, unassigned_samples), (tokens, unassigned_tokens)] = self.progress();
+        note_unassigned(unassigned, unassigned_samples, unassigned_tokens, &mut notes);
         let of_samples = SameSpan::of(self.run(), |window| window.samples);
         let of_tokens = SameSpan::of(self.run(), |window| window.tokens);
         let kwh = energy.map(|joules| joules / JOULES_PER_KWH);
@@ -475,6 +582,7 @@ impl Collected {
                 "the cost is in the currency of the prices, which nobody named: `eadt report --currency CODE` does".to_owned(),
             );
         }
+        let changes = self.changes();
         let decided = self.by_time();
         let mut comparisons = comparisons.into_iter();
         let rows: Vec<WindowRow> = self
@@ -495,12 +603,14 @@ impl Collected {
             samples_per_joule: of_samples.per_joule(),
             tokens_per_joule: of_tokens.per_joule(),
             duration_seconds: duration,
-            mean_power_watts: per(in_windows, covered),
+            mean_power_watts: self.mean_power(),
             coverage_ratio: coverage,
             windows: self.windows.len() as u64,
             decisions: self.decisions.len() as u64,
-            changes: self.decisions.values().filter(|decided| decided.action != Action::Maintain).count() as u64,
-            reverts: self.decisions.values().filter(|decided| decided.action == Action::Revert).count() as u64,
+            decided_changes: self.decided_changes().len() as u64,
+            recommendations: self.recommendations(),
+            changes: changes.len() as u64,
+            reverts: changes.iter().filter(|change| change.action == Action::Revert).count() as u64,
             origin: self.origin.unwrap_or_default(),
             meter: self.meter.filter(|_| energy.is_some()),
             cost,
@@ -518,15 +628,32 @@ impl Collected {
             shared_joules_per_sample: sharing.shared,
             shared_energy_ratio: sharing.part,
             unassigned_energy_joules: unassigned,
+            unassigned_samples,
+            unassigned_tokens,
             notes,
             curve: rows.iter().map(point).collect(),
-            decided: self.changes(),
+            decided: changes,
             by_window: (settings.by == Some(By::Window)).then_some(rows),
             by_span: (settings.by == Some(By::Span)).then(|| self.spans.values().cloned().collect()),
         }
     }
 
-    /// What was changed and took effect, by time, with the verdict on it. Without an actuator everything counts.
+    /// Decisions to change something with their ids, by time, whether or not they were applied.
+    fn decided_changes(&self) -> Vec<(&str, &Decided)> {
+        let all = self.decisions.iter().filter(|(_, decided)| decided.action != Action::Maintain);
+        let mut all: Vec<(&str, &Decided)> = all.map(|(id, decided)| (id.as_str(), decided)).collect();
+        all.sort_by_key(|(_, decided)| decided.time);
+        all
+    }
+
+    /// The number of changes that were written as recommendations and not made, neither then nor later.
+    fn recommendations(&self) -> u64 {
+        let recommended = |id: &str| self.fates.get(id).is_some_and(|fate| fate.recommended && !fate.was_applied());
+        self.decided_changes().iter().filter(|(id, _)| recommended(id)).count() as u64
+    }
+
+    /// What was changed and took effect, by time, with the verdict on it. An actuator says what it applied. If the record has none, a change
+    /// took effect if a window up to the next one has the layout that it led to, or, without layouts, another generation.
     fn changes(&self) -> Vec<DecidedChange> {
         let mut verdicts: BTreeMap<&str, &Decided> = BTreeMap::new();
         for decided in self.decisions.values() {
@@ -536,19 +663,60 @@ impl Collected {
                 verdicts.insert(concerned, decided);
             }
         }
-        let applied = |id: &String| !self.actuated || self.fates.get(id).is_some_and(|fate| fate.applied.is_some());
-        let mut changes: Vec<DecidedChange> = self
-            .decisions
-            .iter()
-            .filter(|(id, decided)| decided.action != Action::Maintain && applied(id))
-            .map(|(id, decided)| {
-                let verdict = verdicts.get(id.as_str()).map(|it| (it.time, it.action != Action::Revert, it.reason.clone()));
+        let all = self.decided_changes();
+        let windows: Vec<&Window> = if self.actuated { Vec::new() } else { self.windows.values().map(Box::as_ref).collect() };
+        let shown = |decided: &Decided, until: EventTime| {
+            let Some((_, to)) = decided.layouts.as_deref() else { return false };
+            let first = windows.partition_point(|window| window.end <= decided.time);
+            let before = first.checked_sub(1).map(|last| windows[last]);
+            let after = windows[first..].iter().take_while(|window| window.end <= until);
+            after.into_iter().any(|window| window.took_up(before, to))
+        };
+        let applied = |place: usize| {
+            let (id, decided) = all[place];
+            if self.actuated {
+                return self.fates.get(id).is_some_and(Fate::was_applied);
+            }
+            let next = all[place + 1..].iter().map(|(_, next)| next.time).find(|time| *time > decided.time);
+            shown(decided, next.unwrap_or(EventTime::MAX))
+        };
+        (0..all.len())
+            .filter(|place| applied(*place))
+            .map(|place| {
+                let (id, decided) = all[place];
+                let verdict = verdicts.get(id).map(|it| (it.time, it.action != Action::Revert, it.reason.clone()));
                 let taken_back = verdict.as_ref().is_some_and(|(_, kept, _)| !kept);
                 DecidedChange { time: decided.time, action: decided.action, reason: decided.reason.clone(), taken_back, verdict }
             })
-            .collect();
-        changes.sort_by_key(|change| change.time);
-        changes
+            .collect()
+    }
+
+    /// Samples and tokens, and of each the part that is of no window. As with energy, the total holds both.
+    fn progress(&self) -> [(Option<f64>, Option<f64>); 2] {
+        let total = |of: fn(&Window) -> Option<f64>, unassigned: fn(&Window) -> f64| {
+            let unassigned = self.windows.values().map(|window| unassigned(window)).sum::<f64>();
+            let unassigned = (unassigned > 0.0).then_some(unassigned);
+            (sum(self.windows.values().map(|window| of(window)).chain([unassigned])), unassigned)
+        };
+        [
+            total(|window| window.samples, |window| window.unassigned_progress.0),
+            total(|window| window.tokens, |window| window.unassigned_progress.1),
+        ]
+    }
+
+    /// Mean power in the run over the time in which it is known, in W: in each interval that of all windows together (devices without a
+    /// workload have one each), weighted by the longest of their covered times.
+    fn mean_power(&self) -> Option<f64> {
+        let mut intervals = BTreeMap::<EventTime, (f64, f64)>::new();
+        for window in self.run() {
+            if let Some(watts) = per(window.run_energy, Some(window.powered_seconds())) {
+                let (sum, seconds) = intervals.entry(window.start).or_default();
+                *sum += watts;
+                *seconds = seconds.max(window.powered_seconds());
+            }
+        }
+        let joules = sum(intervals.values().map(|(watts, seconds)| Some(watts * seconds)));
+        per(joules, sum(intervals.values().map(|(_, seconds)| Some(*seconds))))
     }
 
     /// The energy of each window of the run, spread evenly over the window.
@@ -579,8 +747,9 @@ impl Collected {
             notes.push(format!("{gaps} window(s) lack inputs that the log no longer has"));
         }
         let unknown = self.run().filter(|window| window.run_energy.is_none()).count();
-        if unknown > 0 && unknown == self.run().count() {
-            notes.push("no energy is known".to_owned());
+        let unassigned = self.run().any(|window| window.unassigned > 0.0);
+        if !self.windows.is_empty() && unknown == self.run().count() && !unassigned {
+            notes.push(format!("no energy is known: {}", self.why_no_energy()));
         } else if unknown > 0 {
             let progress = self.run().any(|window| window.run_energy.is_none() && window.samples.is_some());
             let and = if progress { ", J/sample their samples, too" } else { "" };
@@ -592,27 +761,7 @@ impl Collected {
                 "{energy_only} window(s) have energy but no known progress: J/sample counts their energy all the same"
             ));
         }
-        let contradicted = self.run().filter(|window| window.contradicted_seconds > 0.0).count();
-        if contradicted > 0 {
-            let seconds: f64 = self.run().map(|window| window.contradicted_seconds).sum();
-            notes.push(format!(
-                "in {contradicted} window(s), for {seconds:.0} s of device time, energy is the integral of power: an energy counter \
-                 contradicted it (stood still, fell, or rose by what the board cannot draw)"
-            ));
-        }
-        let unassigned = |of: fn(&Window) -> f64| self.windows.values().map(|window| of(window)).sum::<f64>();
-        let lost = [
-            (unassigned(|window| window.unassigned_progress.0), "samples"),
-            (unassigned(|window| window.unassigned_progress.1), "tokens"),
-        ];
-        let lost: Vec<String> =
-            lost.iter().filter(|(count, _)| *count > 0.0).map(|(count, what)| format!("{count:.0} {what}")).collect();
-        if !lost.is_empty() {
-            notes.push(format!(
-                "{} are of no window and in no figure: a total rose by them over a silence, or they came when their window was closed",
-                lost.join(" and ")
-            ));
-        }
+        self.note_contradicted(notes);
         let late: u64 = self.windows.values().map(|window| window.late).sum();
         if late > 0 {
             notes.push(format!("{late} event(s) came after their window was closed and are in no window"));
@@ -620,6 +769,94 @@ impl Collected {
         let stale: u64 = self.windows.values().map(|window| window.stale).sum();
         if stale > 0 {
             notes.push(format!("{stale} event(s) were not newer than the last one of their source and are in no window"));
+        }
+    }
+
+    /// Why no window of the run has energy, as far as the windows tell, and what would change it.
+    fn why_no_energy(&self) -> String {
+        const MAP: &str = "`--map power_watts=COLUMN:W` or `--map energy_joules_total=COLUMN:J`";
+        let total = |of: fn(&Window) -> u64| self.run().map(of).sum::<u64>();
+        if self.windows.values().any(|window| window.has_energy) {
+            return "what is known lies outside of the run, which the job's `started` and `finished` bound. Compare the clocks and time zones \
+                    (`--time-zone` of `eadt import`) of power and progress"
+                .to_owned();
+        }
+        if self.windows.values().all(|window| window.gpus == 0) {
+            return format!(
+                "no device was heard that is assigned to it. Import its power log, too ({MAP}, and the same `--workload`), or let a collector \
+                 read its GPUs"
+            );
+        }
+        if self.run().any(|window| window.contradicted_seconds > 0.0) {
+            return format!(
+                "its energy counter cannot be believed, and no power is on record beside it. Map or collect power, too ({MAP})"
+            );
+        }
+        let (from, to) = self.observed();
+        let seconds = to.seconds_since(from);
+        if seconds <= 0.0 {
+            return "its devices were heard at one moment only, and energy is known from two readings on. Record for longer, and more often"
+                .to_owned();
+        }
+        let no_power = format!(
+            "no reading of its devices has power or an energy counter that can be used: absent values such as [N/A], and power that no such \
+             device can draw, count as none. Map or collect one of the two ({MAP})"
+        );
+        let gap = |apart: &str, value: f64| {
+            let most = if value > MOST_POWER_GAP_SECONDS {
+                format!("{MOST_POWER_GAP_SECONDS:.0} is the most that it can be: record more often, or an energy counter")
+            } else {
+                format!("replay with EADT_PROCESSOR__POWER_GAP_SECONDS={value:.0}")
+            };
+            format!(
+                "readings of its devices are {apart} apart. Power is not known between two readings further apart than \
+                 processor.power_gap_seconds, {POWER_GAP_SECONDS:.0} by default: if they have power, {most}"
+            )
+        };
+        // Steps are clipped to their window: only shorter ones tell their length.
+        let shorter = |window: &&Window| window.largest_gap < window.end.seconds_since(window.start) - 1e-3;
+        let whole: Vec<&Window> = self.run().filter(|window| window.is_observed_whole() && window.gpus > 0).collect();
+        let steps = whole.iter().map(|window| window.largest_gap).fold(0.0, f64::max);
+        if seconds <= POWER_GAP_SECONDS || !whole.is_empty() && whole.iter().all(shorter) && steps <= POWER_GAP_SECONDS {
+            return no_power;
+        }
+        let devices = self.run().map(|window| window.gpus).max().unwrap_or(1);
+        let between = total(|window| window.events).saturating_sub(u64::from(devices));
+        if total(|window| u64::from(window.ranks)) > 0 || between == 0 {
+            // Events of progress are among them.
+            let apart = format!("{POWER_GAP_SECONDS:.0} s or more");
+            return format!("either {}; or {no_power}", gap(&apart, 300.0).replace("=300", "=SECONDS"));
+        }
+        let apart = seconds * f64::from(devices) / between as f64;
+        if apart <= POWER_GAP_SECONDS {
+            return no_power;
+        }
+        gap(&format!("about {apart:.0} s"), (1.1 * apart).ceil())
+    }
+
+    /// Says in how many windows a counter is contradicted, and what energy is there.
+    fn note_contradicted(&self, notes: &mut Vec<String>) {
+        const WHY: &str = "an energy counter contradicted it (stood still, fell, or rose by what the board cannot draw)";
+        let energies = [
+            (Some(false), "energy is the integral of power: "),
+            (None, "energy is the integral of power, and unknown where no power is on record: "),
+            (
+                Some(true),
+                "energy is not known, for no power is on record beside the energy counter (`--map power_watts=COLUMN:W`): ",
+            ),
+        ];
+        for (unknown, energy) in energies {
+            let windows = || self.run().filter(|it| it.contradicted_seconds > 0.0 && it.contradicted_unknown == unknown);
+            let count = windows().count();
+            if count > 0 {
+                let seconds: f64 = windows().map(|window| window.contradicted_seconds).sum();
+                let why = if unknown == Some(true) {
+                    WHY.replace("contradicted it", "cannot be believed there")
+                } else {
+                    WHY.to_owned()
+                };
+                notes.push(format!("in {count} window(s), for {seconds:.0} s of device time, {energy}{why}"));
+            }
         }
     }
 
@@ -668,8 +905,9 @@ fn window_row(
         samples: window.samples,
         tokens: window.tokens,
         joules_per_sample: window.energy_per_sample,
-        restarted: window.restarted,
-        mean_power_watts: per(window.run_energy, Some(window.covered_seconds())),
+        restarted: window.has_restart,
+        mean_power_watts: window.mean_power.or_else(|| window.run_power()),
+        run_mean_power_watts: window.run_power(),
         coverage_ratio: part_of(window.covered_seconds(), seconds),
         progress_coverage_ratio: part_of(window.progress_seconds(), progress_seconds),
         phase: compared.phase.map(|phase| phase as u64 + 1),

@@ -2,7 +2,7 @@
 
 use eadt_report::{By, Form, Report, Reporter, Settings, report};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Meter, Origin, Outcome, WindowKind};
+use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, EnergyMethod, Layout, Meter, Origin, Outcome, WindowKind};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
@@ -90,7 +90,8 @@ fn adds_up_and_compares_with_the_starting_layout() {
     near(it.duration_seconds, 360.0);
     near(it.mean_power_watts, 5200.0 / 360.0);
     near(it.coverage_ratio, 1.0);
-    assert_eq!((it.windows, it.decisions, it.changes, it.reverts), (6, 4, 2, 1));
+    assert_eq!((it.windows, it.decisions, it.decided_changes), (6, 4, 2));
+    assert_eq!((it.changes, it.reverts), (1, 0), "the revert at the end of the record is not applied yet");
     assert_eq!(it.origin, Origin::Simulated);
     near(it.baseline_joules_per_sample, 10.0);
     // 220 samples would have taken 2200 J and took 600 + 800 + 800: the restart ate the gain.
@@ -194,7 +195,8 @@ fn unknown_is_null_and_never_zero() {
     assert_eq!((it["duration_seconds"].as_f64(), it["coverage_ratio"].as_f64()), (Some(60.0), Some(0.0)));
     assert_eq!((it["windows"].as_u64(), it["decisions"].as_u64(), it["reverts"].as_u64()), (Some(1), Some(0), Some(0)));
     assert_eq!(it["origin"], "measured");
-    assert_eq!(report.workloads[0].notes, ["no energy is known"]);
+    assert_eq!(report.workloads[0].notes.len(), 1);
+    assert!(report.workloads[0].notes[0].starts_with("no energy is known: no device was heard"));
     assert!(!report.render(Form::Text).contains("Saving"), "nothing to say about it");
     assert_eq!(serde_json::from_value::<Report>(json).unwrap().workloads[0].workload, "lab/dark");
 }
@@ -431,7 +433,7 @@ fn a_note_that_many_workloads_share_is_said_once() {
         })
         .collect();
     let report = report(&windows, [], [], &Settings::default());
-    assert_eq!(report.workloads[4].notes, ["no energy is known"]);
+    assert!(matches!(report.workloads[4].notes.as_slice(), [one] if one.starts_with("no energy is known: ")));
     for form in [Form::Text, Form::Markdown, Form::Html] {
         assert_eq!(report.render(form).matches("no energy is known").count(), 1, "{form:?}");
     }
@@ -478,11 +480,200 @@ fn windows_whose_counter_contradicts_power_are_counted_in_a_note() {
     let notes = |windows: &[EfficiencyWindow]| report(windows, [], [], &Settings::default()).workloads.remove(0).notes;
     assert_eq!(notes(&windows), Vec::<String>::new());
     (windows[0].counter_contradicted_seconds, windows[2].counter_contradicted_seconds) = (60.0, 15.4);
-    let notes = notes(&windows);
-    assert!(
-        notes[0].starts_with("in 2 window(s), for 75 s of device time, energy is the integral of power: an energy counter"),
-        "{notes:?}"
-    );
+    // How the energy of the rest is known, what of the time is covered, and what may be said.
+    for (method, covered, said) in [
+        (EnergyMethod::Integral, 1.0, "energy is the integral of power: an energy counter contradicted it"),
+        (EnergyMethod::Mixed, 1.0, "energy is the integral of power: an energy counter contradicted it"),
+        (EnergyMethod::Mixed, 0.9, "energy is the integral of power, and unknown where no power is on record: an energy counter"),
+        (
+            EnergyMethod::Counter,
+            0.75,
+            "energy is not known, for no power is on record beside the energy counter (`--map power_watts",
+        ),
+        (EnergyMethod::None, 0.0, "energy is not known, for no power is on record beside the energy counter (`--map power_watts"),
+    ] {
+        for window in &mut windows {
+            (window.energy_method, window.energy_coverage_ratio) = (method, covered);
+        }
+        let notes = notes(&windows);
+        let wanted = format!("in 2 window(s), for 75 s of device time, {said}");
+        assert!(notes.len() == 1 && notes[0].starts_with(&wanted), "{method:?}, {covered}: {notes:?}");
+    }
+}
+
+/// A window as the fold makes it of readings this far apart, of one device.
+fn read_every(minute: i64, seconds: f64) -> EfficiencyWindow {
+    EfficiencyWindow {
+        energy_joules: None,
+        energy_coverage_ratio: 0.0,
+        run_energy_joules: None,
+        run_coverage_ratio: 0.0,
+        observed_start: Some(at(minute)),
+        observed_end: Some(at(minute + 1)),
+        energy_largest_gap_seconds: seconds.min(60.0),
+        events: if seconds <= 60.0 { (60.0 / seconds) as u64 } else { u64::from(minute % (seconds / 60.0) as i64 == 0) },
+        samples: None,
+        gpus: 1,
+        ..window(minute, 0.0, 0.0)
+    }
+}
+
+#[test]
+fn no_known_energy_says_why_and_what_would_change_it() {
+    type Change = fn(&mut EfficiencyWindow);
+    let nothing: Change = |_| {};
+    for (minutes, apart, change, said) in [
+        (30, 300.0, nothing, ["readings of its devices are about 3", "replay with EADT_PROCESSOR__POWER_GAP_SECONDS=3"]),
+        (30, 1.0, nothing, ["no reading of its devices has power or an energy counter", "power_watts=COLUMN:W"]),
+        (2, 60.0, nothing, ["no reading of its devices has power", "energy_joules_total=COLUMN:J"]),
+        (
+            30,
+            300.0,
+            |it| it.ranks = 1,
+            ["either readings of its devices are 120 s or more apart", "; or no reading of its devices has"],
+        ),
+        (30, 1.0, |it| it.ranks = 1, ["no reading of its devices has power", "[N/A]"]),
+        (1, 1.0, |it| it.observed_end = it.observed_start, ["heard at one moment only", "two readings"]),
+        (9, 1.0, |it| (it.gpus, it.ranks) = (0, 1), ["no device was heard", "the same `--workload`"]),
+        (9, 1.0, |it| it.counter_contradicted_seconds = 60.0, ["its energy counter cannot be believed", "power_watts=COLUMN:W"]),
+        (9, 1.0, |it| it.energy_joules = Some(9.0), ["what is known lies outside of the run", "`--time-zone`"]),
+        // Its run is over before any window, or not begun.
+        (9, 1.0, |it| (it.energy_joules, it.run_seconds) = (Some(9.0), 0.0), ["what is known lies outside of the run", "clocks"]),
+    ] {
+        let windows: Vec<_> = (0..minutes)
+            .map(|minute| {
+                let mut window = read_every(minute, apart);
+                change(&mut window);
+                window
+            })
+            .collect();
+        let notes = report(&windows, [], [], &Settings::default()).workloads.remove(0).notes;
+        let why = notes.iter().filter(|note| note.starts_with("no energy is known: ")).collect::<Vec<_>>();
+        assert!(why.len() == 1 && said.iter().all(|part| why[0].contains(part)), "{said:?}: {notes:?}");
+    }
+    // Energy of no window is energy.
+    let mut window = read_every(0, 300.0);
+    window.unassigned_energy_joules = 5.0;
+    let it = report([&window], [], [], &Settings::default()).workloads.remove(0);
+    assert!(it.energy_joules == Some(5.0) && !it.notes.iter().any(|note| note.contains("no energy is known")), "{:?}", it.notes);
+}
+
+#[test]
+fn changes_are_those_that_were_made() {
+    let layout = |watts: f64| Layout { power_limit_watts: Some(watts), ..Layout::default() };
+    // Three decisions, the last of which takes the second one back.
+    let decide = |minute, action, watts| Decision { to: layout(watts), ..decision(minute, action) };
+    let decisions = [
+        decision(1, Action::Maintain),
+        decide(2, Action::SetPowerLimit, 300.0),
+        decide(4, Action::SetPowerLimit, 250.0),
+        decide(6, Action::Revert, 300.0),
+    ];
+    let outcome = |outcome| -> Vec<Actuation> {
+        [2, 4, 6].map(|minute| Actuation { id: format!("a{minute}"), outcome, ..applied(minute) }).into()
+    };
+    let windows = |of: &dyn Fn(i64) -> Option<f64>| -> Vec<EfficiencyWindow> {
+        (0..8).map(|minute| EfficiencyWindow { layout: of(minute).map(layout), ..window(minute, 1000.0, 100.0) }).collect()
+    };
+    let untouched = windows(&|_| Some(400.0));
+    let changed = windows(&|minute| Some([400.0, 400.0, 300.0, 300.0, 250.0, 250.0, 300.0, 300.0][minute as usize]));
+    let once = windows(&|minute| Some(if minute < 3 { 400.0 } else { 300.0 }));
+    let unnamed = windows(&|_| None);
+    let mut generations = unnamed.clone();
+    for (minute, window) in generations.iter_mut().enumerate() {
+        window.generation = Some(if minute < 4 { 1 } else { 2 });
+    }
+    let mixed: Vec<Actuation> =
+        outcome(Outcome::Recommended).into_iter().take(1).chain(outcome(Outcome::Refused).split_off(1)).collect();
+    let none = "nothing was changed, so nothing was saved: 3 changes were ";
+    for (name, windows, actuations, wanted, said) in [
+        ("recommend", &untouched, outcome(Outcome::Recommended), (3, 3, 0, 0), format!("{none}recommended, and none was made; ")),
+        (
+            "observe",
+            &untouched,
+            outcome(Outcome::Refused),
+            (3, 0, 0, 0),
+            format!("{none}decided, and the record shows none of them made; "),
+        ),
+        ("both", &untouched, mixed, (3, 1, 0, 0), format!("{none}decided, 1 of them recommended, and none was made; ")),
+        ("enforce", &changed, outcome(Outcome::Applied), (3, 0, 3, 1), String::new()),
+        ("rolled back", &untouched, outcome(Outcome::RolledBack), (3, 0, 3, 1), String::new()),
+        (
+            "no actuator, nothing moves",
+            &untouched,
+            vec![],
+            (3, 0, 0, 0),
+            format!("{none}decided, and the record shows none of them made; "),
+        ),
+        (
+            "no actuator, nothing is said",
+            &unnamed,
+            vec![],
+            (3, 0, 0, 0),
+            format!("{none}decided, and the record shows none of them made; "),
+        ),
+        ("no actuator, layouts move", &changed, vec![], (3, 0, 3, 1), String::new()),
+        ("no actuator, one move", &once, vec![], (3, 0, 1, 0), String::new()),
+        ("no actuator, generations", &generations, vec![], (3, 0, 1, 0), String::new()),
+    ] {
+        let report = report(windows, &decisions, &actuations, &Settings::default());
+        let it = &report.workloads[0];
+        assert_eq!((it.decided_changes, it.recommendations, it.changes, it.reverts), wanted, "{name}");
+        let headline = report.headline().remove(0);
+        assert_eq!(headline.contains("nothing was changed"), !said.is_empty(), "{name}: {headline}");
+        assert!(headline.contains(&said), "{name}: {headline}");
+        assert_eq!(report.render(Form::Html).matches("class=\"change\"").count() > 0, wanted.2 > 0, "{name}");
+        let text = report.render(Form::Text);
+        assert_eq!(text.contains("changes decided"), wanted.0 > wanted.2, "{name}: {text}");
+        assert_eq!(text.contains("recommended  changes"), wanted.1 > 0, "{name}: {text}");
+    }
+}
+
+/// Two boards of 96.7 W, of which the second one is lost in the second window; the run ends in the middle of the third.
+#[test]
+fn mean_power_means_the_same_in_event_row_and_total() {
+    let whole = EfficiencyWindow { gpus: 2, mean_power_watts: Some(193.4), ..window(0, 60.0 * 193.4, 100.0) };
+    let lost = EfficiencyWindow {
+        gpus: 2,
+        energy_coverage_ratio: 0.5,
+        run_coverage_ratio: 0.5,
+        mean_power_watts: Some(96.7),
+        ..window(1, 60.0 * 96.7, 100.0)
+    };
+    // 30 s of run at 220 W, and 30 s at 150 W after it.
+    let ends = EfficiencyWindow {
+        gpus: 2,
+        run_seconds: 30.0,
+        run_energy_joules: Some(6600.0),
+        mean_power_watts: Some(185.0),
+        ..window(2, 11_100.0, 50.0)
+    };
+    let events = [whole, lost, ends];
+    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let report = report(&events, [], [], &settings);
+    let it = &report.workloads[0];
+    for (row, event) in it.by_window.as_ref().unwrap().iter().zip(&events) {
+        assert_eq!(row.mean_power_watts, event.mean_power_watts);
+    }
+    let run: Vec<f64> = it.by_window.as_ref().unwrap().iter().filter_map(|row| row.run_mean_power_watts).collect();
+    assert_eq!(run, [193.4, 96.7, 220.0]);
+    near(it.mean_power_watts, (60.0 * 193.4 + 60.0 * 96.7 + 6600.0) / 150.0);
+    let text = report.render(Form::Text);
+    assert!(text.contains("mean W  mean W in run  coverage"), "{text}");
+    let text = eadt_report::report(&events[..2], [], [], &settings).render(Form::Text);
+    assert!(!text.contains("in run"), "{text}");
+    // Boards without a workload have a window each: a lost one adds nothing.
+    let mut boards: Vec<EfficiencyWindow> = (0..3)
+        .map(|board| EfficiencyWindow {
+            id: format!("gpus/{board}"),
+            workload: "gpus".into(),
+            mean_power_watts: Some(100.0),
+            ..window(0, 6000.0, 0.0)
+        })
+        .collect();
+    (boards[2].energy_joules, boards[2].run_energy_joules, boards[2].mean_power_watts) = (None, None, None);
+    (boards[2].energy_coverage_ratio, boards[2].run_coverage_ratio) = (0.0, 0.0);
+    near(eadt_report::report(&boards, [], [], &settings).workloads[0].mean_power_watts, 200.0);
 }
 
 #[test]
@@ -682,7 +873,8 @@ proptest! {
         }
         let spans = EfficiencyWindow { workload: name.clone(), kind: WindowKind::Span, span: Some(span), ..window(1, 10.0, 5.0) };
         reporter.window(&spans);
-        reporter.decision(&Decision { workload: name, reason, ..decision(1, Action::Increase) });
+        reporter.decision(&Decision { workload: name.clone(), reason, ..decision(1, Action::Increase) });
+        reporter.actuation(&Actuation { workload: name, ..applied(1) });
         for by in [By::Window, By::Span] {
             let report = reporter.report(&Settings { by: Some(by), ..Settings::default() });
             let html = report.render(Form::Html);
@@ -731,9 +923,23 @@ fn progress_of_no_window_is_counted_and_said() {
         reporter.window(window);
     }
     let report = reporter.report(&Settings::default());
-    let note = "500010 samples and 2048 tokens are of no window and in no figure";
+    let note = "500010 samples, 2048 tokens of the totals are of no window, so in no power, J/sample or saving";
     assert!(report.workloads[0].notes.iter().any(|said| said.starts_with(note)), "{:?}", report.workloads[0].notes);
-    assert_eq!(report.workloads[0].samples, Some(200.0));
+    let it = &report.workloads[0];
+    assert_eq!((it.samples, it.unassigned_samples), (Some(500_210.0), Some(500_010.0)));
+    assert_eq!((it.tokens, it.unassigned_tokens), (Some(2_048.0), Some(2_048.0)));
+    near(it.joules_per_sample, 10.0);
+    // A counter of energy and one of samples that both go on over a silence of 26 h: both totals hold it.
+    let second = |minute| EfficiencyWindow {
+        unassigned_energy_joules: 9.33e6,
+        unassigned_samples: 93_300.0,
+        ..window(minute, 6000.0, 60.0)
+    };
+    let it = eadt_report::report([&window(0, 6000.0, 60.0), &second(1560)], [], [], &Settings::default()).workloads.remove(0);
+    near(it.energy_joules.zip(it.samples).map(|(joules, samples)| joules / samples), 100.0);
+    near(it.joules_per_sample, 100.0);
+    let said = |part: &str| it.notes.iter().any(|note| note.contains(part));
+    assert!(said("9.33 MJ, 93300 samples of the totals are of no window") && !said("nothing is known"), "{:?}", it.notes);
     let mut quiet = Reporter::default();
     quiet.window(&windows[0]);
     assert!(!quiet.report(&Settings::default()).render(Form::Text).contains("of no window"));

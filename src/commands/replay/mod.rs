@@ -26,6 +26,9 @@ use crate::usage;
 
 /// Refused events that are named, for each reason; the rest is counted.
 const REFUSALS_SHOWN: u64 = 10;
+/// What stale events are, and how a log comes to have them.
+const STALE_EVENTS: &str = "stale event(s) refused, which are older than the last one of their source: sort the log by time, and see that no two \
+     recordings name one source alike";
 /// Workloads that are named whose windows are held open.
 const HELD_SHOWN: usize = 10;
 
@@ -214,11 +217,17 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
 pub struct MissingEvents(String);
 
 impl Summary {
-    /// Returns an error if events were refused, late ones apart, which a live processor refuses, too, or could not be read.
+    /// Returns an error if events were refused, late ones apart, which a live processor refuses, too, or could not be read. Stale ones count:
+    /// what they say is in no figure, and no later event of their source says it again.
     fn check_missing(&self) -> anyhow::Result<()> {
         let refused = self.refused.saturating_sub(self.late + self.stale);
         let LeftOut { damaged_lines, cut, .. } = &self.left_out;
-        let parts = [(refused, "event(s) refused"), (*damaged_lines, "damaged line(s)"), (cut.len() as u64, "log(s) cut off")];
+        let parts = [
+            (refused, "event(s) refused"),
+            (self.stale, STALE_EVENTS),
+            (*damaged_lines, "damaged line(s)"),
+            (cut.len() as u64, "log(s) cut off"),
+        ];
         let parts: Vec<String> =
             parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
         if parts.is_empty() { Ok(()) } else { Err(MissingEvents(parts.join(", ")).into()) }

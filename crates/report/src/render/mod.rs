@@ -180,10 +180,22 @@ fn totals(report: &Report) -> Table {
 }
 
 fn counts(report: &Report) -> Table {
-    let head = heads(&["workload", "origin", "windows", "decisions", "changes", "reverts"]);
+    let unapplied = report.workloads.iter().any(|w| w.decided_changes > w.changes);
+    let recommended = report.workloads.iter().any(|w| w.recommendations > 0);
+    let mut head = heads(&["workload", "origin", "windows", "decisions"]);
+    if unapplied {
+        head.extend(heads(&["changes decided"]));
+    }
+    if recommended {
+        head.extend(heads(&["recommended"]));
+    }
+    head.extend(heads(&["changes", "reverts"]));
     let row = |w: &WorkloadReport| {
-        let counts = [w.windows, w.decisions, w.changes, w.reverts].map(|count| count.to_string());
-        [w.workload.clone(), origin_word(w.origin).to_owned()].into_iter().chain(counts).collect()
+        let unapplied = unapplied.then_some(w.decided_changes);
+        let recommended = recommended.then_some(w.recommendations);
+        let counts = [w.windows, w.decisions].into_iter().chain(unapplied).chain(recommended).chain([w.changes, w.reverts]);
+        let texts = [w.workload.clone(), origin_word(w.origin).to_owned()];
+        texts.into_iter().chain(counts.map(|count| count.to_string())).collect()
     };
     Table { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
 }
@@ -231,7 +243,16 @@ fn windows(rows: &[WindowRow]) -> Table {
     if tokens {
         head.extend(heads(&["tokens"]));
     }
-    head.extend(heads(&["J/sample", "mean W", "coverage", "progress coverage"]));
+    // Of the whole window; the energy beside it is of the run.
+    let parts = rows.iter().any(|row| {
+        let both = row.mean_power_watts.zip(row.run_mean_power_watts);
+        both.is_some_and(|(whole, run)| (whole - run).abs() > 1e-6 * whole.abs())
+    });
+    head.extend(heads(&["J/sample", "mean W"]));
+    if parts {
+        head.extend(heads(&["mean W in run"]));
+    }
+    head.extend(heads(&["coverage", "progress coverage"]));
     let row = |row: &WindowRow| {
         let action = row.action.map_or(UNKNOWN, action_word);
         let action = if row.restarted { format!("{action}, {RESTARTED}") } else { action.to_owned() };
@@ -241,6 +262,9 @@ fn windows(rows: &[WindowRow]) -> Table {
             cells.push(figure(row.tokens));
         }
         cells.extend([figure(row.joules_per_sample), figure(row.mean_power_watts)]);
+        if parts {
+            cells.push(figure(row.run_mean_power_watts));
+        }
         cells.extend([percent(Some(row.coverage_ratio)), percent(Some(row.progress_coverage_ratio))]);
         cells
     };

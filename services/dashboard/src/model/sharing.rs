@@ -238,7 +238,7 @@ impl Model {
         let node = device.node.as_deref().and_then(|node| self.devices.on(node));
         let attributed = device.attributed_ratio();
         let tenants: Vec<TenantRow> = device.attributions().filter_map(|known| self.tenant_row(device, known)).collect();
-        let unassigned_ratio = attributed.map(|attributed| 1.0 - attributed).map(|ratio| if ratio < 1e-6 { 0.0 } else { ratio });
+        let unassigned_ratio = attributed.map(nobodys_part);
         let changes = device.workloads().filter_map(|workload| self.newest_division(workload));
         let silent = self.is_silent(device);
         DeviceRow {
@@ -305,7 +305,7 @@ impl Model {
                 totals.contradicted_power_watts += watts;
                 continue;
             };
-            totals.unassigned_power_watts += watts * (1.0 - attributed);
+            totals.unassigned_power_watts += watts * nobodys_part(attributed);
             for known in device.attributions().filter(|known| known.workload.is_some()) {
                 let sum = match Basis::of(known) {
                     Basis::Whole | Basis::Activity => &mut totals.metered_power_watts,
@@ -433,4 +433,9 @@ fn unknown_of(device: &Device, tenants: &[TenantRow], silent: bool) -> Vec<Strin
         unknown.push("it is cut into MIG instances, and nothing tells which are whose".to_owned());
     }
     unknown
+}
+/// What shares leave of a GPU; sums of rounded shares miss 1 by a hair.
+fn nobodys_part(attributed: f64) -> f64 {
+    let rest = 1.0 - attributed;
+    if rest < 1e-6 { 0.0 } else { rest }
 }
