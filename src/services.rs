@@ -26,6 +26,8 @@ use eadt_simulator_service::{SimClock, SimulatedCluster};
 use crate::cli;
 use crate::commands;
 use crate::live::exporter::Exporter;
+#[cfg(feature = "otlp")]
+use crate::live::otlp::OtlpPush;
 use crate::settings::Settings;
 use crate::up;
 
@@ -60,6 +62,23 @@ impl Losses {
     }
 }
 
+/// Sends what an exporter has to `metrics.otlp.endpoint`, if there is one. What comes back sends the last figures once they are there.
+#[cfg(feature = "otlp")]
+pub fn spawn_otlp(
+    supervisor: &mut Supervisor,
+    settings: &Settings,
+    exporter: &Exporter,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Option<OtlpPush>> {
+    let otlp = &settings.metrics.otlp;
+    if otlp.endpoint.is_empty() {
+        return Ok(None);
+    }
+    let push = OtlpPush::new(otlp, exporter.clone(), Clock::wall())?;
+    supervisor.spawn(&tasks::OTLP, push.clone().run(shutdown.clone()));
+    Ok(Some(push))
+}
+
 /// Runs one service against Kafka until interrupted.
 pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (metrics, health) = (Metrics::default(), Health::default());
@@ -79,6 +98,8 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
         }
         Single::Exporter => {
             let exporter = Exporter::new(&metrics, settings.metrics.clone());
+            #[cfg(feature = "otlp")]
+            spawn_otlp(&mut supervisor, &settings, &exporter, &shutdown)?;
             let (bus, names, stop) = (bus.clone(), settings.topics.clone(), shutdown.clone());
             supervisor.spawn_thread(&tasks::EXPORTER, move || commands::exporter::follow(&*bus, &names, &exporter, &stop));
         }

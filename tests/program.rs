@@ -5,6 +5,8 @@ mod support;
 mod doctor;
 mod frozen_layers;
 mod ingest;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod partition;
 mod power_budget;
 mod profile;

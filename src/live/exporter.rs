@@ -1,4 +1,4 @@
-//! Metrics by workload and GPU, for Prometheus: from the same events, by the same code as the views and the report.
+//! Metrics by workload and GPU, for Prometheus and (by [`super::otlp`]) OpenTelemetry: from the same events, by the same code as the views and the report.
 //!
 //! Energy and samples are counters over the same windows, so that a query divides their rates and never figures of unlike spans. A saving is
 //! an estimate that may fall, and so a gauge beside the energy that it is of. Workloads and GPUs beyond the limits have no series and are counted.
@@ -33,9 +33,10 @@ pub const OUTCOMES: [&str; 9] =
 /// Topics that it reads.
 pub const TOPICS: [Topic; 4] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::GpuTelemetry];
 
+/// Figures of a workload since the exporter started.
 #[derive(Debug, Default)]
-struct WorkloadSeries {
-    origin: Origin,
+pub struct WorkloadSeries {
+    pub origin: Origin,
     power_watts: Option<f64>,
     energy_joules: f64,
     /// Energy of the windows whose samples are known.
@@ -45,18 +46,55 @@ struct WorkloadSeries {
     /// Windows with a restart.
     restarts: u64,
     windows: u64,
+    /// When the first window on record begins: the sums are since then.
+    pub first_window: Option<EventTime>,
     last_window: Option<EventTime>,
-    outcomes: BTreeMap<&'static str, u64>,
+    pub outcomes: BTreeMap<&'static str, u64>,
     saving_joules: Option<f64>,
     compared_joules: Option<f64>,
     expected_joules: Option<f64>,
+}
+
+/// Of a GPU.
+#[derive(Debug, Default)]
+struct GpuSeries {
+    /// The newest of each that uses it.
+    samples: BTreeMap<Option<String>, GpuTelemetry>,
+    energy_joules: f64,
+    counter: Option<CounterReading>,
+}
+
+/// The newest reading of a GPU's energy counter.
+#[derive(Debug)]
+struct CounterReading {
+    /// Whose it is: counters of two collectors differ by what they were read apart.
+    collector: String,
+    time: EventTime,
+    joules: f64,
+}
+
+impl GpuSeries {
+    /// Counts what the counter went on since its newest reading. Of several collectors one counts while it is there; samples come by partition,
+    /// and an older one tells nothing new. A counter that goes back was reset: what it says then is not known to be new.
+    fn count_energy(&mut self, sample: &GpuTelemetry, joules: f64) {
+        if let Some(known) = &self.counter {
+            let seconds = sample.time.seconds_since(known.time);
+            if seconds <= 0.0 || (known.collector != sample.collector && seconds < GONE_SECONDS) {
+                return;
+            }
+            if known.collector == sample.collector {
+                self.energy_joules += (joules - known.joules).max(0.0);
+            }
+        }
+        self.counter = Some(CounterReading { collector: sample.collector.clone(), time: sample.time, joules });
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
     settings: MetricsSettings,
     workloads: BTreeMap<String, WorkloadSeries>,
-    gpus: BTreeMap<String, BTreeMap<Option<String>, GpuTelemetry>>,
+    gpus: BTreeMap<String, GpuSeries>,
     newest_sample: Option<EventTime>,
     /// Names beyond the limits.
     capped_workloads: BTreeSet<String>,
@@ -66,9 +104,6 @@ struct State {
     windows: u64,
     stale: BTreeSet<String>,
 }
-
-/// Reads one figure of a sample.
-type GpuFigure = fn(&GpuTelemetry) -> Option<f64>;
 
 /// Takes events in and shows them as metrics. Clones share them.
 #[derive(Debug, Clone)]
@@ -103,6 +138,12 @@ impl Exporter {
         !state.stale.is_empty()
     }
 
+    /// Shows what has series at present.
+    pub fn read_series<T>(&self, read: impl FnOnce(&Series<'_>) -> T) -> T {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        read(&Series { workloads: state.workload_rows().collect(), gpus: state.gpu_rows().collect() })
+    }
+
     /// A series of each metric, for the reference of metrics.
     pub fn touch(&self) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,6 +157,7 @@ impl Exporter {
             share: Some(1.0),
             power_watts: Some(0.0),
             power_limit_watts: Some(0.0),
+            energy_joules_total: Some(0.0),
             ..GpuTelemetry::default()
         };
         state.sample(&sample);
@@ -153,6 +195,7 @@ impl State {
         let Some(series) = self.series(&window.workload) else { return };
         series.origin = series.origin.max(window.origin);
         series.power_watts = window.mean_power_watts;
+        series.first_window = Some(series.first_window.map_or(window.window_start, |first| first.min(window.window_start)));
         series.last_window = series.last_window.max(Some(window.window_end));
         series.windows += 1;
         series.restarts += u64::from(window.has_restart());
@@ -182,6 +225,9 @@ impl State {
     }
 
     fn decision(&mut self, decision: &Decision) {
+        if let Some(series) = self.series(&decision.workload) {
+            series.origin = series.origin.max(decision.origin);
+        }
         self.count(&decision.workload, Some(outcome_of(decision)));
         if let Some(reporter) = self.reporter.as_mut().filter(|_| self.workloads.contains_key(&decision.workload)) {
             reporter.decision(decision);
@@ -212,14 +258,34 @@ impl State {
             }
             return;
         }
-        let of_device = self.gpus.entry(sample.device.clone()).or_default();
+        let gpu = self.gpus.entry(sample.device.clone()).or_default();
+        if let Some(joules) = sample.energy_joules_total {
+            gpu.count_energy(sample, joules);
+        }
         if sample.last {
-            of_device.remove(&sample.workload);
+            gpu.samples.remove(&sample.workload);
         } else {
-            of_device.insert(sample.workload.clone(), sample.clone());
+            gpu.samples.insert(sample.workload.clone(), sample.clone());
         }
         // Who left without a last event.
-        of_device.retain(|_, known| sample.time.seconds_since(known.time) < GONE_SECONDS);
+        gpu.samples.retain(|_, known| sample.time.seconds_since(known.time) < GONE_SECONDS);
+    }
+
+    fn workload_rows(&self) -> impl Iterator<Item = WorkloadRow<'_>> {
+        self.workloads.iter().map(|(name, series)| {
+            let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+            WorkloadRow { namespace, name, series }
+        })
+    }
+
+    /// Those that were sampled lately.
+    fn gpu_rows(&self) -> impl Iterator<Item = GpuRow<'_>> {
+        let is_fresh =
+            |sample: &GpuTelemetry| self.newest_sample.is_some_and(|now| now.seconds_since(sample.time) < GONE_SECONDS);
+        self.gpus.values().filter_map(move |gpu| {
+            let newest = gpu.samples.values().max_by_key(|sample| sample.time).filter(|newest| is_fresh(newest))?;
+            Some(GpuRow { newest, gpu })
+        })
     }
 
     fn refresh_one(&mut self) {
@@ -236,37 +302,181 @@ impl State {
     }
 }
 
-/// A metric with one figure for each workload.
-type Figure = fn(&WorkloadSeries) -> Option<f64>;
+/// A figure of each workload or GPU, under its names.
+#[derive(Debug, Clone, Copy)]
+pub struct Figure<T> {
+    /// Behind `eadt_workload_` or `eadt_gpu_` in the text for Prometheus.
+    pub name: &'static str,
+    /// The instrument in OTLP, and its unit in UCUM.
+    pub instrument: (&'static str, &'static str),
+    pub help: &'static str,
+    pub value: fn(&T) -> Option<f64>,
+}
 
-const COUNTERS: [(&str, &str, Figure); 6] = [
-    ("energy_joules", "Energy of the run in closed windows, and energy that fitted in none", |it| Some(it.energy_joules)),
-    (
-        "progress_energy_joules",
-        "Energy of the windows whose samples are known: over eadt_workload_samples it is J/sample",
-        |it| Some(it.progress_energy_joules),
-    ),
-    ("samples", "Samples of closed windows, redone work left out", |it| Some(it.samples)),
-    ("tokens", "Tokens of closed windows", |it| Some(it.tokens)),
-    ("restart_windows", "Closed windows with a restart or rollout", |it| Some(it.restarts as f64)),
-    ("windows", "Closed windows", |it| Some(it.windows as f64)),
+/// Counters of a workload.
+pub const WORKLOAD_COUNTERS: [Figure<WorkloadSeries>; 6] = [
+    Figure {
+        name: "energy_joules",
+        instrument: ("eadt.workload.energy", "J"),
+        help: "Energy of the run in closed windows, and energy that fitted in none",
+        value: |it| Some(it.energy_joules),
+    },
+    Figure {
+        name: "progress_energy_joules",
+        instrument: ("eadt.workload.progress_energy", "J"),
+        help: "Energy of the windows whose samples are known: over the samples it is J/sample",
+        value: |it| Some(it.progress_energy_joules),
+    },
+    Figure {
+        name: "samples",
+        instrument: ("eadt.workload.samples", "{sample}"),
+        help: "Samples of closed windows, redone work left out",
+        value: |it| Some(it.samples),
+    },
+    Figure {
+        name: "tokens",
+        instrument: ("eadt.workload.tokens", "{token}"),
+        help: "Tokens of closed windows",
+        value: |it| Some(it.tokens),
+    },
+    Figure {
+        name: "restart_windows",
+        instrument: ("eadt.workload.restart_windows", "{window}"),
+        help: "Closed windows with a restart or rollout",
+        value: |it| Some(it.restarts as f64),
+    },
+    Figure {
+        name: "windows",
+        instrument: ("eadt.workload.windows", "{window}"),
+        help: "Closed windows",
+        value: |it| Some(it.windows as f64),
+    },
 ];
 
-const GAUGES: [(&str, &str, Figure); 5] = [
-    ("power_watts", "Mean power of the newest window", |it| it.power_watts),
-    (
-        "saving_joules",
-        "Estimated saving in the windows that can be compared, negative: a loss; an estimate, so it may fall",
-        |it| it.saving_joules,
-    ),
-    ("compared_joules", "Energy that the saving is of; the rest cannot be compared", |it| it.compared_joules),
-    ("expected_joules", "Energy that the starting layout would have taken for the samples of the compared windows", |it| {
-        it.expected_joules
-    }),
-    ("last_window_timestamp_seconds", "End of the newest window, in event time", |it| {
-        it.last_window.map(|time| time.micros() as f64 / 1e6)
-    }),
+/// Gauges of a workload.
+pub const WORKLOAD_GAUGES: [Figure<WorkloadSeries>; 5] = [
+    Figure {
+        name: "power_watts",
+        instrument: ("eadt.workload.power", "W"),
+        help: "Mean power of the newest window",
+        value: |it| it.power_watts,
+    },
+    Figure {
+        name: "saving_joules",
+        instrument: ("eadt.workload.saving", "J"),
+        help: "Estimated saving in the windows that can be compared, negative: a loss; an estimate, so it may fall",
+        value: |it| it.saving_joules,
+    },
+    Figure {
+        name: "compared_joules",
+        instrument: ("eadt.workload.compared_energy", "J"),
+        help: "Energy that the saving is of; the rest cannot be compared",
+        value: |it| it.compared_joules,
+    },
+    Figure {
+        name: "expected_joules",
+        instrument: ("eadt.workload.expected_energy", "J"),
+        help: "Energy that the starting layout would have taken for the samples of the compared windows",
+        value: |it| it.expected_joules,
+    },
+    Figure {
+        name: "last_window_timestamp_seconds",
+        instrument: ("eadt.workload.last_window_time", "s"),
+        help: "End of the newest window, in event time",
+        value: |it| it.last_window.map(|time| time.micros() as f64 / 1e6),
+    },
 ];
+
+/// The counter of decisions and what came of them, by outcome.
+pub const OUTCOME: (&str, (&str, &str), &str) = (
+    "outcomes",
+    ("eadt.workload.outcomes", "{outcome}"),
+    "Decisions and what came of them: maintain, changed, reverted, kept; ready, refused, recommended, rolled_back, failed",
+);
+
+/// Gauges of a GPU, at its newest sample. In OTLP they have the names of the semantic conventions of hardware, where these have one.
+pub const GPU_GAUGES: [Figure<GpuTelemetry>; 4] = [
+    Figure {
+        name: "power_watts",
+        instrument: ("hw.power", "W"),
+        help: "Power of the whole GPU at its newest sample",
+        value: |it| it.power_watts.or(it.power_average_watts),
+    },
+    Figure {
+        name: "power_limit_watts",
+        instrument: ("eadt.gpu.power_limit", "W"),
+        help: "Power cap in force",
+        value: |it| it.power_limit_watts,
+    },
+    Figure {
+        name: "utilization_ratio",
+        instrument: ("hw.gpu.utilization", "1"),
+        help: "Part of the time in which a kernel ran",
+        value: |it| it.utilization_ratio,
+    },
+    Figure {
+        name: "temperature_celsius",
+        instrument: ("hw.temperature", "Cel"),
+        help: "Temperature of the die",
+        value: |it| it.temperature_celsius,
+    },
+];
+
+/// The counter of a GPU's energy.
+pub const GPU_ENERGY: (&str, (&str, &str), &str) = (
+    "energy_joules",
+    ("hw.energy", "J"),
+    "Energy of the whole GPU by its own counter, since the exporter started; a GPU without a counter has none",
+);
+
+/// The part of a GPU that is a workload's.
+pub const GPU_SHARE: (&str, (&str, &str), &str) = (
+    "share_ratio",
+    ("eadt.gpu.share", "1"),
+    "Part of the GPU's power that is attributed to the workload; what is missing to 1 is nobody's",
+);
+
+/// What has series at present.
+#[derive(Debug)]
+pub struct Series<'a> {
+    pub workloads: Vec<WorkloadRow<'a>>,
+    pub gpus: Vec<GpuRow<'a>>,
+}
+
+/// A workload's series.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkloadRow<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub series: &'a WorkloadSeries,
+}
+
+/// A GPU's series.
+#[derive(Debug, Clone, Copy)]
+pub struct GpuRow<'a> {
+    pub newest: &'a GpuTelemetry,
+    gpu: &'a GpuSeries,
+}
+
+impl<'a> GpuRow<'a> {
+    pub fn energy_joules(&self) -> Option<f64> {
+        self.gpu.counter.as_ref().map(|_| self.gpu.energy_joules)
+    }
+
+    /// Namespace, name and share of those who use it.
+    pub fn shares(&self) -> impl Iterator<Item = (&'a str, &'a str, f64)> + use<'a> {
+        self.gpu.samples.iter().filter_map(|(workload, sample)| {
+            let (namespace, name) = workload.as_deref()?.split_once('/')?;
+            Some((namespace, name, sample.share.unwrap_or(1.0)))
+        })
+    }
+}
+
+impl<'a> WorkloadRow<'a> {
+    fn labels(&self) -> [(&'static str, &'a str); 3] {
+        [("namespace", self.namespace), ("workload", self.name), ("origin", origin_word(self.series.origin))]
+    }
+}
 
 #[derive(Debug)]
 struct Workloads(Exporter);
@@ -274,30 +484,23 @@ struct Workloads(Exporter);
 impl Collector for Workloads {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let rows: Vec<([(&str, &str); 3], &WorkloadSeries)> = state
-            .workloads
-            .iter()
-            .map(|(name, series)| {
-                let (namespace, name) = name.split_once('/').unwrap_or(("", name));
-                ([("namespace", namespace), ("workload", name), ("origin", origin_word(series.origin))], series)
-            })
-            .collect();
-        for (name, help, figure) in COUNTERS {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let rows: Vec<_> = state.workload_rows().map(|row| (row.labels(), row.series)).collect();
+        for figure in WORKLOAD_COUNTERS {
+            let mut family = encoder.encode_descriptor(figure.name, figure.help, None, MetricType::Counter)?;
             for (labels, series) in &rows {
-                ConstCounter::new(figure(series).unwrap_or(0.0)).encode(family.encode_family(labels)?)?;
+                ConstCounter::new((figure.value)(series).unwrap_or(0.0)).encode(family.encode_family(labels)?)?;
             }
         }
-        for (name, help, figure) in GAUGES {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for figure in WORKLOAD_GAUGES {
+            let mut family = encoder.encode_descriptor(figure.name, figure.help, None, MetricType::Gauge)?;
             for (labels, series) in &rows {
-                if let Some(value) = figure(series) {
+                if let Some(value) = (figure.value)(series) {
                     ConstGauge::new(value).encode(family.encode_family(labels)?)?;
                 }
             }
         }
-        let help = "Decisions and what came of them: maintain, changed, reverted, kept; ready, refused, recommended, rolled_back, failed";
-        let mut family = encoder.encode_descriptor("outcomes", help, None, MetricType::Counter)?;
+        let (name, _, help) = OUTCOME;
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for ([namespace, workload, origin], series) in &rows {
             for (outcome, count) in &series.outcomes {
                 let labels = [*namespace, *workload, *origin, ("outcome", *outcome)];
@@ -324,35 +527,29 @@ struct GpuFigures(Exporter);
 impl Collector for GpuFigures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = |sample: &GpuTelemetry| state.newest_sample.is_some_and(|now| now.seconds_since(sample.time) < GONE_SECONDS);
-        let gpus: Vec<(&BTreeMap<Option<String>, GpuTelemetry>, &GpuTelemetry)> = state
-            .gpus
-            .values()
-            .filter_map(|of_device| Some((of_device, of_device.values().max_by_key(|sample| sample.time)?)))
-            .filter(|(_, newest)| fresh(newest))
-            .collect();
-        let figures: [(&str, &str, GpuFigure); 4] = [
-            ("power_watts", "Power of the whole GPU at its newest sample", |it| it.power_watts.or(it.power_average_watts)),
-            ("power_limit_watts", "Power cap in force", |it| it.power_limit_watts),
-            ("utilization_ratio", "Part of the time in which a kernel ran", |it| it.utilization_ratio),
-            ("temperature_celsius", "Temperature of the die", |it| it.temperature_celsius),
-        ];
-        for (name, help, figure) in figures {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (_, newest) in &gpus {
-                if let Some(value) = figure(newest) {
-                    ConstGauge::new(value).encode(family.encode_family(&of_gpu(newest))?)?;
+        let gpus: Vec<GpuRow<'_>> = state.gpu_rows().collect();
+        for figure in GPU_GAUGES {
+            let mut family = encoder.encode_descriptor(figure.name, figure.help, None, MetricType::Gauge)?;
+            for row in &gpus {
+                if let Some(value) = (figure.value)(row.newest) {
+                    ConstGauge::new(value).encode(family.encode_family(&of_gpu(row.newest))?)?;
                 }
             }
         }
-        let help = "Part of the GPU's power that is attributed to the workload; what is missing to 1 is nobody's";
-        let mut family = encoder.encode_descriptor("share_ratio", help, None, MetricType::Gauge)?;
-        for (of_device, newest) in &gpus {
-            for (workload, sample) in *of_device {
-                let Some((namespace, name)) = workload.as_deref().and_then(|name| name.split_once('/')) else { continue };
-                let [device, node, _, origin] = of_gpu(newest);
+        let (name, _, help) = GPU_ENERGY;
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for row in &gpus {
+            if let Some(joules) = row.energy_joules() {
+                ConstCounter::new(joules).encode(family.encode_family(&of_gpu(row.newest))?)?;
+            }
+        }
+        let (name, _, help) = GPU_SHARE;
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for row in &gpus {
+            for (namespace, name, share) in row.shares() {
+                let [device, node, _, origin] = of_gpu(row.newest);
                 let labels = [device, node, origin, ("namespace", namespace), ("workload", name)];
-                ConstGauge::new(sample.share.unwrap_or(1.0)).encode(family.encode_family(&labels)?)?;
+                ConstGauge::new(share).encode(family.encode_family(&labels)?)?;
             }
         }
         let help = "GPUs without series of their own, beyond metrics.gpus_max";
@@ -402,7 +599,7 @@ mod tests {
     #[test]
     fn what_has_not_happened_is_zero_and_what_is_beyond_the_limit_is_counted() {
         let metrics = Metrics::default();
-        let limits = MetricsSettings { by_workload: true, workloads_max: 2, gpus_max: 1 };
+        let limits = MetricsSettings { workloads_max: 2, gpus_max: 1, ..MetricsSettings::default() };
         let exporter = Exporter::new(&metrics, limits);
         let take = |topic, event: &dyn erased::Event| exporter.take(topic, &event.bytes());
         for name in ["a/x", "a/y", "a/z", "b/z"] {
@@ -413,12 +610,24 @@ mod tests {
         let revert =
             Decision { id: "d".into(), workload: "a/x".into(), time: at(2), action: Action::Revert, ..Decision::default() };
         take(Topic::Decisions, &revert);
-        for (device, workload, share) in [("GPU-1", "a/x", 0.25), ("GPU-1", "a/y", 0.75), ("GPU-2", "a/y", 1.0)] {
+        // The counter of GPU-1 goes on by 150 J and is reset, whatever another collector says and in whatever order its tenants' samples come.
+        for (device, workload, share, second, collector, joules) in [
+            ("GPU-1", "a/x", 0.25, 0.0, "c", 1e6),
+            ("GPU-1", "a/x", 0.25, 0.5, "dcgm", 1e6 - 10.0),
+            ("GPU-1", "a/x", 0.25, 1.0, "c", 1e6 + 100.0),
+            ("GPU-1", "a/y", 0.75, 0.0, "c", 1e6),
+            ("GPU-1", "a/y", 0.75, 1.0, "c", 1e6 + 100.0),
+            ("GPU-1", "a/y", 0.75, 1.5, "dcgm", 1e6 + 90.0),
+            ("GPU-1", "a/y", 0.75, 2.0, "c", 1e6 + 150.0),
+            ("GPU-1", "a/y", 0.75, 3.0, "c", 3.0),
+            ("GPU-2", "a/y", 1.0, 3.0, "c", 0.0),
+        ] {
             let sample = GpuTelemetry {
-                time: at(2),
+                energy_joules_total: Some(joules),
+                time: at(2).plus_seconds(second),
                 device: device.into(),
                 workload: Some(workload.into()),
-                collector: "c".into(),
+                collector: collector.into(),
                 power_watts: Some(300.0),
                 share: Some(share),
                 ..GpuTelemetry::default()
@@ -436,6 +645,7 @@ mod tests {
             "eadt_workload_capped 2.0",
             "eadt_workload_unreadable_events_total 1",
             "eadt_gpu_power_watts{device=\"GPU-1\",node=\"\",model=\"\",origin=\"measured\"} 300.0",
+            "eadt_gpu_energy_joules_total{device=\"GPU-1\",node=\"\",model=\"\",origin=\"measured\"} 150.0",
             "eadt_gpu_share_ratio{device=\"GPU-1\",node=\"\",origin=\"measured\",namespace=\"a\",workload=\"y\"} 0.75",
             "eadt_gpu_capped 1.0",
         ] {

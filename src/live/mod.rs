@@ -6,6 +6,8 @@ pub mod exporter;
 pub mod follow;
 pub mod gpus;
 pub mod keys;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 pub mod picture;
 pub mod plain;
 pub mod screen;

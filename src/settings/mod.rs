@@ -1,6 +1,7 @@
 //! Settings: defaults, then a TOML file, then `EADT_…` variables, then flags. Unknown keys are refused.
 
 mod origins;
+mod otlp;
 mod reference;
 mod renamed;
 mod unknown;
@@ -18,6 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use origins::Origins;
+pub use otlp::{OTLP_HEADERS, OtlpSettings};
 pub use reference::markdown as reference_markdown;
 pub use unknown::{first as first_unknown, resolve};
 
@@ -142,8 +144,8 @@ impl Default for LogSettings {
     }
 }
 
-/// Metrics by workload and GPU, of `eadt exporter` and `eadt up`. Each workload has about 20 series, each GPU about 5.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Metrics by workload and GPU, of `eadt exporter` and `eadt up`. Each workload has about 20 series, each GPU about 6.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsSettings {
     /// Whether `eadt up` has them at `/metrics`, too; `eadt exporter` always does. Default: false.
@@ -152,11 +154,13 @@ pub struct MetricsSettings {
     pub workloads_max: usize,
     /// GPUs with series; those that come later are counted only. Default: 1000.
     pub gpus_max: usize,
+    /// Where the same metrics are sent to.
+    pub otlp: OtlpSettings,
 }
 
 impl Default for MetricsSettings {
     fn default() -> Self {
-        Self { by_workload: false, workloads_max: 200, gpus_max: 1000 }
+        Self { by_workload: false, workloads_max: 200, gpus_max: 1000, otlp: OtlpSettings::default() }
     }
 }
 
@@ -194,7 +198,9 @@ pub type Variables = std::collections::HashMap<String, String>;
 
 /// The secrets among variables, which are hidden wherever a text leaves the process.
 pub fn secrets(variables: &Variables) -> Secrets {
-    Secrets::new(variables.iter().filter(|(name, _)| is_secret_variable(name)).map(|(_, value)| value.clone()))
+    let own = variables.iter().filter(|(name, _)| is_secret_variable(name)).map(|(_, value)| value.clone());
+    let headers = variables.get(OTLP_HEADERS).into_iter().flat_map(|text| text.split(','));
+    Secrets::new(own.chain(headers.filter_map(|pair| Some(pair.split_once('=')?.1.trim().to_owned()))))
 }
 
 /// Reads settings: defaults, `file`, `variables`, then `overrides` (key path, TOML value) from flags.
@@ -269,6 +275,7 @@ pub fn read(
     let verbatim = |name: &str| variables.get(name).cloned();
     let properties = variables.iter().filter_map(|(name, value)| Some((property_of_variable(name)?, value.clone())));
     settings.bus.properties.extend(properties);
+    settings.metrics.otlp.headers = verbatim(OTLP_HEADERS).map(Secret::new);
     let security = &mut settings.bus.security;
     security.password = verbatim(PASSWORD).map(Secret::new);
     security.key_password = verbatim(KEY_PASSWORD).map(Secret::new);
@@ -361,6 +368,7 @@ fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, Setti
     if let Err(error) = address::parse(address) {
         return invalid("http.address", address, &error.to_string());
     }
+    settings.metrics.otlp.check().map_err(SettingsError::Refused)?;
     settings.collector.check().map_err(|wrong| SettingsError::Refused(format!("collector.{}: {}", wrong.field, wrong.detail)))?;
     settings.processor.check().map_err(SettingsError::Refused)?;
     settings.actuator.check().map_err(SettingsError::Refused)?;

@@ -186,13 +186,24 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         (Some(seconds), None) if simulated => RunLength::Simulated(seconds),
         _ => RunLength::Endless,
     };
-    let exporter = settings.metrics.by_workload.then(|| Exporter::new(&metrics, settings.metrics.clone()));
+    let has_metrics = settings.metrics.by_workload || !settings.metrics.otlp.endpoint.is_empty();
+    let exporter = has_metrics.then(|| Exporter::new(&metrics, settings.metrics.clone()));
+    #[cfg(feature = "otlp")]
+    let push = match &exporter {
+        Some(exporter) => services::spawn_otlp(&mut keepers, &settings, exporter, &keeping)?,
+        None => None,
+    };
     if wants_view(args) {
         crate::live::screen::watch_continues();
     }
     let follower = follow::Follower::start(args, &settings, &bus, simulated, &page_url, length, exporter, shutdown.clone())?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
     let tally = follower.finish();
+    #[cfg(feature = "otlp")]
+    if let Some(push) = push {
+        // The follower has read to the end only now.
+        push.send_last().await;
+    }
     // A failure is said alone; the figures of an earlier run below it would look like this one's.
     ended?;
     let tally = tally?;

@@ -41,6 +41,7 @@ tasks! {
     STAGE "stage" in "`eadt up`": Fatal, "as what it looks after";
     FOLLOWER "follower" in "`eadt up`, `eadt top`: the live view, and the closing report": Fatal, "the terminal is given back; there is no report, the error is said instead";
     EXPORTER "exporter" in "`eadt exporter`": Fatal, "the next start reads the record again; counters begin anew, as after any restart";
+    OTLP "otlp" in "`eadt exporter`, `eadt up`, with `metrics.otlp.endpoint`": Report, "the receiver gets no metrics any more; the work goes on, and `/metrics` has them";
     DURATION "duration" in "`eadt up --gpus nvml --duration`": Fatal, "the run ends early rather than never";
     MAINTENANCE "maintenance" in "`eadt up`, tidying the log": Restart, "it is tried again in a minute";
     LOG_PROBE "log-probe" in "all services on Kafka": Restart, "asked again after a second; readiness stays as it was meanwhile";
