@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask test`, `times`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `web`, `wheel`, `words`, `deny`, `sbom`.
+//! The commands of this repository: `cargo xtask test`, `times`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `web`, `pictures`, `wheel`, `words`, `deny`, `sbom`.
 //!
 //! In: the checked-out tree. Out: what each step says, and an exit status. It changes nothing outside the tree and
 //! cargo's folders, except with `test --install` (or `CI=true`), which installs missing system packages.
@@ -8,6 +8,7 @@ mod chaos;
 mod fuzz;
 mod generate;
 mod monitoring;
+mod pictures;
 mod prerequisites;
 mod process;
 mod python;
@@ -46,6 +47,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Build the web page that the program embeds (needs Node).
     Web(web::Options),
+    /// Take the screenshots of README and docs (needs Node and Chromium).
+    Pictures(pictures::Options),
     /// Build the wheel of the Python package, with the program in it.
     Wheel(wheel::Options),
     /// How this code reads: names of one word, words of comments, long functions, circles of imports.
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Chaos(options) => chaos::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Web(options) => web::run(options),
+        Command::Pictures(options) => pictures::run(&options),
         Command::Wheel(options) => wheel::run(&options),
         Command::Words(options) => words::run(&options),
         Command::Deny => process::deny(),

@@ -80,7 +80,7 @@ function Totals({ page: { totals } }: { page: SharingPage }) {
   const heard = totals.gpus - totals.silent;
   return (
     <dl class="stats">
-      <Stat label="Power of all GPUs" value={watts(totals.power_watts)} note={totals.power_known === heard ? `${count(heard)} GPUs` : `known of ${count(totals.power_known)} of ${count(heard)} GPUs`} />
+      <Stat label="Power of all GPUs" value={watts(totals.power_watts)} note={totals.power_known === heard ? `${count(heard)} ${heard === 1 ? "GPU" : "GPUs"}` : `known of ${count(totals.power_known)} of ${count(heard)} GPUs`} />
       <Stat label="Metered as a workload's" value={watts(totals.metered_power_watts)} note="alone on its GPU, or by its activity" />
       <Stat label="Modelled" value={watts(totals.modelled_power_watts)} note="by what each was given" />
       <Stat label="Assumed" value={watts(totals.assumed_power_watts)} note="in equal parts, for want of a signal" tone={totals.assumed_power_watts > 0 ? "busy" : undefined} />

@@ -4,6 +4,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
+import { drift, RUN, take } from "./pictures.mjs";
 import { freePort, killAll, output, serve } from "./program.mjs";
 
 const executable = process.env.EADT_TEST_BROWSER;
@@ -17,6 +18,8 @@ const problems = [];
 /** A page that notes whatever it should not do: errors, refused content, requests to others. */
 async function open(url, { width = 1280, scheme = "light" } = {}) {
   const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme, reducedMotion: "reduce" });
+  // Only what never comes takes so long: a busy machine may be slow.
+  context.setDefaultTimeout(180_000);
   await context.addInitScript(() => {
     globalThis.violations = [];
     addEventListener("securitypolicyviolation", (event) => globalThis.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
@@ -232,6 +235,12 @@ const tests = {
     }
   },
 
+  async "the pictures of the documents show what the program shows"() {
+    const lines = drift(await take(browser, data, { withImages: false }));
+    const words = "docs/images is out of date (-: its text, +: the program's): run `cargo xtask pictures`, look at the pictures, commit them";
+    assert.equal(lines.join("\n"), "", `${words}\n${lines.join("\n")}`);
+  },
+
   async "hostile names are text"() {
     const log = join(folder, "run.jsonl");
     await output("record", "--data-dir", data, "--out", log);
@@ -302,7 +311,7 @@ const tests = {
     await policy.getByText("mode from enforce to recommend (set by local)").waitFor();
     await asked("Resume");
     await confirm("Resume", "paused: from yes");
-    await policy.getByText("waits for an approval").waitFor({ timeout: 60_000 });
+    await policy.getByText("waits for an approval").waitFor();
     await asked("Approve");
     await confirm("Approve", "applied once");
     await page.locator("dialog[open]").waitFor({ state: "detached" });
@@ -313,7 +322,7 @@ const tests = {
       return outcomes.filter(({ outcome, reason }) => outcome === "applied" && reason === "approved by local");
     };
     const begun = performance.now();
-    while ((await named()).length === 0 && performance.now() - begun < 60_000) await new Promise((done) => setTimeout(done, 200));
+    while ((await named()).length === 0 && performance.now() - begun < 180_000) await new Promise((done) => setTimeout(done, 200));
     assert.equal((await named()).length, 1, "the approved one, once");
     await page.goto(`${server.url}#/workload/eadt/llm-training`);
     await page.locator(".facts").getByText("recommend by local").waitFor();
@@ -328,12 +337,17 @@ const tests = {
   },
 
   async "it paints before the first window, and comes back after the server was killed"() {
+    // Its first window closes after a minute.
+    const slow = await serve(["--data-dir", join(folder, "slow"), "up", "--no-view", "--speed", "1", "--seed", "7"]);
+    const early = await open(slow.url);
+    await early.getByText(/Waiting for the first|Reading what the log/).waitFor();
+    await close(early);
+    await slow.kill();
     const port = await freePort();
     const live = join(folder, "live");
     const words = ["--data-dir", live, "up", "--no-view", "--speed", "30", "--seed", "7"];
     let server = await serve(words, { port });
     const page = await open(server.url);
-    await page.getByText(/Waiting for the first|Reading what the log/).waitFor({ timeout: 5000 });
     const badge = page.locator(".bar .right");
     await badge.getByText(/live \d\d:\d\d/).waitFor();
     const before = await badge.innerText();
@@ -353,7 +367,7 @@ const tests = {
 
 let failed = 0;
 try {
-  await output("--data-dir", data, "up", "--no-view", "--json", "--speed", "max", "--duration", "3h", "--seed", "7");
+  await output("--data-dir", data, ...RUN);
   // Words on the command line choose tests by their names.
   const wanted = process.argv.slice(2);
   for (const [name, test] of Object.entries(tests).filter(([name]) => wanted.every((word) => name.includes(word)))) {
