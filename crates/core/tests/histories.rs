@@ -1309,7 +1309,7 @@ fn by_the_third_rules_power_that_no_such_device_can_draw_is_no_reading() {
     assert_eq!(windows(3, 450.0), windows(2, 450.0), "what a board can draw is believed");
 }
 
-/// Samples of a board at 100 W, five seconds apart; the last one says that it left.
+/// Samples of a board at 100 W, five seconds apart; the newest is marked `last`.
 fn stay(device: &str, from: i32, to: i32) -> Vec<GpuTelemetry> {
     let sample = |second: i32| {
         let now = f64::from(second);

@@ -46,21 +46,19 @@ impl WorkloadState {
         if self.head.cuts.is_empty() || self.behind > 0 {
             return;
         }
-        let grace = self.head.joined + settings.join_grace;
-        if clock < grace {
-            self.due = self.due.min(grace);
+        let held = self.held_until(settings);
+        if clock < held {
+            self.due = self.due.min(held);
             return;
         }
         if self.live == 0 {
-            while !self.head.cuts.is_empty() {
-                let until = self.held_until(settings);
-                if clock < until {
-                    self.due = self.due.min(until);
-                    break;
-                }
+            while !self.head.cuts.is_empty() && clock >= self.held_until(settings) {
                 self.close_oldest(settings, out);
             }
             self.recount();
+            if !self.head.cuts.is_empty() {
+                self.due = self.due.min(self.held_until(settings));
+            }
             return;
         }
         let time = self.pulses().filter(|pulse| pulse.is_live()).map(|pulse| pulse.capped).min();

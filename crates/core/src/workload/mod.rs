@@ -282,21 +282,20 @@ impl WorkloadState {
         Some(if self.is_gap(first, second) { second } else { self.head.windows.end(first) })
     }
 
-    /// Returns the log clock up to which the oldest open window stays open while no source is live.
+    /// Returns the log clock before which the oldest open window does not close.
     ///
-    /// In files a source that begins or goes on before the window is over belongs to it. What was left of the window after the last event passes on
-    /// the log clock.
+    /// Who joins late has its grace. In files, if no source is live, a source that begins or goes on before the window is over belongs to it.
+    /// What was left of the window after the last event passes on the log clock.
     fn held_until(&self, settings: &FoldSettings) -> i64 {
         let joined = self.head.joined + settings.join_grace;
+        if self.live > 0 || !settings.holds_windows_of_ended() {
+            return joined;
+        }
         let last_event_clock = self.pulses().map(|pulse| pulse.clock).max();
         let last_event_time = self.pulses().map(|pulse| pulse.last).max();
-        match (self.edge(), last_event_clock, last_event_time) {
-            (Some(edge), Some(clock), Some(last)) if settings.holds_windows_of_ended() => {
-                let left = (edge.micros() - last.micros()).max(0);
-                joined.max(clock.saturating_add(left).saturating_add(settings.join_grace))
-            }
-            _ => joined,
-        }
+        let (Some(edge), Some(clock), Some(last)) = (self.edge(), last_event_clock, last_event_time) else { return joined };
+        let left = (edge.micros() - last.micros()).max(0);
+        joined.max(clock.saturating_add(left).saturating_add(settings.join_grace))
     }
 
     fn is_gap(&self, from: EventTime, to: EventTime) -> bool {
@@ -947,7 +946,7 @@ impl WorkloadState {
             due = due.min(pulse.due(settings).unwrap_or(pulse.clock + settings.retention));
         }
         if !self.head.cuts.is_empty() {
-            let held = if self.live == 0 { self.held_until(settings) } else { self.head.joined + settings.join_grace };
+            let held = self.held_until(settings);
             if held > clock {
                 due = due.min(held);
             }
