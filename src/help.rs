@@ -152,8 +152,8 @@ Exit status:
   0    it did what was asked; also if whoever read its output went away
   1    it failed, or a check found something wrong (`doctor`, `topics check`, `replay --check`); the reason is on standard error
   2    the command line is not possible; nothing was done
-  3    it ended in good order, and events are missing: a collector lost some, or `replay` refused some (stale ones, too; late ones apart) or
-       could not read some
+  3    it ended in good order, and events are missing: a collector lost some, `replay` refused some (stale ones, too; late ones apart) or
+       could not read some, or `import` wrote its log without rows that it refused
   130  a second signal ended it before it had drained
 
 `eadt COMMAND --help` shows each command with an example.";

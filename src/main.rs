@@ -27,7 +27,7 @@ use cli::{Cli, Command, ConfigCommand};
 use services::Single;
 use settings::{Settings, Variables};
 
-/// The exit status of a process that ended in good order, and whose collector or replay left events out.
+/// The exit status of a process that ended in good order, and whose collector, replay or import left events out.
 const LOST: u8 = 3;
 
 fn main() -> ExitCode {
@@ -41,13 +41,19 @@ fn main() -> ExitCode {
         Err(error) => {
             output::print_note(&secrets.hide(&format!("error: {error:#}")));
             match () {
-                () if error.downcast_ref::<services::LostEvents>().is_some() => ExitCode::from(LOST),
-                () if error.downcast_ref::<commands::replay::MissingEvents>().is_some() => ExitCode::from(LOST),
+                () if left_events_out(&error) => ExitCode::from(LOST),
                 () if usage::is_usage(&error) => ExitCode::from(usage::STATUS),
                 () => ExitCode::FAILURE,
             }
         }
     }
+}
+
+/// Whether everything was done, but for events that are missing.
+fn left_events_out(error: &anyhow::Error) -> bool {
+    error.is::<services::LostEvents>()
+        || error.is::<commands::replay::MissingEvents>()
+        || error.is::<eadt_recordings::RefusedLines>()
 }
 
 fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<()> {

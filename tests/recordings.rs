@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::{eadt, json, near, shared_data, text};
+use support::{eadt, json, near, shared_data, status, text};
 
 /// What a run became.
 struct Through {
@@ -400,4 +400,74 @@ fn an_import_is_explained_before_anything_is_written() {
     let files =
         std::fs::read_dir(dir.path()).unwrap().filter_map(Result::ok).filter(|f| f.path().extension() != Some("csv".as_ref()));
     assert!(files.filter(|file| file.path().is_file()).count() == 0, "something was written");
+}
+
+/// Rows of a log of one board, a second apart, and a further line.
+fn smi(column: &str, id: &str, watts: u32, line: &str) -> String {
+    let row = |second: u32| format!("2025/07/03 12:00:{second:02}.000, {id}, {watts}.00 W\n");
+    format!("timestamp, {column}, power.draw [W]\n{}{line}", (0..=40).map(row).collect::<String>())
+}
+
+#[test]
+fn an_import_that_refused_rows_ends_with_a_status_of_its_own_and_its_log_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let torn = "2025/07/03 12:00:41.000, GPU-1\n";
+    let rows = "2025/07/03 12:00:41.000, GPU-1, many W\n".repeat(50);
+    for (what, line, expected, said) in [
+        ("whole", "", Some(0), ""),
+        ("absent", "2025/07/03 12:00:41.000, GPU-1, [N/A]\n", Some(0), ""),
+        ("header", "# noise\ntimestamp, uuid, power.draw [W]\n", Some(0), ""),
+        ("torn", torn, Some(3), "the events lack what was refused, 1 line(s): "),
+        ("most", rows.as_str(), Some(1), "\"many W\" is not a number"),
+    ] {
+        let (csv, log) = (dir.path().join(format!("{what}.csv")), dir.path().join(format!("{what}.jsonl")));
+        std::fs::write(&csv, smi("uuid", "GPU-1", 100, line)).unwrap();
+        let import = |more: &[&str]| {
+            let arguments = ["import", "nvidia-smi", csv.to_str().unwrap(), "--workload", "lab/run"];
+            eadt(dir.path(), &[&arguments[..], more].concat())
+        };
+        let (err, code) = status(import(&["--out", log.to_str().unwrap()]));
+        assert_eq!(code, expected, "{what}: {err}");
+        assert!(err.contains(said) && err.contains("refused") == (expected == Some(3)), "{what}: {err}");
+        assert_eq!(log.exists(), expected != Some(1), "{what}");
+        if expected == Some(1) {
+            continue;
+        }
+        // To look costs nothing, and a program reads what was refused.
+        assert_eq!(status(import(&["--explain"])).1, Some(0), "{what}");
+        let output = import(&["--json", "--force", "--out", log.to_str().unwrap()]).output().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let refused: Vec<_> = report["refused"].as_array().unwrap().iter().map(|one| one["first_line"].as_u64()).collect();
+        let lines = if expected == Some(3) { vec![Some(43)] } else { Vec::new() };
+        assert_eq!((output.status.code(), refused), (expected, lines), "{what}: {report}");
+        let replayed = json(eadt(dir.path(), &["replay", log.to_str().unwrap(), "--close", "--json"]));
+        assert_eq!((&replayed["events"], &replayed["refused"]), (&Value::from(41), &Value::from(0)), "{what}");
+    }
+}
+
+#[test]
+fn imports_made_apart_of_files_of_one_name_are_replayed_as_two_boards() {
+    let dir = tempfile::tempdir().unwrap();
+    // Each from within its folder, as on its node.
+    let logs: Vec<String> = [("n1", 100), ("n2", 300)]
+        .map(|(node, watts)| {
+            let folder = dir.path().join(node);
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join("smi.csv"), smi("index", "0", watts, "")).unwrap();
+            let mut import = eadt(&folder, &["import", "nvidia-smi", "smi.csv", "--workload", "lab/run", "--out", "log.jsonl"]);
+            import.current_dir(&folder);
+            let (err, code) = status(import);
+            assert_eq!(code, Some(0), "{err}");
+            folder.join("log.jsonl").to_str().unwrap().to_owned()
+        })
+        .to_vec();
+    for (what, logs, watts) in [("two nodes", &logs[..], 400.0), ("one twice", &[logs[0].clone(), logs[0].clone()][..], 100.0)] {
+        let out = dir.path().join(what);
+        let mut arguments = vec!["replay", "--close", "--json", "--out", out.to_str().unwrap()];
+        arguments.extend(logs.iter().map(String::as_str));
+        let replayed = json(eadt(dir.path(), &arguments));
+        let report = json(eadt(dir.path(), &["report", out.to_str().unwrap(), "--json"]));
+        near(what, &report["workloads"][0]["energy_joules"], 40.0 * watts, 1e-9);
+        assert_eq!(replayed["duplicates"], if what == "two nodes" { 0 } else { 41 }, "{replayed}");
+    }
 }

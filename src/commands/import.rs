@@ -36,7 +36,7 @@ pub fn run(args: &Import) -> anyhow::Result<()> {
         crate::output::print(&imported.report.to_string())?;
         say!("written to {}", out.display());
     }
-    Ok(())
+    Ok(imported.report.check_refused()?)
 }
 
 fn input(path: &Path) -> anyhow::Result<Input<'static>> {
@@ -49,7 +49,7 @@ fn import(format: Format, files: &[PathBuf], options: &Options) -> anyhow::Resul
     Ok(eadt_recordings::import(format, inputs, options)?)
 }
 
-/// Says what would be made of the files. A table without a map is only looked at.
+/// Says what would be made of the files, refused rows included, which are no error here. A table without a map is only looked at.
 fn explain(args: &Import, format: Format, files: &[PathBuf], options: &Options) -> anyhow::Result<()> {
     if format == Format::Csv && options.maps.is_empty() {
         for path in files {

@@ -7,12 +7,13 @@ use eadt_schemas::decode::Check;
 use eadt_schemas::v1::{GpuTelemetry, Origin, Phase, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, LoggedEvent};
 use serde::Serialize;
-use serde_json::value::to_raw_value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::boards::{self, same_time_error};
 use crate::checks::{check_counter, check_power, note_wide_power_gaps, power, tenure, value};
 use crate::csv_table::shell_quote;
 use crate::fields::Nature;
+use crate::fingerprint::Fingerprint;
 use crate::options::Accept;
 use crate::recording::{Mark, Reading, Recording, Source, SourceKind};
 use crate::report::{Board, Merge};
@@ -575,43 +576,28 @@ fn progress(recording: &Recording, names: &Names, number: usize, index: usize) -
 }
 
 impl Imported {
+    /// Makes an event, whose id is of what it is about and of what it says: `WORKLOAD:DEVICE:MICROSECONDS:FINGERPRINT`.
+    ///
+    /// The same reading has the same id in every import. Two files that say something else of one board and time make two events.
     fn event(&self, number: usize, index: usize) -> LoggedEvent {
-        let micros = self.recording.sources[number].readings[index].time.micros();
-        match &self.recording.sources[number].kind {
+        let (recording, names) = (&self.recording, &self.names);
+        let source = &recording.sources[number];
+        let (kind, name, data) = match &source.kind {
             SourceKind::Device(device) => {
-                let prefix = self.names.workloads[number].as_ref().map(|workload| format!("{workload}:")).unwrap_or_default();
-                let id = format!("{prefix}{}:{micros}", device.name);
-                self.logged(EventType::GpuTelemetry, id, number, index, &telemetry(&self.recording, &self.names, number, index))
+                (EventType::GpuTelemetry, device.name.clone(), to_json(&telemetry(recording, names, number, index)))
             }
             SourceKind::Job { rank, .. } => {
-                let id = format!("{}:rank-{rank}:{micros}", self.key(number));
-                self.logged(
-                    EventType::TrainingProgress,
-                    id,
-                    number,
-                    index,
-                    &progress(&self.recording, &self.names, number, index),
-                )
+                (EventType::TrainingProgress, format!("rank-{rank}"), to_json(&progress(recording, names, number, index)))
             }
-        }
-    }
-
-    /// Returns the workload of a source, or the device if it is of none.
-    fn key(&self, number: usize) -> &str {
-        match (&self.names.workloads[number], &self.recording.sources[number].kind) {
-            (Some(workload), _) => workload,
-            (None, SourceKind::Device(device)) => &device.name,
-            (None, SourceKind::Job { .. }) => "",
-        }
-    }
-
-    fn logged(&self, kind: EventType, id: String, number: usize, index: usize, data: &impl Serialize) -> LoggedEvent {
+        };
+        let time = source.readings[index].time;
+        let workload = names.workloads[number].as_ref().map(|workload| format!("{workload}:")).unwrap_or_default();
         LoggedEvent {
             specversion: "1.0".to_owned(),
             kind: kind.name().to_owned(),
-            source: self.names.said_by.clone(),
-            id,
-            time: self.recording.sources[number].readings[index].time,
+            source: names.said_by.clone(),
+            id: format!("{workload}{name}:{}:{}", time.micros(), Fingerprint::of(data.get().as_bytes())),
+            time,
             subject: self.key(number).to_owned(),
             datacontenttype: "application/json".to_owned(),
             key: Some(self.key(number).to_owned()),
@@ -623,7 +609,20 @@ impl Imported {
             settings: None,
             reason: None,
             detail: None,
-            data: Some(to_raw_value(data).expect("an event of numbers and texts is always JSON")),
+            data: Some(data),
         }
     }
+
+    /// Returns the workload of a source, or the device if it is of none.
+    fn key(&self, number: usize) -> &str {
+        match (&self.names.workloads[number], &self.recording.sources[number].kind) {
+            (Some(workload), _) => workload,
+            (None, SourceKind::Device(device)) => &device.name,
+            (None, SourceKind::Job { .. }) => "",
+        }
+    }
+}
+
+fn to_json(data: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(data).expect("an event of numbers and texts is always JSON")
 }

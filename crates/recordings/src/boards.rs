@@ -3,7 +3,10 @@
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Scope;
 
+use crate::checks::remove;
+use crate::csv_table::short;
 use crate::identity::{IdScope, SeveralBoards};
+use crate::interpolate::LinePoint;
 use crate::options::{Accept, FilesAre, SameTime};
 use crate::recording::{Device, FileId, Reading, Recording, Source, SourceKind};
 use crate::{Field, Format, ImportError, Options};
@@ -137,14 +140,9 @@ fn are_one_total(a: &[TotalsRow], b: &[TotalsRow], field: Field) -> bool {
     let (a, b) = (of_field(a), of_field(b));
     let mut inside = Vec::new();
     for (time, value) in &b {
-        let next = a.partition_point(|(other, _)| other < time);
-        if next == a.len() || next == 0 && a[0].0 != *time {
-            continue;
+        if let Some(line) = LinePoint::at(&a, *time) {
+            inside.push((*value, (value - line.value).abs(), line.rise));
         }
-        let ((from, before), (to, after)) = (a[next.saturating_sub(1)], a[next]);
-        let seconds = to.seconds_since(from);
-        let between = if seconds > 0.0 { before + (after - before) * time.seconds_since(from) / seconds } else { after };
-        inside.push((*value, (value - between).abs(), (after - before).abs()));
     }
     let rise = inside.iter().map(|(_, _, rise)| *rise).fold(0.0, f64::max);
     let whole = inside.last().zip(inside.first()).map_or(0.0, |(last, first)| last.0 - first.0);
@@ -163,14 +161,14 @@ fn drop_repeated_totals(recording: &mut Recording, job: usize, files: &[Vec<Tota
             }
         }
         for group in groups.iter().filter(|group| group.len() > 1) {
-            // The one over the longest time says it all.
+            // The file with the longest span counts for all.
             let seconds = |rows: &&&Vec<TotalsRow>| rows[rows.len() - 1].time.micros() - rows[0].time.micros();
             let Some(longest) = group.iter().rev().max_by_key(seconds) else { continue };
             let file = longest[0].file;
             let others: Vec<u32> = group.iter().map(|rows| rows[0].file).filter(|other| *other != file).collect();
             for reading in &mut recording.sources[job].readings {
                 if others.contains(&reading.file) {
-                    reading.values = reading.values.iter().copied().filter(|(other, _)| *other != field).collect();
+                    remove(reading, field);
                 }
             }
             let names: Vec<&str> = group.iter().map(|rows| recording.files[rows[0].file as usize].as_str()).collect();
@@ -288,7 +286,7 @@ fn split(recording: &mut Recording, number: usize, bursts: &Bursts) {
     }
     for (index, readings) in boards.into_iter().enumerate() {
         let device = Device {
-            name: format!("{}:gpu-{index}", device.name),
+            name: short(&format!("{}:gpu-{index}", device.name)),
             gpu_index: u32::try_from(index).ok(),
             is_anonymous: false,
             ..device.clone()

@@ -25,7 +25,7 @@ fn most_watts(meter: Meter) -> (f64, &'static str) {
 struct ImpossibleWatts {
     field: Field,
     watts: f64,
-    /// What something else says of the same time.
+    /// Mean power of the same time by other readings.
     known_watts: Option<f64>,
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn power(reading: &Reading) -> Option<f64> {
     value(reading, Field::PowerWatts).or_else(|| value(reading, Field::PowerAverageWatts))
 }
 
-fn remove(reading: &mut Reading, field: Field) {
+pub(crate) fn remove(reading: &mut Reading, field: Field) {
     reading.values = reading.values.iter().copied().filter(|(other, _)| *other != field).collect();
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut Source) -> Res
     check_highest_power(recording, source)
 }
 
-/// The same of a table, whose units are said by people; fewer tell nothing.
+/// The same of a table, whose units people give.
 const READINGS_OF_UNKNOWN_UNIT: usize = 4;
 /// Readings of a format whose units are known, from which on a board that draws next to nothing is refused.
 const READINGS_OF_KNOWN_UNIT: usize = 10;
@@ -400,10 +400,18 @@ fn describe_contradiction(steps: &[CounterStep<'_>]) -> String {
 }
 
 fn leave_counter_out(recording: &mut Recording, source: &mut Source, note: String) {
-    recording.note(note);
-    for reading in &mut source.readings {
-        remove(reading, Field::EnergyJoulesTotal);
+    let field = Field::EnergyJoulesTotal;
+    let (mut lines, mut first) = (0, None);
+    for reading in source.readings.iter_mut().filter(|reading| value(reading, field).is_some()) {
+        lines += 1;
+        first = first.or(Some((reading.file as usize, u64::from(reading.line))));
+        remove(reading, field);
     }
+    if let Some((file, line)) = first {
+        let error = recording.error(file, line, note.clone(), "import without it");
+        recording.refuse_lines("counter left out", lines, error);
+    }
+    recording.note(note);
 }
 
 /// Refuses readings of a counter that jump up, faster than a device can draw, and fall back to where it was.
@@ -424,7 +432,7 @@ fn refuse_glitches(recording: &mut Recording, readings: &mut [Reading], most: f6
     }
 }
 
-/// A rise of a counter, and the time for which it stands.
+/// A rise of a counter, and the time in which it rose.
 struct CounterRise<'s, 'r> {
     step: &'s CounterStep<'r>,
     seconds: f64,

@@ -32,6 +32,8 @@ const COLUMNS: &[(&str, Field, &str)] = &[
     ("MMTMP", Field::MemoryTemperatureCelsius, "C"),
 ];
 
+const RESTORE: &str = "restore the row or take it out";
+
 pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
     let interval = options.interval.unwrap_or_default().as_micros() as i64;
     let start = options.start.unwrap_or(Options::DEFAULT_START);
@@ -58,12 +60,18 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
                 continue;
             }
             let (Some("GPU"), Some(Ok(id))) = (kind, id.map(str::parse::<u32>)) else {
-                // A GPU instance, or a compute instance of it.
-                if matches!(kind, Some("GPU-I" | "GPU-CI" | "GPU_I" | "GPU_CI")) {
-                    first_instance.get_or_insert(line);
-                    recording.skip(file, line, "row of a MIG instance, not of its GPU");
-                } else {
-                    recording.skip(file, line, "not a row of a GPU");
+                match kind {
+                    // A GPU instance, or a compute instance of it.
+                    Some("GPU-I" | "GPU-CI" | "GPU_I" | "GPU_CI") => {
+                        first_instance.get_or_insert(line);
+                        recording.skip(file, line, "row of a MIG instance, not of its GPU");
+                    }
+                    Some("GPU") => {
+                        recording.rows += 1;
+                        let error = recording.error(file, line, format!("{} names no GPU", quote(trimmed)), RESTORE);
+                        recording.refuse("id", error);
+                    }
+                    _ => recording.skip(file, line, "not a row of a GPU"),
                 }
                 continue;
             };
@@ -92,7 +100,7 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
                     Cell::Absent => recording.absent += 1,
                     Cell::Other => {
                         let problem = format!("{} is not a number", quote(text));
-                        damaged = Some(recording.error(file, line, problem, "restore the row or take it out").column(name));
+                        damaged = Some(recording.error(file, line, problem, RESTORE).column(name));
                     }
                 }
             }

@@ -97,7 +97,7 @@ enum Width {
     Two,
 }
 
-/// Bytes of a line by which its width is told.
+/// Bytes of a line that decide its width.
 const WIDTH_BYTES: usize = 4096;
 
 /// The width of the line that `bytes` begin with; `None` if more bytes must tell.
@@ -216,23 +216,16 @@ impl<R: Read> Read for Utf16Reader<R> {
 /// Lines are split at the byte of the line feed: the rest of the feed is the first byte of the next line if the order is little-endian.
 fn appended_utf16(line: &[u8]) -> Option<String> {
     const LEAST_PAIRS: usize = 4;
-    let little = |line: &[u8]| {
-        let line = line.strip_prefix(&[0xff, 0xfe]).unwrap_or(line);
-        let pairs = line.chunks_exact(2);
-        let zeros = pairs.clone().filter(|pair| pair[1] == 0 && pair[0] != 0).count();
-        (zeros >= LEAST_PAIRS && zeros * 4 >= pairs.len() * 3)
-            .then(|| pairs.map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect::<Vec<_>>())
+    // Most characters of a log are ASCII: one byte of each pair is 0.
+    let units = |line: &[u8], mark: [u8; 2], read: fn([u8; 2]) -> u16| {
+        let pairs = line.strip_prefix(&mark).unwrap_or(line).as_chunks::<2>().0;
+        let ascii = pairs.iter().filter(|pair| (1..0x100).contains(&read(**pair))).count();
+        (ascii >= LEAST_PAIRS && ascii * 4 >= pairs.len() * 3).then(|| pairs.iter().map(|pair| read(*pair)).collect::<Vec<_>>())
     };
-    let big = || {
-        let line = line.strip_prefix(&[0xfe, 0xff]).unwrap_or(line);
-        let pairs = line.chunks_exact(2);
-        let zeros = pairs.clone().filter(|pair| pair[0] == 0 && pair[1] != 0).count();
-        (zeros >= LEAST_PAIRS && zeros * 4 >= pairs.len() * 3)
-            .then(|| pairs.map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect::<Vec<_>>())
-    };
+    let little = |line| units(line, [0xff, 0xfe], u16::from_le_bytes);
     // The second byte of the line feed before stands here.
     let tail = line.strip_prefix(&[0]).filter(|tail| tail.first() != Some(&0));
-    let units = little(line).or_else(|| tail.and_then(little)).or_else(big)?;
+    let units = little(line).or_else(|| tail.and_then(little)).or_else(|| units(line, [0xfe, 0xff], u16::from_be_bytes))?;
     Some(String::from_utf16_lossy(&units).trim_end_matches(['\r', '\0']).to_owned())
 }
 

@@ -18,8 +18,10 @@ mod duration;
 mod encoding;
 mod error;
 mod fields;
+mod fingerprint;
 mod format;
 mod identity;
+mod interpolate;
 mod lines;
 mod log;
 mod marks;
@@ -58,7 +60,7 @@ pub use format::Format;
 pub use log::{Chunk, Compression, EventRef, LogChunks, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
 pub use options::{Accept, FieldMap, FilesAre, InvalidOption, Options, SameTime, check_workload};
 pub use quantity::{DecimalMark, Quantity};
-pub use report::{Board, ColumnUse, CounterCheck, Explained, Gap, Merge, Report, Skipped, TableUse};
+pub use report::{Board, ColumnUse, CounterCheck, Explained, Gap, Merge, RefusedLines, Report, Skipped, TableUse};
 pub use rows::TableRows;
 pub use sketch::{Guess, TableSketch, guess, sketch_table};
 
@@ -100,7 +102,8 @@ pub fn import(format: Format, inputs: Vec<Input<'_>>, options: &Options) -> Resu
     let mut recording = recording::Recording::new(format, options);
     let mut files = Vec::with_capacity(inputs.len());
     for Input { name, reader } in inputs {
-        files.push((recording.add_file(&name), lines::Lines::new(&name, reader)?));
+        let lines = lines::Lines::new(&name, reader)?;
+        files.push((recording.add_file(&name, lines.fingerprint), lines));
     }
     match format {
         Format::Mlperf => mlperf::read(files, &mut recording)?,

@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use crate::ImportError;
 use crate::encoding::{Encoding, decode, line_text};
+use crate::fingerprint::Fingerprint;
 
 /// Longest accepted line. `MLPerf`'s longest are 100 kB; a query result may be one line.
 pub(crate) const MAX_LINE_BYTES: u64 = 256 << 20;
@@ -20,20 +21,36 @@ pub(crate) struct Lines<'a> {
     /// Of the blank lines just read.
     blank_bytes: u64,
     pub(crate) encoding: Encoding,
+    /// Of the first bytes, decompressed and decoded: a file that has grown since keeps it.
+    pub(crate) fingerprint: Fingerprint,
     /// The last line, if it has no line end.
     pub(crate) open_line: Option<u64>,
 }
 
 /// Bytes in which line ends are looked for.
 const HEAD_BYTES: u64 = 1 << 16;
+/// Bytes and lines of the head that name a file: as far as the later of the two. Two idle boards may have some rows in common, and a wide
+/// table has a long header. A file that has both keeps its name as it grows.
+const NAMING_BYTES: usize = 4 << 10;
+const NAMING_LINES: usize = 32;
 
-/// Returns a reader whose lines end with a line feed, where they end with a carriage return alone.
-fn with_line_feeds<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<Box<dyn BufRead + 'a>> {
+/// Returns a reader whose lines end with a line feed, where they end with a carriage return alone, and a name of its first bytes.
+fn with_line_feeds<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<(Box<dyn BufRead + 'a>, Fingerprint)> {
     let mut head = Vec::new();
     (&mut reader).take(HEAD_BYTES).read_to_end(&mut head)?;
+    let fingerprint = Fingerprint::of(&head[..naming_end(&head)]);
     let only_returns = head.contains(&b'\r') && !head.contains(&b'\n');
     let whole = io::Cursor::new(head).chain(reader);
-    if only_returns { Ok(Box::new(BufReader::new(ReturnsAsFeeds(whole)))) } else { Ok(Box::new(whole)) }
+    let reader: Box<dyn BufRead + 'a> =
+        if only_returns { Box::new(BufReader::new(ReturnsAsFeeds(whole))) } else { Box::new(whole) };
+    Ok((reader, fingerprint))
+}
+
+/// Returns where the part of a head ends that names its file.
+fn naming_end(head: &[u8]) -> usize {
+    let end = if head.contains(&b'\n') { b'\n' } else { b'\r' };
+    let ends = head.iter().enumerate().filter(|(_, byte)| **byte == end).map(|(at, _)| at + 1);
+    ends.take(NAMING_LINES).last().unwrap_or_default().max(NAMING_BYTES).min(head.len())
 }
 
 struct ReturnsAsFeeds<R>(R);
@@ -67,10 +84,19 @@ pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Buf
 impl<'a> Lines<'a> {
     pub(crate) fn new(name: &str, reader: impl Read + 'a) -> Result<Self, ImportError> {
         let decoded = decompressed(reader).and_then(decode);
-        let (reader, encoding) = decoded
+        let ((reader, fingerprint), encoding) = decoded
             .and_then(|(reader, encoding)| Ok((with_line_feeds(reader)?, encoding)))
             .map_err(|error| unreadable(name, None, &error))?;
-        Ok(Self { name: name.to_owned(), reader, buffer: Vec::new(), number: 0, blank_bytes: 0, encoding, open_line: None })
+        Ok(Self {
+            name: name.to_owned(),
+            reader,
+            buffer: Vec::new(),
+            number: 0,
+            blank_bytes: 0,
+            encoding,
+            fingerprint,
+            open_line: None,
+        })
     }
 
     /// Returns the next line without its end. A line that is no UTF-8 is read as Windows-1252.

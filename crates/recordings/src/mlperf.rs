@@ -9,7 +9,7 @@
 //! | `samples_count`; else for BERT `epoch_num` (which counts sequences there); else epochs done × `train_samples`; else `step_num` × `global_batch_size` | `samples_total` |
 //! | `step_num` × `global_batch_size` at `run_stop`, if that is more than the last count | `samples_total` |
 //!
-//! A line that is no whole entry is left out and counted. If the log's own `throughput` contradicts the count, a note has both.
+//! A line that begins like an entry and is no whole one is refused and counted. If the log's own `throughput` contradicts the count, a note has both.
 
 mod power;
 
@@ -21,6 +21,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use self::power::PowerLogs;
+use crate::error::quote;
 use crate::lines::Lines;
 use crate::mlperf_inference::contradict;
 use crate::recording::{FileId, Mark, Recording, SourceKind};
@@ -40,6 +41,12 @@ const MARKER: &str = ":::MLLOG";
 
 /// Why a line that begins like an entry becomes no event.
 pub(crate) const DAMAGED_ENTRY: &str = "damaged log entry";
+
+/// Returns the reason for which a damaged line is refused.
+pub(crate) fn damaged_entry(recording: &Recording, file: FileId, line: u64, text: &str) -> ImportError {
+    recording.error(file, line, format!("{DAMAGED_ENTRY}: {}", quote(text.trim())), "restore the line or take it out")
+}
+
 /// What `PTDaemon` writes if the analyser had no reading.
 pub(crate) const NO_READING_WATTS: f64 = -1.0;
 
@@ -167,7 +174,8 @@ fn read_file(
         recording.rows += 1;
         let time = parsed.as_ref().ok().and_then(|entry| time_of(entry.time_ms));
         let (Ok(entry), Some(time)) = (parsed, time) else {
-            recording.skip(file, line, DAMAGED_ENTRY);
+            let error = damaged_entry(recording, file, line, &text);
+            recording.refuse(DAMAGED_ENTRY, error);
             continue;
         };
         let key = match entry.key.as_str() {
@@ -344,9 +352,10 @@ fn write_progress(mut training: Training, recording: &mut Recording) -> Result<R
     let file = training.file;
     let starts = training.entries.iter().filter(|entry| entry.key == Key::RunStart);
     let Some(rank) = starts.map(|entry| entry.rank).min() else {
-        let damaged = |skipped: &&crate::Skipped| skipped.reason == DAMAGED_ENTRY && skipped.file == recording.files[file];
-        let problem = match recording.skipped.iter().find(damaged) {
-            Some(damaged) => format!(
+        let is_damaged =
+            |(kind, refused): &&(&str, crate::Skipped)| *kind == DAMAGED_ENTRY && refused.file == recording.files[file];
+        let problem = match recording.refusals.by_kind.iter().find(is_damaged) {
+            Some((_, damaged)) => format!(
                 "the training log has no run_start; {} damaged line(s), the first at {}",
                 damaged.lines, damaged.first_line
             ),

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::clock::{Clock, Stamp};
 use crate::error::quote;
 use crate::lines::Lines;
-use crate::mlperf::{DAMAGED_ENTRY, NO_READING_WATTS, number, parse_line};
+use crate::mlperf::{DAMAGED_ENTRY, NO_READING_WATTS, damaged_entry, number, parse_line};
 use crate::overlap::{self, Range};
 use crate::recording::{Device, FileId, Mark, Recording, Source, SourceId, SourceKind};
 use crate::row_times::RowTimes;
@@ -182,8 +182,8 @@ fn read_file(
 ) -> Result<Option<Range>, ImportError> {
     let mut power: Option<SourceId> = None;
     let mut range: Option<Range> = None;
-    let mut damaged: Option<(ImportError, u64)> = None;
-    let mut good = 0;
+    let mut first_damaged: Option<ImportError> = None;
+    let (mut damaged, mut good) = (0, 0);
     let mut times = RowTimes::new(true);
     while let Some((line, text)) = lines.next_line()? {
         if text.starts_with("Time,") {
@@ -205,16 +205,18 @@ fn read_file(
                     recording.push(source, time, line, &[(Field::PowerWatts, watts)], None);
                 }
                 Err((column, problem)) => {
-                    recording.skip(file, line, "damaged power reading");
                     let remedy = "give the power analyser's log as it was written";
-                    let first = || recording.error(file, line, format!("{problem}: {}", quote(&text)), remedy).column(column);
-                    damaged = Some(damaged.map_or_else(|| (first(), 1), |(error, count)| (error, count + 1)));
+                    let error = recording.error(file, line, format!("{problem}: {}", quote(&text)), remedy).column(column);
+                    first_damaged.get_or_insert_with(|| error.clone());
+                    damaged += 1;
+                    recording.refuse("power reading", error);
                 }
             }
         } else if let Some((_, parsed)) = parse_line(&text) {
             recording.rows += 1;
             let Ok(entry) = parsed else {
-                recording.skip(file, line, DAMAGED_ENTRY);
+                let error = damaged_entry(recording, file, line, &text);
+                recording.refuse(DAMAGED_ENTRY, error);
                 continue;
             };
             let at = |recording: &Recording| {
@@ -242,9 +244,9 @@ fn read_file(
         }
     }
     times.check().map_err(|unsettled| recording.error(file, unsettled.line, unsettled.problem, unsettled.remedy))?;
-    match damaged {
+    match first_damaged {
         // One line that the analyser did not finish is no reason to refuse the others; a file of such lines is another format.
-        Some((error, count)) if count > good => Err(error),
+        Some(error) if damaged > good => Err(error),
         _ => Ok(range),
     }
 }

@@ -17,6 +17,7 @@ use serde::de::{Deserialize, Deserializer, Visitor};
 use crate::csv_table::short;
 use crate::error::quote;
 use crate::fields::Nature;
+use crate::interpolate::LinePoint;
 use crate::lines::Lines;
 use crate::prometheus_text::{is_end, sample};
 use crate::recording::{Device, FileId, Recording, SourceId, SourceKind, clean_name};
@@ -207,17 +208,9 @@ impl Gathered {
         self.samples.push(Sample { series, time, line, value });
     }
 
-    fn refuse(
-        &mut self,
-        recording: &mut Recording,
-        (file, line): (FileId, u64),
-        reason: &str,
-        error: impl FnOnce(&Recording) -> ImportError,
-    ) {
-        if self.problem.is_none() {
-            self.problem = Some(error(recording));
-        }
-        recording.skip(file, line, reason);
+    fn refuse(&mut self, recording: &mut Recording, kind: &'static str, line: u64, error: ImportError) {
+        self.problem.get_or_insert_with(|| error.clone());
+        recording.refuse(kind, ImportError { line: Some(line), ..error });
     }
 
     fn read_answers(
@@ -268,10 +261,8 @@ impl Gathered {
             let series_name = series.metric.get("__name__").cloned().unwrap_or_default();
             let values = series.values.into_iter().chain(series.value);
             if series_name.is_empty() {
-                self.refuse(recording, (file, 1), "series without a name, as after a function such as rate()", |_| {
-                    let problem = "a series has no name, as after a function such as rate()";
-                    ImportError::whole(&name, problem, "query the series themselves")
-                });
+                let problem = "a series has no name, as after a function such as rate()";
+                self.refuse(recording, "name", 1, ImportError::whole(&name, problem, "query the series themselves"));
                 continue;
             }
             let index = self.index(file, &series_name, || series.metric);
@@ -283,16 +274,13 @@ impl Gathered {
                 };
                 let micros = seconds * 1e6;
                 if !(micros > 0.0 && micros < EventTime::MAX.micros() as f64) {
-                    self.refuse(recording, (file, 1), "time that is not in seconds since 1970", |_| {
-                        let problem = format!("time {seconds} is not in seconds since 1970");
-                        ImportError::whole(&name, problem, remedy).column(&series_name)
-                    });
+                    let problem = format!("time {seconds} is not in seconds since 1970");
+                    self.refuse(recording, "time", 1, ImportError::whole(&name, problem, remedy).column(&series_name));
                 } else if let Some(value) = value {
                     self.take(recording, index, (EventTime::from_seconds(seconds), 1), value);
                 } else {
-                    self.refuse(recording, (file, 1), "value that is not a number", |_| {
-                        ImportError::whole(&name, "a value is not a number", remedy).column(&series_name)
-                    });
+                    let error = ImportError::whole(&name, "a value is not a number", remedy).column(&series_name);
+                    self.refuse(recording, "number", 1, error);
                 }
             }
         }
@@ -326,9 +314,9 @@ impl Gathered {
             match sample(&text) {
                 Ok(None) => {}
                 Err(reason) => {
-                    self.refuse(recording, (file, line), &format!("not a sample: {reason}"), |recording| {
-                        recording.error(file, line, format!("{} is not a sample: {reason}", quote(text.trim())), repair)
-                    });
+                    let problem = format!("{} is not a sample: {reason}", quote(text.trim()));
+                    let error = recording.error(file, line, problem, repair);
+                    self.refuse(recording, reason, line, error);
                 }
                 Ok(Some(sample)) => {
                     recording.rows += 1;
@@ -342,16 +330,16 @@ impl Gathered {
                     let (seconds, millis) = (sample.time(true), sample.time(false));
                     match (index, sample.stamp) {
                         (Err(no_field), _) => recording.skip(file, line, &no_field),
-                        (Ok(_), None) => self.refuse(recording, (file, line), "sample without a time stamp", |recording| {
+                        (Ok(_), None) => {
                             let problem = "the sample has no time stamp: one scrape is no recording";
                             let remedy = "export with time stamps: promtool tsdb dump, or /api/v1/query_range";
-                            recording.error(file, line, problem, remedy).column(&*sample.name)
-                        }),
+                            let error = recording.error(file, line, problem, remedy).column(&*sample.name);
+                            self.refuse(recording, "no time", line, error);
+                        }
                         (Ok(_), Some(stamp)) if seconds.or(millis).is_none() => {
-                            self.refuse(recording, (file, line), "time stamp that is not a time", |recording| {
-                                let problem = format!("time stamp {} is not a time", quote(stamp));
-                                recording.error(file, line, problem, repair).column(&*sample.name)
-                            });
+                            let problem = format!("time stamp {} is not a time", quote(stamp));
+                            let error = recording.error(file, line, problem, repair).column(&*sample.name);
+                            self.refuse(recording, "time", line, error);
                         }
                         (Ok(series), Some(_)) => read.push(Stamped { series, seconds, millis, line, value: sample.value }),
                     }
@@ -370,11 +358,11 @@ impl Gathered {
             open_metrics = true;
         }
         for Stamped { series, seconds, millis, line, value } in read {
-            match if open_metrics { seconds } else { millis } {
-                Some(time) => self.take(recording, series, (time, line), value),
-                None => self.refuse(recording, (file, line), "time stamp that is not a time", |recording| {
-                    recording.error(file, line, "the time stamp is not a time", repair)
-                }),
+            if let Some(time) = if open_metrics { seconds } else { millis } {
+                self.take(recording, series, (time, line), value);
+            } else {
+                let error = recording.error(file, line, "the time stamp is not a time", repair);
+                self.refuse(recording, "time", line, error);
             }
         }
         Ok(())
@@ -786,14 +774,9 @@ fn compare(a: &Readings, b: &Readings) -> Comparison {
     let (mut differences, mut rises, mut level) = (Vec::new(), 0.0, 0.0);
     for pair in b.windows(2) {
         let (time, value) = pair[1];
-        let next = a.partition_point(|(other, _)| *other < time);
-        if next == 0 || next == a.len() {
-            continue;
-        }
-        let ((from, before), (to, after)) = (a[next - 1], a[next]);
-        let between = before + (after - before) * time.seconds_since(from) / to.seconds_since(from);
-        differences.push(value - between);
-        rises += (after - before).abs().max((value - pair[0].1).abs());
+        let Some(line) = LinePoint::at(a, time) else { continue };
+        differences.push(value - line.value);
+        rises += line.rise.max((value - pair[0].1).abs());
         level += value.abs();
     }
     if differences.len() < READINGS_TO_COMPARE {

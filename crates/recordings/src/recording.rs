@@ -7,6 +7,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Meter, Phase, Scope};
 
 use crate::csv_table::shell_quote;
+use crate::fingerprint::Fingerprint;
 use crate::report::{Skipped, TableUse};
 use crate::stays::Portion;
 use crate::{Field, Format, ImportError, Options};
@@ -20,6 +21,7 @@ pub(crate) type SourceId = usize;
 pub(crate) struct Recording {
     pub(crate) format: Format,
     pub(crate) files: Vec<String>,
+    fingerprints: Vec<Fingerprint>,
     pub(crate) sources: Vec<Source>,
     /// What the file calls a field, for error messages.
     pub(crate) columns: BTreeMap<Field, String>,
@@ -140,6 +142,7 @@ impl Recording {
         Self {
             format,
             files: Vec::new(),
+            fingerprints: Vec::new(),
             sources: Vec::new(),
             columns: BTreeMap::new(),
             mapped_as: BTreeMap::new(),
@@ -158,8 +161,9 @@ impl Recording {
         }
     }
 
-    pub(crate) fn add_file(&mut self, name: &str) -> FileId {
+    pub(crate) fn add_file(&mut self, name: &str, fingerprint: Fingerprint) -> FileId {
         self.files.push(name.to_owned());
+        self.fingerprints.push(fingerprint);
         self.files.len() - 1
     }
 
@@ -230,13 +234,18 @@ impl Recording {
 
     /// Counts a row that is damaged; the rest goes on. The `error` of the first row of a `kind` is the one that is shown.
     pub(crate) fn refuse(&mut self, kind: &'static str, error: ImportError) {
-        self.refusals.rows += 1;
+        self.refuse_lines(kind, 1, error);
+    }
+
+    /// As [`Self::refuse`], of several lines; the `error` names the first.
+    pub(crate) fn refuse_lines(&mut self, kind: &'static str, lines: u64, error: ImportError) {
+        self.refusals.rows += lines;
         let same = |(other, skipped): &&mut (&'static str, Skipped)| *other == kind && skipped.file == error.file;
         if let Some((_, skipped)) = self.refusals.by_kind.iter_mut().find(same) {
-            skipped.lines += 1;
+            skipped.lines += lines;
         } else {
             let (file, first_line) = (error.file.clone(), error.line.unwrap_or(0));
-            let skipped = Skipped { file, reason: error.without_place(), lines: 1, first_line };
+            let skipped = Skipped { file, reason: error.without_place(), lines, first_line };
             self.refusals.by_kind.push((kind, skipped));
         }
         self.refusals.first.get_or_insert(error);
@@ -291,7 +300,7 @@ impl Recording {
         }
     }
 
-    /// Counts a line that becomes no event.
+    /// Counts a line that becomes no event because it holds nothing that events are made of.
     pub(crate) fn skip(&mut self, file: FileId, line: u64, reason: &str) {
         let name = &self.files[file];
         match self.skipped.iter_mut().find(|skipped| skipped.reason == reason && skipped.file == *name) {
@@ -304,12 +313,15 @@ impl Recording {
         ImportError::at(&self.files[file], line, problem, remedy)
     }
 
-    /// A name of a file for its boards: of its folder and its stem, and a number if several files would have it.
+    /// Returns a name of a file for its boards, `FOLDER-STEM-FINGERPRINT`, with a number behind it if several files would have it.
+    ///
+    /// The fingerprint tells it from files of that name in other imports, such as `power.csv` of another node.
     pub(crate) fn label(&self, file: FileId) -> String {
         let plain = |file: FileId| {
             let folder = Path::new(&self.files[file]).parent().and_then(Path::file_name);
             let stem = self.stem(file);
-            folder.map_or(stem.clone(), |folder| format!("{}-{stem}", clean_name(&folder.to_string_lossy())))
+            let name = folder.map_or(stem.clone(), |folder| format!("{}-{stem}", folder.to_string_lossy()));
+            format!("{}-{}", clean_name(&name), self.fingerprints[file])
         };
         let label = plain(file);
         let same = (0..file).filter(|other| plain(*other) == label).count();

@@ -36,9 +36,9 @@ pub struct Report {
     pub absent_values: u64,
     /// Silences of a source: longer than three times its median interval (progress: ten times, at least a minute).
     pub gaps: Vec<Gap>,
-    /// Lines that became no event, by reason.
+    /// Lines that became no event because they hold nothing that events are made of, by reason.
     pub skipped: Vec<Skipped>,
-    /// Damaged rows and impossible readings that became no event, by kind; the reason is that of the first.
+    /// Damaged rows and impossible readings that became no event, though they should have, by kind; the reason is that of the first.
     pub refused: Vec<Skipped>,
     /// How each table was read.
     pub tables: Vec<TableUse>,
@@ -68,6 +68,23 @@ pub struct Skipped {
     pub lines: u64,
     /// Counted from 1.
     pub first_line: u64,
+}
+
+impl Skipped {
+    /// The first of the lines, and how many there are.
+    fn describe(&self) -> String {
+        let Self { file, reason, lines, first_line } = self;
+        let more = if *lines > 1 { format!(" (the first of {lines} lines)") } else { String::new() };
+        format!("{file}:{first_line}: {reason}{more}")
+    }
+}
+
+/// The recording was imported, but for lines that were refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the events lack what was refused, {lines} line(s): {examples}")]
+pub struct RefusedLines {
+    lines: u64,
+    examples: String,
 }
 
 /// Rows of one file that repeat, or add to, another row of their source and time.
@@ -137,6 +154,24 @@ impl CounterCheck {
 }
 
 const SHOWN: usize = 10;
+/// Kinds of refused lines of which an error names the first.
+const REFUSALS_SHOWN: usize = 3;
+
+impl Report {
+    /// Returns an error if lines were refused whose figures should be in the events. It is none if lines were skipped, repeated others, or
+    /// had no value.
+    pub fn check_refused(&self) -> Result<(), RefusedLines> {
+        let lines = self.refused.iter().map(|refused| refused.lines).sum();
+        if lines == 0 {
+            return Ok(());
+        }
+        let mut examples: Vec<String> = self.refused.iter().take(REFUSALS_SHOWN).map(Skipped::describe).collect();
+        if self.refused.len() > REFUSALS_SHOWN {
+            examples.push(format!("and {} more kind(s)", self.refused.len() - REFUSALS_SHOWN));
+        }
+        Err(RefusedLines { lines, examples: examples.join("; ") })
+    }
+}
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

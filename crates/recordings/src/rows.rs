@@ -25,8 +25,8 @@ impl<'a> TableRows<'a> {
     /// file has no row.
     pub fn open(input: Input<'a>, is_wanted: &dyn Fn(&str) -> bool) -> Result<Option<Self>, ImportError> {
         let mut recording = Recording::new(Format::Csv, &Options::default());
-        let file = recording.add_file(&input.name);
         let lines = Lines::new(&input.name, input.reader)?;
+        let file = recording.add_file(&input.name, lines.fingerprint);
         let names = |cells: &Cells| cells.iter().filter(|cell| is_wanted(cell)).count();
         let (table, header) = Table::open(lines, &mut recording, file, &Wanted { names: &names, is_data: &|_| false })?;
         Ok(header.map(|header| Self {

@@ -71,8 +71,8 @@ struct ColumnSketch {
 /// Looks at the first rows of a table of which nobody has said what its columns are.
 pub fn sketch_table(input: Input<'_>) -> Result<TableSketch, ImportError> {
     let mut recording = Recording::new(Format::Csv, &Options::default());
-    let file = recording.add_file(&input.name);
     let lines = Lines::new(&input.name, input.reader)?;
+    let file = recording.add_file(&input.name, lines.fingerprint);
     let clock = Clock::new(None, None);
     let plain = |cells: &Cells| cells.len() > 0 && cells.iter().all(|cell| is_quantity(cell) || clock.read(cell).is_ok());
     let names = |cells: &Cells| cells.iter().filter(|cell| TIME_NAMES.iter().any(|name| cell.eq_ignore_ascii_case(name))).count();

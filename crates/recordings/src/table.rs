@@ -392,11 +392,11 @@ mod tests {
     /// Header and rows, with `|` between cells, and the lines passed over.
     fn rows(text: &str, names: &[&str]) -> (Option<char>, Vec<String>, u64) {
         let mut recording = Recording::new(Format::Csv, &Options::default());
-        let file = recording.add_file("t");
+        let lines = Lines::new("t", text.as_bytes()).unwrap();
+        let file = recording.add_file("t", lines.fingerprint);
         let found = |cells: &Cells| names.iter().filter(|name| cells.iter().any(|cell| cell == **name)).count();
         let is_data = |cells: &Cells| cells.iter().all(is_plain) && cells.iter().any(is_quantity);
         let wanted = Wanted { names: &found, is_data: &is_data };
-        let lines = Lines::new("t", text.as_bytes()).unwrap();
         let (mut table, header) = Table::open(lines, &mut recording, file, &wanted).unwrap();
         let mut rows = vec![header.unwrap().names.iter().collect::<Vec<_>>().join("|")];
         let mut cells = Cells::default();
@@ -441,10 +441,10 @@ mod tests {
     #[test]
     fn an_endless_line_is_refused_with_its_number() {
         let mut recording = Recording::new(Format::Csv, &Options::default());
-        let file = recording.add_file("t");
         let wanted = Wanted { names: &|_| 0, is_data: &|_| false };
         let text = std::io::Read::chain("time,w\n".as_bytes(), std::io::repeat(b'7'));
         let lines = Lines::new("t", text).unwrap();
+        let file = recording.add_file("t", lines.fingerprint);
         let error = Table::open(lines, &mut recording, file, &wanted).err().unwrap().to_string();
         assert!(error.starts_with("t:2: line is longer than 1 MiB"), "{error}");
     }

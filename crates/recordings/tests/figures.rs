@@ -1,30 +1,12 @@
 //! Figures that were wrong once: what an import makes of a file, against what is right.
 
 use eadt_recordings::{Accept, FilesAre, Format, Imported, Input, Options, SameTime, Zone, import};
-use eadt_schemas::Topic;
-use eadt_schemas::v1::{GpuTelemetry, Meter, Scope, TrainingProgress};
+use eadt_schemas::v1::{GpuTelemetry, Meter, Scope};
+
+use crate::support::{maps, near, progress, read_texts as read, telemetry};
 
 const SMI: Format = Format::NvidiaSmi;
 const CSV: Format = Format::Csv;
-
-fn read(format: Format, files: &[(&str, &str)], options: &Options) -> Result<Imported, String> {
-    let inputs = files.iter().map(|(name, text)| Input::new(*name, text.as_bytes())).collect();
-    import(format, inputs, options).map_err(|error| error.to_string())
-}
-
-fn maps(texts: &[&str]) -> Options {
-    Options { maps: texts.iter().map(|text| text.parse().unwrap()).collect(), ..Options::default() }
-}
-
-fn telemetry(imported: &Imported) -> Vec<GpuTelemetry> {
-    let telemetry = imported.events().filter(|event| event.topic() == Some(Topic::GpuTelemetry));
-    telemetry.map(|event| eadt_schemas::decode(event.data.unwrap().get().as_bytes()).unwrap()).collect()
-}
-
-fn progress(imported: &Imported) -> Vec<TrainingProgress> {
-    let progress = imported.events().filter(|event| event.topic() == Some(Topic::TrainingProgress));
-    progress.map(|event| eadt_schemas::decode(event.data.unwrap().get().as_bytes()).unwrap()).collect()
-}
 
 /// Joules of each device: the counter's difference, else the trapezoid over power of one kind, as the fold has it.
 fn joules(imported: &Imported) -> Vec<(String, f64)> {
@@ -56,10 +38,6 @@ fn total(imported: &Imported) -> f64 {
 fn samples(imported: &Imported) -> f64 {
     let totals: Vec<f64> = progress(imported).iter().filter_map(|row| row.samples_total).collect();
     totals.last().zip(totals.first()).map_or(0.0, |(last, first)| last - first)
-}
-
-fn near(got: f64, expected: f64, what: &str) {
-    assert!((got - expected).abs() < 1e-6 * expected.abs().max(1.0), "{what}: {got} instead of {expected}");
 }
 
 /// A header, and a row for each number from 0.

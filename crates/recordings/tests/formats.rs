@@ -1,13 +1,10 @@
 //! Each format on small recordings made for the purpose.
 
-use eadt_recordings::{Format, Imported, Input, Options, SameTime, TimeFormat, Zone, import};
+use eadt_recordings::{Format, Imported, Input, Options, SameTime, Skipped, TimeFormat, Zone, import};
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, TrainingProgress};
 use eadt_schemas::{EventTime, LoggedEvent, Topic, decode};
 
-fn read(format: Format, files: &[(&str, &str)], options: &Options) -> Result<Imported, String> {
-    let inputs = files.iter().map(|(name, text)| Input::new(*name, text.as_bytes())).collect();
-    import(format, inputs, options).map_err(|error| error.to_string())
-}
+use crate::support::{maps, read_texts as read, without_fingerprint};
 
 fn telemetry(events: &[LoggedEvent]) -> Vec<GpuTelemetry> {
     events.iter().filter(|event| event.topic() == Some(Topic::GpuTelemetry)).map(data).collect()
@@ -23,10 +20,6 @@ fn data<T: decode::Check>(event: &LoggedEvent) -> T {
 
 fn micros(text: &str) -> EventTime {
     text.parse().unwrap()
-}
-
-fn maps(texts: &[&str]) -> Options {
-    Options { maps: texts.iter().map(|text| text.parse().unwrap()).collect(), ..Options::default() }
 }
 
 fn mllog(rank: &str, time_ms: u64, key: &str, value: &str, metadata: &str) -> String {
@@ -155,8 +148,9 @@ fn mlperf_inference_joins_both_files_by_their_clock() {
     // A line that the analyser did not finish is left out and counted; a file of nothing else is another format.
     let cut = format!("{spl}Time,07-12-2024 23:1");
     let imported = read(Format::MlperfInference, &[("spl.txt", &cut)], &Options::default()).unwrap();
-    let skipped = &imported.report.skipped[0];
-    assert_eq!((skipped.reason.as_str(), skipped.lines, skipped.first_line), ("damaged power reading", 1, 11));
+    let refused = &imported.report.refused[0];
+    assert_eq!((refused.lines, refused.first_line), (1, 11));
+    assert!(refused.reason.starts_with("column \"Time\"") && imported.report.skipped.is_empty(), "{refused:?}");
     let error = read(Format::MlperfInference, &[("spl.txt", "Time,07-12-2024 23:1\n")], &Options::default()).unwrap_err();
     assert!(error.starts_with("spl.txt:1: column \"Time\""), "{error}");
 }
@@ -310,14 +304,16 @@ fn mlperf_inference_power_that_was_not_read_is_absent_and_damage_is_left_out() {
         let power = telemetry(&imported.events().collect::<Vec<_>>());
         assert_eq!((power.len(), imported.report.absent_values), (14, absent), "{watts:?}");
         assert!(power.iter().all(|reading| reading.power_watts == Some(500.0)), "{watts:?}");
-        let left_out: u64 = imported.report.skipped.iter().map(|skipped| skipped.lines).sum();
-        assert_eq!(left_out, damaged, "{watts:?}: {:?}", imported.report.skipped);
+        let refused: u64 = imported.report.refused.iter().map(|refused| refused.lines).sum();
+        assert_eq!(refused, damaged, "{watts:?}: {:?}", imported.report.refused);
     }
     // A number that JSON does not have, in an entry that says nothing of progress; a cut entry.
     let lines = ":::MLLOG {\"key\": \"x\", \"value\": NaN, \"time_ms\": 1}\n:::MLLOG {\"key\": \"result_tok\n";
     let imported = inference(&[("result_samples_per_second", "1")], &[], lines).unwrap();
-    let skipped: Vec<_> = imported.report.skipped.iter().map(|skipped| (skipped.reason.as_str(), skipped.lines)).collect();
-    assert_eq!(skipped, [("log entry about neither progress nor power", 1), ("damaged log entry", 1)]);
+    let said = |lines: &[Skipped]| lines.iter().map(|some| (some.reason.clone(), some.lines)).collect::<Vec<_>>();
+    assert_eq!(said(&imported.report.skipped), [("log entry about neither progress nor power".to_owned(), 1)]);
+    let damaged = "damaged log entry: \":::MLLOG {\\\"key\\\": \\\"result_tok\"";
+    assert_eq!(said(&imported.report.refused), [(damaged.to_owned(), 1)]);
 }
 
 #[test]
@@ -518,8 +514,9 @@ fn mlperf_keeps_switches_apart_and_says_what_lies_outside_the_run() {
         + ":::MLLOG {\"time_ms\": 17";
     let imported = read(Format::Mlperf, &[("result.txt", &run), ("node_0.txt", &odd)], &Options::default()).unwrap();
     assert_eq!(imported.report.absent_values, 5);
-    let damaged = imported.report.skipped.iter().find(|skipped| skipped.reason == "damaged log entry").unwrap();
+    let [damaged] = imported.report.refused.as_slice() else { panic!("{:?}", imported.report.refused) };
     assert_eq!((damaged.file.as_str(), damaged.lines, damaged.first_line), ("node_0.txt", 3, 26));
+    assert_eq!(damaged.reason, "damaged log entry: \"power_reading \\\"high\\\"\"");
 }
 
 const DMON: &str = "\
@@ -555,8 +552,11 @@ fn dcgmi_makes_times_from_the_interval_and_keeps_absent_apart_from_zero() {
     assert!(refused[0].reason.contains("row has 3 value(s), its header 5"), "{refused:?}");
     let two = read(Format::Dcgmi, &[("a.txt", DMON), ("b.txt", DMON)], &options).unwrap();
     let devices: std::collections::BTreeSet<String> =
-        telemetry(&two.events().collect::<Vec<_>>()).into_iter().map(|row| row.device).collect();
+        telemetry(&two.events().collect::<Vec<_>>()).into_iter().map(|row| without_fingerprint(&row.device)).collect();
     assert_eq!(devices.into_iter().collect::<Vec<_>>(), ["a:gpu-0", "a:gpu-1", "b:gpu-0", "b:gpu-1"]);
+    let torn = DMON.replace("Switch 0  1 2 3 4 5", "   GPU");
+    let refused = read(Format::Dcgmi, &[("a.txt", &torn)], &options).unwrap().report.refused;
+    assert_eq!((refused[0].first_line, refused[0].reason.as_str()), (10, "\"GPU\" names no GPU"));
 }
 
 #[test]

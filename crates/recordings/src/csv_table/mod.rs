@@ -11,6 +11,7 @@ mod steps;
 use std::collections::HashMap;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::decode::MAX_NAME_BYTES;
 use eadt_schemas::v1::{Meter, Scope};
 
 pub use self::plan::shell_quote;
@@ -20,6 +21,7 @@ use crate::absent::{is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
 use crate::clock::Clock;
 use crate::error::quote;
+use crate::fingerprint::Fingerprint;
 use crate::identity::{IdColumns, IdScope};
 use crate::lines::Lines;
 use crate::marks::{MARK_REMEDY, Marks};
@@ -514,11 +516,12 @@ fn is_unique_id(text: &str) -> bool {
         || text.len() >= 16 && hexadecimal * 4 >= text.len() * 3
 }
 
-/// At most as many bytes as a name in an event may have.
+/// Returns a name of at most as many bytes as one in an event may have. What is cut off leaves its fingerprint.
 pub(crate) fn short(name: &str) -> String {
-    let mut end = name.len().min(eadt_schemas::decode::MAX_NAME_BYTES);
-    while !name.is_char_boundary(end) {
-        end -= 1;
+    let plain: String = name.chars().map(|character| if character.is_control() { '-' } else { character }).collect();
+    if plain.len() <= MAX_NAME_BYTES {
+        return plain;
     }
-    name[..end].chars().map(|character| if character.is_control() { '-' } else { character }).collect()
+    let end = plain.floor_char_boundary(MAX_NAME_BYTES - Fingerprint::DIGITS - 1);
+    format!("{}-{}", &plain[..end], Fingerprint::of(name.as_bytes()))
 }

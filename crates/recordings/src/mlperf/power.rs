@@ -9,7 +9,7 @@ use std::path::Path;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Phase;
 
-use super::{DAMAGED_ENTRY, LogLine, NO_READING_WATTS, Run, number};
+use super::{DAMAGED_ENTRY, LogLine, NO_READING_WATTS, Run, damaged_entry, number};
 use crate::overlap::{self, Range};
 use crate::recording::{Device, FileId, Mark, Recording, SourceId, SourceKind, clean_name};
 use crate::{Field, ImportError};
@@ -50,7 +50,10 @@ impl PowerLogs {
             {
                 None
             }
-            _ => return recording.skip(file, line, DAMAGED_ENTRY),
+            _ => {
+                let error = damaged_entry(recording, file, line, &format!("power_reading {}", entry.value));
+                return recording.refuse(DAMAGED_ENTRY, error);
+            }
         };
         let Some(watts) = watts else {
             recording.absent += 1;
