@@ -91,6 +91,8 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     watch_log(&health, &settings, &bus, &shutdown)?;
     let mut supervisor = Supervisor::new(shutdown.clone());
     let losses = Losses::default();
+    #[cfg(feature = "otlp")]
+    let mut push = None;
     match single {
         Single::Collector => {
             let raw = settings.collector.clone();
@@ -99,7 +101,9 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
         Single::Exporter => {
             let exporter = Exporter::new(&metrics, settings.metrics.clone());
             #[cfg(feature = "otlp")]
-            spawn_otlp(&mut supervisor, &settings, &exporter, &shutdown)?;
+            {
+                push = spawn_otlp(&mut supervisor, &settings, &exporter, &shutdown)?;
+            }
             let (bus, names, stop) = (bus.clone(), settings.topics.clone(), shutdown.clone());
             supervisor.spawn_thread(&tasks::EXPORTER, move || commands::exporter::follow(&*bus, &names, &exporter, &stop));
         }
@@ -138,6 +142,10 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     tracing::info!(address = %bound, "metrics and health");
     supervisor.spawn(&tasks::HTTP, server);
     supervisor.join().await?;
+    #[cfg(feature = "otlp")]
+    if let Some(push) = push {
+        push.send_last().await;
+    }
     Ok(losses.check()?)
 }
 

@@ -218,17 +218,16 @@ impl State {
         }
     }
 
-    fn count(&mut self, workload: &str, outcome: Option<&'static str>) {
-        if let (Some(series), Some(outcome)) = (self.series(workload), outcome) {
+    fn count(&mut self, workload: &str, origin: Origin, outcome: Option<&'static str>) {
+        let Some(series) = self.series(workload) else { return };
+        series.origin = series.origin.max(origin);
+        if let Some(outcome) = outcome {
             *series.outcomes.entry(outcome).or_default() += 1;
         }
     }
 
     fn decision(&mut self, decision: &Decision) {
-        if let Some(series) = self.series(&decision.workload) {
-            series.origin = series.origin.max(decision.origin);
-        }
-        self.count(&decision.workload, Some(outcome_of(decision)));
+        self.count(&decision.workload, decision.origin, Some(outcome_of(decision)));
         if let Some(reporter) = self.reporter.as_mut().filter(|_| self.workloads.contains_key(&decision.workload)) {
             reporter.decision(decision);
         }
@@ -244,7 +243,7 @@ impl State {
             Outcome::RolledBack => Some("rolled_back"),
             Outcome::Failed => Some("failed"),
         };
-        self.count(&actuation.workload, outcome);
+        self.count(&actuation.workload, actuation.origin, outcome);
         if let Some(reporter) = self.reporter.as_mut().filter(|_| self.workloads.contains_key(&actuation.workload)) {
             reporter.actuation(actuation);
         }

@@ -1,17 +1,31 @@
-//! The exporter's metrics for OpenTelemetry: sent by OTLP over HTTP, as protobuf.
+//! The exporter's metrics for OpenTelemetry: sent by OTLP over HTTP or HTTPS, as protobuf.
 //!
 //! Sums are cumulative, those of workloads since their first window on record and those of GPUs since the exporter started, so that a report
 //! that is lost costs no figure. GPUs have the names of the semantic conventions of hardware (`hw.power`, `hw.energy`, …), workloads have names
 //! of their own (`eadt.workload.…`).
 
 use std::error::Error;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+use std::{io, iter};
 
 use anyhow::Context as _;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
 use eadt_bus::Patience;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::GpuTelemetry;
+use eadt_service::shown::hide_url_secrets;
 use eadt_service::{Clock, Shutdown};
+use http_body_util::{BodyExt as _, Full};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
@@ -19,14 +33,16 @@ use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
+use percent_encoding::percent_decode_str;
 use prost::Message as _;
-use reqwest::{Client, StatusCode, Url};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use url::{Position, Url};
 
 use super::exporter::{
     Exporter, Figure, GPU_ENERGY, GPU_GAUGES, GPU_SHARE, OUTCOME, Series, WORKLOAD_COUNTERS, WORKLOAD_GAUGES, WorkloadRow,
 };
 use super::origin_word;
-use crate::settings::OtlpSettings;
+use crate::settings::{OTLP_CERTIFICATE, OtlpSettings};
 
 /// How long a receiver may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -39,6 +55,8 @@ const SENDING: &str = "the OTLP receiver does not take the metrics";
 enum PushError {
     #[error("{0} cannot be reached: {1}")]
     Unreachable(String, String),
+    #[error("{0} is not trusted: {1}")]
+    Untrusted(String, String),
     #[error("{0} answered {1}: {2}")]
     Status(String, StatusCode, String),
 }
@@ -46,10 +64,13 @@ enum PushError {
 /// Sends the metrics of an exporter to a receiver.
 #[derive(Debug, Clone)]
 pub struct OtlpPush {
-    client: Client,
-    url: Url,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    uri: Uri,
+    headers: HeaderMap,
     /// The URL without what may be a secret.
     shown: String,
+    /// The file that [`OTLP_CERTIFICATE`] names.
+    certificate: Option<PathBuf>,
     interval: Duration,
     exporter: Exporter,
     clock: Clock,
@@ -59,37 +80,35 @@ pub struct OtlpPush {
 impl OtlpPush {
     /// An error names the setting or the variable that cannot be used.
     pub fn new(settings: &OtlpSettings, exporter: Exporter, clock: Clock) -> anyhow::Result<Self> {
-        let (url, headers) = settings.receiver().map_err(anyhow::Error::msg)?;
-        let mut shown = url.clone();
-        shown.set_query(None);
-        let cleared = shown.set_username("").and(shown.set_password(None));
-        // Neither can fail for http; were it otherwise, nothing of the URL is shown.
-        let shown = if cleared.is_ok() { shown.to_string() } else { "the receiver".to_owned() };
-        let client = Client::builder()
-            .timeout(ANSWER)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .user_agent(concat!("eadt/", env!("CARGO_PKG_VERSION")))
-            .default_headers(headers)
-            .build()
-            .context("metrics.otlp.endpoint: no HTTP client could be made")?;
+        let receiver = settings.receiver().map_err(anyhow::Error::msg)?;
+        let shown = hide_url_secrets(receiver.url.as_str()).into_owned();
+        let authorities = match receiver.authorities {
+            Some(authorities) => authorities,
+            None if receiver.url.scheme() == "https" => machine_authorities(),
+            None => RootCertStore::empty(),
+        };
+        let client = client(authorities).context("metrics.otlp.endpoint: no HTTP client could be made")?;
+        let uri = uri(&receiver.url).context("metrics.otlp.endpoint is no URL of a request")?;
+        let mut headers = receiver.headers;
+        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(concat!("eadt/", env!("CARGO_PKG_VERSION"))));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+        if let Some(authorization) = basic_authorization(&receiver.url) {
+            headers.insert(AUTHORIZATION, authorization);
+        }
         let (interval, start) = (Duration::from_secs_f64(settings.interval_seconds), clock.now());
-        Ok(Self { client, url, shown, interval, exporter, clock, start })
+        Ok(Self { client, uri, headers, shown, certificate: settings.certificate.clone(), interval, exporter, clock, start })
     }
 
-    /// Sends a report at every interval and a last one at the end. A receiver that is away is no failure.
+    /// Sends a report at every interval; the last figures are [`Self::send_last`]'s. A receiver that is away is no failure.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), std::convert::Infallible> {
         let mut patience = Patience::new(self.interval, self.interval);
-        loop {
-            let ends = tokio::time::timeout(self.interval, shutdown.cancelled()).await.is_ok();
+        while tokio::time::timeout(self.interval, shutdown.cancelled()).await.is_err() {
             match self.send().await {
                 Ok(()) => patience.worked(SENDING),
                 Err(error) => drop(patience.failed(SENDING, &error)),
             }
-            if ends {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     /// Sends a report now; a failure is said.
@@ -101,16 +120,14 @@ impl OtlpPush {
 
     async fn send(&self) -> Result<(), PushError> {
         let report = self.exporter.read_series(|series| report(series, self.start, self.clock.now()));
-        let unreachable = |error: reqwest::Error| PushError::Unreachable(self.shown.clone(), root_cause(error));
-        let request = self.client.post(self.url.clone()).header("content-type", "application/x-protobuf");
-        let mut response = request.body(report.encode_to_vec()).send().await.map_err(unreachable)?;
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-            body.extend_from_slice(&chunk[..chunk.len().min(ANSWER_BYTES - body.len())]);
-        }
-        if !response.status().is_success() {
+        let Ok(answered) = tokio::time::timeout(ANSWER, self.post(report.encode_to_vec())).await else {
+            let late = format!("no answer within {} s", ANSWER.as_secs());
+            return Err(PushError::Unreachable(self.shown.clone(), late));
+        };
+        let (status, body) = answered?;
+        if !status.is_success() {
             let said: String = String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(200).collect();
-            return Err(PushError::Status(self.shown.clone(), response.status(), said));
+            return Err(PushError::Status(self.shown.clone(), status, said));
         }
         let partial = ExportMetricsServiceResponse::decode(&*body).ok().and_then(|answer| answer.partial_success);
         if let Some(partial) = partial.filter(|partial| partial.rejected_data_points > 0) {
@@ -123,16 +140,138 @@ impl OtlpPush {
         }
         Ok(())
     }
+
+    /// Posts a report; returns the status and the beginning of the body of the answer.
+    async fn post(&self, report: Vec<u8>) -> Result<(StatusCode, Vec<u8>), PushError> {
+        let mut request = Request::new(Full::from(report));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        let response = self.client.request(request).await.map_err(|error| self.explain(&error))?;
+        let (head, mut chunks) = response.into_parts();
+        let mut body = Vec::new();
+        while let Some(frame) = chunks.frame().await {
+            if let Ok(chunk) = frame.map_err(|error| self.explain(&error))?.into_data() {
+                body.extend_from_slice(&chunk[..chunk.len().min(ANSWER_BYTES - body.len())]);
+            }
+        }
+        Ok((head.status, body))
+    }
+
+    /// Says what happened, and what to do if that is known.
+    fn explain(&self, error: &(dyn Error + 'static)) -> PushError {
+        let unreachable = |what: String| PushError::Unreachable(self.shown.clone(), what);
+        let what = causes(error).last().unwrap_or(error).to_string();
+        let is_https = self.uri.scheme_str() == Some("https");
+        match causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>()) {
+            Some(rustls::Error::InvalidCertificate(error)) => {
+                return PushError::Untrusted(self.shown.clone(), self.explain_certificate(error));
+            }
+            Some(rustls::Error::InvalidMessage(_)) => {
+                return unreachable(format!("it does not speak TLS ({what}): write http://, or the port that takes https"));
+            }
+            Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) => {
+                let forwarder = "send to an OpenTelemetry Collector nearby, which has one and forwards";
+                return unreachable(format!("it asks for a certificate of the client, and there is none to give: {forwarder}"));
+            }
+            _ => {}
+        }
+        let is_closed = |cause: &io::Error| cause.kind() == io::ErrorKind::UnexpectedEof;
+        if is_https && causes(error).any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_closed)) {
+            return unreachable(format!("it closed the connection ({what}): is this a port that takes https?"));
+        }
+        let http = causes(error).find_map(|cause| cause.downcast_ref::<hyper::Error>());
+        if http.is_some_and(|error| error.is_parse() || error.is_incomplete_message()) {
+            let remedy = if is_https { "is this the port for OTLP over HTTP?" } else { "if it takes https only, write https://" };
+            return unreachable(format!("it does not answer by HTTP ({what}): {remedy}"));
+        }
+        unreachable(what)
+    }
+
+    /// Says why a certificate is not believed, and what to do.
+    fn explain_certificate(&self, error: &CertificateError) -> String {
+        match (error, &self.certificate) {
+            // A signature is wrong where another authority has the name of one that is known.
+            (CertificateError::UnknownIssuer | CertificateError::BadSignature, None) => format!(
+                "no authority that this machine knows has signed its certificate ({error}): name a PEM file with the authority's certificate in {OTLP_CERTIFICATE}"
+            ),
+            (CertificateError::UnknownIssuer | CertificateError::BadSignature, Some(file)) => format!(
+                "no authority in {} has signed its certificate ({error}): {OTLP_CERTIFICATE} names that file, and it needs the authority's certificate",
+                file.display()
+            ),
+            (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }, _) => {
+                format!("{error}: write a name that is in its certificate into metrics.otlp.endpoint")
+            }
+            (
+                CertificateError::Expired
+                | CertificateError::ExpiredContext { .. }
+                | CertificateError::NotValidYet
+                | CertificateError::NotValidYetContext { .. },
+                _,
+            ) => format!("{error}: renew the receiver's certificate, or set this machine's clock"),
+            _ => format!(
+                "its certificate is not accepted ({error}): give the receiver one for servers, which an authority has signed"
+            ),
+        }
+    }
 }
 
-/// What happened, of an error that itself repeats the URL.
-fn root_cause(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut cause: &dyn Error = &error;
-    while let Some(source) = cause.source() {
-        cause = source;
+/// Returns an error and what it comes from, the last the nearest to the cause.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    fn next<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+        match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            // Its own source would be that of what it carries.
+            Some(carried) => Some(carried),
+            None => error.source(),
+        }
     }
-    cause.to_string()
+    iter::successors(Some(error), |error| next(*error))
+}
+
+/// Makes a client that believes what these authorities have signed. It goes through no proxy and follows no redirect.
+fn client(authorities: RootCertStore) -> Result<Client<HttpsConnector<HttpConnector>, Full<Bytes>>, rustls::Error> {
+    // Named: the process has no default provider, and a build with several would not find one.
+    let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(authorities)
+        .with_no_client_auth();
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
+    Ok(Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector))
+}
+
+/// Reads the authorities that this machine believes. If there are none, that is said; a run does not end for it.
+fn machine_authorities() -> RootCertStore {
+    let found = rustls_native_certs::load_native_certs();
+    let mut authorities = RootCertStore::empty();
+    authorities.add_parsable_certificates(found.certs);
+    if authorities.is_empty() {
+        let reason = found.errors.first().map(ToString::to_string);
+        tracing::warn!(
+            reason,
+            "metrics.otlp.endpoint is https, and this machine knows no authority that signs certificates: install ca-certificates, or name a PEM file with the receiver's authority in {OTLP_CERTIFICATE}"
+        );
+    }
+    authorities
+}
+
+/// Returns a URL without user, password and fragment.
+fn uri(url: &Url) -> Result<Uri, hyper::http::uri::InvalidUri> {
+    format!("{}://{}", url.scheme(), &url[Position::BeforeHost..Position::AfterQuery]).parse()
+}
+
+/// Makes a header of the user and the password of a URL.
+fn basic_authorization(url: &Url) -> Option<HeaderValue> {
+    if url.username().is_empty() && url.password().is_none() {
+        return None;
+    }
+    let decode = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
+    let pair = [decode(url.username()), decode(url.password().unwrap_or_default())].join(&b':');
+    let mut value = HeaderValue::try_from(format!("Basic {}", BASE64_STANDARD.encode(pair))).expect("base64 is ASCII");
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// When the points of a report begin and end, in nanoseconds since 1970.
@@ -271,6 +410,25 @@ mod tests {
 
     fn at(second: i64) -> EventTime {
         EventTime::from_micros(1_700_000_000_000_000 + second * 1_000_000)
+    }
+
+    #[test]
+    fn user_and_password_of_the_url_go_into_a_header_only() {
+        for (url, sent, authorization) in [
+            ("https://h/v1/metrics?a=b#c", "https://h/v1/metrics?a=b", None),
+            ("http://us%40er:pa%3Ass@[::1]:4318/x", "http://[::1]:4318/x", Some("us@er:pa:ss")),
+            ("https://token@h:4318/x", "https://h:4318/x", Some("token:")),
+        ] {
+            let url: Url = url.parse().unwrap();
+            assert_eq!(uri(&url).unwrap().to_string(), sent);
+            let value = basic_authorization(&url);
+            assert!(value.as_ref().is_none_or(HeaderValue::is_sensitive));
+            let text = value.map(|value| {
+                let pair = value.to_str().unwrap().strip_prefix("Basic ").unwrap().to_owned();
+                String::from_utf8(BASE64_STANDARD.decode(pair).unwrap()).unwrap()
+            });
+            assert_eq!(text.as_deref(), authorization);
+        }
     }
 
     /// One workload with a window, and the two samples of a GPU that it shares.

@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use origins::Origins;
-pub use otlp::{OTLP_HEADERS, OtlpSettings};
+pub use otlp::{OTLP_CERTIFICATE, OTLP_HEADERS, OtlpSettings};
 pub use reference::markdown as reference_markdown;
 pub use unknown::{first as first_unknown, resolve};
 
@@ -276,6 +276,8 @@ pub fn read(
     let properties = variables.iter().filter_map(|(name, value)| Some((property_of_variable(name)?, value.clone())));
     settings.bus.properties.extend(properties);
     settings.metrics.otlp.headers = verbatim(OTLP_HEADERS).map(Secret::new);
+    // Empty is as good as unset, as OpenTelemetry has it.
+    settings.metrics.otlp.certificate = verbatim(OTLP_CERTIFICATE).filter(|file| !file.is_empty()).map(PathBuf::from);
     let security = &mut settings.bus.security;
     security.password = verbatim(PASSWORD).map(Secret::new);
     security.key_password = verbatim(KEY_PASSWORD).map(Secret::new);

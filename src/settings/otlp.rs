@@ -1,36 +1,61 @@
 //! Where metrics for OpenTelemetry are sent to.
 
+#[cfg(feature = "otlp")]
+use std::fmt::Display;
+#[cfg(feature = "otlp")]
+use std::path::Path;
+use std::path::PathBuf;
+
 use eadt_bus::kafka::Secret;
 #[cfg(feature = "otlp")]
-use reqwest::Url;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 #[cfg(feature = "otlp")]
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use rustls::RootCertStore;
+#[cfg(feature = "otlp")]
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "otlp")]
+use url::Url;
 
 /// Headers of requests to `metrics.otlp.endpoint`, as OpenTelemetry has them.
 pub const OTLP_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+/// PEM file with the authorities that an `https` receiver's certificate is checked by, as OpenTelemetry has it.
+pub const OTLP_CERTIFICATE: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
 /// Path of a receiver whose URL has none.
 #[cfg(feature = "otlp")]
 const PATH: &str = "/v1/metrics";
 
-/// Metrics by workload and GPU for OpenTelemetry, sent by OTLP over HTTP as protobuf, without TLS: to a collector nearby. Headers, such as a token, come from the variable
-/// `OTEL_EXPORTER_OTLP_HEADERS` (`name=value,…`).
+/// Metrics by workload and GPU for OpenTelemetry, sent by OTLP over HTTP or HTTPS as protobuf. Headers, such as a token, come from the variable
+/// `OTEL_EXPORTER_OTLP_HEADERS` (`name=value,…`). `OTEL_EXPORTER_OTLP_CERTIFICATE` names a PEM file with the receiver's authority, if this
+/// machine does not know it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OtlpSettings {
-    /// URL of the receiver, as in `http://otel-collector:4318`; without a path `/v1/metrics` is added. Empty: nothing is sent. With one
-    /// `eadt up` has metrics by workload, too. Default: empty.
+    /// URL of the receiver, as in `http://otel-collector:4318` or `https://otlp.example.com`; without a path `/v1/metrics` is added. Empty:
+    /// nothing is sent. With one `eadt up` has metrics by workload, too. Default: empty.
     pub endpoint: String,
     /// Seconds between two reports, 1 to 3600. Default: 60.
     pub interval_seconds: f64,
     #[serde(skip)]
     pub headers: Option<Secret>,
+    #[serde(skip)]
+    pub certificate: Option<PathBuf>,
+}
+
+/// Where reports are sent to.
+#[cfg(feature = "otlp")]
+#[derive(Debug)]
+pub struct Receiver {
+    pub url: Url,
+    pub headers: HeaderMap,
+    /// The authorities that its certificate is checked by; `None` for those of this machine, and for `http`.
+    pub authorities: Option<RootCertStore>,
 }
 
 impl Default for OtlpSettings {
     fn default() -> Self {
-        Self { endpoint: String::new(), interval_seconds: 60.0, headers: None }
+        Self { endpoint: String::new(), interval_seconds: 60.0, headers: None, certificate: None }
     }
 }
 
@@ -49,10 +74,14 @@ impl OtlpSettings {
         Err("metrics.otlp.endpoint is set, and this build sends nothing to OpenTelemetry: build with --features otlp".to_owned())
     }
 
-    /// Returns the URL that reports are sent to, and the headers of the requests.
+    /// Returns where reports are sent to. Reads the file of authorities if the receiver has a certificate.
     #[cfg(feature = "otlp")]
-    pub fn receiver(&self) -> Result<(Url, HeaderMap), String> {
-        Ok((url(&self.endpoint)?, headers(self.headers.as_ref().map_or("", Secret::expose))?))
+    pub fn receiver(&self) -> Result<Receiver, String> {
+        let url = url(&self.endpoint)?;
+        let headers = headers(self.headers.as_ref().map_or("", Secret::expose))?;
+        let file = self.certificate.as_deref().filter(|_| url.scheme() == "https");
+        let authorities = file.map(authorities).transpose()?;
+        Ok(Receiver { url, headers, authorities })
     }
 }
 
@@ -60,14 +89,29 @@ impl OtlpSettings {
 fn url(endpoint: &str) -> Result<Url, String> {
     let refused = |why: &str| format!("metrics.otlp.endpoint is no URL such as http://otel-collector:4318: {why}");
     let mut url: Url = endpoint.parse().map_err(|error| refused(&format!("{error}")))?;
-    if url.scheme() != "http" || !url.has_host() {
-        let way = "metrics are sent over http, to port 4318 of most receivers; to one that takes https only an OpenTelemetry Collector forwards them";
-        return Err(refused(way));
+    if !["http", "https"].contains(&url.scheme()) || !url.has_host() {
+        return Err(refused("metrics are sent over http or https, to port 4318 of most receivers"));
     }
     if ["", "/"].contains(&url.path()) {
         url.set_path(PATH);
     }
     Ok(url)
+}
+
+/// Reads a PEM file with certificates of authorities.
+#[cfg(feature = "otlp")]
+fn authorities(file: &Path) -> Result<RootCertStore, String> {
+    let refused = |why: &dyn Display| {
+        let asked = "name a PEM file with the certificate of the receiver's authority";
+        format!("{OTLP_CERTIFICATE}={} cannot be used: {why}: {asked}", file.display())
+    };
+    let text = std::fs::read(file).map_err(|error| refused(&error))?;
+    let mut authorities = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.map_err(|error| refused(&error))?;
+        authorities.add(certificate).map_err(|error| refused(&error))?;
+    }
+    if authorities.is_empty() { Err(refused(&"it has no certificate")) } else { Ok(authorities) }
 }
 
 /// Reads `name=value,…`, values in percent encoding. Errors never show a value.
@@ -99,10 +143,11 @@ mod tests {
             ("http://collector:4318", "http://collector:4318/v1/metrics"),
             ("http://collector:4318/", "http://collector:4318/v1/metrics"),
             ("http://gateway.example/otlp/v1/metrics", "http://gateway.example/otlp/v1/metrics"),
+            ("https://vendor.example", "https://vendor.example/v1/metrics"),
         ] {
             assert_eq!(url(endpoint).unwrap().as_str(), expected);
         }
-        for endpoint in ["collector:4318", "grpc://collector:4317", "4318", "http://", "https://vendor.example"] {
+        for endpoint in ["collector:4318", "grpc://collector:4317", "4318", "http://", "https://"] {
             let error = url(endpoint).unwrap_err();
             assert!(
                 error.contains("metrics.otlp.endpoint") && error.contains("http://otel-collector:4318"),
@@ -131,12 +176,42 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_refused_and_no_receiver_is_fine() {
         let check = |endpoint: &str, interval_seconds| {
-            OtlpSettings { endpoint: endpoint.to_owned(), interval_seconds, headers: None }.check()
+            OtlpSettings { endpoint: endpoint.to_owned(), interval_seconds, ..OtlpSettings::default() }.check()
         };
         assert_eq!((check("", 60.0), check("http://c", 1.0)), (Ok(()), Ok(())));
         assert!(check("c", 60.0).is_err());
         for seconds in [0.0, f64::NAN, 3601.0] {
             assert!(check("", seconds).unwrap_err().contains("not between 1 and 3600"), "{seconds}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_authorities_is_read_for_https_only_and_refused_with_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let receiver = |endpoint: &str, certificate: &Path| {
+            let certificate = Some(certificate.to_owned());
+            OtlpSettings { endpoint: endpoint.to_owned(), certificate, ..OtlpSettings::default() }.receiver()
+        };
+        let made = rcgen::generate_simple_self_signed(["collector".to_owned()]).unwrap();
+        let two = made.cert.pem().repeat(2);
+        let read = receiver("https://collector:4318", &file("two.pem", &two)).unwrap();
+        assert_eq!(read.authorities.unwrap().len(), 2);
+        for (file, error) in [
+            (dir.path().join("missing.pem"), "No such file"),
+            (file("empty.pem", ""), "it has no certificate"),
+            (file("key.pem", &made.signing_key.serialize_pem()), "it has no certificate"),
+            (file("cut.pem", &two[..two.len() / 4]), "missing section end"),
+            (file("other.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), "invalid peer certificate"),
+        ] {
+            let said = receiver("https://collector:4318", &file).unwrap_err();
+            let named = format!("{OTLP_CERTIFICATE}={}", file.display());
+            assert!(said.contains(error) && said.starts_with(&named) && said.contains("name a PEM file"), "{said}");
+            assert!(receiver("http://collector:4318", &file).unwrap().authorities.is_none(), "{}", file.display());
         }
     }
 }

@@ -86,9 +86,21 @@ impl Secrets {
 fn is_secret_parameter(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     matches!(name.as_str(), "sig" | "key" | "auth" | "pwd" | "pass")
-        || ["password", "passwd", "secret", "token", "signature", "credential", "api_key", "apikey", "access_key", "access-key"]
-            .iter()
-            .any(|part| name.contains(part))
+        || [
+            "password",
+            "passwd",
+            "secret",
+            "token",
+            "signature",
+            "credential",
+            "api_key",
+            "api-key",
+            "apikey",
+            "access_key",
+            "access-key",
+        ]
+        .iter()
+        .any(|part| name.contains(part))
 }
 
 /// Replaces user and password of every URL in a text, and the values of its secret parameters.
