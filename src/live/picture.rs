@@ -80,6 +80,7 @@ impl Picture {
     /// The figures so far, with those of the selected workload window by window.
     pub fn of(tally: &Tally, selected: Option<&str>) -> Self {
         let rows: Vec<WorkloadRow> = rows(tally);
+        let summary = tally.summary();
         Self {
             now: tally.now,
             since: tally.since,
@@ -87,14 +88,14 @@ impl Picture {
             mixed: tally.is_mixed(),
             power_watts: rows.iter().filter_map(|row| row.power_watts).sum(),
             rows,
-            summary: tally.summary(),
             counts: Counts {
                 windows: tally.windows,
                 decisions: tally.decisions,
-                changes: tally.changes,
-                reverts: tally.reverts,
+                changes: summary.changes,
+                reverts: summary.reverts,
                 dead_letters: tally.dead_letters,
             },
+            summary,
             details: selected.and_then(|name| Details::of(tally, name)),
             ..Self::default()
         }

@@ -23,8 +23,6 @@ pub struct Tally {
     pub since: Option<EventTime>,
     pub windows: u64,
     pub decisions: u64,
-    pub changes: u64,
-    pub reverts: u64,
     pub dead_letters: u64,
     /// Events of an output topic that could not be read; always 0 unless another program writes there.
     pub unreadable: u64,
@@ -184,7 +182,6 @@ impl Tally {
 
     pub fn decision(&mut self, decision: &Decision) {
         self.decisions += 1;
-        self.reverts += u64::from(decision.action == Action::Revert);
         self.reporter.decision(decision);
         let row = self.row(&decision.workload);
         row.validating = decision.validation == Validation::Pending;
@@ -198,7 +195,6 @@ impl Tally {
     }
 
     pub fn actuation(&mut self, actuation: &Actuation) {
-        self.changes += u64::from(actuation.outcome == Outcome::Applied);
         self.reporter.actuation(actuation);
         let row = self.row(&actuation.workload);
         row.rolling = actuation.outcome == Outcome::Applied;

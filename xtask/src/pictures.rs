@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::test::plan::linting_cargo;
 use crate::test::target_folder;
-use crate::{prerequisites, process, web};
+use crate::{process, web};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -25,7 +25,9 @@ pub struct Options {
 
 /// Writes the pictures and their text, or says how the text differs.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let browser = browser()?;
+    let Some(browser) = web::browser(false)? else {
+        bail!("the pictures are taken by Chromium and Node, and this machine lacks one of them: see the line above")
+    };
     let program = program(options.program.as_deref())?;
     let folder = web::folder();
     web::install(&folder)?;
@@ -42,15 +44,6 @@ fn program(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     // As `cargo xtask test` builds it: fewer targets have other features of the dependencies, and all would be built once more.
     process::run(linting_cargo().args(["build", "--workspace", "--all-targets"]))?;
     Ok(target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX)))
-}
-
-/// Returns the path of the browser.
-fn browser() -> anyhow::Result<PathBuf> {
-    let Some(name) = prerequisites::browser(false)? else {
-        bail!("the pictures are taken by Chromium and Node, and this machine lacks one of them: see the line above")
-    };
-    let path = process::output("sh", &["-c", "command -v \"$0\"", &name]);
-    path.map(|path| PathBuf::from(path.trim())).with_context(|| format!("cannot find {name} in PATH"))
 }
 
 #[cfg(test)]

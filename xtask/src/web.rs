@@ -50,8 +50,7 @@ pub struct BrowserTest {
 impl BrowserTest {
     /// Returns the test; `None` if this machine has no browser for it and none may be installed.
     pub fn find(program: &Path, install: bool) -> anyhow::Result<Option<Self>> {
-        let browser = prerequisites::browser(install)?;
-        Ok(browser.and_then(|name| in_path(&name)).map(|browser| Self { program: program.to_owned(), browser }))
+        Ok(browser(install)?.map(|browser| Self { program: program.to_owned(), browser }))
     }
 
     /// Compares the committed files with their sources, then runs the page through its paces.
@@ -61,6 +60,11 @@ impl BrowserTest {
         command.arg("test/page.mjs").current_dir(folder());
         process::run(command.env("EADT_TEST_PROGRAM", &self.program).env("EADT_TEST_BROWSER", &self.browser))
     }
+}
+
+/// Returns the path of a browser for tests and pictures; `None` if this machine has none and none may be installed.
+pub fn browser(install: bool) -> anyhow::Result<Option<PathBuf>> {
+    Ok(prerequisites::browser(install)?.and_then(|name| in_path(&name)))
 }
 
 /// Where a program is.

@@ -802,15 +802,11 @@ impl Collected {
             "no reading of its devices has power or an energy counter that can be used: absent values such as [N/A], and power that no such \
              device can draw, count as none. Map or collect one of the two ({MAP})"
         );
-        let gap = |apart: &str, value: f64| {
-            let most = if value > MOST_POWER_GAP_SECONDS {
-                format!("{MOST_POWER_GAP_SECONDS:.0} is the most that it can be: record more often, or an energy counter")
-            } else {
-                format!("replay with EADT_PROCESSOR__POWER_GAP_SECONDS={value:.0}")
-            };
+        let replay = |seconds: &str| format!("replay with EADT_PROCESSOR__POWER_GAP_SECONDS={seconds}");
+        let gap = |apart: &str, remedy: &str| {
             format!(
                 "readings of its devices are {apart} apart. Power is not known between two readings further apart than \
-                 processor.power_gap_seconds, {POWER_GAP_SECONDS:.0} by default: if they have power, {most}"
+                 processor.power_gap_seconds, {POWER_GAP_SECONDS:.0} by default: if they have power, {remedy}"
             )
         };
         // Steps are clipped to their window: only shorter ones tell their length.
@@ -825,37 +821,41 @@ impl Collected {
         if total(|window| u64::from(window.ranks)) > 0 || between == 0 {
             // Events of progress are among them.
             let apart = format!("{POWER_GAP_SECONDS:.0} s or more");
-            return format!("either {}; or {no_power}", gap(&apart, 300.0).replace("=300", "=SECONDS"));
+            return format!("either {}; or {no_power}", gap(&apart, &replay("SECONDS")));
         }
         let apart = seconds * f64::from(devices) / between as f64;
         if apart <= POWER_GAP_SECONDS {
             return no_power;
         }
-        gap(&format!("about {apart:.0} s"), (1.1 * apart).ceil())
+        let wanted = (1.1 * apart).ceil();
+        let remedy = if wanted > MOST_POWER_GAP_SECONDS {
+            format!("{MOST_POWER_GAP_SECONDS:.0} is the most that it can be: record more often, or an energy counter")
+        } else {
+            replay(&format!("{wanted:.0}"))
+        };
+        gap(&format!("about {apart:.0} s"), &remedy)
     }
 
     /// Says in how many windows a counter is contradicted, and what energy is there.
     fn note_contradicted(&self, notes: &mut Vec<String>) {
-        const WHY: &str = "an energy counter contradicted it (stood still, fell, or rose by what the board cannot draw)";
         let energies = [
-            (Some(false), "energy is the integral of power: "),
-            (None, "energy is the integral of power, and unknown where no power is on record: "),
+            (Some(false), "energy is the integral of power", "contradicted it"),
+            (None, "energy is the integral of power, and unknown where no power is on record", "contradicted it"),
             (
                 Some(true),
-                "energy is not known, for no power is on record beside the energy counter (`--map power_watts=COLUMN:W`): ",
+                "energy is not known, for no power is on record beside the energy counter (`--map power_watts=COLUMN:W`)",
+                "cannot be believed there",
             ),
         ];
-        for (unknown, energy) in energies {
+        for (unknown, energy, verdict) in energies {
             let windows = || self.run().filter(|it| it.contradicted_seconds > 0.0 && it.contradicted_unknown == unknown);
             let count = windows().count();
             if count > 0 {
                 let seconds: f64 = windows().map(|window| window.contradicted_seconds).sum();
-                let why = if unknown == Some(true) {
-                    WHY.replace("contradicted it", "cannot be believed there")
-                } else {
-                    WHY.to_owned()
-                };
-                notes.push(format!("in {count} window(s), for {seconds:.0} s of device time, {energy}{why}"));
+                notes.push(format!(
+                    "in {count} window(s), for {seconds:.0} s of device time, {energy}: an energy counter {verdict} (stood still, fell, or \
+                     rose by what the board cannot draw)"
+                ));
             }
         }
     }

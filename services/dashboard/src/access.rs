@@ -19,17 +19,34 @@ const SHORTEST_TOKEN: usize = 16;
 /// The cookie in which a browser keeps its token: a stream of events cannot carry another header.
 pub const COOKIE: &str = "eadt_token";
 
-/// Longest name of a person.
+/// Longest name of a person, and of a namespace.
 const LONGEST_NAME: usize = 63;
+/// What begins the namespaces of a token in the file of tokens.
+const NAMESPACES: &str = "namespaces=";
 /// Who asks where no token is needed: whoever sits at this machine.
 const LOCAL: &str = "local";
+
+/// A person who may change policies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Editor {
+    pub name: String,
+    /// The namespaces whose policies they may change; `None`: all.
+    pub namespaces: Option<Vec<String>>,
+}
+
+impl Editor {
+    /// Returns whether they may change policies of this namespace.
+    pub fn may_change(&self, namespace: &str) -> bool {
+        self.namespaces.as_ref().is_none_or(|own| own.iter().any(|own| own == namespace))
+    }
+}
 
 /// A token, as its digest.
 #[derive(Clone, PartialEq, Eq)]
 struct Token {
     digest: [u8; 32],
     /// The person who may change policies by it; `None`: it may only read.
-    editor: Option<String>,
+    editor: Option<Editor>,
 }
 
 /// Those who may read.
@@ -43,7 +60,7 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Reads a file of tokens, one a line; a name after the token lets it change policies.
+    /// Reads a file of tokens, one a line. A name after the token lets it change policies; namespaces after the name limit which.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("cannot read dashboard.token_file={}: {error}", path.display()))?;
@@ -66,17 +83,19 @@ impl Tokens {
                     number + 1
                 ));
             }
-            let fits = |name: &str| {
-                name.len() <= LONGEST_NAME && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte))
-            };
-            if words.next().is_some() || name.is_some_and(|name| !fits(name)) {
-                return Err(format!(
-                    "line {}: after the token comes nothing, or the name of the person who may change policies by it: at most \
-                     {LONGEST_NAME} letters, digits and . _ @ -",
-                    number + 1
-                ));
-            }
-            tokens.push(Token { digest: Sha256::digest(token.as_bytes()).into(), editor: name.map(str::to_owned) });
+            let (namespaces, more) = (words.next(), words.next());
+            let editor = name.map(|name| {
+                parse_editor(name, namespaces).filter(|_| more.is_none()).ok_or_else(|| {
+                    format!(
+                        "line {}: after the token comes nothing, or the name of the person who may change policies by it (at most \
+                         {LONGEST_NAME} letters, digits and . _ @ -); after the name nothing, or the only namespaces in which they \
+                         may, such as {NAMESPACES}team-a,team-b",
+                        number + 1
+                    )
+                })
+            });
+            let editor = editor.transpose()?;
+            tokens.push(Token { digest: Sha256::digest(token.as_bytes()).into(), editor });
         }
         if tokens.is_empty() { Err("it holds no token".to_owned()) } else { Ok(Self(tokens)) }
     }
@@ -92,6 +111,24 @@ impl Tokens {
         }
         found
     }
+}
+
+/// Reads what comes after a token, `alice namespaces=team-a,team-b`; `None` if it cannot be used.
+fn parse_editor(name: &str, namespaces: Option<&str>) -> Option<Editor> {
+    let is_name = |name: &str| {
+        name.len() <= LONGEST_NAME && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte))
+    };
+    let is_namespace = |name: &str| {
+        (1..=LONGEST_NAME).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    };
+    let names: Option<Vec<&str>> = match namespaces {
+        Some(text) => Some(text.strip_prefix(NAMESPACES)?.split(',').collect()),
+        None => None,
+    };
+    let fits = is_name(name) && names.iter().flatten().all(|name| is_namespace(name));
+    let namespaces = names.map(|names| names.into_iter().map(str::to_owned).collect());
+    fits.then(|| Editor { name: name.to_owned(), namespaces })
 }
 
 /// The rules of one listener.
@@ -164,16 +201,17 @@ impl Access {
         self.tokens.as_ref().is_none_or(|tokens| tokens_of(headers).any(|token| tokens.find(token).is_some()))
     }
 
-    /// The name of the person who asks, if they may change policies.
-    pub fn editor(&self, headers: &HeaderMap) -> Result<&str, Refusal> {
+    /// Returns the person who asks, if they may change policies.
+    pub fn editor(&self, headers: &HeaderMap) -> Result<Editor, Refusal> {
         let Some(tokens) = &self.tokens else {
             // Behind a proxy of this machine everybody would come from here.
             let is_private = self.bound.ip().is_loopback() && self.hosts.is_empty();
-            return if is_private { Ok(LOCAL) } else { Err(Refusal::ReadOnly) };
+            let local = || Editor { name: LOCAL.to_owned(), namespaces: None };
+            return is_private.then(local).ok_or(Refusal::ReadOnly);
         };
         let found: Vec<_> = tokens_of(headers).filter_map(|token| tokens.find(token)).collect();
         let refusal = if found.is_empty() { Refusal::Token } else { Refusal::ReadOnly };
-        found.into_iter().find_map(|token| token.editor.as_deref()).ok_or(refusal)
+        found.into_iter().find_map(|token| token.editor.clone()).ok_or(refusal)
     }
 
     /// Whether a token alone may read.
@@ -320,14 +358,32 @@ mod tests {
     fn a_name_after_a_token_lets_it_change_policies() {
         let tokens = Tokens::parse(&format!("{TOKEN}\nfedcba9876543210\talice@example.org\n")).unwrap();
         let wide = Access { tokens: Some(tokens), ..access("0.0.0.0:9580", &[], false) };
+        let asked = |access: &Access, headers: &HeaderMap| access.editor(headers).map(|editor| editor.name);
         let headers = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
-        assert_eq!(wide.editor(&headers("Bearer fedcba9876543210")), Ok("alice@example.org"));
-        assert_eq!(wide.editor(&headers(&format!("Bearer {TOKEN}"))), Err(Refusal::ReadOnly));
-        assert_eq!(wide.editor(&headers("Bearer alice@example.org")), Err(Refusal::Token));
-        assert_eq!(wide.editor(&HeaderMap::new()), Err(Refusal::Token));
-        assert_eq!(access("127.0.0.1:9580", &[], false).editor(&HeaderMap::new()), Ok(LOCAL));
+        assert_eq!(asked(&wide, &headers("Bearer fedcba9876543210")), Ok("alice@example.org".to_owned()));
+        assert_eq!(asked(&wide, &headers(&format!("Bearer {TOKEN}"))), Err(Refusal::ReadOnly));
+        assert_eq!(asked(&wide, &headers("Bearer alice@example.org")), Err(Refusal::Token));
+        assert_eq!(asked(&wide, &HeaderMap::new()), Err(Refusal::Token));
+        assert_eq!(asked(&access("127.0.0.1:9580", &[], false), &HeaderMap::new()), Ok(LOCAL.to_owned()));
         let proxied = access("127.0.0.1:9580", &["eadt.example.org"], false);
-        assert_eq!(proxied.editor(&HeaderMap::new()), Err(Refusal::ReadOnly), "everybody comes from here");
+        assert_eq!(asked(&proxied, &HeaderMap::new()), Err(Refusal::ReadOnly), "everybody comes from here");
+    }
+
+    #[test]
+    fn namespaces_after_a_name_limit_what_it_changes() {
+        let tokens = Tokens::parse(&format!("{TOKEN} alice\nfedcba9876543210 bob  namespaces=team-a,team-2\n")).unwrap();
+        let editor = |token: &str| tokens.find(token).unwrap().editor.clone().unwrap();
+        let (alice, bob) = (editor(TOKEN), editor("fedcba9876543210"));
+        assert!(alice.may_change("team-a") && alice.may_change("other"));
+        assert!(bob.may_change("team-a") && bob.may_change("team-2"));
+        assert!(["team", "team-a2", "TEAM-A", "team-a/x", ""].iter().all(|namespace| !bob.may_change(namespace)));
+        let long = "a".repeat(64);
+        for names in ["", "a,", "a, b", "a/b", "*", "A", &long] {
+            let text = format!("{TOKEN} alice namespaces={names}\n");
+            let refused = Tokens::parse(&text).unwrap_err();
+            assert!(refused.contains("line 1") && refused.contains("namespaces=team-a,team-b"), "{text:?}: {refused}");
+        }
+        assert!(Tokens::parse(&format!("{TOKEN} namespaces=a\n")).is_err(), "nobody has a name with =");
     }
 
     #[test]

@@ -13,7 +13,8 @@ pub struct Settings {
     /// any other than a loopback address `token_file` is needed. Default: `127.0.0.1:9580`.
     pub address: String,
     /// File with the tokens of those who may read, one a line, at least 16 characters each; a name after a token (`TOKEN alice`) is of a
-    /// person who may pause, approve and set modes by it, too. Lines that begin with `#` are comments.
+    /// person who may pause, approve and set modes by it, too, and namespaces after the name (`TOKEN alice namespaces=team-a,team-b`) are
+    /// the only ones in which they may. Lines that begin with `#` are comments.
     /// Default: none, which only a loopback address allows.
     pub token_file: Option<PathBuf>,
     /// Names under which the page may be asked for beside its address, without port: `eadt.example.org`. Requests with another

@@ -11,6 +11,7 @@ use eadt_cluster::{ChangeTerms, ClusterRemedy, TermsChange};
 use eadt_schemas::v1::UpdateMode;
 use serde::{Deserialize, Serialize};
 
+use crate::access::Editor;
 use crate::api::{Context, Problem, fresh};
 use crate::model::policies::PolicyTerms;
 
@@ -45,6 +46,8 @@ struct TermsAnswer {
 struct Session {
     /// `None`: they may only read.
     editor: Option<String>,
+    /// The only namespaces whose policies they may change; `None`: there is no such limit.
+    namespaces: Option<Vec<String>>,
     /// Why they may only read.
     read_only: Option<&'static str>,
 }
@@ -53,14 +56,14 @@ const NOTHING_TO_CHANGE: &str = "this page only reads: `eadt up` with simulated 
                                  through which policies are changed";
 
 pub async fn session(State(context): State<Context>, headers: HeaderMap) -> Response {
-    let (editor, read_only) = match (&context.editor, context.access.editor(&headers)) {
-        (None, _) => (None, Some(NOTHING_TO_CHANGE)),
-        (Some(_), Ok(name)) => (Some(name.to_owned()), None),
+    let reads = |why| Session { editor: None, namespaces: None, read_only: Some(why) };
+    fresh(match (&context.editor, context.access.editor(&headers)) {
+        (None, _) => reads(NOTHING_TO_CHANGE),
         (Some(_), Err(_)) => {
-            (None, Some("you may only read here: a token with a name after it in dashboard.token_file changes policies"))
+            reads("you may only read here: a token with a name after it in dashboard.token_file changes policies")
         }
-    };
-    fresh(Session { editor, read_only })
+        (Some(_), Ok(Editor { name, namespaces })) => Session { editor: Some(name), namespaces, read_only: None },
+    })
 }
 
 pub async fn change(
@@ -71,32 +74,49 @@ pub async fn change(
 ) -> Response {
     let workload = format!("{namespace}/{name}");
     let by = match context.access.editor(&headers) {
-        Ok(by) => by.to_owned(),
+        Ok(editor) => editor,
         Err(refusal) => {
             tracing::warn!(workload, ?request, ?refusal, "terms not changed");
             return refusal.into_response();
         }
     };
-    match check_and_change(&context, &workload, request.clone(), &by).await {
-        Ok(changed) => fresh(TermsAnswer { workload, changed, by }),
+    match check_and_change(&context, &namespace, &workload, request.clone(), &by).await {
+        Ok(changed) => fresh(TermsAnswer { workload, changed, by: by.name }),
         Err(Problem(status, text)) => {
-            tracing::warn!(workload, ?request, by, text, "terms not changed");
+            tracing::warn!(workload, ?request, by = by.name, text, "terms not changed");
             Problem(status, text).into_response()
         }
     }
 }
 
-async fn check_and_change(context: &Context, workload: &str, request: TermsRequest, by: &str) -> Result<bool, Problem> {
+async fn check_and_change(
+    context: &Context,
+    namespace: &str,
+    workload: &str,
+    request: TermsRequest,
+    by: &Editor,
+) -> Result<bool, Problem> {
     let Some(editor) = context.editor.clone() else {
         return Err(Problem(StatusCode::FORBIDDEN, NOTHING_TO_CHANGE.to_owned()));
     };
+    if !by.may_change(namespace) {
+        let own = by.namespaces.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(", ");
+        return Err(Problem(
+            StatusCode::FORBIDDEN,
+            format!(
+                "{} may change policies of {own} only, by dashboard.token_file: nothing of {workload} was changed, which is in namespace \
+                 {namespace}",
+                by.name
+            ),
+        ));
+    }
     let Some((kind, terms)) = context.model.read(|model| model.declared_terms(workload)) else {
         return Err(Problem::not_found(format!(
             "nobody has declared {workload}: it has no policy, so there is nothing to change"
         )));
     };
     let change = checked(request, workload, &terms)?;
-    carry_out(editor, workload, kind, change, by).await
+    carry_out(editor, workload, kind, change, &by.name).await
 }
 
 /// The change, if it is one of what the person saw.

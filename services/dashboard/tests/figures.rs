@@ -2,9 +2,9 @@
 
 use eadt_dashboard::{FleetQuery, Limits, Model, SortKey};
 use eadt_report::{Reporter, Settings, Summary};
-use eadt_schemas::v1::{EfficiencyWindow, Layout};
+use eadt_schemas::v1::{EfficiencyWindow, Layout, Outcome};
 
-use crate::support::{Event, at, facts, model, story, take, window};
+use crate::support::{Event, actuation, at, facts, model, story, take, window};
 
 /// The model and the report of the same events.
 fn both(names: &[&str]) -> (Model, eadt_report::Report) {
@@ -100,6 +100,58 @@ fn an_event_that_comes_twice_counts_once() {
     assert_eq!(once.counts().windows, twice.counts().windows);
     assert_eq!(once.overview().totals, twice.overview().totals);
     assert_eq!(once.counts().decisions, twice.counts().decisions);
+}
+
+#[test]
+fn changes_and_reverts_count_when_they_are_made_as_in_the_report() {
+    let counts = |model: &Model| {
+        let counted = model.counts().changes;
+        (counted.decided_changes, counted.recommendations, counted.changes, counted.reverts)
+    };
+    let (mut model, report) = both(&["team/a", "team/b"]);
+    let sum = Summary::of(&report.workloads);
+    assert_eq!(counts(&model), (sum.decided_changes, sum.recommendations, sum.changes, sum.reverts));
+    assert_eq!(counts(&model), (6, 0, 2, 0), "both reverts were decided, and nobody made them");
+    // Too many windows for a report: the decisions and what became of them are counted.
+    let mut long = Model::new(facts(), Limits { windows: 10, ..Limits::default() });
+    for name in ["team/a", "team/b"] {
+        story(name, &mut |event| take(&mut long, &event));
+    }
+    for model in [&mut model, &mut long] {
+        model.actuation(&actuation("team/b", 21, "team/b/d21", Outcome::Recommended));
+        let made = actuation("team/a", 24, "team/a/d24", Outcome::Applied);
+        (0..2).for_each(|_| model.actuation(&made));
+        while model.refresh(8) {}
+        assert_eq!(counts(model), (6, 1, 3, 1));
+        let shown = serde_json::to_value(model.overview()).unwrap();
+        assert_eq!((&shown["counts"]["changes"], &shown["counts"]["reverts"]), (&3.into(), &1.into()));
+    }
+    assert_eq!(long.counts().without_saving, 2);
+}
+
+#[test]
+fn why_no_energy_is_known_is_said_apart() {
+    let mut model = model();
+    let known = window("team/known", 0, 36_000.0, &Layout::default());
+    let unknown = EfficiencyWindow {
+        workload: "team/unknown".to_owned(),
+        id: "unknown".to_owned(),
+        energy_joules: None,
+        run_energy_joules: None,
+        mean_power_watts: None,
+        joules_per_sample: None,
+        energy_coverage_ratio: 0.0,
+        run_coverage_ratio: 0.0,
+        gpus: 0,
+        ..known.clone()
+    };
+    model.window(&known);
+    model.window(&unknown);
+    let detail = model.workload_detail("team/unknown").unwrap();
+    assert_eq!(detail.report.unwrap().energy_joules, None);
+    let why = detail.why_no_energy.expect("the report begins this note as the page expects");
+    assert!(why.starts_with("no device was heard") && why.contains("--map power_watts"), "{why}");
+    assert_eq!(model.workload_detail("team/known").unwrap().why_no_energy, None);
 }
 
 #[test]

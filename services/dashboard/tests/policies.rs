@@ -99,7 +99,8 @@ const TERMS: &str = "/api/v1/workloads/team/a/terms";
 async fn a_change_is_carried_out_in_the_name_of_whoever_asks() {
     let notes = Arc::new(Notes::default());
     let served = with_editor(&notes, Settings::default()).await;
-    assert_eq!(served.get("/api/v1/session").await.json(), serde_json::json!({"editor": "local", "read_only": null}));
+    let local = serde_json::json!({"editor": "local", "namespaces": null, "read_only": null});
+    assert_eq!(served.get("/api/v1/session").await.json(), local);
     let asked = [
         (r#"{"change":"pause"}"#, "Pause", true),
         (r#"{"change":"resume"}"#, "Resume", false),
@@ -164,4 +165,27 @@ async fn a_token_without_a_name_only_reads() {
     assert_eq!(*notes.0.lock().unwrap(), ["Job team/a: Pause by alice"]);
     let session = served.ask("GET", "/api/v1/session", &[("authorization", reader)], "").await.json();
     assert!(session["editor"].is_null() && session["read_only"].as_str().unwrap().contains("only read"), "{session}");
+}
+
+#[tokio::test]
+async fn a_token_with_namespaces_changes_policies_in_them_and_reads_everything() {
+    let tokens = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(tokens.path(), "fedcba98765432100123 alice namespaces=team,lab\n0123456789abcdef0123 bob namespaces=lab\n")
+        .unwrap();
+    let settings = Settings { token_file: Some(tokens.path().to_owned()), ..Settings::default() };
+    let notes = Arc::new(Notes::default());
+    let served = with_editor(&notes, settings).await;
+    let (alice, bob) = (("authorization", "Bearer fedcba98765432100123"), ("authorization", "Bearer 0123456789abcdef0123"));
+    let pause = r#"{"change":"pause"}"#;
+    for path in [TERMS, "/api/v1/workloads/lab%2Fteam/a/terms", "/api/v1/workloads/team/unknown/terms"] {
+        let answer = served.ask("POST", path, &[JSON, bob], pause).await;
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        assert!(answer.status == 403 && text.contains("bob may change policies of lab only"), "{path}: {} {text}", answer.status);
+    }
+    assert!(notes.0.lock().unwrap().is_empty(), "{notes:?}");
+    assert_eq!(served.ask("POST", TERMS, &[JSON, alice], pause).await.status, 200);
+    assert_eq!(*notes.0.lock().unwrap(), ["Job team/a: Pause by alice"]);
+    assert_eq!(served.ask("GET", "/api/v1/workloads/team/a", &[bob], "").await.status, 200, "everybody reads everything");
+    let session = served.ask("GET", "/api/v1/session", &[bob], "").await.json();
+    assert_eq!(session, serde_json::json!({"editor": "bob", "namespaces": ["lab"], "read_only": null}));
 }

@@ -93,6 +93,43 @@ fn who_left_is_gone_and_who_is_silent_counts_for_nothing() {
 }
 
 #[test]
+fn a_gpu_that_its_node_names_and_that_sends_no_samples_is_silent() {
+    let mut model = model();
+    shared(&mut model, 0);
+    let report = |device: &str| DeviceReport { device: device.into(), gpu_index: Some(1), ..DeviceReport::default() };
+    let state = |devices: &[&str]| DeviceState {
+        time: at(0),
+        node: "node-a".into(),
+        devices: devices.iter().map(|device| report(device)).collect(),
+        ..DeviceState::default()
+    };
+    model.device_state(&state(&["GPU-1", "GPU-9"]));
+    let pod = PodName { namespace: "team".into(), name: "b-0".into(), workload: Some("team/b".into()) };
+    model.device_holders(&DeviceHolders {
+        time: at(0),
+        node: "node-b".into(),
+        devices: vec![HeldDevice { device: "GPU-8".into(), pods: vec![pod], ..HeldDevice::default() }],
+        ..DeviceHolders::default()
+    });
+    let page = model.sharing(&SharingQuery::default());
+    assert_eq!((page.totals.gpus, page.totals.silent, page.matching, page.totals.power_watts), (3, 2, 3, Some(400.0)));
+    let [_, named, held] = &page.devices[..] else { panic!("{page:?}") };
+    assert_eq!((named.device.as_str(), named.gpu_index, named.silent), ("GPU-9", Some(1), true));
+    assert_eq!((named.time_ms, named.origin, named.unassigned_ratio), (None, None, None));
+    assert_eq!((held.device.as_str(), held.node.as_deref(), held.pods.len()), ("GPU-8", Some("node-b"), 1));
+    assert!(page.unknown[0].contains("2 GPUs are named by their nodes"), "{:?}", page.unknown);
+    assert_eq!(model.sharing(&SharingQuery { shared: true, ..SharingQuery::default() }).matching, 1);
+    model.telemetry(&sample("GPU-9", None, None, None, 1));
+    let totals = model.sharing(&SharingQuery::default()).totals;
+    assert_eq!((totals.gpus, totals.silent, totals.idle), (3, 1, 1));
+    // An agent that has stopped names nothing any more, nor does a kubelet of long ago.
+    model.device_state(&DeviceState { stopped: true, ..state(&["GPU-1", "GPU-7"]) });
+    model.telemetry(&sample("GPU-9", None, None, None, 20));
+    let page = model.sharing(&SharingQuery::default());
+    assert_eq!((page.totals.gpus, page.totals.silent), (2, 1), "{page:?}");
+}
+
+#[test]
 fn what_is_not_known_is_said() {
     let mut model = model();
     for workload in ["team/a", "team/b"] {

@@ -10,6 +10,8 @@ use super::fleet::FleetRow;
 
 const DEFAULT_POINTS: usize = 240;
 const MOST_POINTS: usize = 2_000;
+/// How the report begins its note on why no energy is known.
+const NO_ENERGY: &str = "no energy is known: ";
 
 /// Which part of a workload's windows, and in how many points.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -26,6 +28,8 @@ pub struct WorkloadDetail {
     pub row: FleetRow,
     /// The report's figures; absent if its record is too long for them to be computed here.
     pub report: Option<WorkloadReport>,
+    /// Why no energy of its run is known, and which setting or option changes that, in the report's words; absent if some is known.
+    pub why_no_energy: Option<String>,
     pub declaration: Option<DeclarationFacts>,
     pub max_temperature_celsius: Option<f64>,
     pub coverage_ratio: Option<f64>,
@@ -107,9 +111,13 @@ impl Model {
             row.compared_energy_ratio = report.compared_energy_ratio;
             row.throughput_kept_ratio = report.throughput_kept_ratio;
         }
+        let report = report.filter(|report| report.windows > 0);
+        let notes = report.as_ref().map_or(&[][..], |report| report.notes.as_slice());
+        let why_no_energy = notes.iter().find_map(|note| note.strip_prefix(NO_ENERGY)).map(str::to_owned);
         Some(WorkloadDetail {
             row,
-            report: report.filter(|report| report.windows > 0),
+            report,
+            why_no_energy,
             declaration,
             max_temperature_celsius: state.latest.as_ref().and_then(|latest| latest.temperature_celsius),
             coverage_ratio: state.latest.as_ref().map(|latest| latest.coverage_ratio),

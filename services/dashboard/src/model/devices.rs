@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
-    DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, GpuTelemetry, Meter, Origin, PodName, ShareMethod,
+    DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, GpuTelemetry, HeldDevice, Meter, Origin, PodName,
+    ShareMethod,
 };
+
+use super::SILENT_SECONDS;
 
 /// A sample so much older than the device's newest is of a workload that has left it, though nobody said so.
 const ABSENT_SECONDS: f64 = 60.0;
@@ -37,7 +40,10 @@ pub struct Device {
     pub power_limit_watts: Option<f64>,
     /// Workloads that share it, as its collector counts them.
     pub tenants: Option<u32>,
+    /// Of its newest sample.
     pub time: EventTime,
+    /// A sample of it has come; without one only its node names it.
+    pub heard: bool,
     collector: String,
     attributions: Vec<Attribution>,
 }
@@ -113,11 +119,42 @@ impl From<&GpuTelemetry> for Device {
             power_limit_watts: None,
             tenants: None,
             time: sample.time,
+            heard: true,
             collector: sample.collector.clone(),
             attributions: Vec::new(),
         };
         device.take(sample);
         device
+    }
+}
+
+/// A GPU as its node names it, while no sample of it has come.
+#[derive(Debug, Default)]
+struct NamedDevice<'a> {
+    node: &'a str,
+    gpu_index: Option<u32>,
+    gpu_model: Option<&'a String>,
+    power_limit_watts: Option<f64>,
+}
+
+impl From<NamedDevice<'_>> for Device {
+    fn from(named: NamedDevice<'_>) -> Self {
+        Self {
+            node: Some(named.node.to_owned()),
+            gpu_index: named.gpu_index,
+            gpu_model: named.gpu_model.cloned(),
+            origin: Origin::default(),
+            meter: Meter::default(),
+            mig_enabled: None,
+            mps_enabled: None,
+            power_watts: None,
+            power_limit_watts: named.power_limit_watts,
+            tenants: None,
+            time: EventTime::MIN,
+            heard: false,
+            collector: String::new(),
+            attributions: Vec::new(),
+        }
     }
 }
 
@@ -155,6 +192,28 @@ impl Node {
     /// What its agent reports of a device.
     pub fn reported(&self, device: &str) -> Option<&DeviceReport> {
         self.state.as_ref()?.devices.iter().find(|report| report.device == device)
+    }
+
+    /// Returns the GPUs that its agent and its kubelet name, as far as one of the two was heard lately.
+    fn named_devices<'a>(&'a self, name: &'a str, now: Option<EventTime>) -> BTreeMap<&'a str, NamedDevice<'a>> {
+        let is_recent = |time: EventTime| now.is_none_or(|now| now.seconds_since(time) <= SILENT_SECONDS);
+        let holders = self.holders.iter().filter(|holders| is_recent(holders.time)).flat_map(|holders| &holders.devices);
+        let held = |held: &'a HeldDevice| {
+            let named = NamedDevice { node: name, gpu_model: held.gpu_model.as_ref(), ..NamedDevice::default() };
+            (held.device.as_str(), named)
+        };
+        let mut named: BTreeMap<&str, NamedDevice<'_>> = holders.map(held).collect();
+        let state = self.state.iter().filter(|state| !state.stopped && is_recent(state.time));
+        named.extend(state.flat_map(|state| &state.devices).map(|report| {
+            let named = NamedDevice {
+                node: name,
+                gpu_index: report.gpu_index,
+                gpu_model: report.gpu_model.as_ref(),
+                power_limit_watts: report.power_limit_watts,
+            };
+            (report.device.as_str(), named)
+        }));
+        named
     }
 
     /// The pods that hold a device, by the word of the kubelet.
@@ -209,6 +268,12 @@ impl Devices {
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Device)> {
         self.by_uuid.iter().map(|(name, device)| (name.as_str(), device))
+    }
+
+    /// Returns the GPUs of which no sample has come, though their node's agent or kubelet names them.
+    pub fn unheard(&self) -> BTreeMap<&str, Device> {
+        let named = self.nodes().flat_map(|(name, node)| node.named_devices(name, self.newest));
+        named.filter(|(device, _)| !self.by_uuid.contains_key(*device)).map(|(device, named)| (device, named.into())).collect()
     }
 
     pub fn on(&self, node: &str) -> Option<&Node> {

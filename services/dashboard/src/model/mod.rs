@@ -1,5 +1,6 @@
 //! What the page shows, as a fold over events. Pure: its only time is that of the events.
 
+pub mod changes;
 pub mod compare;
 pub mod decisions;
 pub mod detail;
@@ -23,6 +24,7 @@ use eadt_schemas::v1::{
 use eadt_schemas::{EventTime, Topic, decode};
 use serde::Serialize;
 
+use changes::ChangeCounts;
 use devices::Devices;
 use workload::{DecisionRecord, TakenDecision, WorkloadState};
 
@@ -71,9 +73,9 @@ pub struct SourceFacts {
 pub struct Counts {
     pub windows: u64,
     pub decisions: u64,
-    /// Changes that an actuator applied.
-    pub changes: u64,
-    pub reverts: u64,
+    /// Of all workloads.
+    #[serde(flatten)]
+    pub changes: ChangeCounts,
     pub dead_letters: u64,
     /// Events of an output topic that could not be read.
     pub unreadable: u64,
@@ -124,6 +126,7 @@ pub struct Model {
     /// Time of the newest sample when viewers were last told of samples.
     samples_told: Option<EventTime>,
     reporter: Reporter,
+    /// Without changes, which each workload counts.
     counts: Counts,
     now: Option<EventTime>,
     version: u64,
@@ -238,8 +241,11 @@ impl Model {
         self.now
     }
 
-    pub fn counts(&self) -> &Counts {
-        &self.counts
+    /// Returns what was counted so far.
+    pub fn counts(&self) -> Counts {
+        let mut changes = ChangeCounts::default();
+        self.workloads.values().for_each(|state| changes += state.change_counts());
+        Counts { changes, ..self.counts.clone() }
     }
 
     pub fn source(&self) -> &SourceFacts {
@@ -285,7 +291,6 @@ impl Model {
             TakenDecision::Counted => {}
         }
         self.counts.decisions += 1;
-        self.counts.reverts += u64::from(event.action == Action::Revert);
         let kind = match (event.action, event.validation) {
             (Action::Revert, _) => Some(NoticeKind::Revert),
             (Action::Maintain, Validation::Kept) => Some(NoticeKind::Kept),
@@ -301,7 +306,6 @@ impl Model {
 
     pub fn actuation(&mut self, event: &Actuation) {
         let Some(name) = self.admit(&event.workload) else { return };
-        self.counts.changes += u64::from(event.outcome == Outcome::Applied);
         let state = self.workloads.get_mut(&name).expect("admitted");
         if state.is_exact() {
             self.reporter.actuation(event);

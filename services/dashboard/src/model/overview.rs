@@ -132,7 +132,7 @@ impl Model {
             idle_devices: if idle_power_watts.is_some() { self.idle.devices } else { 0 },
             totals: Totals::of(figures()),
             saving_known: figures().filter(|figures| figures.saving_joules.is_some()).count(),
-            counts: self.counts.clone(),
+            counts: self.counts(),
             dead_letters: self.dead_letters.iter().map(|(reason, count)| (reason.clone(), *count)).collect(),
         }
     }

@@ -103,19 +103,21 @@ pub struct DeviceRow {
     pub node: Option<String>,
     pub gpu_index: Option<u32>,
     pub gpu_model: Option<String>,
-    pub origin: Origin,
+    /// Absent: no sample of it has come.
+    pub origin: Option<Origin>,
     pub meter: Meter,
     pub mig_enabled: Option<bool>,
     pub mps_enabled: Option<bool>,
     pub shared: bool,
     /// Not heard of lately: its figures are of `time_ms`, and in no total.
     pub silent: bool,
-    pub time_ms: i64,
+    /// Of its newest sample; absent: none has come, and only its node's agent or kubelet names it.
+    pub time_ms: Option<i64>,
     /// Of the whole GPU.
     pub power_watts: Option<f64>,
     pub power_limit_watts: Option<f64>,
     pub tenants: Vec<TenantRow>,
-    /// Part of its power that is no workload's; absent if the shares contradict each other.
+    /// Part of its power that is no workload's; absent if the shares contradict each other, or if no sample of it has come.
     pub unassigned_ratio: Option<f64>,
     pub unassigned_power_watts: Option<f64>,
     pub asked: Option<DeviceAsk>,
@@ -146,9 +148,11 @@ pub struct NodeRow {
 /// Power of all GPUs that are heard, by whose it is and how that is known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct SharingTotals {
+    /// Those that are silent included.
     pub gpus: usize,
     pub shared: usize,
     pub idle: usize,
+    /// Not heard of lately, or never.
     pub silent: usize,
     /// Of GPUs whose power is known.
     pub power_watts: Option<f64>,
@@ -205,13 +209,15 @@ impl Model {
             let named = || has(name) || device.node.as_deref().is_some_and(has) || device.workloads().any(has);
             of_node && (!query.shared || device.is_shared()) && (wanted.is_empty() || named())
         };
-        let mut found: Vec<Entry<'_>> = self.devices.iter().filter(fits).collect();
+        let unheard = self.devices.unheard();
+        let all: Vec<Entry<'_>> = self.devices.iter().chain(unheard.iter().map(|(name, device)| (*name, device))).collect();
+        let mut found: Vec<Entry<'_>> = all.iter().copied().filter(fits).collect();
         let grouped = found.len() > GROUPED && query.node.is_none() && wanted.is_empty();
         let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
         let mut page = SharingPage {
             now_ms: self.devices.newest().map(EventTime::millis),
-            totals: self.sharing_totals(),
-            unknown: self.sharing_unknown(),
+            totals: self.sharing_totals(&all),
+            unknown: self.sharing_unknown(&all),
             grouped,
             nodes: Vec::new(),
             devices: Vec::new(),
@@ -231,14 +237,14 @@ impl Model {
     }
 
     fn is_silent(&self, device: &Device) -> bool {
-        self.devices.newest().is_some_and(|now| now.seconds_since(device.time) > SILENT_SECONDS)
+        !device.heard || self.devices.newest().is_some_and(|now| now.seconds_since(device.time) > SILENT_SECONDS)
     }
 
     fn device_row(&self, name: &str, device: &Device) -> DeviceRow {
         let node = device.node.as_deref().and_then(|node| self.devices.on(node));
         let attributed = device.attributed_ratio();
         let tenants: Vec<TenantRow> = device.attributions().filter_map(|known| self.tenant_row(device, known)).collect();
-        let unassigned_ratio = attributed.map(nobodys_part);
+        let unassigned_ratio = attributed.filter(|_| device.heard).map(nobodys_part);
         let changes = device.workloads().filter_map(|workload| self.newest_division(workload));
         let silent = self.is_silent(device);
         DeviceRow {
@@ -246,13 +252,13 @@ impl Model {
             node: device.node.clone(),
             gpu_index: device.gpu_index,
             gpu_model: device.gpu_model.clone(),
-            origin: device.origin,
+            origin: device.heard.then_some(device.origin),
             meter: device.meter,
             mig_enabled: device.mig_enabled,
             mps_enabled: device.mps_enabled,
             shared: device.is_shared(),
             silent,
-            time_ms: device.time.millis(),
+            time_ms: device.heard.then(|| device.time.millis()),
             power_watts: device.power_watts,
             power_limit_watts: device.power_limit_watts,
             unassigned_power_watts: device.power_watts.zip(unassigned_ratio).map(|(watts, ratio)| watts * ratio),
@@ -288,9 +294,9 @@ impl Model {
         self.decisions_of(workload).find(|record| record.decision.controller == STAGE).map(decision_row)
     }
 
-    fn sharing_totals(&self) -> SharingTotals {
+    fn sharing_totals(&self, all: &[Entry<'_>]) -> SharingTotals {
         let mut totals = SharingTotals::default();
-        for (_, device) in self.devices.iter() {
+        for (_, device) in all {
             totals.gpus += 1;
             if self.is_silent(device) {
                 totals.silent += 1;
@@ -320,15 +326,21 @@ impl Model {
         totals
     }
 
-    fn sharing_unknown(&self) -> Vec<String> {
+    fn sharing_unknown(&self, all: &[Entry<'_>]) -> Vec<String> {
         let mut unknown = Vec::new();
-        let heard = || self.devices.iter().map(|(_, device)| device).filter(|device| !self.is_silent(device));
+        let heard = || all.iter().map(|(_, device)| *device).filter(|device| !self.is_silent(device));
         let mut say = |count: usize, one: &str, many: &str| {
             if count > 0 {
                 unknown.push(if count == 1 { format!("1 {one}") } else { format!("{count} {many}") });
             }
         };
-        say(self.devices.iter().count() - heard().count(), "GPU was not heard of lately", "GPUs were not heard of lately");
+        let unheard = all.iter().filter(|(_, device)| !device.heard).count();
+        say(all.len() - unheard - heard().count(), "GPU was not heard of lately", "GPUs were not heard of lately");
+        say(
+            unheard,
+            "GPU is named by its node, and this page has read no sample of it",
+            "GPUs are named by their nodes, and this page has read no sample of them",
+        );
         let no_power = heard().filter(|device| device.power_watts.is_none()).count();
         say(no_power, "GPU reports no power: its watts are in no total", "GPUs report no power: their watts are in no total");
         let equal = |device: &&Device| device.attributions().any(|known| Basis::of(known) == Basis::Equal);
@@ -411,6 +423,11 @@ fn device_ask(device: &str, node: &Node, now: Option<EventTime>) -> Option<Devic
 
 /// What is not known of a GPU.
 fn unknown_of(device: &Device, tenants: &[TenantRow], silent: bool) -> Vec<String> {
+    if !device.heard {
+        return vec![
+            "this page, which begins with the newest samples, has read none of it: its node's agent or kubelet names it, and perhaps no collector reads it".to_owned(),
+        ];
+    }
     let mut unknown = Vec::new();
     if silent {
         unknown.push("not heard of lately: these are its last figures".to_owned());

@@ -10,6 +10,7 @@ use eadt_schemas::v1::{
 use serde::Serialize;
 
 use super::SILENT_SECONDS;
+use super::changes::ChangeCounts;
 use super::policies::PolicyChange;
 use super::trace::Trace;
 
@@ -91,6 +92,8 @@ pub struct WorkloadState {
     window_origin: Option<Origin>,
     /// Changes and verdicts, oldest first.
     changes: VecDeque<DecisionRecord>,
+    /// Those that are no longer kept.
+    dropped_changes: ChangeCounts,
     /// The newest decision that only maintains.
     maintain: Option<Box<DecisionRecord>>,
     last_outcome: Option<Outcome>,
@@ -163,8 +166,21 @@ impl WorkloadState {
     /// Keeps the newest `count` changes; returns how many went.
     pub fn keep_decisions(&mut self, count: usize) -> usize {
         let dropped = self.changes.len().saturating_sub(count);
-        self.changes.drain(..dropped);
+        for record in self.changes.drain(..dropped) {
+            self.dropped_changes += ChangeCounts::from(&record);
+        }
         dropped
+    }
+
+    /// Returns the counts of its changes: the report's, or those of the decisions taken in if no report is computed here. Only the report
+    /// knows changes that no actuator reported, by the layouts of windows.
+    pub fn change_counts(&self) -> ChangeCounts {
+        if let Some(figures) = &self.figures {
+            return ChangeCounts::from(&**figures);
+        }
+        let mut counts = self.dropped_changes;
+        self.changes.iter().for_each(|record| counts += ChangeCounts::from(record));
+        counts
     }
 
     /// Newest first. The newest that only maintains stands where its time is.

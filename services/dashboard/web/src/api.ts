@@ -35,11 +35,20 @@ export interface Totals {
   compared_energy_ratio: Num;
 }
 
-export interface Counts {
+export interface ChangeCounts {
+  /** Decided, whether or not they were made; reverts included. */
+  decided_changes: number;
+  /** Of those: recommended and not made. */
+  recommendations: number;
+  /** Of those: made. */
+  changes: number;
+  /** Reverts that were made. */
+  reverts: number;
+}
+
+export interface Counts extends ChangeCounts {
   windows: number;
   decisions: number;
-  changes: number;
-  reverts: number;
   dead_letters: number;
   unreadable: number;
   beyond_limit: number;
@@ -113,19 +122,21 @@ export interface PowerHistory {
   others: number;
 }
 
-export interface WorkloadReport {
+export interface WorkloadReport extends ChangeCounts {
   workload: string;
   energy_joules: Num;
   energy_kwh: Num;
   samples: Num;
+  tokens: Num;
   joules_per_sample: Num;
+  samples_per_joule: Num;
+  tokens_per_joule: Num;
   duration_seconds: Num;
+  /** Inside the run, over the covered time. */
   mean_power_watts: Num;
   coverage_ratio: Num;
   windows: number;
   decisions: number;
-  changes: number;
-  reverts: number;
   origin: Origin;
   meter: string | null;
   cost: Num;
@@ -139,12 +150,22 @@ export interface WorkloadReport {
   baseline_joules_per_sample: Num;
   compared_joules_per_sample: Num;
   compared_energy_ratio: Num;
+  /** Only of a workload that shared its GPUs: alone on them, beside others, and the part of the energy beside others. */
+  alone_joules_per_sample?: number;
+  shared_joules_per_sample?: number;
+  shared_energy_ratio?: number;
+  /** Parts of the totals that are of no window. */
+  unassigned_energy_joules?: number;
+  unassigned_samples?: number;
+  unassigned_tokens?: number;
   notes: string[];
 }
 
 export interface WorkloadDetail {
   row: FleetRow;
   report: WorkloadReport | null;
+  /** And which setting or option changes that. */
+  why_no_energy: string | null;
   declaration: {
     kind: string;
     mode: Mode;
@@ -258,13 +279,15 @@ export interface DeviceRow {
   node: string | null;
   gpu_index: Num;
   gpu_model: string | null;
-  origin: Origin;
+  /** `null`: no sample of it has come. */
+  origin: Origin | null;
   meter: string;
   mig_enabled: boolean | null;
   mps_enabled: boolean | null;
   shared: boolean;
   silent: boolean;
-  time_ms: number;
+  /** `null`: no sample of it has come. */
+  time_ms: Num;
   power_watts: Num;
   power_limit_watts: Num;
   tenants: TenantRow[];
@@ -326,6 +349,8 @@ export type Mode = "observe" | "recommend" | "enforce";
 export interface Session {
   /** `null`: they may only read. */
   editor: string | null;
+  /** The only ones whose policies they may change; `null`: there is no such limit. */
+  namespaces: string[] | null;
   read_only: string | null;
 }
 
@@ -480,6 +505,11 @@ function words(text: string): string | null {
 /** The path of a workload: `namespace/name`, each part encoded. */
 export function workloadPath(workload: string): string {
   return `workloads/${workload.split("/").map(encodeURIComponent).join("/")}`;
+}
+
+/** Returns whether they may change the policy of a workload. */
+export function mayChange({ editor, namespaces }: Session, workload: string): boolean {
+  return editor !== null && (namespaces === null || namespaces.includes(workload.split("/", 1)[0] ?? ""));
 }
 
 let session: Promise<Session> | null = null;

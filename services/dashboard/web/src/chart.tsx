@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { clock, day, moment } from "./format";
-import { MarkStrip } from "./parts";
+import { MarkStrip } from "./marks";
 import { useColours } from "./state";
 
 export interface Line {
@@ -45,6 +45,12 @@ export interface ChartProps {
   fromZero?: boolean;
 }
 
+/** Height in pixels of the lane above a chart in which its phases are named, where no line crosses their names. */
+const LANE = 16;
+
+/** Returns whether the job changed its phase: a single one is not named. */
+const hasPhases = ({ phases }: ChartProps): boolean => new Set(phases?.filter((phase) => phase !== null)).size > 1;
+
 const css = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** Sums from below, for layers; unknown counts as nothing where another layer is known. */
@@ -76,6 +82,7 @@ export function Chart(props: ChartProps) {
   const [cursor, setCursor] = useState<number | null>(null);
   const [width, setWidth] = useState(0);
   const colours = useColours();
+  const named = hasPhases(props);
   const shape = lines.map((line) => `${line.label}${line.colour}${line.dashed}${line.band !== undefined}`).join("|");
 
   useEffect(() => {
@@ -107,7 +114,7 @@ export function Chart(props: ChartProps) {
       created.destroy();
       plot.current = null;
     };
-  }, [shape, width, height, colours, props.group]);
+  }, [shape, named, width, height, colours, props.group]);
 
   useEffect(() => plot.current?.setData(data), [data]);
 
@@ -152,7 +159,7 @@ export function Chart(props: ChartProps) {
         aria-valuetext={words}
         onKeyDown={onKeyDown}
       />
-      {props.marks && <MarkStrip marks={props.marks} times={times} places={Math.max(6, Math.floor(width / 30))} />}
+      {props.marks && <MarkStrip marks={props.marks} times={times} width={width} />}
       <Table {...props} />
     </figure>
   );
@@ -269,7 +276,7 @@ function options(latest: Latest, width: number, height: number, setCursor: (inde
     series,
     bands,
     legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [hasPhases(latest.current) ? LANE : 8, 8, 0, 0],
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     cursor: {
       y: false,
@@ -333,39 +340,41 @@ function cell(u: uPlot, times: number[], index: number): [number, number] {
   return [x((before + time) / 2), x((time + after) / 2)];
 }
 
-/** Phases as bands with their number, restarts as hatching: readable without colour. */
-function backdrop(u: uPlot, { times, phases, restarts }: ChartProps): void {
+/** Phases as bands with their names above the plot, restarts as hatching: readable without colour. */
+function backdrop(u: uPlot, props: ChartProps): void {
+  const { times, restarts } = props;
   const { ctx } = u;
   const { top, height } = u.bbox;
   ctx.save();
-  ctx.textAlign = "left";
-  ctx.textBaseline = "alphabetic";
-  if (phases) {
-    const several = new Set(phases.filter((phase) => phase !== null)).size > 1;
-    for (let from = 0; several && from < times.length; ) {
-      const phase = phases[from] ?? null;
-      let to = from;
-      while (to + 1 < times.length && (phases[to + 1] ?? null) === phase) to += 1;
-      const [left] = cell(u, times, from);
-      const [, right] = cell(u, times, to);
-      if (phase !== null) {
-        ctx.fillStyle = phase % 2 === 0 ? css("--phase-even") : css("--phase-odd");
-        ctx.fillRect(left, top, right - left, height);
-        if (right - left > 24 * devicePixelRatio) {
-          ctx.fillStyle = css("--muted");
-          ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-          ctx.fillText(`phase ${phase}`, left + 4 * devicePixelRatio, top + 13 * devicePixelRatio, right - left - 6 * devicePixelRatio);
-        }
-      }
-      from = to + 1;
-    }
-  }
+  if (hasPhases(props)) drawPhases(u, props);
   restarts?.forEach((restarted, index) => {
     if (!restarted) return;
     const [left, right] = cell(u, times, index);
     hatch(ctx, left, top, Math.max(right - left, 3), height);
   });
   ctx.restore();
+}
+
+function drawPhases(u: uPlot, { times, phases = [] }: ChartProps): void {
+  const { ctx } = u;
+  const { top, height } = u.bbox;
+  const [lane, gap] = [LANE * devicePixelRatio, 4 * devicePixelRatio];
+  ctx.textAlign = "left";
+  ctx.textBaseline = "alphabetic";
+  ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  for (let from = 0, to = 0; from < times.length; from = to + 1) {
+    const phase = phases[from] ?? null;
+    to = from;
+    while (to + 1 < times.length && (phases[to + 1] ?? null) === phase) to += 1;
+    if (phase === null) continue;
+    const [left] = cell(u, times, from);
+    const [, right] = cell(u, times, to);
+    ctx.fillStyle = phase % 2 === 0 ? css("--phase-even") : css("--phase-odd");
+    ctx.fillRect(left, top - lane, right - left, height + lane);
+    const name = [`phase ${phase}`, String(phase)].find((name) => ctx.measureText(name).width + 2 * gap <= right - left);
+    ctx.fillStyle = css("--muted");
+    if (name !== undefined) ctx.fillText(name, left + gap, top - gap);
+  }
 }
 
 function hatch(ctx: CanvasRenderingContext2D, left: number, top: number, width: number, height: number): void {

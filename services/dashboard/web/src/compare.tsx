@@ -2,7 +2,7 @@
 import { useMemo, useRef } from "preact/hooks";
 import { type CompareFigure, type ComparePage, type CompareSide, type FigurePair, type FleetPage, query, type Series, workloadPath } from "./api";
 import { Chart, type Line } from "./chart";
-import { digits, duration, fixed, interval, joules, moment, perSample, saving, UNKNOWN, visible, watts } from "./format";
+import { changesNote, count, digits, duration, fixed, interval, joules, moment, perSample, saving, UNKNOWN, visible, watts } from "./format";
 import { LayoutText, OriginBadge, Problem } from "./parts";
 import { changed, href, type Live, type Route, useData, workloadHref } from "./state";
 
@@ -130,6 +130,7 @@ function Figures({ page }: { page: ComparePage }) {
   const rows = FIGURES.filter(([key]) => page.figures[key].this !== null || page.figures[key].other !== null);
   const saved = ({ part, report }: CompareSide) =>
     part ? UNKNOWN : saving(report.saving_ratio, report.saving_ratio_low, report.saving_ratio_high);
+  const changes = ({ report }: CompareSide) => `${count(report.changes)} (${changesNote(report)})`;
   return (
     <section class="panel" aria-labelledby="figures-heading">
       <h2 id="figures-heading">Figures</h2>
@@ -167,9 +168,9 @@ function Figures({ page }: { page: ComparePage }) {
               <td />
             </tr>
             <tr>
-              <th scope="row">Changes, taken back</th>
-              <td>{`${a.report.changes}, ${a.report.reverts}`}</td>
-              <td>{`${b.report.changes}, ${b.report.reverts}`}</td>
+              <th scope="row">Changes</th>
+              <td>{changes(a)}</td>
+              <td>{changes(b)}</td>
               <td />
             </tr>
             <tr>

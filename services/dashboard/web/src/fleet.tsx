@@ -3,9 +3,10 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type FleetPage, type FleetRow, type Overview, type PowerHistory, query } from "./api";
 import { Chart, type Line } from "./chart";
 import { copy } from "./copy";
-import { clock, count, digits, duration, interval, joules, kwh, perSample, percent, saving, STATES, visible, watts } from "./format";
+import { changesNote, clock, count, digits, duration, interval, joules, kwh, perSample, percent, saving, STATES, visible, watts } from "./format";
 import { LayoutText, OriginBadge, Problem, SavingText, savingTone, Sparkline, Stat, StateBadge, Waiting } from "./parts";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
+import { workloadColours } from "./workload-colours";
 
 interface Column {
   key: string | null;
@@ -84,27 +85,23 @@ function Figures({ overview }: { overview: Overview }) {
       />
       <Stat label="Saved so far" value={joules(totals.saving_joules)} tone={savingTone(totals.saving_joules)} note={totals.saving_joules === null ? undefined : kwh(totals.saving_joules)} />
       <Stat label="Energy used" value={joules(totals.energy_joules)} note={totals.energy_joules === null ? undefined : kwh(totals.energy_joules)} />
-      <Stat
-        label="Changes"
-        value={count(counts.changes)}
-        note={counts.reverts === 0 ? "none taken back" : `${count(counts.reverts)} taken back`}
-      />
+      <Stat label="Changes" value={count(counts.changes)} note={changesNote(counts)} title="changes that were made, those that took one back included" />
     </dl>
   );
 }
 
-const LAYERS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"];
 const MARKS = { change: ["▲", "busy"], kept: ["✓", "good"], revert: ["✗", "bad"], refused: ["!", "bad"] } as const;
 const WORDS = { change: "change", kept: "kept", revert: "taken back", refused: "refused" } as const;
 
 function Power({ power, route, hours }: { power: PowerHistory; route: Route; hours: number | null }) {
   const { times, lines, marks } = useMemo(() => {
     const times = power.edges_ms.slice(0, -1).map((edge) => edge / 1000);
+    const colours = workloadColours([power.layers.flatMap((layer) => layer.workload ?? [])]);
     // The largest lies at the bottom, so that its own line is level where it is.
-    const lines: Line[] = power.layers.map((layer, index) => ({
+    const lines: Line[] = power.layers.map((layer) => ({
       label: layer.workload !== null ? visible(layer.workload) : `${count(power.others)} others`,
       values: layer.power_watts,
-      colour: layer.workload === null ? "--c-others" : (LAYERS[index] ?? "--c-others"),
+      colour: colours.get(layer.workload ?? "") ?? "--c-others",
       stacked: true,
       format: watts,
     }));

@@ -1,5 +1,5 @@
 // Figures as people read them. Unknown is a dash, never a zero.
-import type { Layout, State } from "./api";
+import type { ChangeCounts, Layout, State } from "./api";
 
 export const UNKNOWN = "–";
 type Figure = number | null | undefined;
@@ -78,6 +78,17 @@ export function duration(seconds: Figure): string {
   const second = units[at + 1];
   const rest = second ? Math.floor((seconds - whole * first[0]) / second[0]) : 0;
   return second && rest > 0 && at < 3 ? `${whole} ${first[1]} ${rest} ${second[1]}` : `${whole} ${first[1]}`;
+}
+
+/** What became of changes beside those that were made. */
+export function changesNote({ changes, reverts, decided_changes, recommendations }: ChangeCounts): string {
+  const others = decided_changes - changes - recommendations;
+  const parts = [
+    changes === 0 ? "" : `${reverts === 0 ? "none" : count(reverts)} taken back`,
+    recommendations > 0 ? `${count(recommendations)} recommended, not made` : "",
+    others > 0 ? `${count(others)} decided, not made` : "",
+  ];
+  return parts.filter((part) => part !== "").join("; ") || "none decided";
 }
 
 const two = (value: number): string => String(value).padStart(2, "0");

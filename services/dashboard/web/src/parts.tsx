@@ -1,7 +1,6 @@
 // Small pieces that several views have.
 import type { ComponentChildren } from "preact";
 import type { FleetRow, Layout, Origin, State } from "./api";
-import type { Mark } from "./chart";
 import { STATES, actionWord, interval, layoutParts, saving } from "./format";
 
 export function StateBadge({ state }: { state: State }) {
@@ -129,39 +128,9 @@ export function Sparkline({ values }: { values: number[] }) {
   );
 }
 
-/** Decisions on the time axis of a chart, as links; several close together are one with their number. */
-export function MarkStrip({ marks, times, places: most }: { marks: Mark[]; times: number[]; places: number }) {
-  const [first, last] = [times[0] ?? 0, times.at(-1) ?? 0];
-  if (last <= first || marks.length === 0) return null;
-  const places = new Map<number, Mark[]>();
-  for (const mark of marks) {
-    const fraction = (mark.time - first) / (last - first);
-    if (fraction < 0 || fraction > 1) continue;
-    const place = Math.floor(fraction * most);
-    places.set(place, [...(places.get(place) ?? []), mark]);
-  }
-  const worst = (group: Mark[]) => group.find((mark) => mark.tone === "bad") ?? group.at(-1);
-  return (
-    <ol class="marks" aria-label="Decisions on the time axis">
-      {[...places].map(([place, group]) => {
-        const mark = worst(group);
-        if (!mark) return null;
-        const fraction = (mark.time - first) / (last - first);
-        return (
-          <li key={place} style={{ left: `calc(56px + (100% - 64px) * ${fraction.toFixed(4)})` }}>
-            <a href={mark.href} class={`tone-${mark.tone}`} title={group.map((mark) => mark.title).join("\n")}>
-              <span aria-hidden="true">{mark.text}</span>
-              {group.length > 1 && <sub aria-hidden="true">{group.length}</sub>}
-              <span class="sr">
-                {mark.title}
-                {group.length > 1 ? ` and ${group.length - 1} more` : ""}
-              </span>
-            </a>
-          </li>
-        );
-      })}
-    </ol>
-  );
+/** Text in which what stands between backticks is code. */
+export function WithCode({ text }: { text: string }) {
+  return <>{text.split("`").map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part))}</>;
 }
 
 export function Problem({ error }: { error: string | null }) {

@@ -34,7 +34,7 @@ export function Pipeline({ live }: { live: Live }) {
       <dl class="stats">
         <Stat label="Windows" value={count(counts.windows)} />
         <Stat label="Decisions" value={count(counts.decisions)} />
-        <Stat label="Changes applied" value={count(counts.changes)} />
+        <Stat label="Changes made" value={count(counts.changes)} note={`of ${count(counts.decided_changes)} that were decided; ${count(counts.recommendations)} only recommended`} />
         <Stat label="Taken back" value={count(counts.reverts)} />
         <Stat label="Refused events" value={count(counts.dead_letters)} tone={counts.dead_letters > 0 ? "bad" : "good"} note={counts.dead_letters > 0 ? "by reason below" : "none"} />
       </dl>

@@ -34,6 +34,7 @@ export function Policies({ route, live }: { route: Route; live: Live }) {
       <h1>Policies</h1>
       <p class="muted">What may be done to each workload, as its declarations in the log say. Nothing is changed on a workload that has none.</p>
       {session?.read_only && <p class="muted">{session.read_only}</p>}
+      {session?.namespaces && <p class="muted">You may change those of {session.namespaces.join(", ")}, and read the others.</p>}
       <Problem error={error} />
       {data && <Counts page={data} />}
       {data && (

@@ -4,9 +4,9 @@ import { copy } from "./copy";
 import { clock, count, digits, joules, percent, visible, watts } from "./format";
 import { OriginBadge, Problem, Stat, Waiting } from "./parts";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
+import { workloadColours } from "./workload-colours";
 
 const ROWS = 60;
-const PARTS = ["--c1", "--c3", "--c2", "--c4", "--c5", "--c6", "--c7", "--c8"];
 
 /** How it is known which part is whose: a word, and what it means. */
 const BASES: Record<Basis, [string, string]> = {
@@ -31,6 +31,7 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
     );
   }
   const { totals } = data;
+  const colours = workloadColours(data.devices.map((row) => row.tenants.map((tenant) => tenant.workload)));
   return (
     <>
       <h1>{sentence(data)}</h1>
@@ -55,7 +56,7 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
             ) : (
               <ul class="gpus">
                 {data.devices.map((row) => (
-                  <Gpu key={row.device} row={row} />
+                  <Gpu key={row.device} row={row} colours={colours} />
                 ))}
               </ul>
             )}
@@ -73,14 +74,15 @@ function sentence({ totals, now_ms }: SharingPage): string {
   const gpus = `${count(totals.gpus)} GPU${totals.gpus === 1 ? "" : "s"}`;
   const shared = totals.shared === 0 ? "none is shared" : `${count(totals.shared)} shared`;
   const idle = totals.idle === 0 ? "none without work" : `${count(totals.idle)} without work`;
-  return `${gpus}: ${shared}, ${idle}, at ${clock(now_ms)}`;
+  const silent = totals.silent === 0 ? "" : `, ${count(totals.silent)} silent`;
+  return `${gpus}: ${shared}, ${idle}${silent}, at ${clock(now_ms)}`;
 }
 
 function Totals({ page: { totals } }: { page: SharingPage }) {
-  const heard = totals.gpus - totals.silent;
+  const known = totals.power_known === totals.gpus ? count(totals.gpus) : `known of ${count(totals.power_known)} of ${count(totals.gpus)}`;
   return (
     <dl class="stats">
-      <Stat label="Power of all GPUs" value={watts(totals.power_watts)} note={totals.power_known === heard ? `${count(heard)} ${heard === 1 ? "GPU" : "GPUs"}` : `known of ${count(totals.power_known)} of ${count(heard)} GPUs`} />
+      <Stat label="Power of all GPUs" value={watts(totals.power_watts)} note={`${known} GPU${totals.gpus === 1 ? "" : "s"}`} />
       <Stat label="Metered as a workload's" value={watts(totals.metered_power_watts)} note="alone on its GPU, or by its activity" />
       <Stat label="Modelled" value={watts(totals.modelled_power_watts)} note="by what each was given" />
       <Stat label="Assumed" value={watts(totals.assumed_power_watts)} note="in equal parts, for want of a signal" tone={totals.assumed_power_watts > 0 ? "busy" : undefined} />
@@ -155,43 +157,44 @@ function Nodes({ rows, route }: { rows: NodeRow[]; route: Route }) {
   );
 }
 
-function Gpu({ row }: { row: DeviceRow }) {
+/** What a GPU is called: its place on its node, or its UUID where that is not known. */
+function gpuName({ device, node, gpu_index }: DeviceRow): string {
+  if (gpu_index === null) return visible(device);
+  return `${node === null ? "" : `${visible(node)} · `}GPU ${gpu_index}`;
+}
+
+function Gpu({ row, colours }: { row: DeviceRow; colours: Map<string, string> }) {
   const kind = row.mig_enabled ? "MIG" : row.mps_enabled ? "MPS" : row.shared ? "shared by time" : null;
   const free = row.unassigned_ratio ?? 0;
   const limit = row.power_limit_watts === null ? "" : ` of ${watts(row.power_limit_watts)}`;
+  const part = (workload: string) => ({ "--part": `var(${colours.get(workload) ?? "--c-others"})` });
   return (
     <li class="gpu">
       <div class="gpu-head">
         <h3>
-          <bdi>{row.node === null ? "" : `${visible(row.node)} · `}</bdi>
-          {row.gpu_index === null ? "GPU" : `GPU ${row.gpu_index}`}
+          <bdi>{gpuName(row)}</bdi>
         </h3>
         {row.gpu_model && <bdi>{visible(row.gpu_model)}</bdi>}
         {kind && <span class="badge tone-calm">{kind}</span>}
         <OriginBadge origin={row.origin} />
-        {row.silent && <span class="badge tone-bad">· silent since {clock(row.time_ms)}</span>}
+        {row.silent && <span class="badge tone-bad">· {row.time_ms === null ? "no sample yet" : `silent since ${clock(row.time_ms)}`}</span>}
         <span class="num">
           <b>{watts(row.power_watts)}</b>
           {limit}
         </span>
       </div>
       <div class="strip" aria-hidden="true">
-        {row.tenants.map((tenant, index) => (
-          <span
-            key={tenant.workload}
-            class={`basis-${tenant.basis}`}
-            title={visible(tenant.workload)}
-            style={{ "--part": `var(${PARTS[index % PARTS.length]})`, flex: `${tenant.share_ratio} 0 0` }}
-          />
+        {row.tenants.map(({ workload, basis, share_ratio }) => (
+          <span key={workload} class={`basis-${basis}`} title={visible(workload)} style={{ ...part(workload), flex: `${share_ratio} 0 0` }} />
         ))}
         {free > 0 && <span class="part-free" style={{ flex: `${free} 0 0` }} />}
       </div>
       <ul class="parts">
-        {row.tenants.map((tenant, index) => {
+        {row.tenants.map((tenant) => {
           const [word, meaning] = BASES[tenant.basis];
           return (
             <li key={tenant.workload}>
-              <span class={`part-swatch basis-${tenant.basis}`} aria-hidden="true" style={{ "--part": `var(${PARTS[index % PARTS.length]})` }} />
+              <span class={`part-swatch basis-${tenant.basis}`} aria-hidden="true" style={part(tenant.workload)} />
               <a href={workloadHref(tenant.workload)} class="name">
                 <bdi>{visible(tenant.workload)}</bdi>
               </a>
@@ -241,7 +244,7 @@ function More({ row }: { row: DeviceRow }) {
       {decision && (
         <li>
           <a href={decisionHref(decision.workload, decision.id)}>divided at {clock(decision.time_ms)}</a>{" "}
-          <bdi class="muted">{visible(decision.reason)}</bdi>
+          <bdi class="muted">{visible(decision.reason.replace(`sharing ${row.device}`, "sharing this GPU"))}</bdi>
         </li>
       )}
       {pods.length > 0 && <li class="muted">pods: {pods.map((pod) => visible(`${pod.namespace}/${pod.name}`)).join(", ")}</li>}
@@ -250,7 +253,7 @@ function More({ row }: { row: DeviceRow }) {
           <span aria-hidden="true">?</span> {visible(text)}
         </li>
       ))}
-      <li class="muted">{visible(row.device)}</li>
+      {row.gpu_index !== null && <li class="muted">{visible(row.device)}</li>}
     </>
   );
 }

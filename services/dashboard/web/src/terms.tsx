@@ -1,6 +1,6 @@
 // Changes what may be done to a workload: what is so, what would be, and only then the change.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { askSession, type Mode, post, type Session, workloadPath } from "./api";
+import { askSession, mayChange, type Mode, post, type Session, workloadPath } from "./api";
 import { copy } from "./copy";
 import { visible } from "./format";
 import { Problem } from "./parts";
@@ -37,7 +37,7 @@ export function useSession(): Session | null {
   return session;
 }
 
-/** The buttons by which a person changes the terms of a workload; nothing for whoever may only read. */
+/** The buttons by which a person changes the terms of a workload; nothing for whoever may not. */
 export function TermsButtons({ workload, terms, recommended }: { workload: string; terms: Terms; recommended: Recommended | null }) {
   const session = useSession();
   const dialog = useRef<HTMLDialogElement>(null);
@@ -45,7 +45,7 @@ export function TermsButtons({ workload, terms, recommended }: { workload: strin
   const [mode, setMode] = useState<Mode>(terms.mode);
   const [said, setSaid] = useState("");
   const [error, setError] = useState<string | null>(null);
-  if (session === null || session.editor === null) return null;
+  if (session === null || !mayChange(session, workload)) return null;
 
   const ask = (change: Change) => {
     setAsked(change);

@@ -6,8 +6,8 @@ import { copy } from "./copy";
 import { TermsButtons } from "./terms";
 import { whatIfHref } from "./whatif";
 import { Chart, type Line, type Mark } from "./chart";
-import { actionWord, clock, count, day, digits, duration, interval, joules, kwh, moment, perSample, percent, saving, visible, watts } from "./format";
-import { ActionBadge, LayoutChange, LayoutText, OriginBadge, Problem, savingTone, Stat, StateBadge, Waiting } from "./parts";
+import { actionWord, changesNote, clock, count, day, digits, duration, interval, joules, kwh, moment, perSample, percent, saving, visible, watts } from "./format";
+import { ActionBadge, LayoutChange, LayoutText, OriginBadge, Problem, savingTone, Stat, StateBadge, Waiting, WithCode } from "./parts";
 import { changed, decisionHref, href, type Live, type Route, useData } from "./state";
 
 /** Decisions that are marked in the chart, and those that are listed. */
@@ -52,6 +52,14 @@ export function Workload({ name, route, live }: { name: string; route: Route; li
       </header>
       <Problem error={error} />
       {detail && <Figures detail={detail} />}
+      {detail?.why_no_energy && (
+        <section class="panel" aria-labelledby="no-energy-heading">
+          <h2 id="no-energy-heading">Why its energy is not known</h2>
+          <p class="why">
+            <WithCode text={visible(detail.why_no_energy)} />
+          </p>
+        </section>
+      )}
       {detail && detail.row.window_end_ms === null && (
         <Waiting text={live.overview?.waiting_for ?? "Waiting for the first window of this workload to close"} />
       )}
@@ -116,7 +124,13 @@ function Figures({ detail }: { detail: WorkloadDetail }) {
       <Stat
         label="Energy used"
         value={joules(report?.energy_joules)}
-        note={report ? `${kwh(report.energy_joules)} in ${duration(report.duration_seconds)}, ${percent(report.coverage_ratio, 0)} covered` : undefined}
+        note={
+          detail.why_no_energy
+            ? "not known: why is said below"
+            : report
+              ? `${kwh(report.energy_joules)} in ${duration(report.duration_seconds)}, ${percent(report.coverage_ratio, 0)} covered`
+              : undefined
+        }
       />
     </dl>
   );
@@ -285,7 +299,9 @@ function modeText({ mode, mode_set_by, paused, pause_set_by }: NonNullable<Workl
 }
 
 function Facts({ detail }: { detail: WorkloadDetail }) {
-  const { report, declaration } = detail;
+  const { report, declaration, why_no_energy: why } = detail;
+  // Why no energy is known is said above.
+  const notes = report?.notes.filter((note) => !why || !note.endsWith(why)) ?? [];
   const facts: [string, string | null | undefined][] = [
     ["Kind", declaration?.kind],
     ["Mode", declaration ? modeText(declaration) : null],
@@ -293,7 +309,9 @@ function Facts({ detail }: { detail: WorkloadDetail }) {
     ["GPU model", declaration?.gpu_model],
     ["Board limit", declaration?.gpu_power_limit_watts == null ? null : watts(declaration.gpu_power_limit_watts)],
     ["Global batch", declaration?.global_batch_size == null ? null : count(declaration.global_batch_size)],
+    ["Changes", report ? `${count(report.changes)} (${changesNote(report)})` : null],
     ["Samples", report?.samples == null ? null : digits(report.samples)],
+    ["Tokens", report?.tokens == null ? null : digits(report.tokens)],
     ["Meter", report?.meter],
     ["Cost", report?.cost == null ? null : `${digits(report.cost)} ${report.currency ?? ""}`],
     ["CO₂", report?.co2_grams == null ? null : `${digits(report.co2_grams)} g`],
@@ -317,12 +335,14 @@ function Facts({ detail }: { detail: WorkloadDetail }) {
             </div>
           ))}
       </dl>
-      {report && report.notes.length > 0 && (
+      {notes.length > 0 && (
         <>
           <h3>What a careful reader should know</h3>
           <ul class="notes">
-            {report.notes.map((note) => (
-              <li key={note}>{visible(note)}</li>
+            {notes.map((note) => (
+              <li key={note}>
+                <WithCode text={visible(note)} />
+              </li>
             ))}
           </ul>
         </>

@@ -15,8 +15,8 @@ const data = join(folder, "data");
 const browser = await chromium.launch({ executablePath: executable, args: ["--no-sandbox"] });
 const problems = [];
 
-/** A page that notes whatever it should not do: errors, refused content, requests to others. */
-async function open(url, { width = 1280, scheme = "light" } = {}) {
+/** A page that notes whatever it should not do: errors, refused content, requests to others. `prepare` is called before it loads. */
+async function open(url, { width = 1280, scheme = "light", prepare = async () => {} } = {}) {
   const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme, reducedMotion: "reduce" });
   // Only what never comes takes so long: a busy machine may be slow.
   context.setDefaultTimeout(180_000);
@@ -31,6 +31,7 @@ async function open(url, { width = 1280, scheme = "light" } = {}) {
   page.on("request", (request) => {
     if (!request.url().startsWith(origin) && !request.url().startsWith("data:")) problems.push(`request to ${request.url()}`);
   });
+  await prepare(page);
   await page.goto(url);
   return page;
 }
@@ -47,6 +48,12 @@ async function isAccessible(page, name) {
   const words = violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html.slice(0, 120)).join(" | ")}`);
   assert.deepEqual(words, [], `${name}: axe`);
 }
+
+/** A workload on a GPU, as the server has it. */
+const tenantRow = (workload, share_ratio = 0.3) => ({ workload, share_ratio, method: "equal", basis: "equal", power_watts: 250 * share_ratio, mps_thread_percentage: null, gpus: 1, energy_joules: null, joules_per_sample: null });
+
+/** A GPU with these workloads, as the server has it. */
+const gpuRow = (device, tenants, more = {}) => ({ device, node: "node", gpu_index: 0, gpu_model: "board", origin: "measured", meter: "gpu", mig_enabled: null, mps_enabled: true, shared: tenants.length > 1, silent: false, time_ms: 0, power_watts: 250, power_limit_watts: 300, tenants, unassigned_ratio: 0.1, unassigned_power_watts: 25, asked: null, pods: [], decision: null, unknown: [], ...more });
 
 const number = (text) => Number(text.replace("−", "-").replaceAll(",", ""));
 const PREFIXES = { "": 1, k: 1e3, M: 1e6, G: 1e9 };
@@ -74,6 +81,10 @@ const tests = {
         assert.ok(Math.abs(value - figure) <= error, `${cell} for ${figure}`);
       }
     }
+    const sum = (figure) => report.reduce((sum, workload) => sum + workload[figure], 0);
+    const changes = page.locator(".stat").filter({ hasText: "Changes" });
+    assert.equal(await changes.locator(".value").innerText(), String(sum("changes")));
+    assert.match(await changes.locator(".note").innerText(), new RegExp(`^${sum("reverts")} taken back`));
     const { workload, joules_per_sample: wanted, notes } = report[0];
     await page.goto(`${server.url}#/workload/${workload}`);
     await page.locator(".notes li").first().waitFor();
@@ -117,6 +128,147 @@ const tests = {
     await page.keyboard.press("Escape");
     await page.getByRole("dialog").waitFor({ state: "hidden" });
     await close(page);
+    await server.kill();
+  },
+
+  async "close marks of a chart are one, in order of time, and open a list"() {
+    const server = await serve(["dashboard", data]);
+    const power = await (await fetch(`${server.url}api/v1/power`)).json();
+    // The last edge is the end of the last interval.
+    const within = power.marks.filter(({ time_ms }) => time_ms <= power.edges_ms.at(-2));
+    for (const width of [1280, 400]) {
+      const page = await open(server.url, { width });
+      await page.locator(".chart canvas").waitFor();
+      const marks = await page.locator(".marks .mark").evaluateAll((marks) =>
+        marks.map((mark) => {
+          const { left, right } = mark.getBoundingClientRect();
+          return { left, right, count: Number(mark.querySelector("sub")?.textContent ?? 1) };
+        }),
+      );
+      assert.equal(marks.reduce((sum, { count }) => sum + count, 0), within.length, "each is there once");
+      for (const [index, { left }] of marks.entries()) {
+        assert.ok(index === 0 || left >= marks[index - 1].right, `${width}: mark ${index} stands to the right of the one before: ${JSON.stringify(marks)}`);
+      }
+      const list = page.locator(".mark-list");
+      const group = page.locator(".marks button").first();
+      await group.hover();
+      await list.waitFor();
+      const texts = await list.locator("a").allInnerTexts();
+      const times = texts.map((text) => /\d\d:\d\d:\d\d/.exec(text)[0]);
+      assert.deepEqual(times, times.toSorted());
+      assert.equal(String(times.length), await group.locator("sub").innerText());
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `the list fits into ${width} px`);
+      await isAccessible(page, `a list of marks at ${width}`);
+      await page.mouse.move(0, 0);
+      await list.waitFor({ state: "detached" });
+      await group.focus();
+      await list.waitFor();
+      await page.keyboard.press("Tab");
+      assert.ok(await page.evaluate(() => document.activeElement.closest(".mark-list") !== null), "its links can be reached");
+      await page.keyboard.press("Escape");
+      await list.waitFor({ state: "detached" });
+      assert.ok(await group.evaluate((button) => button === document.activeElement), "the focus is not lost");
+      await page.keyboard.press("Enter");
+      await list.locator("a").first().click();
+      await page.locator(".reason").waitFor();
+      await close(page);
+    }
+    await server.kill();
+  },
+
+  async "phases are named above the plot, where no line crosses their names"() {
+    const server = await serve(["dashboard", data]);
+    const noteTexts = () => {
+      globalThis.texts = [];
+      const { fillText } = CanvasRenderingContext2D.prototype;
+      CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...more) {
+        globalThis.texts.push({ text, y, canvas: this.canvas });
+        return fillText.call(this, text, x, y, ...more);
+      };
+    };
+    const page = await open(`${server.url}#/workload/eadt/llm-training`, { prepare: (page) => page.addInitScript(noteTexts) });
+    await page.waitForFunction(() => globalThis.texts.some(({ text }) => text === "phase 2"));
+    const below = await page.evaluate(() =>
+      globalThis.texts
+        .filter(({ text }) => text.startsWith("phase"))
+        .map(({ y, canvas }) => y / devicePixelRatio - parseFloat(canvas.parentElement.querySelector(".u-over").style.top)),
+    );
+    assert.ok(below.every((pixels) => pixels <= 0), `the plot begins at 0: ${below.join(", ")}`);
+    await close(page);
+    await server.kill();
+  },
+
+  async "a workload keeps its colour, a silent GPU counts, and a UUID is written once"() {
+    const server = await serve(["dashboard", data]);
+    const sharing = await (await fetch(`${server.url}api/v1/sharing`)).json();
+    const decision = { id: "d", workload: "t/b", time_ms: 0, action: "maintain", validation: "kept", reason: "sharing GPU-1 with t/a: kept" };
+    const silent = { silent: true, time_ms: null, origin: null, node: null, gpu_index: null, power_watts: null, unassigned_ratio: null };
+    // By their names alone t/a and t/i have the same colour.
+    const devices = (...first) => [gpuRow("GPU-1", first.map((name) => tenantRow(name)), { decision }), gpuRow("GPU-2", ["t/c", "t/i"].map((name) => tenantRow(name)), { gpu_index: 1 }), gpuRow("GPU-3", [], silent)];
+    let shown = devices("t/a", "t/b", "t/i");
+    const page = await open(`${server.url}#/pipeline`);
+    await page.route("**/api/v1/sharing*", (route) => route.fulfill({ json: { ...sharing, grouped: false, totals: { ...sharing.totals, gpus: 3, silent: 1 }, devices: shown, matching: 3 } }));
+    const coloursOf = async () => {
+      await page.goto(`${server.url}#/sharing`);
+      const parts = page.locator(".parts li:has(a.name)");
+      await parts.first().waitFor();
+      const colours = await parts.evaluateAll((parts) => parts.map((part) => [part.querySelector(".name").textContent, getComputedStyle(part.querySelector(".part-swatch")).backgroundColor]));
+      await page.goto(`${server.url}#/pipeline`);
+      await page.locator("#dead-heading").waitFor();
+      return colours;
+    };
+    const before = await coloursOf();
+    assert.deepEqual(before.map(([name]) => name), ["t/a", "t/b", "t/i", "t/c", "t/i"]);
+    const of = Object.fromEntries(before);
+    assert.ok(before.every(([name, colour]) => of[name] === colour), "one workload has one colour");
+    assert.equal(new Set([of["t/a"], of["t/b"], of["t/i"]]).size, 3, "side by side they differ");
+    assert.notEqual(of["t/c"], of["t/i"]);
+    shown = devices("t/b", "t/i");
+    assert.deepEqual(await coloursOf(), before.slice(1), "who stays keeps the colour");
+    await page.goto(`${server.url}#/sharing`);
+    await page.locator(".gpu").first().waitFor();
+    assert.match(await page.locator("h1").innerText(), /^3 GPUs: .*, 1 silent, at /);
+    const texts = await page.locator("li.gpu").allInnerTexts();
+    for (const [index, text] of texts.entries()) assert.equal(text.split(`GPU-${index + 1}`).length, 2, text);
+    assert.ok(texts[0].includes("sharing this GPU with t/a: kept") && texts[2].includes("no sample yet"), texts.join("\n"));
+    await isAccessible(page, "a GPU without samples");
+    await close(page);
+    await server.kill();
+  },
+
+  async "what is not known is explained, and recommendations are counted beside changes"() {
+    const server = await serve(["dashboard", data]);
+    const detail = await (await fetch(`${server.url}api/v1/workloads/eadt/llm-training`)).json();
+    const why = "readings of its devices are about 300 s apart: replay with `EADT_PROCESSOR__POWER_GAP_SECONDS=330`";
+    const { report } = detail;
+    const told = {
+      ...detail,
+      why_no_energy: why,
+      report: { ...report, energy_joules: null, recommendations: 4, decided_changes: report.changes + 6, notes: [`no energy is known: ${why}`, ...report.notes] },
+    };
+    const page = await open(`${server.url}#/pipeline`);
+    await page.route("**/api/v1/workloads/eadt/llm-training", (route) => route.fulfill({ json: told }));
+    await page.goto(`${server.url}#/workload/eadt/llm-training`);
+    const panel = page.locator("section[aria-labelledby=no-energy-heading]");
+    assert.equal(await panel.locator("code").innerText(), "EADT_PROCESSOR__POWER_GAP_SECONDS=330");
+    assert.equal(await page.locator(".notes li").count(), report.notes.length, "it is said once");
+    const changes = await page.locator(".facts div").filter({ hasText: "Changes" }).innerText();
+    assert.match(changes, new RegExp(`${report.changes} \\(.*; 4 recommended, not made; 2 decided, not made\\)`));
+    await isAccessible(page, "a workload without energy");
+    await close(page);
+    await server.kill();
+  },
+
+  async "a token's namespaces are those that its page offers to change"() {
+    const server = await serve(["dashboard", data]);
+    for (const [namespaces, buttons] of [[["eadt"], 2], [["lab", "team"], 0]]) {
+      const session = { editor: "bob", namespaces, read_only: null };
+      const page = await open(`${server.url}#/policies`, { prepare: (page) => page.route("**/api/v1/session", (route) => route.fulfill({ json: session })) });
+      await page.getByText(`You may change those of ${namespaces.join(", ")}`).waitFor();
+      await page.locator("li.gpu").first().waitFor();
+      assert.equal(await page.getByRole("button", { name: "Pause" }).count(), buttons);
+      await close(page);
+    }
     await server.kill();
   },
 
@@ -264,8 +416,9 @@ const tests = {
     await page.locator(".reason").waitFor();
     // A replay's output holds no samples: what the server would say of a GPU with these names.
     const sharing = await (await fetch(`${server.url}api/v1/sharing`)).json();
-    const tenant = { workload: `eadt/${hostile}`, share_ratio: 0.4, method: "equal", basis: "equal", power_watts: 100, mps_thread_percentage: null, gpus: 1, energy_joules: null, joules_per_sample: null };
-    const gpu = { device: `GPU-${hostile}`, node: hostile, gpu_index: 0, gpu_model: hostile, origin: "measured", meter: "gpu", mig_enabled: null, mps_enabled: true, shared: true, silent: false, time_ms: 0, power_watts: 250, power_limit_watts: 300, tenants: [tenant, { ...tenant, workload: longest }], unassigned_ratio: 0.2, unassigned_power_watts: 50, asked: null, pods: [{ namespace: "a", name: hostile }], decision: null, unknown: [hostile] };
+    const tenants = [tenantRow(`eadt/${hostile}`, 0.4), tenantRow(longest, 0.4)];
+    const more = { node: hostile, gpu_model: hostile, pods: [{ namespace: "a", name: hostile }], unknown: [hostile] };
+    const gpu = gpuRow(`GPU-${hostile}`, tenants, more);
     const told = { ...sharing, totals: { ...sharing.totals, gpus: 1 }, devices: [gpu], matching: 1, unknown: [hostile] };
     await page.route("**/api/v1/sharing*", (route) => route.fulfill({ json: told }));
     for (const view of ["#/sharing", "#/policies", `#/compare?${new URLSearchParams({ a: `eadt/${hostile}`, b: longest })}`]) {

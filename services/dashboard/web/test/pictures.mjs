@@ -110,8 +110,8 @@ async function pageOf(browser, data, withImages) {
   const decision = new URLSearchParams({ workload: WORKLOAD, id: reverted.id });
   const view = (file, hash, there, until, more = {}) => shoot(browser, { file, url: `${server.url}#/${hash}`, there, until, withImages, ...more });
   const pictures = [
-    await view("fleet.png", "fleet", [".fleet tbody svg", ".chart canvas", ".marks a"], "main > section:last-of-type"),
-    await view("workload.png", `workload/${WORKLOAD}`, [".chart canvas >> nth=1", ".marks a", ".notes li"], "section:has(.chart)"),
+    await view("fleet.png", "fleet", [".fleet tbody svg", ".chart canvas", ".marks .mark"], "main > section:last-of-type"),
+    await view("workload.png", `workload/${WORKLOAD}`, [".chart canvas >> nth=1", ".marks .mark", ".notes li"], "section:has(.chart)"),
     await view("decision.png", `decision?${decision}`, ["#evidence-heading"], ".columns", { scheme: "dark" }),
   ];
   await server.kill();

@@ -1,0 +1,100 @@
+//! How many changes were decided, how many of them were only recommended, and how many were made.
+
+use std::ops::AddAssign;
+
+use eadt_report::WorkloadReport;
+use eadt_schemas::v1::{Action, Outcome};
+use serde::Serialize;
+
+use super::workload::DecisionRecord;
+
+/// Changes of one workload or of all, as the report counts them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ChangeCounts {
+    /// Decisions to change something, reverts included, whether or not they were applied.
+    pub decided_changes: u64,
+    /// Of those: recommended and not applied.
+    pub recommendations: u64,
+    /// Of those: applied, reverts included.
+    pub changes: u64,
+    /// Reverts that were applied.
+    pub reverts: u64,
+}
+
+impl AddAssign for ChangeCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.decided_changes += other.decided_changes;
+        self.recommendations += other.recommendations;
+        self.changes += other.changes;
+        self.reverts += other.reverts;
+    }
+}
+
+impl From<&WorkloadReport> for ChangeCounts {
+    fn from(report: &WorkloadReport) -> Self {
+        Self {
+            decided_changes: report.decided_changes,
+            recommendations: report.recommendations,
+            changes: report.changes,
+            reverts: report.reverts,
+        }
+    }
+}
+
+/// Counts one decision by what actuators reported of it, as the report does where it has actuations.
+impl From<&DecisionRecord> for ChangeCounts {
+    fn from(record: &DecisionRecord) -> Self {
+        if record.decision.action == Action::Maintain {
+            return Self::default();
+        }
+        let has = |wanted: &[Outcome]| record.actuations.iter().any(|actuation| wanted.contains(&actuation.outcome));
+        let applied = has(&[Outcome::Applied, Outcome::Ready, Outcome::RolledBack]);
+        Self {
+            decided_changes: 1,
+            recommendations: u64::from(!applied && has(&[Outcome::Recommended])),
+            changes: u64::from(applied),
+            reverts: u64::from(applied && record.decision.action == Action::Revert),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_report::{Reporter, Settings};
+    use eadt_schemas::v1::{Actuation, Decision};
+
+    use super::*;
+
+    /// Every sequence of outcomes up to three, for a change, a revert and a decision to maintain.
+    #[test]
+    fn a_decision_counts_as_in_the_report() {
+        const OUTCOMES: [Outcome; 6] =
+            [Outcome::Recommended, Outcome::Applied, Outcome::Ready, Outcome::RolledBack, Outcome::Refused, Outcome::Failed];
+        let mut histories: Vec<Vec<Outcome>> = vec![Vec::new()];
+        for length in 0..3 {
+            let longest: Vec<_> = histories.iter().filter(|history| history.len() == length).cloned().collect();
+            histories.extend(longest.iter().flat_map(|history| OUTCOMES.map(|outcome| [&history[..], &[outcome]].concat())));
+        }
+        for action in [Action::SetPowerLimit, Action::Revert, Action::Maintain] {
+            for outcomes in &histories {
+                let decision = Decision { id: "d".into(), workload: "a/b".into(), action, ..Decision::default() };
+                let actuation = |(number, outcome): (usize, &Outcome)| Actuation {
+                    id: number.to_string(),
+                    decision_id: "d".into(),
+                    workload: "a/b".into(),
+                    outcome: *outcome,
+                    ..Actuation::default()
+                };
+                let actuations: Vec<Actuation> = outcomes.iter().enumerate().map(actuation).collect();
+                let mut reporter = Reporter::default();
+                reporter.decision(&decision);
+                for actuation in &actuations {
+                    reporter.actuation(actuation);
+                }
+                let report = reporter.workload("a/b", &Settings::default()).unwrap();
+                let counted = ChangeCounts::from(&DecisionRecord { decision, actuations });
+                assert_eq!(counted, ChangeCounts::from(&report), "{action:?} {outcomes:?}");
+            }
+        }
+    }
+}
