@@ -1,11 +1,12 @@
 //! The window path on the embedded log: read, decode, merge, fold, decide, commit; windows of 10 s.
 //!
-//! `cargo bench -p eadt-processor --bench windows [-- SECONDS [RUNS]]`. A process fills a log with SECONDS of 512 GPUs at
+//! `cargo bench -p eadt-processor --bench windows [-- SECONDS [RUNS [GPUS [WORKLOADS]]]]`. A process fills a log with SECONDS of 512 GPUs at
 //! 10 Hz and their eight jobs; then for each run a fresh process works through a copy of it, so that CPU and memory are the
-//! processor's and the log's alone.
+//! processor's and the log's alone. `-- sizes [RUNS]` does that for fleets of several sizes, each with about as many events, and prints
+//! the cost of an event beside that of the first.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,46 +22,98 @@ use eadt_service::{Health, Metrics, Shutdown};
 #[allow(dead_code, reason = "each benchmark uses its part")]
 mod common;
 
-const GPUS: usize = 512;
 const HERTZ: u64 = 10;
 const WINDOW: u64 = 10;
 const BASE: i64 = 1_700_000_040 * SECOND;
 
 type Error = Box<dyn std::error::Error>;
 
-fn events(seconds: u64) -> u64 {
-    WORKLOADS as u64 + seconds * (GPUS as u64 * HERTZ + WORKLOADS as u64)
+/// What is worked through.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    seconds: u64,
+    gpus: usize,
+    workloads: usize,
+}
+
+/// GPUs and workloads of the fleets whose cost is compared: what most have, then fewer and more of one of them.
+const SIZES: [[usize; 2]; 6] = [[512, 8], [8, 1], [512, 1], [512, 100], [1500, 1500], [10_000, 100]];
+/// About how many events each of these gets.
+const EVENTS: u64 = 2_000_000;
+
+impl Load {
+    fn read(arguments: &[String]) -> Result<Self, Error> {
+        let number = |i: usize, default: u64| arguments.get(i).map_or(Ok(default), |text| text.parse());
+        Ok(Self { seconds: number(0, 500)?, gpus: number(1, 512)? as usize, workloads: number(2, WORKLOADS as u64)? as usize })
+    }
+
+    fn with_size([gpus, workloads]: [usize; 2]) -> Self {
+        let a_second = gpus as u64 * HERTZ + workloads as u64;
+        Self { seconds: (EVENTS / a_second / WINDOW * WINDOW).max(3 * WINDOW), gpus, workloads }
+    }
+
+    const fn events(self) -> u64 {
+        self.workloads as u64 + self.seconds * (self.gpus as u64 * HERTZ + self.workloads as u64)
+    }
+
+    fn arguments(self) -> [String; 3] {
+        [self.seconds.to_string(), self.gpus.to_string(), self.workloads.to_string()]
+    }
 }
 
 fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let number = |i: usize, default: u64| arguments.get(i).map_or(Ok(default), |text| text.parse());
+    let runs = |i: usize| arguments.get(i).map_or(Ok(3), |text| text.parse::<usize>());
     match arguments.first().map(String::as_str) {
-        Some("fill") => fill(Path::new(&arguments[1]), number(2, 500)?),
-        Some("run") => work(Path::new(&arguments[1]), number(2, 500)?),
-        _ => {
-            let (seconds, runs) = (number(0, 500)?, number(1, 3)?);
-            let dir = tempfile::tempdir()?;
-            let full = dir.path().join("full");
-            again(&["fill", &full.display().to_string(), &seconds.to_string()])?;
-            for _ in 0..runs {
-                let copy = dir.path().join("copy");
-                let copied = Command::new("cp").arg("-r").arg(&full).arg(&copy).status()?;
-                assert!(copied.success());
-                again(&["run", &copy.display().to_string(), &seconds.to_string()])?;
-                std::fs::remove_dir_all(copy)?;
+        Some("fill") => fill(Path::new(&arguments[1]), Load::read(&arguments[2..])?),
+        Some("run") => work(Path::new(&arguments[1]), Load::read(&arguments[2..])?),
+        Some("sizes") => {
+            let mut first = None;
+            for load in SIZES.map(Load::with_size) {
+                let cost = compare(load, runs(1)?)?;
+                let beside = cost / *first.get_or_insert(cost);
+                println!(
+                    "{} GPUs, {} workloads: {cost:.0} ns CPU/event, {beside:.2} × that of the first\n",
+                    load.gpus, load.workloads
+                );
             }
             Ok(())
+        }
+        _ => {
+            let sizes = arguments.iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, text)| text.clone()).collect::<Vec<_>>();
+            compare(Load::read(&sizes)?, runs(1)?).map(drop)
         }
     }
 }
 
-fn again(arguments: &[&str]) -> Result<(), Error> {
-    let status = Command::new(std::env::current_exe()?).args(arguments).status()?;
-    if status.success() { Ok(()) } else { Err(format!("{arguments:?}: {status}").into()) }
+/// Fills a log and works through copies of it; returns the median cost of an event in nanoseconds of CPU.
+fn compare(load: Load, runs: usize) -> Result<f64, Error> {
+    let dir = tempfile::tempdir()?;
+    let (full, copy) = (dir.path().join("full"), dir.path().join("copy"));
+    again("fill", &full, load)?;
+    let mut costs = Vec::new();
+    for _ in 0..runs {
+        let copied = Command::new("cp").arg("-r").arg(&full).arg(&copy).status()?;
+        assert!(copied.success());
+        let said = again("run", &copy, load)?;
+        let cost = said.split(" ns CPU/event").next().and_then(|text| text.rsplit(' ').next()?.parse::<f64>().ok());
+        costs.push(cost.ok_or("a run did not say what an event costs")?);
+        std::fs::remove_dir_all(&copy)?;
+    }
+    costs.sort_by(f64::total_cmp);
+    Ok(costs.get(costs.len() / 2).copied().unwrap_or(f64::NAN))
 }
 
-fn fill(dir: &Path, seconds: u64) -> Result<(), Error> {
+/// Starts this program for a part of the work; returns what it printed.
+fn again(what: &str, dir: &Path, load: Load) -> Result<String, Error> {
+    let output =
+        Command::new(std::env::current_exe()?).arg(what).arg(dir).args(load.arguments()).stderr(Stdio::inherit()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    print!("{said}");
+    if output.status.success() { Ok(said) } else { Err(format!("{what} of {load:?}: {}", output.status).into()) }
+}
+
+fn fill(dir: &Path, load: Load) -> Result<(), Error> {
     let now = Arc::new(AtomicI64::new(BASE));
     let clock = now.clone();
     let stamps = Stamps::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::Relaxed))));
@@ -70,24 +123,24 @@ fn fill(dir: &Path, seconds: u64) -> Result<(), Error> {
         log.create_topic(&topic)?;
     }
     let mut producer = log.producer("bench")?;
-    let mut maker = Maker::new(GPUS);
+    let mut maker = Maker::with_workloads(load.gpus, load.workloads, "eadt.");
     let start = EventTime::from_micros(BASE);
     for record in maker.tables(start) {
         send(&mut *producer, &record);
     }
     let began = Instant::now();
-    for tick in 0..seconds * HERTZ {
+    for tick in 0..load.seconds * HERTZ {
         let time = start.plus_micros(tick as i64 * SECOND / HERTZ as i64);
         // A tick's records are appended as one, 5 ms later.
         now.store(time.micros() + 5_000, Ordering::Relaxed);
-        for gpu in 0..GPUS {
+        for gpu in 0..load.gpus {
             // Collectors are not in step.
             let time = time.plus_micros((gpu / 8) as i64 * 50);
             let record = maker.telemetry(gpu, tick, time);
             send(&mut *producer, &record);
         }
         if tick % HERTZ == 0 {
-            for job in 0..WORKLOADS {
+            for job in 0..load.workloads {
                 let record = maker.progress(job, (tick / HERTZ) as f64, time);
                 send(&mut *producer, &record);
             }
@@ -98,7 +151,7 @@ fn fill(dir: &Path, seconds: u64) -> Result<(), Error> {
     }
     producer.flush(Duration::from_mins(1))?;
     let counts = producer.counts();
-    assert_eq!((counts.acknowledged, counts.failed), (events(seconds), 0));
+    assert_eq!((counts.acknowledged, counts.failed), (load.events(), 0));
     println!("filled with {} events in {:.1} s", counts.acknowledged, began.elapsed().as_secs_f64());
     Ok(())
 }
@@ -109,7 +162,7 @@ fn metric(text: &str, name: &str) -> f64 {
     line.and_then(|value| value.parse().ok()).unwrap_or(0.0)
 }
 
-fn work(dir: &Path, seconds: u64) -> Result<(), Error> {
+fn work(dir: &Path, load: Load) -> Result<(), Error> {
     let log = EmbeddedLog::open(dir, EmbeddedOptions::default())?;
     let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
     let settings = ProcessorSettings { window_seconds: WINDOW as f64, ..ProcessorSettings::default() };
@@ -125,7 +178,7 @@ fn work(dir: &Path, seconds: u64) -> Result<(), Error> {
     };
     let (began, cpu) = (Instant::now(), cpu_seconds());
     let thread = std::thread::spawn(move || run_processor(&service));
-    let expected = events(seconds) as f64;
+    let expected = load.events() as f64;
     while metric(&metrics.text(), "eadt_processor_events_total") < expected {
         assert!(!thread.is_finished(), "the processor ended: {:?}", thread.join());
         std::thread::sleep(Duration::from_millis(10));
@@ -136,7 +189,7 @@ fn work(dir: &Path, seconds: u64) -> Result<(), Error> {
     let text = metrics.text();
     let count = |name: &str| metric(&text, &format!("eadt_processor_{name}"));
     // The last window stays open.
-    assert_eq!(count("windows_total"), ((seconds - 1) / WINDOW * WORKLOADS as u64) as f64, "{text}");
+    assert_eq!(count("windows_total"), ((load.seconds - 1) / WINDOW * load.workloads as u64) as f64, "{text}");
     assert_eq!((count("late_total"), count("stale_total"), count("duplicates_total")), (0.0, 0.0, 0.0));
     println!(
         "window path: {expected} events, {:.3} M events/CPU-s, {:.0} ns CPU/event, {:.3} M events/s, {} windows, {} decisions, {} commits, {:.1} MB of state written, peak {:.1} MiB",

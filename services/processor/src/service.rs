@@ -20,8 +20,8 @@ use crate::pending_commit::{CommitScope, PendingCommit, output_linger, state_wri
 use crate::positions::INPUTS;
 use crate::settings::ProcessorSettings;
 
-/// Records taken from the bus at once.
-const POLL_RECORDS: usize = 4096;
+/// Records taken from the bus at once: few enough that what they hold is still in the cache when they are folded.
+const POLL_RECORDS: usize = 512;
 /// Records folded before what waits for a commit is looked at: each may be a dead letter, which takes some kilobytes.
 const FOLD_RECORDS: usize = 256;
 /// Longest time to fold what is left when the end is asked for.

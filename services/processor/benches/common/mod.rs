@@ -37,8 +37,13 @@ impl Maker {
 
     /// The same, into topics whose names begin otherwise.
     pub fn with_prefix(gpus: usize, prefix: &str) -> Self {
+        Self::with_workloads(gpus, WORKLOADS, prefix)
+    }
+
+    /// The same with so many workloads; more of them than GPUs leaves some without one.
+    pub fn with_workloads(gpus: usize, workloads: usize, prefix: &str) -> Self {
         let gpus = (0..gpus).map(|i| GpuTelemetry {
-            workload: Some(workload(i * WORKLOADS / gpus)),
+            workload: Some(workload(i * workloads / gpus)),
             device: format!("GPU-{i:08x}-1f2e-4d3c-8b7a-0123456789ab"),
             collector: format!("nvml/node-{}", i / NODE),
             origin: Origin::Simulated,
@@ -51,7 +56,7 @@ impl Maker {
             power_limit_watts: Some(400.0),
             ..GpuTelemetry::default()
         });
-        let jobs = (0..WORKLOADS).map(|i| TrainingProgress {
+        let jobs = (0..workloads).map(|i| TrainingProgress {
             workload: workload(i),
             collector: format!("http/node-{i}"),
             scope: Scope::Global,
@@ -103,7 +108,7 @@ impl Maker {
     }
 
     pub fn tables(&mut self, time: EventTime) -> Vec<Outgoing> {
-        (0..WORKLOADS)
+        (0..self.jobs.len())
             .map(|i| {
                 let event = Workload { time, workload: workload(i), origin: Origin::Simulated, ..Workload::default() };
                 self.record(2, EventType::Workload, time, &event.workload, "cluster", json(&event))

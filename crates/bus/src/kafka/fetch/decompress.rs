@@ -1,20 +1,18 @@
-//! Unpacks the records of a batch into a buffer that is used again once nobody holds its records.
+//! Unpacks the records of a batch.
 //!
 //! What comes out is bounded whatever the compressed bytes say, and grows only as it comes.
 
 use std::io::Read;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use zstd::stream::raw::{Decoder as ZstdDecoder, InBuffer, Operation, OutBuffer};
 
 /// Unpacked bytes of one batch at most. Producers pack at most what `max.request.size` and `message.max.bytes` allow, 1 MiB where nobody
 /// changed them, and JSON packs a hundredfold at most.
 pub const MAX_UNPACKED_BYTES: usize = 128 << 20;
-/// Buffers that may be used again. Records that are kept hold theirs.
-const KEPT_BUFFERS: usize = 4;
 /// A larger buffer than this is not kept.
 const KEPT_BYTES: usize = 2 << 20;
-/// The least size of a buffer.
+/// The least size of the buffer.
 const LEAST_BYTES: usize = 64 << 10;
 
 /// How the records of a batch are packed.
@@ -57,8 +55,8 @@ fn damaged(codec: Codec, detail: impl std::fmt::Display) -> UnpackError {
 
 /// Unpacks one batch after the other.
 pub struct Unpacker {
-    /// Whole buffers whose records may still be held.
-    buffers: Vec<Bytes>,
+    /// Takes what is unpacked. Its length is its capacity, so that nothing is cleared when it is used again.
+    buffer: Vec<u8>,
     /// Made at the first use.
     zstd: Option<ZstdDecoder<'static>>,
     limit: usize,
@@ -66,7 +64,7 @@ pub struct Unpacker {
 
 impl std::fmt::Debug for Unpacker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Unpacker").field("buffers", &self.buffers.len()).finish_non_exhaustive()
+        f.debug_struct("Unpacker").field("buffer_bytes", &self.buffer.len()).finish_non_exhaustive()
     }
 }
 
@@ -78,15 +76,17 @@ impl Default for Unpacker {
 
 impl Unpacker {
     pub const fn with_limit(limit: usize) -> Self {
-        Self { buffers: Vec::new(), zstd: None, limit }
+        Self { buffer: Vec::new(), zstd: None, limit }
     }
 
-    /// Returns the unpacked bytes. They share a buffer that is used again only after the last of them was dropped.
+    /// Returns the unpacked bytes, and no more memory than they take: records hold it while they wait to be merged.
+    ///
+    /// Their number is known only afterwards, so they are copied out of the buffer, which is used again.
     pub fn unpack(&mut self, codec: Codec, packed: &Bytes) -> Result<Bytes, UnpackError> {
         if codec == Codec::None {
             return Ok(packed.clone());
         }
-        let mut output = UnpackedBytes { buffer: self.free_buffer(), filled: 0, limit: self.limit };
+        let mut output = UnpackedBytes { buffer: std::mem::take(&mut self.buffer), filled: 0, limit: self.limit };
         let outcome = match codec {
             Codec::None => Ok(()),
             Codec::Gzip => unpack_gzip(packed, &mut output),
@@ -94,25 +94,15 @@ impl Unpacker {
             Codec::Lz4 => unpack_lz4(packed, &mut output),
             Codec::Zstd => self.unpack_zstd(packed, &mut output),
         };
-        let (filled, whole) = (output.filled, output.buffer.freeze());
-        let unpacked = whole.slice(..filled);
-        if whole.len() <= KEPT_BYTES && self.buffers.len() < KEPT_BUFFERS {
-            self.buffers.push(whole);
+        let UnpackedBytes { mut buffer, filled, .. } = output;
+        if buffer.len() > KEPT_BYTES {
+            buffer.truncate(filled);
+            buffer.shrink_to_fit();
+            return outcome.map(|()| Bytes::from(buffer));
         }
-        outcome.map(|()| unpacked)
-    }
-
-    fn free_buffer(&mut self) -> BytesMut {
-        if let Some(free) = self.buffers.iter().position(Bytes::is_unique)
-            && let Ok(buffer) = self.buffers.swap_remove(free).try_into_mut()
-        {
-            return buffer;
-        }
-        if self.buffers.len() == KEPT_BUFFERS {
-            // Somebody holds records for long: their buffer is theirs.
-            self.buffers.remove(0);
-        }
-        BytesMut::zeroed(LEAST_BYTES)
+        let unpacked = outcome.map(|()| Bytes::copy_from_slice(&buffer[..filled]));
+        self.buffer = buffer;
+        unpacked
     }
 
     fn unpack_zstd(&mut self, packed: &[u8], output: &mut UnpackedBytes) -> Result<(), UnpackError> {
@@ -143,8 +133,7 @@ impl Unpacker {
 
 /// A buffer that grows up to a limit.
 struct UnpackedBytes {
-    /// Its length is its capacity, so that nothing is cleared when it is used again.
-    buffer: BytesMut,
+    buffer: Vec<u8>,
     filled: usize,
     limit: usize,
 }
@@ -372,26 +361,30 @@ mod tests {
                 assert_eq!(unpacker.unpack(codec, &packed.into()), Err(UnpackError::TooLarge(1 << 20)), "{codec:?}");
             }
         }
-        assert!(unpacker.buffers.iter().map(Bytes::len).sum::<usize>() <= KEPT_BUFFERS << 20);
+        assert!(unpacker.buffer.len() <= 1 << 20);
         // A length that no block of this size can have.
         let false_length = Bytes::from_static(&[0xff, 0xff, 0xff, 0x7f, 0]);
         assert!(matches!(Unpacker::default().unpack(Codec::Snappy, &false_length), Err(UnpackError::Damaged { .. })));
     }
 
     #[test]
-    fn a_buffer_is_used_again_once_its_records_are_dropped() {
+    fn records_hold_their_own_bytes_and_the_buffer_is_used_again() {
         let mut unpacker = Unpacker::default();
         let packed: Bytes = packed(Codec::Lz4, &text(1000)).remove(0).into();
-        let first = unpacker.unpack(Codec::Lz4, &packed).unwrap();
-        let place = first.as_ptr();
-        let second = unpacker.unpack(Codec::Lz4, &packed).unwrap();
-        assert_ne!(second.as_ptr(), place, "the first is held");
-        drop(first);
-        assert_eq!(unpacker.unpack(Codec::Lz4, &packed).unwrap().as_ptr(), place);
-        assert_eq!(second, text(1000));
         let held: Vec<_> = (0..20).map(|_| unpacker.unpack(Codec::Lz4, &packed).unwrap()).collect();
+        let place = unpacker.buffer.as_ptr();
         assert!(held.iter().all(|bytes| *bytes == text(1000)));
-        assert!(unpacker.buffers.len() <= KEPT_BUFFERS);
+        assert_eq!(unpacker.unpack(Codec::Lz4, &packed).unwrap(), text(1000));
+        assert_eq!((unpacker.buffer.as_ptr(), unpacker.buffer.len()), (place, LEAST_BYTES));
+    }
+
+    #[test]
+    fn a_large_buffer_goes_with_its_records() {
+        let mut unpacker = Unpacker::default();
+        let large = text(KEPT_BYTES + 1);
+        let packed: Bytes = packed(Codec::Lz4, &large).remove(0).into();
+        assert_eq!(unpacker.unpack(Codec::Lz4, &packed).unwrap(), large);
+        assert!(unpacker.buffer.is_empty());
     }
 
     proptest! {

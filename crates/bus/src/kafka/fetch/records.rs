@@ -37,26 +37,29 @@ impl Cursor<'_> {
         Ok(byte)
     }
 
-    /// A signed number in zigzag order.
+    /// Reads a signed number in zigzag order. Nearly all of them take one byte.
     #[inline]
     fn varint(&mut self) -> Result<i64> {
         let first = self.byte()?;
-        let mut value = u64::from(first & 0x7f);
-        if first >= 0x80 {
-            let mut shift = 7;
-            loop {
-                let byte = self.byte()?;
-                value |= u64::from(byte & 0x7f) << shift;
-                if byte < 0x80 {
-                    break;
-                }
-                shift += 7;
-                if shift > 63 {
-                    return Err(RecordError("a number in a record has more than ten bytes"));
-                }
+        let value = if first < 0x80 { u64::from(first) } else { self.long_varint(first)? };
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn long_varint(&mut self, first: u8) -> Result<u64> {
+        let (mut value, mut shift) = (u64::from(first & 0x7f), 7);
+        loop {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+            shift += 7;
+            if shift > 63 {
+                return Err(RecordError("a number in a record has more than ten bytes"));
             }
         }
-        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
     /// Bytes with their length before them; `None` if it is negative.
