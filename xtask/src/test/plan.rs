@@ -145,7 +145,7 @@ fn runs(binary: &Binary, fast: bool) -> bool {
 }
 
 /// Builds the harness of the fault rows and its services, with the features that tests have.
-pub const BUILD_OF_CHAOS: [&str; 6] = ["build", "--workspace", "--bin", "chaos", "--bin", "chaos-part"];
+pub const BUILD_OF_CHAOS: [&str; 8] = ["build", "--workspace", "--bin", "chaos", "--bin", "chaos-part", "--bin", "eadt"];
 
 /// Runs a cargo that builds, and reads which test binaries it has made.
 fn build_tests(name: &str, mut command: Command, times: &mut Times) -> anyhow::Result<Vec<Binary>> {

@@ -7,6 +7,7 @@ pub mod clocks;
 mod collector;
 mod delayed_end;
 mod disk;
+mod edges;
 mod embedded;
 mod ids;
 mod import;
@@ -45,6 +46,7 @@ pub const ROWS: &[Row] = &[
     catch_up::ROW,
     import::ROW,
     quiet::ROW,
+    edges::ROW,
     retention::ROW,
     collector::ROW,
     collector::LONG,
