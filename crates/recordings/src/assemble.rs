@@ -576,9 +576,9 @@ fn progress(recording: &Recording, names: &Names, number: usize, index: usize) -
 }
 
 impl Imported {
-    /// Makes an event, whose id is of what it is about and of what it says: `WORKLOAD:DEVICE:MICROSECONDS:FINGERPRINT`.
+    /// Makes an event with the id `WORKLOAD:DEVICE:MICROSECONDS:FINGERPRINT`; the fingerprint is that of its data.
     ///
-    /// The same reading has the same id in every import. Two files that say something else of one board and time make two events.
+    /// A reading has the same id in every import. Different readings of one board and time are two events.
     fn event(&self, number: usize, index: usize) -> LoggedEvent {
         let (recording, names) = (&self.recording, &self.names);
         let source = &recording.sources[number];

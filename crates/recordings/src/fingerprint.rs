@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Names some bytes: 32 bits of their FNV-1a sum, as eight hexadecimal digits. It tells apart what goes by one name otherwise, and proves
-/// nothing.
+/// Names some bytes: 32 bits of their FNV-1a sum, as eight hexadecimal digits. It distinguishes contents of the same name, and is no
+/// proof against intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint(u32);
 

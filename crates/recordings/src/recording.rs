@@ -315,7 +315,7 @@ impl Recording {
 
     /// Returns a name of a file for its boards, `FOLDER-STEM-FINGERPRINT`, with a number behind it if several files would have it.
     ///
-    /// The fingerprint tells it from files of that name in other imports, such as `power.csv` of another node.
+    /// The fingerprint distinguishes it from a file of the same name in another import, such as `power.csv` of another node.
     pub(crate) fn label(&self, file: FileId) -> String {
         let plain = |file: FileId| {
             let folder = Path::new(&self.files[file]).parent().and_then(Path::file_name);

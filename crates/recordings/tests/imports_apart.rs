@@ -78,7 +78,7 @@ fn files_that_differ_share_no_id_and_a_file_that_is_read_again_shares_all() {
     let plain = Options::default();
     let (index, uuid) = (|watts| smi("index", "0", watts, 60), |watts| smi("uuid", "GPU-a", watts, 60));
     for (what, format, options, first, second, devices, shared) in [
-        // A board that nothing but its file tells from others is another one in a file that differs, whatever the two are called.
+        // A board that is identified only by its file is another one in a file that differs, whatever the two are called.
         ("an index", SMI, &plain, ("smi.csv", index(100)), ("smi.csv", index(300)), 2, 0),
         (
             "a bus id",
@@ -97,7 +97,7 @@ fn files_that_differ_share_no_id_and_a_file_that_is_read_again_shares_all() {
         // A header that is longer than what names a file otherwise.
         ("a wide table", CSV, &power, ("power.csv", wide(100)), ("power.csv", wide(300)), 2, 0),
         ("two meters", Format::MlperfInference, &plain, ("spl.txt", spl(1000)), ("spl.txt", spl(500)), 2, 0),
-        // A board that has a name is one, and what is said otherwise of it is another event.
+        // A board with a name of its own is one board, and a different reading of it is another event.
         ("a UUID", SMI, &plain, ("n1.csv", uuid(100)), ("n1.csv", uuid(300)), 1, 0),
         (
             "other series",
@@ -126,7 +126,7 @@ fn a_file_keeps_its_boards_and_ids_as_it_grows_and_in_any_writing() {
     assert!((4 << 10..5 << 10).contains(&begun.len()) && whole.starts_with(&begun));
     let (whole, begun) =
         (read(SMI, ("smi.csv", &whole), &Options::default()), read(SMI, ("smi.csv", &begun), &Options::default()));
-    // The last event said that it was the last.
+    // The last event of the shorter file is marked as the last.
     assert_eq!(together(&whole, &begun), (1, 119));
     let text = smi("index", "0", 100, 60);
     let plain = read(SMI, ("smi.csv", &text), &Options::default());

@@ -17,7 +17,7 @@ fn table(header: &str, row: &str, rows: u32, others: &[(u32, &str)]) -> String {
     format!("time,{header}\n{}", rows.collect::<String>())
 }
 
-/// What it is, how it is read, the file, and how many lines are refused with what is said of the first.
+/// What it is, how it is read, the file, and how many lines are refused with the reason of the first.
 type Case<'a> = (&'a str, Format, &'a Options, String, Option<(u64, &'a str)>);
 
 #[test]

@@ -22,7 +22,7 @@ pub use comparison::{Comparison, FigurePair};
 pub use figures::{Report, SpanRow, WindowRow, WorkloadReport};
 pub use headline::{Summary, Verdict};
 pub use render::Form;
-pub use reporter::Reporter;
+pub use reporter::{NO_ENERGY, Reporter};
 pub use settings::{By, InvalidBaseline, InvalidBy, InvalidCurrency, Settings, parse_baseline, parse_currency};
 pub use supply::{GridCarbon, Prices, SupplyError, read_carbon, read_prices, time_zone};
 

@@ -426,6 +426,9 @@ impl Sharing {
     }
 }
 
+/// Begins the note on why no energy of a run is known, and what changes that.
+pub const NO_ENERGY: &str = "no energy is known: ";
+
 /// The default of `processor.power_gap_seconds`, and the most that it can be set to.
 const POWER_GAP_SECONDS: f64 = 120.0;
 const MOST_POWER_GAP_SECONDS: f64 = 86_400.0;
@@ -749,7 +752,7 @@ impl Collected {
         let unknown = self.run().filter(|window| window.run_energy.is_none()).count();
         let unassigned = self.run().any(|window| window.unassigned > 0.0);
         if !self.windows.is_empty() && unknown == self.run().count() && !unassigned {
-            notes.push(format!("no energy is known: {}", self.why_no_energy()));
+            notes.push(format!("{NO_ENERGY}{}", self.why_no_energy()));
         } else if unknown > 0 {
             let progress = self.run().any(|window| window.run_energy.is_none() && window.samples.is_some());
             let and = if progress { ", J/sample their samples, too" } else { "" };

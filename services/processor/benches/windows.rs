@@ -42,9 +42,11 @@ const SIZES: [[usize; 2]; 6] = [[512, 8], [8, 1], [512, 1], [512, 100], [1500, 1
 const EVENTS: u64 = 2_000_000;
 
 impl Load {
-    fn read(arguments: &[String]) -> Result<Self, Error> {
-        let number = |i: usize, default: u64| arguments.get(i).map_or(Ok(default), |text| text.parse());
-        Ok(Self { seconds: number(0, 500)?, gpus: number(1, 512)? as usize, workloads: number(2, WORKLOADS as u64)? as usize })
+    /// Reads seconds, GPUs and workloads; what is missing has its default.
+    fn read([seconds, gpus, workloads]: [Option<&String>; 3]) -> Result<Self, Error> {
+        let number = |text: Option<&String>, default: u64| text.map_or(Ok(default), |text| text.parse());
+        let (gpus, workloads) = (number(gpus, 512)?, number(workloads, WORKLOADS as u64)?);
+        Ok(Self { seconds: number(seconds, 500)?, gpus: gpus as usize, workloads: workloads as usize })
     }
 
     fn with_size([gpus, workloads]: [usize; 2]) -> Self {
@@ -64,9 +66,10 @@ impl Load {
 fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let runs = |i: usize| arguments.get(i).map_or(Ok(3), |text| text.parse::<usize>());
+    let load = |places: [usize; 3]| Load::read(places.map(|i| arguments.get(i)));
     match arguments.first().map(String::as_str) {
-        Some("fill") => fill(Path::new(&arguments[1]), Load::read(&arguments[2..])?),
-        Some("run") => work(Path::new(&arguments[1]), Load::read(&arguments[2..])?),
+        Some("fill") => fill(Path::new(&arguments[1]), load([2, 3, 4])?),
+        Some("run") => work(Path::new(&arguments[1]), load([2, 3, 4])?),
         Some("sizes") => {
             let mut first = None;
             for load in SIZES.map(Load::with_size) {
@@ -79,10 +82,7 @@ fn main() -> Result<(), Error> {
             }
             Ok(())
         }
-        _ => {
-            let sizes = arguments.iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, text)| text.clone()).collect::<Vec<_>>();
-            compare(Load::read(&sizes)?, runs(1)?).map(drop)
-        }
+        _ => compare(load([0, 2, 3])?, runs(1)?).map(drop),
     }
 }
 

@@ -1,6 +1,6 @@
 //! One workload: its figures as the report has them, and its windows as a series of bounded length.
 
-use eadt_report::{By, Settings, WindowRow, WorkloadReport};
+use eadt_report::{By, NO_ENERGY, Settings, WindowRow, WorkloadReport};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Bounds, Origin, UpdateMode};
 use serde::{Deserialize, Serialize};
@@ -10,8 +10,6 @@ use super::fleet::FleetRow;
 
 const DEFAULT_POINTS: usize = 240;
 const MOST_POINTS: usize = 2_000;
-/// How the report begins its note on why no energy is known.
-const NO_ENERGY: &str = "no energy is known: ";
 
 /// Which part of a workload's windows, and in how many points.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

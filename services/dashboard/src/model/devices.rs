@@ -42,8 +42,8 @@ pub struct Device {
     pub tenants: Option<u32>,
     /// Of its newest sample.
     pub time: EventTime,
-    /// A sample of it has come; without one only its node names it.
-    pub heard: bool,
+    /// False: only its node names it.
+    pub has_sample: bool,
     collector: String,
     attributions: Vec<Attribution>,
 }
@@ -119,7 +119,7 @@ impl From<&GpuTelemetry> for Device {
             power_limit_watts: None,
             tenants: None,
             time: sample.time,
-            heard: true,
+            has_sample: true,
             collector: sample.collector.clone(),
             attributions: Vec::new(),
         };
@@ -151,7 +151,7 @@ impl From<NamedDevice<'_>> for Device {
             power_limit_watts: named.power_limit_watts,
             tenants: None,
             time: EventTime::MIN,
-            heard: false,
+            has_sample: false,
             collector: String::new(),
             attributions: Vec::new(),
         }
@@ -270,8 +270,8 @@ impl Devices {
         self.by_uuid.iter().map(|(name, device)| (name.as_str(), device))
     }
 
-    /// Returns the GPUs of which no sample has come, though their node's agent or kubelet names them.
-    pub fn unheard(&self) -> BTreeMap<&str, Device> {
+    /// Returns the GPUs without a sample that their node's agent or kubelet names.
+    pub fn without_samples(&self) -> BTreeMap<&str, Device> {
         let named = self.nodes().flat_map(|(name, node)| node.named_devices(name, self.newest));
         named.filter(|(device, _)| !self.by_uuid.contains_key(*device)).map(|(device, named)| (device, named.into())).collect()
     }

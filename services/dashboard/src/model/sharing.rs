@@ -209,8 +209,9 @@ impl Model {
             let named = || has(name) || device.node.as_deref().is_some_and(has) || device.workloads().any(has);
             of_node && (!query.shared || device.is_shared()) && (wanted.is_empty() || named())
         };
-        let unheard = self.devices.unheard();
-        let all: Vec<Entry<'_>> = self.devices.iter().chain(unheard.iter().map(|(name, device)| (*name, device))).collect();
+        let without_samples = self.devices.without_samples();
+        let all: Vec<Entry<'_>> =
+            self.devices.iter().chain(without_samples.iter().map(|(name, device)| (*name, device))).collect();
         let mut found: Vec<Entry<'_>> = all.iter().copied().filter(fits).collect();
         let grouped = found.len() > GROUPED && query.node.is_none() && wanted.is_empty();
         let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
@@ -237,14 +238,14 @@ impl Model {
     }
 
     fn is_silent(&self, device: &Device) -> bool {
-        !device.heard || self.devices.newest().is_some_and(|now| now.seconds_since(device.time) > SILENT_SECONDS)
+        !device.has_sample || self.devices.newest().is_some_and(|now| now.seconds_since(device.time) > SILENT_SECONDS)
     }
 
     fn device_row(&self, name: &str, device: &Device) -> DeviceRow {
         let node = device.node.as_deref().and_then(|node| self.devices.on(node));
         let attributed = device.attributed_ratio();
         let tenants: Vec<TenantRow> = device.attributions().filter_map(|known| self.tenant_row(device, known)).collect();
-        let unassigned_ratio = attributed.filter(|_| device.heard).map(nobodys_part);
+        let unassigned_ratio = attributed.filter(|_| device.has_sample).map(nobodys_part);
         let changes = device.workloads().filter_map(|workload| self.newest_division(workload));
         let silent = self.is_silent(device);
         DeviceRow {
@@ -252,13 +253,13 @@ impl Model {
             node: device.node.clone(),
             gpu_index: device.gpu_index,
             gpu_model: device.gpu_model.clone(),
-            origin: device.heard.then_some(device.origin),
+            origin: device.has_sample.then_some(device.origin),
             meter: device.meter,
             mig_enabled: device.mig_enabled,
             mps_enabled: device.mps_enabled,
             shared: device.is_shared(),
             silent,
-            time_ms: device.heard.then(|| device.time.millis()),
+            time_ms: device.has_sample.then(|| device.time.millis()),
             power_watts: device.power_watts,
             power_limit_watts: device.power_limit_watts,
             unassigned_power_watts: device.power_watts.zip(unassigned_ratio).map(|(watts, ratio)| watts * ratio),
@@ -334,10 +335,10 @@ impl Model {
                 unknown.push(if count == 1 { format!("1 {one}") } else { format!("{count} {many}") });
             }
         };
-        let unheard = all.iter().filter(|(_, device)| !device.heard).count();
-        say(all.len() - unheard - heard().count(), "GPU was not heard of lately", "GPUs were not heard of lately");
+        let without_samples = all.iter().filter(|(_, device)| !device.has_sample).count();
+        say(all.len() - without_samples - heard().count(), "GPU was not heard of lately", "GPUs were not heard of lately");
         say(
-            unheard,
+            without_samples,
             "GPU is named by its node, and this page has read no sample of it",
             "GPUs are named by their nodes, and this page has read no sample of them",
         );
@@ -423,7 +424,7 @@ fn device_ask(device: &str, node: &Node, now: Option<EventTime>) -> Option<Devic
 
 /// What is not known of a GPU.
 fn unknown_of(device: &Device, tenants: &[TenantRow], silent: bool) -> Vec<String> {
-    if !device.heard {
+    if !device.has_sample {
         return vec![
             "this page, which begins with the newest samples, has read none of it: its node's agent or kubelet names it, and perhaps no collector reads it".to_owned(),
         ];
