@@ -97,7 +97,7 @@ impl Running {
                     self.lost = true;
                     self.owned.clear();
                 }
-                Polled::Record(_) | Polled::End { .. } => {}
+                Polled::Record(_) | Polled::Batch(_) | Polled::End { .. } => {}
             }
         }
     }

@@ -85,6 +85,37 @@ fn read_whole(
     (records, ends)
 }
 
+/// As many records, of a reader that takes batches; with the number of batches.
+fn read_batches(bus: &KafkaBus, topic: &Arc<str>, partitions: i32, isolation: Isolation, count: usize) -> (Vec<Record>, usize) {
+    let from: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(Arc::clone(topic), p), Start::Earliest)).collect();
+    let mut reader = bus.reader(&from, isolation).unwrap();
+    reader.accept_batches();
+    let (mut polled, mut records, mut batches, begun) = (Vec::new(), Vec::new(), 0, Instant::now());
+    while records.len() < count {
+        assert!(begun.elapsed() < WAIT, "{} of {count} records", records.len());
+        let before = records.len();
+        reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
+        for item in polled.drain(..) {
+            match item {
+                Polled::Record(record) => records.push(record),
+                Polled::Batch(batch) => {
+                    batches += 1;
+                    for index in 0..batch.len() {
+                        let record = batch.record(index).unwrap();
+                        assert_eq!(batch.view(index), Some(record.view()));
+                        records.push(record);
+                    }
+                }
+                Polled::End { .. } => {}
+                other => panic!("a reader outside any group was told {other:?}"),
+            }
+        }
+        assert!(records.len() - before <= 100, "a batch counts as its records");
+    }
+    records.sort_by(|a, b| (&a.at, a.offset).cmp(&(&b.at, b.offset)));
+    (records, batches)
+}
+
 /// Records with everything that may be special about one.
 fn special_records(topic: &Arc<str>, count: usize) -> Vec<Outgoing> {
     (0..count)
@@ -98,7 +129,7 @@ fn special_records(topic: &Arc<str>, count: usize) -> Vec<Outgoing> {
                 _ => Some(format!("{{\"power_watts\":{n},\"text\":\"{}\"}}", "abc".repeat(n % 300)).into()),
             },
             headers: (0..n % 4)
-                .map(|header| (format!("ce_{header}").into(), Bytes::from(vec![0xff, n as u8, 0][..n % 4].to_vec())))
+                .map(|header| (["ce_0", "ce_type", "ce_2"][header].into(), Bytes::from(vec![0xff, n as u8, 0][..n % 4].to_vec())))
                 .collect(),
         })
         .collect()
@@ -132,6 +163,11 @@ fn both_paths_read_the_same_bytes() {
             assert_eq!(found, expected);
         }
         assert_eq!(found.1, expected.1);
+        for (bus, has_batches) in [(&native, true), (&library, false)] {
+            let (records, batches) = read_batches(bus, &topic, 2, isolation, expected.0.len());
+            assert!(records == expected.0, "{isolation:?}: batches have other records");
+            assert_eq!(batches > 0, has_batches);
+        }
     }
 }
 

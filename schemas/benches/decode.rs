@@ -1,11 +1,11 @@
-//! What decoding one event costs: the general parser and `decode` in turn, in one run. Ratios are what counts.
+//! What decoding one event costs: the general parser, `decode`, and `decode_into` the event before, in turn, in one run. Ratios are what counts.
 
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use eadt_schemas::decode::{Check, decode};
+use eadt_schemas::decode::{Check, decode, decode_into};
 use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ fn events<T: Check + Serialize>(sample: &str, change: impl Fn(&mut T, f64)) -> V
 }
 
 /// Nanoseconds for one event.
-fn time(events: &[Vec<u8>], read: impl Fn(&[u8])) -> f64 {
+fn time(events: &[Vec<u8>], mut read: impl FnMut(&[u8])) -> f64 {
     let start = Instant::now();
     for n in 0..EVENTS {
         read(&events[n % events.len()]);
@@ -37,14 +37,19 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn compare<T: Check>(name: &str, events: &[Vec<u8>]) {
-    let (mut general, mut checked) = (Vec::new(), Vec::new());
+    let (mut general, mut checked, mut again) = (Vec::new(), Vec::new(), Vec::new());
+    let mut event = T::default();
     for _ in 0..ROUNDS {
         general.push(time(events, |bytes| drop(black_box(serde_json::from_slice::<T>(black_box(bytes)).expect("valid")))));
         checked.push(time(events, |bytes| drop(black_box(decode::<T>(black_box(bytes)).expect("valid")))));
+        again.push(time(events, |bytes| decode_into(black_box(&mut event), black_box(bytes)).expect("valid")));
     }
     let bytes = events.iter().map(Vec::len).sum::<usize>() / events.len();
-    let (general, checked) = (median(general), median(checked));
-    println!("{name}: {bytes} B; serde_json {general:.0} ns, decode with checks {checked:.0} ns, ratio {:.2}", general / checked);
+    let (general, checked, again) = (median(general), median(checked), median(again));
+    println!(
+        "{name}: {bytes} B; serde_json {general:.0} ns, decode with checks {checked:.0} ns, ratio {:.2}, into the one before {again:.0} ns",
+        general / checked
+    );
 }
 
 fn main() {

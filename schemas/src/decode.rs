@@ -52,6 +52,12 @@ pub trait Check: DeserializeOwned + Default {
         let _ = value;
         None
     }
+
+    /// As [`Self::check`], for an event that [`Self::fast`] has read: its texts are printable ASCII.
+    #[doc(hidden)]
+    fn check_plain(&self) -> Result<(), Refusal> {
+        self.check()
+    }
 }
 
 /// Longest accepted name (workload, device, collector, node) in bytes.
@@ -78,7 +84,7 @@ pub fn decode_into<T: Check>(event: &mut T, value: &[u8]) -> Result<(), Refusal>
         return Err(Refusal::malformed(format_args!("value of {} bytes is longer than {MAX_VALUE_BYTES}", value.len())));
     }
     if event.fast(value).is_some() {
-        return event.check();
+        return event.check_plain();
     }
     // A list would be read field by field in the order of declaration: nobody means that.
     if value.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
@@ -101,13 +107,22 @@ fn optional_id(field: &'static str, value: Option<&str>) -> Result<(), Refusal> 
     value.filter(|text| !text.is_empty()).map_or(Ok(()), |text| id(field, text))
 }
 
-fn at_most(field: &'static str, text: &str, bytes: usize) -> Result<(), Refusal> {
+/// Checks how long a text is.
+#[inline]
+fn length(field: &'static str, text: &str, bytes: usize) -> Result<(), Refusal> {
+    if (1..=bytes).contains(&text.len()) { Ok(()) } else { Err(wrong_length(field, text, bytes)) }
+}
+
+#[cold]
+fn wrong_length(field: &'static str, text: &str, bytes: usize) -> Refusal {
     if text.is_empty() {
-        return Err(Refusal::invalid(field, "missing or empty"));
+        return Refusal::invalid(field, "missing or empty");
     }
-    if text.len() > bytes {
-        return Err(Refusal::invalid(field, format_args!("{} bytes, at most {bytes} are allowed", text.len())));
-    }
+    Refusal::invalid(field, format_args!("{} bytes, at most {bytes} are allowed", text.len()))
+}
+
+fn at_most(field: &'static str, text: &str, bytes: usize) -> Result<(), Refusal> {
+    length(field, text, bytes)?;
     // Most names are ASCII, for which this takes them several bytes at a time.
     let odd = text.bytes().fold(0, |odd, byte| odd | u8::from(!(b' '..=b'~').contains(&byte)));
     if odd != 0 && text.chars().any(char::is_control) {
@@ -120,9 +135,24 @@ fn text(field: &'static str, value: Option<&str>) -> Result<(), Refusal> {
     value.filter(|text| !text.is_empty()).map_or(Ok(()), |text| name(field, text))
 }
 
+/// How a name of an event is checked whose texts are known to be printable ASCII, or are not.
+#[inline]
+fn name_of<const PLAIN: bool>(field: &'static str, text: &str) -> Result<(), Refusal> {
+    if PLAIN { length(field, text, MAX_NAME_BYTES) } else { name(field, text) }
+}
+
+#[inline]
+fn text_of<const PLAIN: bool>(field: &'static str, value: Option<&str>) -> Result<(), Refusal> {
+    value.filter(|text| !text.is_empty()).map_or(Ok(()), |text| name_of::<PLAIN>(field, text))
+}
+
 /// Checks a workload's name, `namespace/name`, as [`name`] does.
 pub fn workload(text: &str) -> Result<(), Refusal> {
-    name("workload", text)?;
+    workload_of::<false>(text)
+}
+
+fn workload_of<const PLAIN: bool>(text: &str) -> Result<(), Refusal> {
+    name_of::<PLAIN>("workload", text)?;
     let slashes = text.bytes().filter(|byte| *byte == b'/').count();
     if slashes == 1 && !text.starts_with('/') && !text.ends_with('/') {
         return Ok(());
@@ -134,13 +164,17 @@ fn time(field: &'static str, time: EventTime) -> Result<(), Refusal> {
     if time == EventTime::missing() { Err(Refusal::invalid(field, "missing")) } else { Ok(()) }
 }
 
+#[inline]
 fn within(field: &'static str, value: Option<f64>, low: f64, high: f64) -> Result<(), Refusal> {
     match value {
-        Some(value) if !(low..=high).contains(&value) => {
-            Err(Refusal::invalid(field, format_args!("{value} is not between {low} and {high}")))
-        }
+        Some(value) if !(low..=high).contains(&value) => Err(outside(field, value, low, high)),
         _ => Ok(()),
     }
+}
+
+#[cold]
+fn outside(field: &'static str, value: f64, low: f64, high: f64) -> Refusal {
+    Refusal::invalid(field, format_args!("{value} is not between {low} and {high}"))
 }
 
 const MAX_COUNTER: f64 = 1e18;
@@ -175,15 +209,25 @@ impl Check for GpuTelemetry {
     }
 
     fn check(&self) -> Result<(), Refusal> {
+        self.check_texts::<false>()
+    }
+
+    fn check_plain(&self) -> Result<(), Refusal> {
+        self.check_texts::<true>()
+    }
+}
+
+impl GpuTelemetry {
+    fn check_texts<const PLAIN: bool>(&self) -> Result<(), Refusal> {
         time("time", self.time)?;
         if let Some(name) = &self.workload {
-            workload(name)?;
+            workload_of::<PLAIN>(name)?;
         }
-        name("device", &self.device)?;
-        name("collector", &self.collector)?;
-        text("node", self.node.as_deref())?;
-        text("gpu_model", self.gpu_model.as_deref())?;
-        text("throttle_reasons", self.throttle_reasons.as_deref())?;
+        name_of::<PLAIN>("device", &self.device)?;
+        name_of::<PLAIN>("collector", &self.collector)?;
+        text_of::<PLAIN>("node", self.node.as_deref())?;
+        text_of::<PLAIN>("gpu_model", self.gpu_model.as_deref())?;
+        text_of::<PLAIN>("throttle_reasons", self.throttle_reasons.as_deref())?;
         within("share", self.share, 0.0, 1.0)?;
         within("power_watts", self.power_watts, 0.0, MAX_WATTS)?;
         within("power_average_watts", self.power_average_watts, 0.0, MAX_WATTS)?;
@@ -217,12 +261,22 @@ impl Check for TrainingProgress {
     }
 
     fn check(&self) -> Result<(), Refusal> {
+        self.check_texts::<false>()
+    }
+
+    fn check_plain(&self) -> Result<(), Refusal> {
+        self.check_texts::<true>()
+    }
+}
+
+impl TrainingProgress {
+    fn check_texts<const PLAIN: bool>(&self) -> Result<(), Refusal> {
         time("time", self.time)?;
-        workload(&self.workload)?;
-        name("collector", &self.collector)?;
-        text("span", self.span.as_deref())?;
-        text("backend", self.backend.as_deref())?;
-        text("precision", self.precision.as_deref())?;
+        workload_of::<PLAIN>(&self.workload)?;
+        name_of::<PLAIN>("collector", &self.collector)?;
+        text_of::<PLAIN>("span", self.span.as_deref())?;
+        text_of::<PLAIN>("backend", self.backend.as_deref())?;
+        text_of::<PLAIN>("precision", self.precision.as_deref())?;
         for (field, value) in [
             ("samples_total", self.samples_total),
             ("tokens_total", self.tokens_total),
@@ -243,8 +297,8 @@ impl Check for TrainingProgress {
         within("loss_scale", self.loss_scale, 0.0, f64::MAX)?;
         list("plasticity", self.plasticity.as_deref())?;
         list("live_knobs", self.live_knobs.as_deref())?;
-        text("decision_id", self.decision_id.as_deref())?;
-        text("directive_refused", self.directive_refused.as_deref())?;
+        text_of::<PLAIN>("decision_id", self.decision_id.as_deref())?;
+        text_of::<PLAIN>("directive_refused", self.directive_refused.as_deref())?;
         percentage("mps_thread_percentage", self.mps_thread_percentage)
     }
 }

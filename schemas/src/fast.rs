@@ -7,11 +7,11 @@
 use crate::EventTime;
 use crate::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, ShareMethod, TrainingProgress};
 
-/// What is left to read of a value, and the whole value, checked once to be UTF-8.
+/// What is left to read of a value. Only ASCII is ever taken.
 ///
 /// After a `None` it is of no use: the value is left to the general parser.
 #[derive(Debug)]
-pub struct Cursor<'a>(&'a [u8], &'a str);
+pub struct Cursor<'a>(&'a [u8]);
 
 /// Every byte of a word.
 const EACH: u64 = 0x0101_0101_0101_0101;
@@ -37,11 +37,26 @@ fn plain(bytes: &[u8]) -> usize {
     words.len() * 8 + rest.iter().take_while(is_plain).count()
 }
 
+const WHOLE_TENS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// Returns the number that the digits at the beginning of eight bytes are, and how many those are.
+#[inline]
+fn leading_digits(word: u64) -> (u64, usize) {
+    // Digits become their values, all others more than 9; of the bytes behind the first of these some may be wrong.
+    let digits = word ^ (EACH * u64::from(b'0'));
+    let odd = (digits.wrapping_add(EACH * 0x76) | digits) & (EACH * 0x80);
+    let count = odd.trailing_zeros() / 8;
+    // With zeros before them, so that there are eight: pairs, then fours, then all.
+    let eight = digits.checked_shl(64 - 8 * count).unwrap_or(0);
+    let pairs = eight.wrapping_mul((10 << 8) + 1) >> 8 & 0x00ff_00ff_00ff_00ff;
+    let fours = pairs.wrapping_mul((100 << 16) + 1) >> 16 & 0x0000_ffff_0000_ffff;
+    (fours.wrapping_mul((10_000 << 32) + 1) >> 32, count as usize)
+}
+
 impl<'a> Cursor<'a> {
-    /// `None`: not UTF-8.
     #[inline]
-    pub fn new(value: &'a [u8]) -> Option<Self> {
-        Some(Self(value, std::str::from_utf8(value).ok()?))
+    pub const fn new(value: &'a [u8]) -> Self {
+        Self(value)
     }
 
     /// Whether everything is read.
@@ -91,37 +106,60 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// As [`Self::take`], for a text whose length is known when this is compiled, so that it is compared without a call.
+    #[inline]
+    fn take_chunk<const N: usize>(&mut self, text: &[u8; N]) -> bool {
+        match self.0.split_first_chunk() {
+            Some((here, rest)) if here == text => {
+                self.0 = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// A text of printable ASCII without escapes.
     #[inline]
     pub fn text(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.ascii()?).ok()
+    }
+
+    /// As [`Self::text`], as bytes.
+    #[inline]
+    fn ascii(&mut self) -> Option<&'a [u8]> {
         let rest = self.0.strip_prefix(b"\"")?;
-        let end = plain(rest);
-        if *rest.get(end)? != b'"' {
-            return None;
+        let (text, rest) = rest.split_at_checked(plain(rest))?;
+        self.0 = rest.strip_prefix(b"\"")?;
+        Some(text)
+    }
+
+    /// Appends digits to a number, which is exact while it has at most 19. Returns how many came.
+    ///
+    /// How many digits a number has differs from event to event: eight at a time go without a branch that depends on it.
+    #[inline]
+    fn append_digits(&mut self, number: &mut u64) -> usize {
+        let before = self.0.len();
+        while let Some(word) = self.0.first_chunk() {
+            let (value, count) = leading_digits(u64::from_le_bytes(*word));
+            *number = number.wrapping_mul(WHOLE_TENS[count]).wrapping_add(value);
+            self.0 = &self.0[count..];
+            if count < 8 {
+                return before - self.0.len();
+            }
         }
-        let from = self.1.len() - rest.len();
-        self.0 = &rest[end + 1..];
-        self.1.get(from..from + end)
+        while let Some(digit) = self.0.first().map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9) {
+            *number = number.wrapping_mul(10).wrapping_add(u64::from(digit));
+            self.0 = &self.0[1..];
+        }
+        before - self.0.len()
     }
 
     /// Digits as JSON has them: no leading zero. The value is exact while there are at most 19.
     #[inline]
     fn digits(&mut self) -> Option<(u64, usize)> {
-        let mut value = 0_u64;
-        let mut count = 0;
-        for byte in self.0 {
-            let digit = byte.wrapping_sub(b'0');
-            if digit > 9 {
-                break;
-            }
-            value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
-            count += 1;
-        }
-        if count == 0 || (count > 1 && self.0[0] == b'0') {
-            return None;
-        }
-        self.0 = &self.0[count..];
-        Some((value, count))
+        let (mut value, first) = (0, self.0.first());
+        let count = self.append_digits(&mut value);
+        (count == 1 || (count > 1 && first != Some(&b'0'))).then_some((value, count))
     }
 
     /// What follows a value; a number that goes on (`1.`, `1e5`, `0x1`) is not at its end.
@@ -142,6 +180,13 @@ trait Value: Default {
         Some(())
     }
 
+    /// As [`Self::read_into`], where there may be none.
+    #[inline]
+    fn read_option_into(slot: &mut Option<Self>, cursor: &mut Cursor<'_>) -> Option<()> {
+        *slot = Some(Self::read(cursor)?);
+        Some(())
+    }
+
     /// What serde fills in for an absent field.
     #[inline]
     fn reset(&mut self) {
@@ -157,10 +202,18 @@ impl Value for String {
 
     #[inline]
     fn read_into(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
-        let text = cursor.text()?;
-        self.clear();
-        self.push_str(text);
+        let text = cursor.ascii()?;
+        // Most texts of an event are those of the one before.
+        if text != self.as_bytes() {
+            self.clear();
+            self.push_str(std::str::from_utf8(text).ok()?);
+        }
         Some(())
+    }
+
+    #[inline]
+    fn read_option_into(slot: &mut Option<Self>, cursor: &mut Cursor<'_>) -> Option<()> {
+        slot.get_or_insert_default().read_into(cursor)
     }
 
     #[inline]
@@ -172,7 +225,7 @@ impl Value for String {
 impl Value for EventTime {
     #[inline]
     fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
-        Self::from_canonical(cursor.text()?.as_bytes())
+        Self::from_canonical(cursor.ascii()?)
     }
 
     #[inline]
@@ -184,7 +237,7 @@ impl Value for EventTime {
 impl Value for bool {
     #[inline]
     fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
-        if cursor.take(b"true") { Some(true) } else { cursor.take(b"false").then_some(false) }
+        if cursor.take_chunk(b"true") { Some(true) } else { cursor.take_chunk(b"false").then_some(false) }
     }
 }
 
@@ -213,16 +266,11 @@ impl Value for f64 {
     #[inline]
     fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
         let text = cursor.0;
-        let negative = cursor.take(b"-");
-        let (whole, mut count) = cursor.digits()?;
-        let (mut mantissa, mut places) = (whole, 0);
-        if cursor.take(b".") {
-            let before = cursor.0.len();
-            while let Some(digit) = cursor.0.first().map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9) {
-                mantissa = mantissa.wrapping_mul(10).wrapping_add(u64::from(digit));
-                cursor.0 = &cursor.0[1..];
-            }
-            places = before - cursor.0.len();
+        let negative = cursor.take_chunk(b"-");
+        let (mut mantissa, mut count) = cursor.digits()?;
+        let mut places = 0;
+        if cursor.take_chunk(b".") {
+            places = cursor.append_digits(&mut mantissa);
             count += places;
             if places == 0 {
                 return None;
@@ -235,8 +283,8 @@ impl Value for f64 {
         }
         if matches!(cursor.0.first(), Some(b'e' | b'E')) {
             cursor.0 = &cursor.0[1..];
-            if !cursor.take(b"+") {
-                cursor.take(b"-");
+            if !cursor.take_chunk(b"+") {
+                cursor.take_chunk(b"-");
             }
             // Unlike the whole part, an exponent may begin with zeros.
             let length = cursor.0.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -259,12 +307,7 @@ impl<T: Value> Value for Option<T> {
 
     #[inline]
     fn read_into(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
-        if let Some(value) = self {
-            value.read_into(cursor)
-        } else {
-            *self = Some(T::read(cursor)?);
-            Some(())
-        }
+        T::read_option_into(self, cursor)
     }
 }
 
@@ -281,25 +324,25 @@ impl Item for String {
 
 impl Item for Option<f64> {
     fn read_item(cursor: &mut Cursor<'_>) -> Option<Self> {
-        if cursor.take(b"null") { Some(None) } else { f64::read(cursor).map(Some) }
+        if cursor.take_chunk(b"null") { Some(None) } else { f64::read(cursor).map(Some) }
     }
 }
 
 impl<T: Item> Value for Vec<T> {
     fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
         let mut list = Self::new();
-        if !cursor.take(b"[") {
+        if !cursor.take_chunk(b"[") {
             return None;
         }
-        if cursor.take(b"]") {
+        if cursor.take_chunk(b"]") {
             return Some(list);
         }
         loop {
             list.push(T::read_item(cursor)?);
-            if cursor.take(b"]") {
+            if cursor.take_chunk(b"]") {
                 return Some(list);
             }
-            if !cursor.take(b",") {
+            if !cursor.take_chunk(b",") {
                 return None;
             }
         }
@@ -311,10 +354,13 @@ macro_rules! names {
         impl Value for $kind {
             #[inline]
             fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
-                match cursor.text()? {
-                    $($name => Some(Self::$value),)+
-                    _ => None,
-                }
+                let name = cursor.ascii()?;
+                $(
+                    if name == $name.as_bytes() {
+                        return Some(Self::$value);
+                    }
+                )+
+                None
             }
         }
     };
@@ -334,20 +380,29 @@ names!(
 names!(Phase, "started" => Started, "progress" => Progress, "finished" => Finished);
 names!(Scope, "global" => Global, "rank" => Rank);
 
+/// The name of a field as it is written, up to its value.
+macro_rules! name {
+    ($field:ident) => {{
+        const NAME: &str = concat!(stringify!($field), "\":");
+        const BYTES: &[u8; NAME.len()] = NAME.as_bytes().first_chunk().expect("a text is as long as it is");
+        BYTES
+    }};
+}
+
 /// Fields in the order in which they are written; each may be absent, none may come twice.
 macro_rules! fields {
     ($function:ident, $event:ident, $($field:ident),+ $(,)?) => {
         /// Where it answers `None`, parts of the event are overwritten.
         pub fn $function(event: &mut $event, value: &[u8]) -> Option<()> {
-            let mut cursor = Cursor::new(value)?;
-            if !cursor.take(b"{\"") {
+            let mut cursor = Cursor::new(value);
+            if !cursor.take_chunk(b"{\"") {
                 return None;
             }
             let mut ended = false;
             $(
-                if !ended && cursor.take(concat!(stringify!($field), "\":").as_bytes()) {
+                if !ended && cursor.take_chunk(name!($field)) {
                     event.$field.read_into(&mut cursor)?;
-                    if !cursor.take(b",\"") {
+                    if !cursor.take_chunk(b",\"") {
                         if cursor.0 != b"}" {
                             return None;
                         }
@@ -384,6 +439,29 @@ mod tests {
     fn training_progress(value: &[u8]) -> Option<TrainingProgress> {
         let mut event = serde_json::from_str(PROGRESS).unwrap();
         super::training_progress(&mut event, value).map(|()| event)
+    }
+
+    #[test]
+    fn digits_are_a_number_up_to_the_first_other_byte() {
+        for number in [0_u64, 7, 42, 999, 1_234, 90_009, 123_456, 7_654_321, 99_999_999, 10_000_000] {
+            let text = number.to_string();
+            assert_eq!(leading_digits(u64::from_le_bytes(*b"00000000")), (0, 8));
+            for byte in (0..=255_u8).filter(|byte| !byte.is_ascii_digit()) {
+                let mut bytes = [byte; 8];
+                bytes[..text.len()].copy_from_slice(text.as_bytes());
+                assert_eq!(leading_digits(u64::from_le_bytes(bytes)), (number, text.len()), "{text} before {byte}");
+                if text.len() < 7 {
+                    bytes[text.len() + 1] = b'5';
+                    assert_eq!(leading_digits(u64::from_le_bytes(bytes)), (number, text.len()), "{text} before {byte} and 5");
+                }
+            }
+        }
+        for text in ["12345678901234567890,", "123456789,12345678", "1,", "12345678", ",123", ""] {
+            let (mut cursor, mut number) = (Cursor::new(text.as_bytes()), 0);
+            let expected = text.bytes().take_while(u8::is_ascii_digit).count();
+            assert_eq!(cursor.append_digits(&mut number), expected, "{text}");
+            assert_eq!((number, cursor.0), (text[..expected].parse().unwrap_or(0), &text.as_bytes()[expected..]), "{text}");
+        }
     }
 
     #[test]

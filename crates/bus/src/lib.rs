@@ -4,6 +4,7 @@
 //! (Apache Kafka through rdkafka, the only crate that knows it) and [`embedded`] (an in-process log on an ACID store).
 //! Everything here blocks and is called from plain threads; it never decides anything and never decodes a value.
 
+mod batch;
 pub use eadt_faults as chaos;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -26,7 +27,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use eadt_schemas::EventTime;
+use eadt_schemas::envelope::header;
 
+pub use batch::{RecordBatch, RecordView};
 pub use events::headers;
 pub use headers::Headers;
 pub use partitioner::{murmur2, partition_for_key};
@@ -75,6 +78,18 @@ impl Record {
         format!("{}/{}", self.at, self.offset)
     }
 
+    /// What most readers look at, found once.
+    pub fn view(&self) -> RecordView<'_> {
+        RecordView {
+            partition: self.at.partition,
+            offset: self.offset,
+            stamp: self.stamp,
+            key: self.key.as_deref(),
+            value: self.value.as_deref(),
+            kind: self.headers.get(header::TYPE),
+        }
+    }
+
     /// The last header of this name, where it is UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| std::str::from_utf8(value).ok())
@@ -97,6 +112,8 @@ pub struct Outgoing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Polled {
     Record(Record),
+    /// Records that came together, to a reader that has asked for them by [`Reader::accept_batches`].
+    Batch(RecordBatch),
     /// Every record before `position` was delivered, and the partition holds none at or after it for now.
     /// Said once each time the end is reached.
     End {
@@ -281,11 +298,13 @@ pub struct ProducerCounts {
 
 /// Reads partitions.
 pub trait Reader: Send + fmt::Debug {
-    /// Appends at most `max` items to `into`; waits at most `timeout` for the first.
+    /// Appends at most `max` items to `into`; waits at most `timeout` for the first. A batch counts as its records.
     fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()>;
     /// Delivers nothing of these partitions until resumed; what is buffered is kept.
     fn pause(&mut self, at: &[TopicPartition]) -> Result<()>;
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()>;
+    /// From now on records may come as [`Polled::Batch`] where the log keeps them in batches.
+    fn accept_batches(&mut self) {}
 }
 
 /// A group member. Delivers nothing of an assigned partition before it is started.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use eadt_schemas::{EventTime, Topic};
 
-use crate::{Headers, Outgoing, Polled, Record, TopicPartition, TopicSpec};
+use crate::{Headers, Outgoing, Polled, Record, RecordBatch, TopicPartition, TopicSpec};
 
 /// Of every topic.
 pub const PARTITIONS: i32 = 2;
@@ -95,6 +95,33 @@ impl SimLog {
     pub fn from(&self, at: &TopicPartition, offset: i64) -> &[Option<Record>] {
         self.log.get(at).and_then(|log| log.get(offset as usize..)).unwrap_or_default()
     }
+}
+
+/// Puts each run of two or more records of one partition into a batch, from an item on.
+pub fn batch_runs(items: &mut Vec<Polled>, from: usize) {
+    let mut run: Vec<Record> = Vec::new();
+    let close = |run: &mut Vec<Record>, items: &mut Vec<Polled>| {
+        match RecordBatch::pack(run) {
+            Some(batch) if run.len() > 1 => items.push(Polled::Batch(batch)),
+            _ => items.extend(run.pop().map(Polled::Record)),
+        }
+        run.clear();
+    };
+    for item in items.split_off(from) {
+        match item {
+            Polled::Record(record) => {
+                if run.last().is_some_and(|last| last.at != record.at) {
+                    close(&mut run, items);
+                }
+                run.push(record);
+            }
+            other => {
+                close(&mut run, items);
+                items.push(other);
+            }
+        }
+    }
+    close(&mut run, items);
 }
 
 /// Where somebody reads a partition.

@@ -55,7 +55,7 @@ pub fn read_to_end<E: From<BusError>>(
                     each(record)?;
                 }
                 Polled::End { at, position } => reached(&at, position, &mut open),
-                Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
+                Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
             }
         }
     }

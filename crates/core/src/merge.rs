@@ -40,6 +40,8 @@ struct Queue<T> {
 pub struct Merge<T> {
     queues: Vec<Queue<T>>,
     max_future: Option<i64>,
+    /// The input that was next, and of the heads of all others whose turn it is: they are looked at again only if one of them changes.
+    run: Option<(usize, Turn<usize>)>,
 }
 
 /// A record whose turn it is.
@@ -56,12 +58,15 @@ impl<T> Merge<T> {
     pub fn new(positions: &[i64], max_future: Option<i64>) -> Self {
         let queue =
             |position: &i64| Queue { records: VecDeque::new(), head: Key::Unknown, bytes: 0, at_end: false, position: *position };
-        Self { queues: positions.iter().map(queue).collect(), max_future }
+        Self { queues: positions.iter().map(queue).collect(), max_future, run: None }
     }
 
     /// The next record of an input.
     pub fn push(&mut self, input: usize, offset: i64, stamp: EventTime, bytes: usize, record: T) {
         let queue = &mut self.queues[input];
+        if queue.records.is_empty() && self.run.is_some_and(|(running, _)| running != input) {
+            self.run = None;
+        }
         queue.records.push_back(Waiting { offset, stamp, bytes, record });
         queue.bytes += bytes;
         queue.at_end = false;
@@ -93,30 +98,55 @@ impl<T> Merge<T> {
     /// The next record, `None` while an input has to be waited for or all are empty. `time_of(input, record)` is asked once
     /// for each record that becomes a head.
     pub fn next(&mut self, mut time_of: impl FnMut(usize, &T) -> Option<EventTime>) -> Option<Next<T>> {
-        let mut turn = Turn::default();
-        for (i, queue) in self.queues.iter_mut().enumerate() {
-            let Some(head) = queue.records.front() else {
-                if queue.at_end {
-                    continue;
-                }
-                return None;
-            };
-            let key = match queue.head {
-                Key::Known(key) => key,
-                Key::Unknown => {
-                    let key = time_of(i, &head.record).map(|time| crate::partition::merge_key(time, head.stamp, self.max_future));
-                    queue.head = Key::Known(key);
-                    key
-                }
-            };
-            turn.offer(key, head.stamp, i);
-        }
+        let turn = match self.run {
+            Some((input, others)) => {
+                let mut turn = others;
+                self.queues[input].offer(input, self.max_future, &mut time_of, &mut turn)?;
+                turn
+            }
+            None => self.turn_without(usize::MAX, &mut time_of)?,
+        };
         let (_, input) = turn.next()?;
+        if self.run.is_none_or(|(running, _)| running != input) {
+            self.run = Some((input, self.turn_without(input, &mut time_of)?));
+        }
         let queue = &mut self.queues[input];
         let head = queue.records.pop_front()?;
         queue.head = Key::Unknown;
         queue.bytes -= head.bytes;
         Some(Next { input, offset: head.offset, stamp: head.stamp, record: head.record })
+    }
+
+    /// Whose turn it is of all inputs but one; `None` while one of them has to be waited for.
+    fn turn_without(&mut self, input: usize, time_of: &mut impl FnMut(usize, &T) -> Option<EventTime>) -> Option<Turn<usize>> {
+        let mut turn = Turn::default();
+        for (i, queue) in self.queues.iter_mut().enumerate().filter(|(i, _)| *i != input) {
+            queue.offer(i, self.max_future, time_of, &mut turn)?;
+        }
+        Some(turn)
+    }
+}
+
+impl<T> Queue<T> {
+    /// Offers the head, if there is one; `None`: it has to be waited for.
+    fn offer(
+        &mut self,
+        input: usize,
+        max_future: Option<i64>,
+        time_of: &mut impl FnMut(usize, &T) -> Option<EventTime>,
+        turn: &mut Turn<usize>,
+    ) -> Option<()> {
+        let Some(head) = self.records.front() else { return self.at_end.then_some(()) };
+        let key = match self.head {
+            Key::Known(key) => key,
+            Key::Unknown => {
+                let key = time_of(input, &head.record).map(|time| crate::partition::merge_key(time, head.stamp, max_future));
+                self.head = Key::Known(key);
+                key
+            }
+        };
+        turn.offer(key, head.stamp, input);
+        Some(())
     }
 }
 
@@ -180,6 +210,50 @@ mod tests {
 
     fn push(merge: &mut Merge<Option<i64>>, input: usize, offset: i64, stamp: i64, time: Option<i64>) {
         merge.push(input, offset, at(stamp), 1, time);
+    }
+
+    /// What [`Merge::next`] should take, found by a look at every head.
+    fn expected(queues: &[VecDeque<(i64, Option<i64>)>], ended: &[bool]) -> Option<usize> {
+        let mut turn = Turn::default();
+        for (input, queue) in queues.iter().enumerate() {
+            match queue.front() {
+                Some((stamp, time)) => turn.offer(time.map(|time| at(time).min(at(*stamp))), at(*stamp), input),
+                None if ended[input] => {}
+                None => return None,
+            }
+        }
+        turn.next().map(|(_, input)| input)
+    }
+
+    proptest::proptest! {
+        #![proptest_config(eadt_testing::cases(400))]
+
+        #[test]
+        fn in_whatever_order_records_come_the_next_one_is_that_of_all_heads(
+            doings in proptest::collection::vec((0_usize..3, 0_u8..6, 0_i64..6, 0_i64..8), 0..120)
+        ) {
+            let (mut merge, mut queues, mut ended) = (Merge::new(&[0; 3], Some(0)), vec![VecDeque::new(); 3], [false; 3]);
+            let mut offsets = [0; 3];
+            for (input, doing, stamp, time) in doings {
+                match doing {
+                    0 => {
+                        merge.end(input, offsets[input]);
+                        ended[input] = true;
+                    }
+                    1..3 => {
+                        let time = (time < 6).then_some(time);
+                        push(&mut merge, input, offsets[input], stamp, time);
+                        queues[input].push_back((stamp, time));
+                        (offsets[input], ended[input]) = (offsets[input] + 1, false);
+                    }
+                    _ => {
+                        let taken = merge.next(|_, record| record.map(at));
+                        let expected = expected(&queues, &ended).map(|input| (input, queues[input].pop_front().unwrap()));
+                        proptest::prop_assert_eq!(taken.map(|next| (next.input, (next.stamp.micros() / 1_000_000, next.record))), expected);
+                    }
+                }
+            }
+        }
     }
 
     #[test]

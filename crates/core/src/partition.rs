@@ -222,10 +222,14 @@ impl Partition {
         self.index.find(&name, |i| name_at(workloads, i) == name)
     }
 
-    fn find_or_add(&mut self, name: &str, tenant: Tenant<'_>) -> Result<usize, Refusal> {
-        if let Some(i) = self.find(name) {
-            return Ok(i);
+    fn find_or_add(&mut self, workload: &str) -> Result<usize, Refusal> {
+        match self.find(workload) {
+            Some(i) => Ok(i),
+            None => self.add(workload, Tenant::of_workload(workload)),
         }
+    }
+
+    fn add(&mut self, name: &str, tenant: Tenant<'_>) -> Result<usize, Refusal> {
         let refused = |whose: &dyn std::fmt::Display, cap: usize, setting: &str| {
             let detail = format!(
                 "workload {name:?} is refused: the cap of {cap} workloads of the {whose} is reached (processor.{setting})"
@@ -311,20 +315,23 @@ impl Partition {
         let i = match event {
             Event::Telemetry(event) => {
                 if let Some(workload) = &event.workload {
-                    self.find_or_add(workload, Tenant::of_workload(workload))?
+                    self.find_or_add(workload)?
                 } else {
                     let mut name = std::mem::take(&mut self.device_key);
                     name.clear();
                     name.push_str(DEVICE_PREFIX);
                     name.push_str(&event.device);
-                    let found = self.find_or_add(&name, Tenant::Collector(&event.collector));
+                    let found = match self.find(&name) {
+                        Some(i) => Ok(i),
+                        None => self.add(&name, Tenant::Collector(&event.collector)),
+                    };
                     self.device_key = name;
                     found?
                 }
             }
-            Event::Progress(event) => self.find_or_add(&event.workload, Tenant::of_workload(&event.workload))?,
-            Event::Workload(event) => self.find_or_add(&event.workload, Tenant::of_workload(&event.workload))?,
-            Event::Actuation(event) => self.find_or_add(&event.workload, Tenant::of_workload(&event.workload))?,
+            Event::Progress(event) => self.find_or_add(&event.workload)?,
+            Event::Workload(event) => self.find_or_add(&event.workload)?,
+            Event::Actuation(event) => self.find_or_add(&event.workload)?,
             Event::WorkloadGone => match key.and_then(|key| self.find(key)) {
                 Some(i) => i,
                 None => return Ok(()),
@@ -375,7 +382,10 @@ impl Partition {
         state.close(place.clock, &self.settings, out);
         self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
         self.sources += state.sources() - before.sources;
-        self.tenants.changed(state.tenant(), before, state.held());
+        let after = state.held();
+        if after != before {
+            self.tenants.changed(state.tenant(), before, after);
+        }
         self.due = self.due.min(state.due);
         match taken {
             Taken::Folded => Ok(()),

@@ -12,7 +12,7 @@ use crate::plan::{Kind, Node, Plan};
 
 /// `None`: not of that form. `cells` is memory to use.
 pub(crate) fn decode<'a>(plan: &Plan, value: &'a [u8], mut cells: Vec<(usize, Cell<'a>)>) -> Option<Decoded<'a>> {
-    let mut cursor = Cursor::new(value)?;
+    let mut cursor = Cursor::new(value);
     // Fields only come in order here, so none comes twice.
     let mut seen = Seen::default();
     let mut hint = 0;

@@ -84,7 +84,7 @@ fn look_up(
             let at = match &item {
                 Polled::Record(record) => &record.at,
                 Polled::End { at, .. } => at,
-                Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => continue,
+                Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => continue,
             };
             // The first that comes of a partition decides; the rest of it is of no interest.
             let Some((_, offset, _)) = open.remove(at) else { continue };

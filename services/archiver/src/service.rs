@@ -284,7 +284,7 @@ impl<'a> Archiver<'a> {
                 Polled::Assigned(partitions) => self.assigned(&partitions)?,
                 Polled::Revoked(partitions) => self.revoked(&partitions),
                 Polled::Lost(partitions) => self.forget(&partitions),
-                Polled::Record(_) | Polled::End { .. } => {}
+                Polled::Record(_) | Polled::Batch(_) | Polled::End { .. } => {}
             }
         }
         Ok(())
@@ -353,7 +353,7 @@ impl<'a> Archiver<'a> {
         self.waiting.retain(|item| match item {
             Polled::Record(record) => !partitions.contains(&record.at),
             Polled::End { at, .. } => !partitions.contains(at),
-            Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => true,
+            Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => true,
         });
         self.metrics.partitions.set(self.mine.len() as i64);
     }
@@ -384,7 +384,7 @@ impl<'a> Archiver<'a> {
                     self.ended.insert(at.clone());
                 }
             }
-            Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
+            Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
         }
         Ok(())
     }

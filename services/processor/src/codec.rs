@@ -86,7 +86,7 @@ impl DecodedRecord {
     /// nothing of use.
     pub fn decode_canonical_into(&mut self, topic: Topic, kind: Option<&str>, value: &[u8]) -> bool {
         fn read<T: Check>(event: &mut T, value: &[u8]) -> Option<Result<(), Refusal>> {
-            (value.len() <= MAX_VALUE_BYTES).then(|| event.fast(value)).flatten().map(|()| event.check())
+            (value.len() <= MAX_VALUE_BYTES).then(|| event.fast(value)).flatten().map(|()| event.check_plain())
         }
         if kind != Some(topic.event_type().name()) {
             return false;

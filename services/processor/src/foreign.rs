@@ -1,10 +1,10 @@
 //! Records that lie in another partition than their key belongs to, because their producer has another partitioner: the events of one
 //! workload are then folded in two partitions, each of which knows half.
 
-use eadt_bus::{Bus, Record, Result, partition_for_key};
+use eadt_bus::{Bus, RecordView, Result, partition_for_key};
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::DeadLetterReason;
-use eadt_schemas::{EventType, Topic, envelope::header};
+use eadt_schemas::{EventType, Topic};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -34,12 +34,12 @@ pub fn partition_counts(bus: &dyn Bus, prefix: &str) -> Result<PartitionCounts> 
 
 /// Returns the partition that a key belongs to, if the record lies in another one. Heartbeats, records without a key and models, which
 /// every partition has, lie where they should.
-pub fn belongs_to(topic: Topic, record: &Record, partitions: i32) -> Option<i32> {
-    let key = record.key.as_ref().filter(|key| !key.is_empty())?;
-    if partitions < 1 || topic == Topic::Models || record.header(header::TYPE) == Some(EventType::Heartbeat.name()) {
+pub fn belongs_to(topic: Topic, record: &RecordView<'_>, partitions: i32) -> Option<i32> {
+    let key = record.key.filter(|key| !key.is_empty())?;
+    if partitions < 1 || topic == Topic::Models || record.kind == Some(EventType::Heartbeat.name().as_bytes()) {
         return None;
     }
-    Some(partition_for_key(key, partitions)).filter(|partition| *partition != record.at.partition)
+    Some(partition_for_key(key, partitions)).filter(|partition| *partition != record.partition)
 }
 
 /// The check of one partition's records.
@@ -57,14 +57,14 @@ impl ForeignCheck {
 
     /// Counts a record that lies in a partition that its key does not belong to, with one warning a topic. Returns why it is refused, if
     /// the settings say so.
-    pub fn check(&mut self, input: usize, record: &Record, metrics: &ProcessorMetrics) -> Option<Refusal> {
+    pub fn check(&mut self, input: usize, record: &RecordView<'_>, metrics: &ProcessorMetrics) -> Option<Refusal> {
         let topic = INPUTS[input];
         let partition = belongs_to(topic, record, self.counts[input])?;
         metrics.foreign_partition(topic);
-        let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
+        let key = String::from_utf8_lossy(record.key.unwrap_or_default());
         if !std::mem::replace(&mut self.warned[input], true) {
             tracing::warn!(
-                at = %record.at, offset = record.offset, %key, belongs_to = partition,
+                %topic, partition = record.partition, offset = record.offset, %key, belongs_to = partition,
                 "a record lies in another partition than its key belongs to: its producer needs the partitioner murmur2_random; further ones are only counted"
             );
         }
@@ -73,7 +73,7 @@ impl ForeignCheck {
             field: None,
             detail: format!(
                 "the record lies in partition {}, its key {key:?} belongs to {partition} of {}: its producer has another partitioner than murmur2_random",
-                record.at.partition, self.counts[input]
+                record.partition, self.counts[input]
             ),
         })
     }
@@ -82,7 +82,8 @@ impl ForeignCheck {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use eadt_bus::Headers;
+    use eadt_bus::{Headers, Record};
+    use eadt_schemas::envelope::header;
 
     use super::*;
     use crate::scripted::{place, seconds};
@@ -118,7 +119,7 @@ mod tests {
             (Topic::GpuTelemetry, away, Some("lab/bert"), None, 0, None),
         ] {
             assert_eq!(
-                belongs_to(topic, &record(topic, partition, key, kind), partitions),
+                belongs_to(topic, &record(topic, partition, key, kind).view(), partitions),
                 expected,
                 "{topic} {key:?} {partitions}"
             );

@@ -8,6 +8,7 @@
 //! What concerns several workloads is decided by second stages ([`run_power_budget`], [`run_gpu_sharing`]), which read windows and write decisions
 //! by the same rules; of all processors of a group one runs each.
 
+mod arrived;
 pub mod codec;
 pub mod foreign;
 mod heartbeat;

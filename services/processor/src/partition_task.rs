@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use eadt_bus::{Bus, BusError, Member, Outgoing, Reader, Record, Remedy, Result, Step, TopicPartition, Watermarks, chaos};
+use eadt_bus::{
+    Bus, BusError, Member, Outgoing, Reader, Record, RecordBatch, Remedy, Result, Step, TopicPartition, Watermarks, chaos,
+};
 use eadt_core::state::{GPU_SHARING_PREFIX, PARTITION_KEY, POWER_BUDGET_PREFIX};
 use eadt_core::workload::UNASSIGNED;
 use eadt_core::{Event, FoldSettings, Input, Merge, Output, Partition, Tally};
@@ -11,6 +13,7 @@ use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
+use crate::arrived::ArrivedRecords;
 use crate::codec::DecodedRecord;
 use crate::foreign::{ForeignCheck, ForeignPartitions, PartitionCounts, partition_counts};
 use crate::metrics::ProcessorMetrics;
@@ -49,7 +52,10 @@ pub struct PartitionTask {
     pub number: i32,
     inputs: Vec<TopicPartition>,
     partition: Partition,
-    merge: Merge<Record>,
+    /// Whose turn it is; the records themselves are in `arrived`.
+    merge: Merge<()>,
+    /// By input.
+    arrived: Vec<ArrivedRecords>,
     heads: Vec<DecodedRecord>,
     paused: Vec<bool>,
     /// Time of the partition's last record, by the heartbeats' clock.
@@ -169,6 +175,7 @@ impl PartitionTask {
         Ok(Self {
             number,
             merge: Merge::new(&positions, settings.max_future),
+            arrived: inputs.iter().map(|_| ArrivedRecords::default()).collect(),
             heads: vec![DecodedRecord::Heartbeat; inputs.len()],
             paused: vec![false; inputs.len()],
             tally_counted: partition.tally(),
@@ -201,15 +208,33 @@ impl PartitionTask {
     pub fn push(&mut self, record: Record) -> usize {
         let Some(input) = self.input_index(&record.at) else { return 0 };
         let bytes = record_size(&record);
+        self.merge.push(input, record.offset, record.stamp, bytes + RECORD_OVERHEAD_BYTES, ());
+        self.arrived[input].push(record);
+        self.heard(input);
+        bytes
+    }
+
+    /// As [`Self::push`], for records that stay in their batch.
+    pub fn push_batch(&mut self, batch: RecordBatch) -> usize {
+        let Some(input) = self.input_index(&batch.at) else { return 0 };
+        let mut bytes = 0;
+        for (offset, stamp, record_bytes) in batch.sizes() {
+            bytes += record_bytes;
+            self.merge.push(input, offset, stamp, record_bytes + RECORD_OVERHEAD_BYTES, ());
+        }
+        self.arrived[input].push_batch(batch);
+        self.heard(input);
+        bytes
+    }
+
+    fn heard(&mut self, input: usize) {
         if INPUTS[input] == Topic::GpuTelemetry {
             self.telemetry_end = None;
         }
-        self.merge.push(input, record.offset, record.stamp, bytes + RECORD_OVERHEAD_BYTES, record);
         if chaos::is_off("merge") {
             // As if the other inputs had nothing: nobody is waited for.
             (0..self.inputs.len()).for_each(|other| self.merge.end(other, 0));
         }
-        bytes
     }
 
     pub fn end(&mut self, at: &TopicPartition, position: i64) {
@@ -237,16 +262,17 @@ impl PartitionTask {
         let mut folded = FoldCounts::default();
         let known = self.partition.new_sources();
         while folded.records < limit && folded.dead_letter_bytes < MAX_DEAD_LETTER_BYTES {
-            let heads = &mut self.heads;
-            let next = self.merge.next(|input, record: &Record| {
-                heads[input].decode_into(INPUTS[input], record.header(header::TYPE), record.value.as_deref());
+            let (heads, arrived) = (&mut self.heads, &self.arrived);
+            let next = self.merge.next(|input, ()| {
+                let record = arrived[input].head()?;
+                heads[input].decode_into(INPUTS[input], record.event_type(), record.value);
                 heads[input].event().time()
             });
             let Some(next) = next else { break };
             folded.records += 1;
-            let record = next.record;
+            let Some(record) = self.arrived[next.input].head() else { break };
             let refusal = self.foreign.check(next.input, &record, metrics);
-            let key = record.key.as_deref().map_or(Some(""), |key| std::str::from_utf8(key).ok());
+            let key = record.key.map_or(Some(""), |key| std::str::from_utf8(key).ok());
             let input = Input {
                 topic: INPUTS[next.input],
                 stamp: next.stamp,
@@ -255,9 +281,12 @@ impl PartitionTask {
             };
             self.partition.fold(&input, &mut self.scratch);
             if self.scratch.is_empty() {
+                self.arrived[next.input].advance();
                 continue;
             }
             let positions = self.positions_json();
+            let Some(record) = self.arrived[next.input].head_record() else { break };
+            self.arrived[next.input].advance();
             for output in self.scratch.drain(..) {
                 match output {
                     Output::Window(window) if self.said.remove(&window.id) => {}

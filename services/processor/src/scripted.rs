@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use eadt_bus::simulation::batch_runs;
 use eadt_bus::{
     Bus, BusError, Header, Headers, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, ProducerCounts, Reader, Record,
     Remedy, Result, Start, Step, TopicPartition, TopicSpec, Watermarks,
@@ -56,6 +57,8 @@ pub struct Script {
     pub started: Vec<(TopicPartition, i64)>,
     /// `pause` and `resume`, in order.
     pub paused: Vec<(&'static str, TopicPartition)>,
+    /// A member takes batches.
+    pub accepts_batches: bool,
     /// Attempts to commit.
     pub attempts: usize,
     beyond: usize,
@@ -262,7 +265,13 @@ impl Reader for Scripted {
     fn poll(&mut self, _: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
         let turn = self.script().turns.pop_front();
         match turn {
-            Some(Turn::Say(said)) => into.extend(said),
+            Some(Turn::Say(said)) => {
+                let before = into.len();
+                into.extend(said);
+                if self.script().accepts_batches {
+                    batch_runs(into, before);
+                }
+            }
             Some(Turn::Fail(remedy)) => return Err(on_purpose(remedy)),
             Some(Turn::Do(look)) => look(),
             None => {
@@ -283,6 +292,9 @@ impl Reader for Scripted {
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
         self.script().paused.extend(at.iter().map(|at| ("resume", at.clone())));
         Ok(())
+    }
+    fn accept_batches(&mut self) {
+        self.script().accepts_batches = true;
     }
 }
 

@@ -193,11 +193,12 @@ impl<'a> Session<'a> {
         now: &'a dyn Fn() -> Instant,
     ) -> Result<Self, BusError> {
         let settings = &service.settings;
-        let member = service.bus.member(MemberOptions {
+        let mut member = service.bus.member(MemberOptions {
             group: settings.group.clone(),
             membership: Membership::Transactional(settings.instance.clone()),
             topics: INPUTS.iter().map(|topic| Arc::from(format!("{}{topic}", settings.prefix))).collect(),
         })?;
+        member.accept_batches();
         Ok(Self {
             service,
             metrics,
@@ -237,6 +238,15 @@ impl<'a> Session<'a> {
                         if let Some(owned) = self.owned.get_mut(&record.at.partition) {
                             owned.last_record_time = now;
                             let bytes = owned.push(record);
+                            self.waiting.add_input_bytes(bytes);
+                            self.metrics.input_bytes.inc_by(bytes as u64);
+                        }
+                    }
+                    Polled::Batch(batch) => {
+                        newest = newest.max(batch.sizes().map(|(_, stamp, _)| stamp).max());
+                        if let Some(owned) = self.owned.get_mut(&batch.at.partition) {
+                            owned.last_record_time = now;
+                            let bytes = owned.push_batch(batch);
                             self.waiting.add_input_bytes(bytes);
                             self.metrics.input_bytes.inc_by(bytes as u64);
                         }

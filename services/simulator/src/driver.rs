@@ -211,7 +211,7 @@ impl<'a> Session<'a> {
                 match item {
                     Polled::Assigned(mut parts) => assigned.append(&mut parts),
                     Polled::Revoked(_) | Polled::Lost(_) => assigned.clear(),
-                    Polled::Record(_) | Polled::End { .. } => {}
+                    Polled::Record(_) | Polled::Batch(_) | Polled::End { .. } => {}
                 }
             }
         }
@@ -319,7 +319,7 @@ impl<'a> Session<'a> {
                     self.positions.insert(record.at, record.offset + 1);
                     self.changed = true;
                 }
-                Polled::End { .. } => {}
+                Polled::Batch(_) | Polled::End { .. } => {}
                 Polled::Assigned(parts) | Polled::Revoked(parts) | Polled::Lost(parts) => {
                     // New partitions, or somebody else in the group: begin anew with what then is ours.
                     let what = format!("simulating as group {}", self.driver.settings.group);

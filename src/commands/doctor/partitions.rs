@@ -53,7 +53,7 @@ fn samples(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<&'static str, Sample>
             if let Some((topic, partitions)) = counts.get(&record.at.topic) {
                 let sample = samples.entry(topic.base_name()).or_default();
                 sample.records += 1;
-                if let Some(home) = belongs_to(*topic, &record, *partitions) {
+                if let Some(home) = belongs_to(*topic, &record.view(), *partitions) {
                     sample.foreign += 1;
                     let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
                     sample.first.get_or_insert((key, record.at.partition, home));

@@ -82,7 +82,7 @@ pub fn each_committed(bus: &dyn Bus, topic: &str, partitions: i32, mut each: imp
                         each(record);
                     }
                     Polled::End { position, .. } => complete |= position >= high,
-                    Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
+                    Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
                 }
             }
         }

@@ -118,6 +118,14 @@ impl Fetcher {
         }
     }
 
+    /// From now on records may come as batches, where the path has them.
+    pub fn accept_batches(&mut self) {
+        match self {
+            Self::Library(_) => {}
+            Self::Native(fetcher) => fetcher.accept_batches(),
+        }
+    }
+
     /// Appends at most `max` items; a rebalance ends the call at once.
     pub fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<Option<Rebalance>> {
         match self {

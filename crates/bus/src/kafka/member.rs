@@ -434,6 +434,10 @@ impl Reader for KafkaMember {
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
         self.fetcher.resume(at)
     }
+
+    fn accept_batches(&mut self) {
+        self.fetcher.accept_batches();
+    }
 }
 
 impl Member for KafkaMember {

@@ -43,4 +43,8 @@ impl Reader for KafkaReader {
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
         self.fetcher.resume(at)
     }
+
+    fn accept_batches(&mut self) {
+        self.fetcher.accept_batches();
+    }
 }

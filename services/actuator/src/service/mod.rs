@@ -187,7 +187,7 @@ impl<'a> ActuatorSession<'a> {
     fn take(&mut self, item: Polled) -> Result<(), BusError> {
         match item {
             Polled::Record(record) => self.queue.push(record),
-            Polled::End { .. } => {}
+            Polled::Batch(_) | Polled::End { .. } => {}
             Polled::Assigned(parts) => self.assign(&parts)?,
             Polled::Revoked(parts) | Polled::Lost(parts) => {
                 // Every loop ends with a commit, so nothing is held here that is worth committing now.

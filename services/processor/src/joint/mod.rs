@@ -118,7 +118,7 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
                         self.drop_partitions(&partitions);
                     }
                     // None of its partitions was started.
-                    Polled::Record(_) | Polled::End { .. } => {}
+                    Polled::Record(_) | Polled::Batch(_) | Polled::End { .. } => {}
                 }
             }
             self.advance()?;

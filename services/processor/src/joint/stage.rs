@@ -162,7 +162,7 @@ impl<K: JointStageKind> JointStage<K> {
                         self.merge.end(input, position);
                     }
                 }
-                Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
+                Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
             }
         }
         Ok(())

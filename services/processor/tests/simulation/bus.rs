@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use eadt_bus::simulation::{Coming, PARTITIONS};
-use eadt_bus::simulation::{Cursor, Cursors, SimLog, place as of_topic, set_paused, topics};
+use eadt_bus::simulation::{Cursor, Cursors, SimLog, batch_runs, place as of_topic, set_paused, topics};
 use eadt_bus::{
     Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, ProducerCounts, Reader, Record, Remedy, Result,
     Start, Step, TopicPartition, TopicSpec, Watermarks, partition_for_key,
@@ -204,6 +204,7 @@ impl Bus for SimBus {
             topics: options.topics,
             away: (0..PARTITIONS).collect(),
             cursors: BTreeMap::new(),
+            accepts_batches: false,
         }))
     }
     fn committed(&self, _: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
@@ -293,6 +294,7 @@ struct SimMember {
     /// Partitions that somebody else has.
     away: BTreeSet<i32>,
     cursors: Cursors,
+    accepts_batches: bool,
 }
 
 impl SimMember {
@@ -327,10 +329,18 @@ impl Reader for SimMember {
             let count = world.chance.below(40);
             world.log.reveal(count);
         }
+        let before = into.len();
         if !take_some(&mut self.cursors, &mut world, into) && self.away.is_empty() {
             go_on(&self.cursors, &mut world);
         }
+        if self.accepts_batches {
+            batch_runs(into, before);
+        }
         Ok(())
+    }
+
+    fn accept_batches(&mut self) {
+        self.accepts_batches = true;
     }
 
     fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {

@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use super::decompress::{Codec, UnpackError, Unpacker};
 use super::messages::AbortedTransaction;
-use super::records::{RecordError, RecordPlace, next_record};
+use super::records::{RecordError, next_record};
+use crate::batch::BatchRecord;
 
 /// Bytes of a batch before its records.
 const HEAD_BYTES: usize = 61;
@@ -183,7 +184,7 @@ impl BatchStream {
 /// Returns whether a control record ends a transaction by taking it back: its key is a version and a type, 0 of an abort.
 fn is_abort(records: &[u8]) -> Result<bool, RecordError> {
     let place = next_record(records, &mut 0)?;
-    let key = place.key.map(|range| &records[range]).unwrap_or_default();
+    let key = place.key.of(records).unwrap_or_default();
     Ok(key.get(2..4) == Some(&[0, 0]))
 }
 
@@ -198,33 +199,40 @@ pub struct OpenBatch {
     append_stamp: Option<i64>,
 }
 
-/// A record in an [`OpenBatch`].
-#[derive(Debug, PartialEq, Eq)]
-pub struct BatchRecord {
-    pub offset: i64,
-    pub stamp_millis: i64,
-    pub place: RecordPlace,
-}
-
 impl OpenBatch {
-    /// Returns the next record, `None` at the end. An error comes with the offset of the batch.
+    /// Returns the next record, `None` at the end. An error comes with the offset of the batch, and comes again.
     pub fn next_record(&mut self) -> Result<Option<BatchRecord>, (i64, BatchError)> {
         if self.left == 0 {
             return Ok(None);
         }
-        self.left -= 1;
+        let before = self.at;
         let place = next_record(&self.unpacked, &mut self.at).map_err(|error| (self.head.base_offset, error.into()))?;
         if !(0..=i64::from(self.head.last_offset_delta)).contains(&place.offset_delta) {
+            self.at = before;
             return Err((self.head.base_offset, BatchError::Record(RecordError("a record lies outside its batch"))));
         }
+        self.left -= 1;
         let offset = self.head.base_offset + place.offset_delta;
         let stamp_millis = self.append_stamp.unwrap_or_else(|| self.head.base_timestamp.saturating_add(place.timestamp_delta));
-        Ok(Some(BatchRecord { offset, stamp_millis, place }))
+        Ok(Some(BatchRecord {
+            offset,
+            stamp_millis,
+            key: place.key,
+            value: place.value,
+            event_type: place.event_type,
+            headers: place.headers,
+            header_count: place.header_count,
+        }))
     }
 
     /// Returns the offset after the batch.
     pub fn next_offset(&self) -> i64 {
         self.head.next_offset()
+    }
+
+    /// Returns how many records were not read, as far as its head tells the truth.
+    pub fn left(&self) -> usize {
+        usize::try_from(self.left).unwrap_or(0)
     }
 }
 

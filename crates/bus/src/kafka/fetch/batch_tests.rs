@@ -159,6 +159,20 @@ fn what_is_damaged_is_an_error_with_the_offset_of_its_batch() {
     assert!(matches!(read(outside.bytes(), Vec::new(), 0), Err((1, BatchError::Record(_)))));
 }
 
+#[test]
+fn records_before_one_that_is_damaged_are_there_and_the_damage_is_found_again() {
+    let mut sent = SentBatch::new(4, vec![Sent::default(); 3]);
+    sent.records[1].offset_delta = 5;
+    let (mut unpacker, mut next) = (Unpacker::default(), 0);
+    let mut batch =
+        BatchStream::new(sent.bytes().into(), Vec::new(), true).next_batch(&mut unpacker, &mut next).unwrap().unwrap();
+    assert_eq!(batch.next_record().map(|record| record.map(|record| record.offset)), Ok(Some(4)));
+    for _ in 0..2 {
+        assert!(matches!(batch.next_record(), Err((4, BatchError::Record(_)))));
+        assert_eq!(batch.left(), 2);
+    }
+}
+
 proptest! {
     #![proptest_config(eadt_testing::cases(64))]
 

@@ -3,6 +3,7 @@
 //! What comes out is bounded whatever the compressed bytes say, and grows only as it comes.
 
 use std::io::Read;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use zstd::stream::raw::{Decoder as ZstdDecoder, InBuffer, Operation, OutBuffer};
@@ -12,8 +13,10 @@ use zstd::stream::raw::{Decoder as ZstdDecoder, InBuffer, Operation, OutBuffer};
 pub const MAX_UNPACKED_BYTES: usize = 128 << 20;
 /// A larger buffer than this is not kept.
 const KEPT_BYTES: usize = 2 << 20;
-/// The least size of the buffer.
+/// The least size of a buffer.
 const LEAST_BYTES: usize = 64 << 10;
+/// Buffers that are kept for later batches.
+const SPARE_BUFFERS: usize = 2;
 
 /// How the records of a batch are packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +58,7 @@ fn damaged(codec: Codec, detail: impl std::fmt::Display) -> UnpackError {
 
 /// Unpacks one batch after the other.
 pub struct Unpacker {
-    /// Takes what is unpacked. Its length is its capacity, so that nothing is cleared when it is used again.
-    buffer: Vec<u8>,
+    spare: SpareBuffers,
     /// Made at the first use.
     zstd: Option<ZstdDecoder<'static>>,
     limit: usize,
@@ -64,7 +66,7 @@ pub struct Unpacker {
 
 impl std::fmt::Debug for Unpacker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Unpacker").field("buffer_bytes", &self.buffer.len()).finish_non_exhaustive()
+        f.debug_struct("Unpacker").field("limit_bytes", &self.limit).finish_non_exhaustive()
     }
 }
 
@@ -75,18 +77,19 @@ impl Default for Unpacker {
 }
 
 impl Unpacker {
-    pub const fn with_limit(limit: usize) -> Self {
-        Self { buffer: Vec::new(), zstd: None, limit }
+    pub fn with_limit(limit: usize) -> Self {
+        Self { spare: SpareBuffers::default(), zstd: None, limit }
     }
 
-    /// Returns the unpacked bytes, and no more memory than they take: records hold it while they wait to be merged.
+    /// Returns the unpacked bytes, and little more memory than they take: records hold it while they wait to be merged.
     ///
-    /// Their number is known only afterwards, so they are copied out of the buffer, which is used again.
+    /// Their number is known only afterwards. A buffer that they fill well is theirs, and comes back when they are gone; out of
+    /// others they are copied.
     pub fn unpack(&mut self, codec: Codec, packed: &Bytes) -> Result<Bytes, UnpackError> {
         if codec == Codec::None {
             return Ok(packed.clone());
         }
-        let mut output = UnpackedBytes { buffer: std::mem::take(&mut self.buffer), filled: 0, limit: self.limit };
+        let mut output = UnpackedBytes { buffer: self.spare.take(), filled: 0, limit: self.limit };
         let outcome = match codec {
             Codec::None => Ok(()),
             Codec::Gzip => unpack_gzip(packed, &mut output),
@@ -100,9 +103,10 @@ impl Unpacker {
             buffer.shrink_to_fit();
             return outcome.map(|()| Bytes::from(buffer));
         }
-        let unpacked = outcome.map(|()| Bytes::copy_from_slice(&buffer[..filled]));
-        self.buffer = buffer;
-        unpacked
+        let lent = LentBuffer { buffer, filled, spare: self.spare.clone() };
+        outcome?;
+        let is_well_filled = filled >= lent.buffer.len() / 4 * 3;
+        Ok(if is_well_filled { Bytes::from_owner(lent) } else { Bytes::copy_from_slice(lent.as_ref()) })
     }
 
     fn unpack_zstd(&mut self, packed: &[u8], output: &mut UnpackedBytes) -> Result<(), UnpackError> {
@@ -127,6 +131,38 @@ impl Unpacker {
             if is_read && !is_full {
                 return Err(damaged(Codec::Zstd, "it is cut off"));
             }
+        }
+    }
+}
+
+/// Buffers that are used again. The length of one is its capacity, so that nothing is cleared then.
+#[derive(Debug, Clone, Default)]
+struct SpareBuffers(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl SpareBuffers {
+    fn take(&self) -> Vec<u8> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+}
+
+/// A buffer with a batch in it. It goes back to the spare ones with the last record of the batch.
+struct LentBuffer {
+    buffer: Vec<u8>,
+    filled: usize,
+    spare: SpareBuffers,
+}
+
+impl AsRef<[u8]> for LentBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.filled]
+    }
+}
+
+impl Drop for LentBuffer {
+    fn drop(&mut self) {
+        let mut spare = self.spare.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE_BUFFERS {
+            spare.push(std::mem::take(&mut self.buffer));
         }
     }
 }
@@ -361,21 +397,31 @@ mod tests {
                 assert_eq!(unpacker.unpack(codec, &packed.into()), Err(UnpackError::TooLarge(1 << 20)), "{codec:?}");
             }
         }
-        assert!(unpacker.buffer.len() <= 1 << 20);
+        assert!(unpacker.spare.take().len() <= 1 << 20);
         // A length that no block of this size can have.
         let false_length = Bytes::from_static(&[0xff, 0xff, 0xff, 0x7f, 0]);
         assert!(matches!(Unpacker::default().unpack(Codec::Snappy, &false_length), Err(UnpackError::Damaged { .. })));
     }
 
     #[test]
-    fn records_hold_their_own_bytes_and_the_buffer_is_used_again() {
+    fn a_buffer_is_used_again_when_its_records_are_gone_and_at_once_where_they_fill_little_of_it() {
         let mut unpacker = Unpacker::default();
-        let packed: Bytes = packed(Codec::Lz4, &text(1000)).remove(0).into();
-        let held: Vec<_> = (0..20).map(|_| unpacker.unpack(Codec::Lz4, &packed).unwrap()).collect();
-        let place = unpacker.buffer.as_ptr();
+        let little: Bytes = packed(Codec::Lz4, &text(1000)).remove(0).into();
+        let held: Vec<_> = (0..20).map(|_| unpacker.unpack(Codec::Lz4, &little).unwrap()).collect();
         assert!(held.iter().all(|bytes| *bytes == text(1000)));
-        assert_eq!(unpacker.unpack(Codec::Lz4, &packed).unwrap(), text(1000));
-        assert_eq!((unpacker.buffer.as_ptr(), unpacker.buffer.len()), (place, LEAST_BYTES));
+        let spare = || unpacker.spare.0.lock().unwrap().iter().map(|buffer| (buffer.as_ptr(), buffer.len())).collect::<Vec<_>>();
+        let first = spare();
+        assert!(matches!(first[..], [(_, LEAST_BYTES)]), "{first:?}");
+
+        let much: Bytes = packed(Codec::Lz4, &text(LEAST_BYTES - 1000)).remove(0).into();
+        let held: Vec<_> = (0..5).map(|_| unpacker.unpack(Codec::Lz4, &much).unwrap()).collect();
+        assert!(held.iter().all(|bytes| *bytes == text(LEAST_BYTES - 1000)));
+        assert_eq!(unpacker.spare.0.lock().unwrap().len(), 0, "all are held");
+        assert!(held.iter().any(|bytes| bytes.as_ptr() == first[0].0));
+        drop(held);
+        assert_eq!(unpacker.spare.0.lock().unwrap().len(), SPARE_BUFFERS);
+        drop(unpacker.unpack(Codec::Lz4, &Bytes::from_static(b"no frame")).unwrap_err());
+        assert_eq!(unpacker.spare.0.lock().unwrap().len(), SPARE_BUFFERS, "also after an error");
     }
 
     #[test]
@@ -384,7 +430,7 @@ mod tests {
         let large = text(KEPT_BYTES + 1);
         let packed: Bytes = packed(Codec::Lz4, &large).remove(0).into();
         assert_eq!(unpacker.unpack(Codec::Lz4, &packed).unwrap(), large);
-        assert!(unpacker.buffer.is_empty());
+        assert!(unpacker.spare.take().is_empty());
     }
 
     proptest! {

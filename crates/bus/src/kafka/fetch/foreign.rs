@@ -58,8 +58,8 @@ fn count_records(unpacker: &mut Unpacker, batches: Vec<u8>, stream: BatchStream)
     let (mut stream, mut next, mut count) = (stream.with_bytes(batches.into()), 0, 0);
     while let Ok(Some(mut batch)) = stream.next_batch(unpacker, &mut next) {
         while let Ok(Some(record)) = batch.next_record() {
-            let headers = header_ranges(&batch.unpacked, record.place.headers.start, record.place.header_count);
-            assert_eq!(headers.count(), record.place.header_count);
+            let headers = header_ranges(&batch.unpacked, record.headers as usize, record.header_count as usize);
+            assert_eq!(headers.count(), record.header_count as usize);
             count += 1;
         }
     }

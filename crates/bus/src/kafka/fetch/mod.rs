@@ -31,14 +31,13 @@ mod wire;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_schemas::EventTime;
 use rdkafka::consumer::Consumer;
 
 use super::errors::lacks;
 use super::events::{Event, Events, REFUSED};
 use super::fetcher::{Rebalance, group_failure, lost_position};
 use crate::rights::{Operation, Resource};
-use crate::{BusError, Headers, Polled, Record, Remedy, Result, TopicPartition, chaos};
+use crate::{BusError, Polled, RecordBatch, Remedy, Result, TopicPartition, chaos};
 use batch::{BatchError, OpenBatch};
 use decompress::Unpacker;
 #[cfg(feature = "conformance")]
@@ -68,17 +67,11 @@ struct ReadPartition {
 
 impl ReadPartition {
     /// Delivers some of what is there; true once that is all. An end is reported unless `has_more`: what came since lies behind it.
-    fn deliver(
-        &mut self,
-        unpacker: &mut Unpacker,
-        end: usize,
-        into: &mut Vec<Polled>,
-        has_more: impl FnOnce() -> bool,
-    ) -> Result<bool> {
+    fn deliver(&mut self, unpacker: &mut Unpacker, delivery: &mut Delivery<'_>, has_more: impl FnOnce() -> bool) -> Result<bool> {
         if let Some(damage) = &self.damage {
             return Err(BusError::new(Remedy::Stop, format!("reading {}", self.at), damage));
         }
-        self.advance(unpacker, end, into, has_more).map_err(|(offset, error)| {
+        self.advance(unpacker, delivery, has_more).map_err(|(offset, error)| {
             let damage = format!("the batch at offset {offset} cannot be read: {error}");
             let error = BusError::new(Remedy::Stop, format!("reading {}", self.at), &damage);
             // What is behind it must not be taken for what comes next.
@@ -90,8 +83,7 @@ impl ReadPartition {
     fn advance(
         &mut self,
         unpacker: &mut Unpacker,
-        end: usize,
-        into: &mut Vec<Polled>,
+        delivery: &mut Delivery<'_>,
         has_more: impl FnOnce() -> bool,
     ) -> Result<bool, (i64, BatchError)> {
         let Self { at, next: Some(next), chunk, open, reported_end, .. } = self else {
@@ -99,7 +91,7 @@ impl ReadPartition {
             return Ok(true);
         };
         if let Some(batch) = open {
-            if deliver_batch(at, batch, next, end, into, reported_end)? {
+            if deliver_batch(at, batch, next, delivery, reported_end)? {
                 *open = None;
             }
             return Ok(false);
@@ -111,7 +103,7 @@ impl ReadPartition {
         }
         if *next >= fetched.end && *reported_end != Some(*next) && !has_more() {
             *reported_end = Some(*next);
-            into.push(Polled::End { at: at.clone(), position: *next });
+            delivery.take_end(at, *next);
         }
         *chunk = None;
         Ok(true)
@@ -128,6 +120,7 @@ pub struct NativeFetcher {
     unpacker: Unpacker,
     /// The partition that is looked at first.
     turn: usize,
+    accepts_batches: bool,
 }
 
 impl NativeFetcher {
@@ -135,7 +128,11 @@ impl NativeFetcher {
         let shared = Arc::new(FetchShared::new(options));
         broker::start_threads(&shared);
         let (partitions, unpacker) = (Vec::new(), Unpacker::default());
-        Self { events, group: group.to_owned(), shared, partitions, unpacker, turn: 0 }
+        Self { events, group: group.to_owned(), shared, partitions, unpacker, turn: 0, accepts_batches: false }
+    }
+
+    pub const fn accept_batches(&mut self) {
+        self.accepts_batches = true;
     }
 
     pub const fn events(&self) -> &Events {
@@ -189,10 +186,10 @@ impl NativeFetcher {
             .ok_or_else(|| BusError::new(Remedy::Stop, format!("{what} {at}"), "it is not assigned here"))
     }
 
-    /// Appends at most `max` items; a rebalance ends the call at once.
+    /// Appends at most `max` items, a batch counting as its records; a rebalance ends the call at once.
     pub fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<Option<Rebalance>> {
-        let (begun, end) = (Instant::now(), into.len() + max);
-        let before = into.len();
+        let (begun, before) = (Instant::now(), into.len());
+        let mut delivery = Delivery { into, room: max, accepts_batches: self.accepts_batches };
         loop {
             if let Some(failure) = self.shared.take_failure() {
                 return Err(self.failure(failure));
@@ -200,9 +197,9 @@ impl NativeFetcher {
             if let Some(rebalance) = self.look_at_group()? {
                 return Ok(Some(rebalance));
             }
-            while into.len() < end && self.deliver(end, into)? {}
+            while delivery.room > 0 && self.deliver(&mut delivery)? {}
             let left = timeout.saturating_sub(begun.elapsed());
-            if into.len() > before || left.is_zero() {
+            if delivery.into.len() > before || left.is_zero() {
                 return Ok(None);
             }
             self.shared.wait_for_arrival(left.min(LOOK_EVERY));
@@ -228,7 +225,7 @@ impl NativeFetcher {
     }
 
     /// Delivers some of what is there; false if nothing is.
-    fn deliver(&mut self, end: usize, into: &mut Vec<Polled>) -> Result<bool> {
+    fn deliver(&mut self, delivery: &mut Delivery<'_>) -> Result<bool> {
         let count = self.partitions.len();
         let has_part =
             |partition: &ReadPartition| !partition.is_paused && (partition.open.is_some() || partition.chunk.is_some());
@@ -242,7 +239,7 @@ impl NativeFetcher {
             slot
         };
         let partition = &mut self.partitions[slot];
-        let is_done = partition.deliver(&mut self.unpacker, end, into, || self.shared.has_chunk(slot))?;
+        let is_done = partition.deliver(&mut self.unpacker, delivery, || self.shared.has_chunk(slot))?;
         if is_done {
             // The others first, now.
             self.turn = (slot + 1) % count;
@@ -287,37 +284,62 @@ impl Drop for NativeFetcher {
     }
 }
 
+/// What is delivered by one call.
+struct Delivery<'a> {
+    into: &'a mut Vec<Polled>,
+    /// How many records more.
+    room: usize,
+    accepts_batches: bool,
+}
+
+impl Delivery<'_> {
+    fn take_end(&mut self, at: &TopicPartition, position: i64) {
+        self.into.push(Polled::End { at: at.clone(), position });
+        self.room = self.room.saturating_sub(1);
+    }
+
+    fn take_records(&mut self, batch: RecordBatch) {
+        self.room = self.room.saturating_sub(batch.len());
+        if self.accepts_batches && !chaos::is_off("unknown-fields") {
+            self.into.push(Polled::Batch(batch));
+            return;
+        }
+        self.into.extend((0..batch.len()).map_while(|index| batch.record(index)).map(|mut record| {
+            record.value = record.value.map(|value| if chaos::is_refused(&value) { REFUSED.into() } else { value });
+            Polled::Record(record)
+        }));
+    }
+}
+
 /// Delivers records of a batch until there are enough; true once all of it is.
 fn deliver_batch(
     at: &TopicPartition,
     batch: &mut OpenBatch,
     next: &mut i64,
-    end: usize,
-    into: &mut Vec<Polled>,
+    delivery: &mut Delivery<'_>,
     reported_end: &mut Option<i64>,
 ) -> Result<bool, (i64, BatchError)> {
-    while into.len() < end {
-        let Some(found) = batch.next_record()? else {
-            *next = batch.next_offset().max(*next);
-            return Ok(true);
-        };
-        // A start within a batch.
-        if found.offset < *next {
-            continue;
+    let (mut records, mut is_done) = (Vec::with_capacity(batch.left().min(delivery.room)), false);
+    while records.len() < delivery.room && !is_done {
+        match batch.next_record() {
+            // A start within a batch.
+            Ok(Some(found)) if found.offset < *next => {}
+            Ok(Some(found)) => {
+                *next = found.offset + 1;
+                records.push(found);
+            }
+            Ok(None) => is_done = true,
+            // Those before it first: it is found again.
+            Err(_) if !records.is_empty() => break,
+            Err(error) => return Err(error),
         }
-        *next = found.offset + 1;
-        *reported_end = None;
-        let (block, place) = (&batch.unpacked, found.place);
-        let value = place.value.map(|range| block.slice(range));
-        let value = value.map(|value| if chaos::is_refused(&value) { REFUSED.into() } else { value });
-        into.push(Polled::Record(Record {
-            at: at.clone(),
-            offset: found.offset,
-            stamp: EventTime::from_millis(found.stamp_millis),
-            key: place.key.map(|range| block.slice(range)),
-            value,
-            headers: Headers::in_batch(block, place.headers.start, place.header_count),
-        }));
     }
-    Ok(false)
+    if !records.is_empty() {
+        *reported_end = None;
+        delivery.take_records(RecordBatch::new(at.clone(), batch.unpacked.clone(), records));
+    }
+    if is_done {
+        *next = batch.next_offset().max(*next);
+    }
+    Ok(is_done)
 }

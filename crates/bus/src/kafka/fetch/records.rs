@@ -2,6 +2,10 @@
 
 use std::ops::Range;
 
+use eadt_schemas::envelope::header;
+
+use crate::batch::Stretch;
+
 /// The bytes of a batch that are not records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -10,14 +14,17 @@ pub struct RecordError(pub &'static str);
 type Result<T> = std::result::Result<T, RecordError>;
 
 /// Where the parts of a record lie in the unpacked bytes of its batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordPlace {
     pub offset_delta: i64,
     pub timestamp_delta: i64,
-    pub key: Option<Range<usize>>,
-    pub value: Option<Range<usize>>,
-    pub headers: Range<usize>,
-    pub header_count: usize,
+    pub key: Stretch,
+    pub value: Stretch,
+    /// The value of the last header `ce_type`.
+    pub event_type: Stretch,
+    /// Where the first header begins.
+    pub headers: u32,
+    pub header_count: u32,
 }
 
 /// Walks over bytes by their varints.
@@ -37,11 +44,23 @@ impl Cursor<'_> {
         Ok(byte)
     }
 
-    /// Reads a signed number in zigzag order. Nearly all of them take one byte.
+    /// Reads a signed number in zigzag order. Nearly all of them take one byte or two.
     #[inline]
     fn varint(&mut self) -> Result<i64> {
-        let first = self.byte()?;
-        let value = if first < 0x80 { u64::from(first) } else { self.long_varint(first)? };
+        let value = match self.bytes.get(self.at..) {
+            Some([first @ 0..0x80, ..]) => {
+                self.at += 1;
+                u64::from(*first)
+            }
+            Some([first, second @ 0..0x80, ..]) => {
+                self.at += 2;
+                u64::from(*first & 0x7f) | u64::from(*second) << 7
+            }
+            _ => {
+                let first = self.byte()?;
+                self.long_varint(first)?
+            }
+        };
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
@@ -62,9 +81,21 @@ impl Cursor<'_> {
         }
     }
 
-    /// Bytes with their length before them; `None` if it is negative.
+    /// Bytes with their length before them; `None` if it is negative. Nearly all have fewer than 64.
     #[inline]
     fn bytes(&mut self) -> Result<Option<Range<usize>>> {
+        match self.bytes.get(self.at) {
+            Some(length @ 0..0x80) if length & 1 == 0 => {
+                let from = self.at + 1;
+                self.at = from + usize::from(length >> 1);
+                if self.at <= self.bytes.len() { Ok(Some(from..self.at)) } else { Err(CUT_OFF) }
+            }
+            _ => self.long_bytes(),
+        }
+    }
+
+    #[inline(never)]
+    fn long_bytes(&mut self) -> Result<Option<Range<usize>>> {
         let length = self.varint()?;
         let Ok(length) = usize::try_from(length) else { return Ok(None) };
         let end = self.at.checked_add(length).filter(|end| *end <= self.bytes.len()).ok_or(CUT_OFF)?;
@@ -72,6 +103,16 @@ impl Cursor<'_> {
         self.at = end;
         Ok(Some(range))
     }
+
+    #[inline]
+    fn stretch(&mut self) -> Result<Stretch> {
+        self.bytes().map(|range| range.map_or(Stretch::NONE, stretch))
+    }
+}
+
+/// A batch has fewer bytes than 4 GiB.
+fn stretch(range: Range<usize>) -> Stretch {
+    Stretch { from: range.start as u32, length: range.len() as u32 }
 }
 
 /// Returns the record that begins at `at`, and moves behind it.
@@ -82,21 +123,21 @@ pub fn next_record(unpacked: &[u8], at: &mut usize) -> Result<RecordPlace> {
     cursor = Cursor { bytes: &unpacked[..body.end], at: body.start };
     cursor.byte()?;
     let (timestamp_delta, offset_delta) = (cursor.varint()?, cursor.varint()?);
-    let (key, value) = (cursor.bytes()?, cursor.bytes()?);
-    let count = usize::try_from(cursor.varint()?).map_err(|_| RecordError("a record has a negative number of headers"))?;
-    let headers = cursor.at;
+    let (key, value) = (cursor.stretch()?, cursor.stretch()?);
+    let count = u32::try_from(cursor.varint()?).map_err(|_| RecordError("a record has an impossible number of headers"))?;
+    let (headers, mut event_type) = (cursor.at as u32, Stretch::NONE);
     for _ in 0..count {
-        let name = cursor.bytes()?;
-        if name.is_none() {
-            return Err(RecordError("a header of a record has no name"));
+        let Some(name) = cursor.bytes()? else { return Err(RecordError("a header of a record has no name")) };
+        let value = cursor.bytes()?;
+        if unpacked[name] == *header::TYPE.as_bytes() {
+            event_type = stretch(value.unwrap_or(cursor.at..cursor.at));
         }
-        cursor.bytes()?;
     }
     if cursor.at != body.end {
         return Err(RecordError("a record is longer than its parts"));
     }
     *at = body.end;
-    Ok(RecordPlace { offset_delta, timestamp_delta, key, value, headers: headers..body.end, header_count: count })
+    Ok(RecordPlace { offset_delta, timestamp_delta, key, value, event_type, headers, header_count: count })
 }
 
 /// Returns the names and values in the headers of a record, which [`next_record`] has found whole.
@@ -175,16 +216,16 @@ pub mod tests {
 
     fn read(bytes: &[u8], count: usize) -> Result<Vec<Sent>> {
         let mut at = 0;
-        let part = |range: &Option<Range<usize>>| range.clone().map(|range| bytes[range].to_vec());
+        let part = |stretch: Stretch| stretch.of(bytes).map(<[u8]>::to_vec);
         (0..count)
             .map(|_| {
                 let place = next_record(bytes, &mut at)?;
-                let headers = header_ranges(bytes, place.headers.start, place.header_count);
+                let headers = header_ranges(bytes, place.headers as usize, place.header_count as usize);
                 Ok(Sent {
                     timestamp_delta: place.timestamp_delta,
                     offset_delta: place.offset_delta,
-                    key: part(&place.key),
-                    value: part(&place.value),
+                    key: part(place.key),
+                    value: part(place.value),
                     headers: headers.map(|(name, value)| (bytes[name].to_vec(), Some(bytes[value].to_vec()))).collect(),
                 })
             })
@@ -225,7 +266,7 @@ pub mod tests {
             (&[0x7e, 0], "a record is cut off"),
             // Longer than its parts: no key, no value, no header, and a byte more.
             (&[14, 0, 0, 0, 1, 1, 0, 9], "a record is longer than its parts"),
-            (&[12, 0, 0, 0, 1, 1, 1], "a record has a negative number of headers"),
+            (&[12, 0, 0, 0, 1, 1, 1], "a record has an impossible number of headers"),
             (&[14, 0, 0, 0, 1, 1, 2, 1], "a header of a record has no name"),
             // A value that reaches into the next record.
             (&[12, 0, 0, 0, 1, 40, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9], "a record is cut off"),

@@ -1,0 +1,212 @@
+//! Records that came together, looked at where they lie.
+
+use std::fmt;
+
+use bytes::Bytes;
+use eadt_schemas::EventTime;
+
+use crate::{Headers, Record, TopicPartition};
+
+/// A stretch of a block; [`Self::NONE`] where there is nothing, which is not the same as nothing in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub from: u32,
+    pub length: u32,
+}
+
+impl Stretch {
+    pub const NONE: Self = Self { from: 0, length: u32::MAX };
+
+    pub fn of(self, block: &[u8]) -> Option<&[u8]> {
+        (self.length != u32::MAX).then(|| &block[self.from as usize..][..self.length as usize])
+    }
+
+    fn slice(self, block: &Bytes) -> Option<Bytes> {
+        let from = self.from as usize;
+        (self.length != u32::MAX).then(|| block.slice(from..from + self.length as usize))
+    }
+
+    fn bytes(self) -> usize {
+        if self.length == u32::MAX { 0 } else { self.length as usize }
+    }
+}
+
+/// Where a record lies in the block of its batch. Whoever makes it has found all of it within the block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BatchRecord {
+    pub offset: i64,
+    pub stamp_millis: i64,
+    pub key: Stretch,
+    pub value: Stretch,
+    /// The value of the last header `ce_type`.
+    pub event_type: Stretch,
+    /// Where the first header begins.
+    pub headers: u32,
+    pub header_count: u32,
+}
+
+/// Records of one partition that came together, in offset order. They share one block, which lives as long as the batch.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RecordBatch {
+    pub at: TopicPartition,
+    block: Bytes,
+    records: Vec<BatchRecord>,
+}
+
+/// A record without a copy: what most readers look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordView<'a> {
+    pub partition: i32,
+    pub offset: i64,
+    /// As [`Record::stamp`].
+    pub stamp: EventTime,
+    pub key: Option<&'a [u8]>,
+    /// `None` is a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// The last header `ce_type`, as it is.
+    pub kind: Option<&'a [u8]>,
+}
+
+impl<'a> RecordView<'a> {
+    /// The type of the event, where it is UTF-8.
+    pub fn event_type(&self) -> Option<&'a str> {
+        self.kind.and_then(|kind| std::str::from_utf8(kind).ok())
+    }
+}
+
+impl RecordBatch {
+    pub(crate) const fn new(at: TopicPartition, block: Bytes, records: Vec<BatchRecord>) -> Self {
+        Self { at, block, records }
+    }
+
+    pub const fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Returns the record of an index; `None` beyond the last one.
+    pub fn view(&self, index: usize) -> Option<RecordView<'_>> {
+        let found = self.records.get(index)?;
+        Some(RecordView {
+            partition: self.at.partition,
+            offset: found.offset,
+            stamp: EventTime::from_millis(found.stamp_millis),
+            key: found.key.of(&self.block),
+            value: found.value.of(&self.block),
+            kind: found.event_type.of(&self.block),
+        })
+    }
+
+    /// Returns offset, stamp, and bytes of key and value of each record.
+    pub fn sizes(&self) -> impl Iterator<Item = (i64, EventTime, usize)> {
+        self.records
+            .iter()
+            .map(|found| (found.offset, EventTime::from_millis(found.stamp_millis), found.key.bytes() + found.value.bytes()))
+    }
+
+    /// As [`Self::view`], on its own; its parts share the block.
+    pub fn record(&self, index: usize) -> Option<Record> {
+        let found = self.records.get(index)?;
+        Some(Record {
+            at: self.at.clone(),
+            offset: found.offset,
+            stamp: EventTime::from_millis(found.stamp_millis),
+            key: found.key.slice(&self.block),
+            value: found.value.slice(&self.block),
+            headers: Headers::in_batch(&self.block, found.headers as usize, found.header_count as usize),
+        })
+    }
+}
+
+#[cfg(any(test, feature = "conformance", feature = "simulation"))]
+impl RecordBatch {
+    /// Packs records of one partition, which are in the order of their offsets, as a log would.
+    pub fn pack(records: &[Record]) -> Option<Self> {
+        let at = records.first()?.at.clone();
+        let (mut block, mut packed) = (Vec::new(), Vec::new());
+        let put = |block: &mut Vec<u8>, part: Option<&[u8]>| {
+            let Some(part) = part else { return Stretch::NONE };
+            block.extend_from_slice(part);
+            Stretch { from: (block.len() - part.len()) as u32, length: part.len() as u32 }
+        };
+        for record in records {
+            let (key, value) = (put(&mut block, record.key.as_deref()), put(&mut block, record.value.as_deref()));
+            let (headers, mut event_type) = (block.len() as u32, Stretch::NONE);
+            for (name, value) in record.headers.iter() {
+                put_length(&mut block, name.len());
+                put(&mut block, Some(name.as_bytes()));
+                put_length(&mut block, value.len());
+                let value = put(&mut block, Some(value));
+                if name == eadt_schemas::envelope::header::TYPE {
+                    event_type = value;
+                }
+            }
+            packed.push(BatchRecord {
+                offset: record.offset,
+                stamp_millis: record.stamp.micros() / 1000,
+                key,
+                value,
+                event_type,
+                headers,
+                header_count: record.headers.len() as u32,
+            });
+        }
+        Some(Self::new(at, block.into(), packed))
+    }
+}
+
+/// A length as Kafka writes it, in zigzag order.
+#[cfg(any(test, feature = "conformance", feature = "simulation"))]
+fn put_length(block: &mut Vec<u8>, length: usize) {
+    let mut rest = length << 1;
+    while rest >= 0x80 {
+        block.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    block.push(rest as u8);
+}
+
+impl fmt::Debug for RecordBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordBatch").field("at", &self.at).field("records", &self.records.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_record_in_a_batch_is_what_it_is_alone() {
+        let header = |name: &str, value: &'static [u8]| (Arc::from(name), Bytes::from_static(value));
+        let record = |offset, key: Option<&'static [u8]>, value: Option<&'static [u8]>, headers: Vec<_>| Record {
+            at: TopicPartition::new("topic", 2),
+            offset,
+            stamp: EventTime::from_millis(1000 * offset),
+            key: key.map(Bytes::from_static),
+            value: value.map(Bytes::from_static),
+            headers: headers.into(),
+        };
+        let long: &'static [u8] = &[b'x'; 300];
+        let records = [
+            record(3, Some(b"key"), Some(long), vec![header("ce_type", b"old"), header("a", long), header("ce_type", b"new")]),
+            record(4, None, None, Vec::new()),
+            record(9, Some(b""), Some(b""), vec![header("ce_type", b"\xff"), header("ce_time", b"")]),
+        ];
+        let batch = RecordBatch::pack(&records).unwrap();
+        assert_eq!((batch.len(), batch.is_empty(), batch.view(3), batch.record(3)), (3, false, None, None));
+        for (index, record) in records.iter().enumerate() {
+            assert_eq!(batch.record(index).as_ref(), Some(record));
+            assert_eq!(batch.view(index), Some(record.view()));
+        }
+        assert_eq!([0, 1, 2].map(|index| batch.view(index).unwrap().event_type()), [Some("new"), None, None]);
+        let sizes: Vec<_> = batch.sizes().map(|(offset, stamp, bytes)| (offset, stamp.micros(), bytes)).collect();
+        assert_eq!(sizes, [(3, 3_000_000, 303), (4, 4_000_000, 0), (9, 9_000_000, 0)]);
+        assert_eq!(RecordBatch::pack(&[]), None);
+    }
+}
