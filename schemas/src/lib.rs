@@ -12,6 +12,7 @@ pub mod event_log;
 #[doc(hidden)]
 pub mod fast;
 mod fields;
+pub mod fnv;
 pub mod time;
 pub mod topics;
 pub mod v1;

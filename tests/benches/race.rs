@@ -18,6 +18,7 @@ use common::{Maker, PARTITIONS, WORKLOADS, send, workload};
 use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions};
 use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, TopicSpec, topics};
 use eadt_core::settings::SECOND;
+use eadt_schemas::fnv::Fnv1a;
 use eadt_schemas::v1::{EfficiencyWindow, WindowKind};
 use eadt_schemas::{EventTime, Topic};
 use eadt_tests::{Kafka, cache, kafka, root};
@@ -533,13 +534,11 @@ fn shown([joules, samples]: &Sums) -> String {
 
 /// FNV-1a of all windows.
 fn digest(windows: &Windows) -> u64 {
-    let mut digest = 0xcbf2_9ce4_8422_2325_u64;
+    let mut digest = Fnv1a::default();
     for ((workload, start), sums) in windows {
-        for byte in format!("{workload} {start} {}\n", shown(sums)).bytes() {
-            digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        digest.write(format!("{workload} {start} {}\n", shown(sums)).as_bytes());
     }
-    digest
+    digest.finish()
 }
 
 fn middle(mut values: Vec<f64>) -> f64 {

@@ -1,19 +1,20 @@
 //! Decisions that are kept in a file beside the tests: whoever replays a log, or reads decisions of two releases together, relies on
 //! that a version of the rules decides as it did.
 
+use eadt_schemas::fnv::Fnv1a;
 use eadt_schemas::v1::{Action, Decision};
 
 /// What was decided, one thing after another: what changes something in words, the rest as a sum (FNV-1a). Figures to five digits,
 /// beyond which platforms may differ.
 pub struct Told {
     text: String,
-    sum: u64,
+    sum: Fnv1a,
     number: usize,
 }
 
 impl Told {
     pub fn new(name: &str) -> Self {
-        Self { text: format!("{name}\n"), sum: 0xcbf2_9ce4_8422_2325, number: 0 }
+        Self { text: format!("{name}\n"), sum: Fnv1a::default(), number: 0 }
     }
 
     pub fn add(&mut self, decision: &Decision) {
@@ -37,7 +38,7 @@ impl Told {
     }
 
     pub fn note(&mut self, line: &str, in_words: bool) {
-        self.sum = line.bytes().fold(self.sum, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        self.sum.write(line.as_bytes());
         if in_words {
             self.text.extend(["  ", line, "\n"]);
         }
@@ -45,7 +46,7 @@ impl Told {
     }
 
     pub fn text(self) -> String {
-        format!("{}  sum of all {}: {:016x}\n", self.text, self.number, self.sum)
+        format!("{}  sum of all {}: {:016x}\n", self.text, self.number, self.sum.finish())
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use eadt_schemas::fnv::Fnv1a;
+
 /// Names some bytes: 32 bits of their FNV-1a sum, as eight hexadecimal digits. It distinguishes contents of the same name, and is no
 /// proof against intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,9 +14,7 @@ impl Fingerprint {
     pub(crate) const DIGITS: usize = 8;
 
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        let sum = bytes
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        let sum = Fnv1a::of(bytes);
         Self((sum ^ (sum >> 32)) as u32)
     }
 }

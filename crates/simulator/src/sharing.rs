@@ -9,6 +9,7 @@
 use eadt_gpu_sharing::{
     CoRun, CoRunTenant, Measurements, MeasurementsError, MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile,
 };
+use eadt_schemas::fnv::Fnv1a;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64Mcg;
@@ -207,24 +208,19 @@ fn factor(random: &mut Pcg64Mcg, ratio: f64) -> f64 {
     (ratio * normal.clamp(-4.0, 4.0)).exp()
 }
 
-/// FNV-1a over what is read.
+/// Returns a generator whose seed is the sum of what is given.
 fn generator(seed: u64, names: &[&str], shares: &[u32], clock: Option<f64>, stream: u64) -> Pcg64Mcg {
-    let mut key = 0xcbf2_9ce4_8422_2325_u64;
-    let mut take = |bytes: &[u8]| {
-        for byte in bytes {
-            key = (key ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    };
-    take(&seed.to_le_bytes());
-    take(&stream.to_le_bytes());
-    take(&clock.unwrap_or(0.0).to_bits().to_le_bytes());
+    let mut key = Fnv1a::default();
+    key.write(&seed.to_le_bytes());
+    key.write(&stream.to_le_bytes());
+    key.write(&clock.unwrap_or(0.0).to_bits().to_le_bytes());
     for name in names {
-        take(name.as_bytes());
+        key.write(name.as_bytes());
     }
     for share in shares {
-        take(&share.to_le_bytes());
+        key.write(&share.to_le_bytes());
     }
-    Pcg64Mcg::seed_from_u64(key)
+    Pcg64Mcg::seed_from_u64(key.finish())
 }
 
 /// Name, SM active and DRAM active alone on the whole GPU (measured, the paper's Table 1); samples/s (fitted); SM coverage,

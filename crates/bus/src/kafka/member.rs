@@ -11,6 +11,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use eadt_schemas::fnv::Fnv1a;
 use rdkafka::consumer::{CommitMode, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaError};
 use rdkafka::producer::{BaseProducer, Producer as _};
@@ -266,13 +267,14 @@ fn member_name(name: &str, layout: &[(Arc<str>, i32)]) -> String {
     if crate::chaos::is_off("member-name") {
         return name.to_owned();
     }
-    // FNV-1a: it need only differ, and be the same in every version.
-    let mut mark = 0xcbf2_9ce4_8422_2325_u64;
+    // It need only differ, and be the same in every version.
+    let mut mark = Fnv1a::default();
     for (topic, partitions) in layout {
-        for byte in topic.bytes().chain([0]).chain(partitions.to_be_bytes()) {
-            mark = (mark ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        mark.write(topic.as_bytes());
+        mark.write(&[0]);
+        mark.write(&partitions.to_be_bytes());
     }
+    let mark = mark.finish();
     format!("{name}-{:08x}", mark as u32 ^ (mark >> 32) as u32)
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use eadt_schemas::fnv::Fnv1a;
 use eadt_schemas::v1::Outcome;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -103,7 +104,7 @@ async fn publish_event(shared: &KubernetesContext, said: &WorkloadEvent, regardi
 fn build_event(said: &WorkloadEvent, regarding: ObjectReference, identity: &str) -> Event {
     // The same thing has the same name, so that it is said once also across restarts.
     let kind = regarding.kind.as_deref().unwrap_or_default();
-    let id = fnv1a_hash(&format!("{}/{}/{kind}", said.decision, event_reason(said.outcome)));
+    let id = Fnv1a::of(format!("{}/{}/{kind}", said.decision, event_reason(said.outcome)).as_bytes());
     let name = regarding.name.clone().unwrap_or_default();
     let now = k8s_openapi::jiff::Timestamp::now();
     let bad = matches!(said.outcome, Outcome::RolledBack | Outcome::Failed);
@@ -123,9 +124,4 @@ fn build_event(said: &WorkloadEvent, regarding: ObjectReference, identity: &str)
         regarding: Some(regarding),
         ..Event::default()
     }
-}
-
-/// FNV-1a: the same in every version of the program.
-fn fnv1a_hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
