@@ -42,6 +42,8 @@ def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_dire
         return str(maturin.build_wheel(wheel_directory, config_settings, metadata_directory))
     from setuptools import build_meta
 
+    # What an earlier build left here would be packed again, modules included that are gone since.
+    shutil.rmtree(Path(__file__).resolve().parents[1] / "build", ignore_errors=True)
     return str(build_meta.build_wheel(wheel_directory, config_settings, metadata_directory))
 
 

@@ -1,8 +1,14 @@
 """What ``report()`` and ``job.step()`` cost a training step, whatever the collector does.
 
 ``cargo xtask bench sdk``; or in the folder ``python``: ``PYTHONPATH=src:. python3 benches/overhead.py [STEPS]``.
-A step either waits, as for a GPU, or computes through more memory than the caches hold. An empty function is measured in turn with each
-call: what reading the clock and finding cold caches cost is not the package's. With PyTorch, a small GPT trains as well.
+A step waits, as for a GPU; or computes through more memory than the caches hold; or, with PyTorch, trains a small GPT. The first two leave
+nothing of the interpreter in the caches, which is the worst case: an empty method costs most of what the package costs then.
+
+Blocks of steps with the package and without take turns, in random order. Of each block with the one beside it, the difference counts; the
+interval of a mean is that of 95 % of the means of as many differences drawn from these (bootstrap). CPU of a call is that of its thread, so
+other processes are not in it; the clocks are read in both kinds of block. The whole step is by the wall clock and the median of each block,
+with all that the package does to a step: hooks, what it leaves in the caches. Steps of a busy machine differ by more than a tenth of a per
+cent: the interval says what can be told.
 """
 
 from __future__ import annotations
@@ -10,19 +16,25 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
+import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.servers import Harmful, Recorder, absent_url
 
 import eadt
 
 STEP_SECONDS = 0.010
+#: Steps of a block. In a short one, pauses between two would have more of the steps reported than training has.
+BLOCK = 50
 GOAL_MICROSECONDS, GOAL_PER_CENT = 50.0, 0.1
 MEMORY = bytes(range(256)) * (1 << 16)
+DRAWS = 1000
 
 
 def wait() -> None:
@@ -38,31 +50,90 @@ def nothing() -> None:
     pass
 
 
-class Figures:
-    """Durations of the calls of one kind, and of the steps they were made in."""
+class Empty:
+    """A method that is called as ``job.step`` is, and does nothing."""
 
-    def __init__(self) -> None:
-        self.calls: list[float] = []
-        self.steps: list[float] = []
+    def step(self, samples: float = 0.0, *, loss: Any = None, **fields: Any) -> None:
+        pass
 
-    def add(self, step: Callable[[], None], call: Callable[[], object]) -> None:
-        begun = time.perf_counter()
+
+@dataclass
+class Mean:
+    """A mean of differences, and where 95 % of such means lie."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f} .. {self.high:.3f}]"
+
+
+def mean_of(differences: list[float]) -> Mean:
+    draw = random.Random(1)
+    means = sorted(statistics.fmean(draw.choices(differences, k=len(differences))) for _ in range(DRAWS))
+    return Mean(statistics.fmean(differences), means[DRAWS // 40], means[DRAWS - 1 - DRAWS // 40])
+
+
+@dataclass
+class Block:
+    """Nanoseconds of one block: of the calls by the wall clock and of CPU, and of the steps with their calls."""
+
+    calls: list[int] = field(default_factory=list)
+    cpu: int = 0
+    steps: list[int] = field(default_factory=list)
+
+    def add(self, step: Callable[[], object], call: Callable[[], object]) -> None:
+        wall, cpu = time.perf_counter_ns, time.thread_time_ns
+        begun = wall()
         step()
-        stepped = time.perf_counter()
+        stepped = wall()
+        before = cpu()
         call()
-        ended = time.perf_counter()
-        self.steps.append(stepped - begun)
+        self.cpu += cpu() - before
+        ended = wall()
         self.calls.append(ended - stepped)
+        self.steps.append(ended - begun)
 
-    def median(self) -> float:
-        return statistics.median(self.calls) * 1e6
 
-    def high(self) -> float:
-        return sorted(self.calls)[len(self.calls) * 99 // 100] * 1e6
+@dataclass
+class Result:
+    """What a call costs a step."""
 
-    def share(self) -> float:
-        """Per cent of the steps' time."""
-        return sum(self.calls) / sum(self.steps) * 100
+    #: Microseconds of CPU of a call, and per cent of the step without it.
+    call: Mean
+    share: Mean
+    #: Per cent by which a step with the package is longer, by the wall clock.
+    whole: Mean
+    #: Milliseconds of a step without the package; microseconds of a call by the wall clock.
+    step: float
+    median: float
+    high: float
+
+
+def compare(without: Callable[[], object], with_package: Callable[[], object], call: Callable[[], object], steps: int) -> Result:
+    """Measures blocks of both kinds in turns."""
+    draw = random.Random(2)
+    pairs: list[tuple[Block, Block]] = []
+    for _ in range(max(2, steps // BLOCK)):
+        bare, used = Block(), Block()
+        kinds = [(bare, without, nothing), (used, with_package, call)]
+        draw.shuffle(kinds)
+        for block, step, what in kinds:
+            for _ in range(BLOCK):
+                block.add(step, what)
+        pairs.append((bare, used))
+    calls = sorted(duration for _, used in pairs for duration in used.calls)
+    mean_step = statistics.fmean(duration for bare, _ in pairs for duration in bare.steps)
+    costs = [(used.cpu - bare.cpu) / BLOCK for bare, used in pairs]
+    return Result(
+        call=mean_of([cost / 1e3 for cost in costs]),
+        share=mean_of([cost / mean_step * 100 for cost in costs]),
+        whole=mean_of([(statistics.median(used.steps) / statistics.median(bare.steps) - 1) * 100 for bare, used in pairs]),
+        step=mean_step / 1e6,
+        median=statistics.median(calls) / 1e3,
+        high=calls[len(calls) * 99 // 100] / 1e3,
+    )
 
 
 def thread_seconds(client: eadt.Client) -> float | None:
@@ -71,75 +142,94 @@ def thread_seconds(client: eadt.Client) -> float | None:
     return int(path.read_text().split()[0]) / 1e9 if path.exists() else None
 
 
-def measure(server: str, url: str, kind: str, step: Callable[[], None], count: int) -> list[Figures]:
-    """Prints one line for each call; returns the figures of both."""
-    job = eadt.job(url=url, workload="bench/sdk")
-    job.start()
-    empty, report, whole = Figures(), Figures(), Figures()
-    begun = time.perf_counter()
-    for index in range(count):
-        empty.add(step, nothing)
-        report.add(step, lambda index=index: job.client.report(steps_total=index, loss=0.5, precision="bf16", learning_rate=1e-4))
-        whole.add(step, lambda: job.step(8, loss=0.5, learning_rate=1e-4))
-    seconds, own = time.perf_counter() - begun, thread_seconds(job.client)
-    job.close()
-    thread = "-" if own is None else f"{own / seconds * 100:.3f}"
-    for name, figures in (("report", report), ("job.step", whole)):
-        length = statistics.median(figures.steps) * 1e3
-        line = f"{kind:<9} {length:5.1f}   {server:<8} {name:<8} {figures.median():7.1f} {figures.high():7.1f} {empty.median():7.1f}"
-        print(f"{line}   {figures.share():.3f}   {figures.share() - empty.share():.3f}   {thread}", flush=True)
-    return [report, whole]
+def show(kind: str, server: str, name: str, result: Result, thread: float | None) -> Result:
+    """Prints the line of a call."""
+    call = f"{result.call.value:5.1f} [{result.call.low:5.1f} .. {result.call.high:5.1f}] {result.median:6.1f} {result.high:7.1f}"
+    own = "-" if thread is None else f"{thread:.3f}"
+    print(f"{kind:<9} {result.step:5.1f}  {server:<8} {name:<8} {call}   {result.share}   {own}   {result.whole}", flush=True)
+    return result
 
 
-def train(server: str, url: str, count: int) -> Figures:
-    """Prints the line of a small GPT that trains on one core."""
-    import torch
-    from examples.gpt import SmallGpt, batches, loss_of
+def measured(kind: str, server: str, name: str, client: eadt.Client, compared: Callable[[], Result]) -> Result:
+    """Shows a comparison, with the CPU of the client's thread meanwhile."""
+    before, begun = thread_seconds(client), time.perf_counter()
+    result = compared()
+    after, seconds = thread_seconds(client), time.perf_counter() - begun
+    thread = None if before is None or after is None else (after - before) / seconds * 100
+    return show(kind, server, name, result, thread)
 
-    torch.set_num_threads(1)
-    model = SmallGpt()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    figures, empty = Figures(), Figures()
-    with eadt.job(model, optimizer, layers="auto", url=url, workload="bench/gpt") as job:
-        begun = time.perf_counter()
-        for index, text in enumerate(batches(2 * count)):
-            kept = []
 
-            def step(text: torch.Tensor = text, kept: list[torch.Tensor] = kept) -> None:
-                optimizer.zero_grad()
-                loss = loss_of(model, text)
-                loss.backward()
-                optimizer.step()
-                kept.append(loss)
+def plain(kind: str, step: Callable[[], None], server: str, url: str, steps: int) -> list[Result]:
+    """Measures ``report`` and ``job.step`` after steps without a model."""
+    results = []
+    for name in ("report", "job.step"):
+        with eadt.job(url=url, workload="bench/sdk") as job:
+            calls = {
+                "report": lambda job=job: job.client.report(steps_total=1, loss=0.5, precision="bf16", learning_rate=1e-4),
+                "job.step": lambda job=job: job.step(8, loss=0.5, learning_rate=1e-4),
+            }
+            results.append(measured(kind, server, name, job.client, lambda name=name, calls=calls: compare(step, step, calls[name], steps)))
+    return results
 
-            if index % 2:
-                figures.add(step, lambda kept=kept: job.step(samples=8, loss=kept[0]))
-            else:
-                empty.add(step, nothing)
-        seconds, own = time.perf_counter() - begun, thread_seconds(job.client)
-    thread = "-" if own is None else f"{own / seconds * 100:.3f}"
-    length = statistics.median(figures.steps) * 1e3
-    line = f"small GPT {length:5.1f}   {server:<8} job.step {figures.median():7.1f} {figures.high():7.1f} {empty.median():7.1f}"
-    print(f"{line}   {figures.share():.3f}   {figures.share() - empty.share():.3f}   {thread}", flush=True)
-    return figures
+
+class Training:
+    """A small GPT that trains on one core, 32 characters a step."""
+
+    def __init__(self) -> None:
+        import torch
+        from examples.gpt import SmallGpt, batches, loss_of
+
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self.model = SmallGpt()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self._texts, self._loss_of = batches(1 << 40), loss_of
+        self.loss: Any = None
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        loss = self._loss_of(self.model, next(self._texts)[:1])
+        loss.backward()
+        self.optimizer.step()
+        self.loss = loss
+
+
+def train(server: str, url: str, steps: int) -> Result:
+    """Measures ``job.step`` and all else that a job does to a model that trains, beside one without a job."""
+    bare, used = Training(), Training()
+    with eadt.job(used.model, used.optimizer, layers="auto", url=url, workload="bench/gpt") as job:
+
+        def call() -> None:
+            job.step(samples=1, loss=used.loss, learning_rate=1e-3)
+
+        return measured("small GPT", server, "job.step", job.client, lambda: compare(bare.step, used.step, call, steps))
+
+
+def show_empty(kind: str, step: Callable[[], object], steps: int) -> None:
+    empty = Empty()
+    show(kind, "none", "empty", compare(step, step, lambda: empty.step(8, loss=0.5, learning_rate=1e-4), steps), None)
 
 
 def main() -> None:
     logging.getLogger("eadt").setLevel(logging.CRITICAL)
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 600
     hanging, resetting, answering, failing = Harmful("hang"), Harmful("reset"), Recorder(), Recorder(500)
     servers = {"answers": answering.url, "absent": absent_url(), "hangs": hanging.url, "500": failing.url, "resets": resetting.url}
-    print("step       ms     server   call      median     p99   empty   share    net   thread")
-    print("                                         µs      µs      µs       %      %        %")
-    every: list[Figures] = []
+    print("step         ms  server   call     CPU of a call, µs     median     p99   CPU of a call               thread  whole step")
+    print(
+        "                                   mean [95 %]               µs      µs   % of a step [95 %]               %  longer by % [95 %]"
+    )
+    every: list[Result] = []
     for kind, step in (("waits", wait), ("computes", compute)):
+        show_empty(kind, step, steps)
         for server, url in servers.items():
-            every += measure(server, url, kind, step, count)
+            every += plain(kind, step, server, url, steps)
     if importlib.util.find_spec("torch") is not None:
-        every += [train(server, url, count) for server, url in servers.items()]
-    worst, share = max(figures.median() for figures in every), max(figures.share() for figures in every)
-    print(f"highest median {worst:.1f} µs (asked: {GOAL_MICROSECONDS:.0f}), highest share {share:.3f} % (asked: {GOAL_PER_CENT} %)")
-    print("share: of the steps' time, by the mean; net: less that of an empty function; thread: CPU of the client's thread, of one core")
+        show_empty("small GPT", Training().step, steps)
+        every += [train(server, url, steps) for server, url in servers.items()]
+    worst, share = max(result.median for result in every), max((result.share for result in every), key=lambda mean: mean.value)
+    print(f"highest median {worst:.1f} µs (asked: {GOAL_MICROSECONDS:.0f}), highest share {share} % (asked: {GOAL_PER_CENT})")
+    print("empty: a method that does nothing, with the arguments of job.step; thread: CPU of the client's thread, of one core")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The way to the collector: a thread that sends the newest report and brings back the directive.
 
 ``report`` appends its fields to a queue and returns; everything else, and whatever can fail or wait, is the thread's. In training nothing
-is raised. A step of training finds the processor's caches full of other things, so each line that it does not run counts.
+is raised. A step of training finds the processor's caches full of other things, so each line that it does not run counts. The thread
+takes the interpreter from training while it runs, so its lines count, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from time import time_ns
 from typing import Any, Final
@@ -44,6 +46,9 @@ KEPT_EVENTS: Final = 64
 QUEUED_REPORTS: Final = 64
 #: Longest answer that is read.
 ANSWER_BYTES: Final = 1 << 20
+
+#: What a job counts: steps, samples, and the newest loss.
+Count = tuple[int, float, Any]
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -98,9 +103,11 @@ class Client:
         self._on_directive = on_directive
         #: Called by the thread for each report that it sends: what the job does now.
         self.state: Callable[[], dict[str, Any]] | None = None
+        #: Called by the thread if there is nothing to send: a job that counts steps reports them at the next one.
+        self.demand: Callable[[], None] | None = None
         self._answer: tuple[int, Directive | None] = (0, None)
-        #: Reports as they came: time, fields, steps, samples, loss. Whoever takes from it holds the lock; adding needs none.
-        self.queue: deque[tuple[int, dict[str, Any], int | None, float | None, Any]] = deque()
+        #: Reports as they came: time, fields, and a job's count. Whoever takes from it holds the lock; adding needs none.
+        self.queue: deque[tuple[int, dict[str, Any], Count | None]] = deque()
         self._reset()
         _clients.add(self)
 
@@ -114,7 +121,7 @@ class Client:
         self._sticky: dict[str, Any] = {}
         self._events: deque[dict[str, Any]] = deque()
         self._thread: threading.Thread | None = None
-        self._is_running = False
+        self._set_running(False)
         self._connection: http.client.HTTPConnection | None = None
         self._context: ssl.SSLContext | None = None
         self._closing = False
@@ -125,14 +132,13 @@ class Client:
 
         Tensors are read by the thread, so that no step waits for a device; they must not be changed in place afterwards.
         """
-        if self.is_disabled:
-            return
         try:
-            self.queue.append((time_ns(), fields, None, None, None))
-            if not self._is_running or len(self.queue) > QUEUED_REPORTS:
+            queue = self.queue
+            queue.append((time_ns(), fields, None))
+            if len(queue) > self.most_queued:
                 self.tend()
         except Exception as error:
-            self._note(error)
+            self.note_failure(error)
 
     def tend(self) -> None:
         """Starts the thread if there is none, and keeps the queue short. Whoever adds to the queue calls this once in a while."""
@@ -148,15 +154,20 @@ class Client:
                 finally:
                     self._lock.release()
         except Exception as error:
-            self._note(error)
+            self.note_failure(error)
 
     def _merge(self) -> None:
         """Makes one report of those in the queue: a later figure replaces an earlier one. With the lock held."""
-        newest = self._newest
-        while self.queue:
-            moment, fields, steps, samples, loss = self.queue.popleft()
-            counted = {"steps_total": steps, "samples_total": samples, "loss": loss}
-            newest.update((name, value) for name, value in counted.items() if value is not None)
+        newest, queue = self._newest, self.queue
+        while queue:
+            moment, fields, count = queue.popleft()
+            if count is not None:
+                steps, samples, loss = count
+                newest["steps_total"] = steps
+                if samples:
+                    newest["samples_total"] = samples
+                if loss is not None:
+                    newest["loss"] = loss
             newest.update(fields)
             newest["time"] = moment
 
@@ -178,7 +189,7 @@ class Client:
                 self._start()
             self._wake.set()
         except Exception as error:
-            self._note(error)
+            self.note_failure(error)
 
     def always(self, **fields: Any) -> None:
         """Adds these fields to every event from now on; ``None`` removes one."""
@@ -210,15 +221,21 @@ class Client:
             if self._is_running:
                 return
             self._closing = False
-            self._is_running = True
+            self._set_running(True)
             self._thread = threading.Thread(target=self._run, name="eadt-client", daemon=True)
             try:
                 self._thread.start()
             except BaseException:
-                self._is_running = False
+                self._set_running(False)
                 raise
 
-    def _note(self, error: BaseException | str) -> None:
+    def _set_running(self, is_running: bool) -> None:
+        self._is_running = is_running
+        #: Reports in the queue; whoever adds another calls ``tend``: at once where there is no thread.
+        self.most_queued = QUEUED_REPORTS if is_running else -1
+
+    def note_failure(self, error: BaseException | str) -> None:
+        """Logs why progress is not reported, once for each reason."""
         text = str(error) or type(error).__name__
         if text != self.last_error:
             self.last_error = text
@@ -228,7 +245,7 @@ class Client:
         try:
             self._serve()
         finally:
-            self._is_running = False
+            self._set_running(False)
 
     def _serve(self) -> None:
         backoff = 0.0
@@ -244,11 +261,11 @@ class Client:
                 backoff = 0.0
             except _Refused as refused:
                 self.refused += 1
-                self._note(refused)
+                self.note_failure(refused)
             except Exception as error:
                 self.failed += 1
                 self._drop_connection()
-                self._note(error)
+                self.note_failure(error)
                 backoff = min(BACKOFF_SECONDS, max(1.0, backoff * 2))
             if closing:
                 self._drop_connection()
@@ -264,6 +281,8 @@ class Client:
             events, newest = list(self._events), dict(self._newest)
             sticky = dict(self._sticky)
         raw = [*events, newest] if newest else events
+        if not newest and self.demand is not None:
+            self.demand()
         # After the acknowledgement, so that it is never told before what it acknowledges.
         state = self.state() if newest and self.state is not None else {}
         batch = []
@@ -292,7 +311,7 @@ class Client:
         if status != 202:
             raise _Refused(f"the collector refuses the report with {status}: {answer.get('error', '')}")
         for refused in answer.get("refused", []):
-            self._note(f"the collector refuses {refused.get('field')}: {refused.get('error')}")
+            self.note_failure(f"the collector refuses {refused.get('field')}: {refused.get('error')}")
         for told in answer.get("directives", []):
             if told.get("workload") == self.workload:
                 self._take_answer(told)
@@ -377,8 +396,6 @@ class _Refused(Exception):
 
 
 def _text_of(nanoseconds: int) -> str:
-    from datetime import datetime, timezone
-
     return event_time(datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,18 @@ def read_file(path: Path) -> dict[str, Any] | None:
 
 def is_distributed() -> bool:
     """Returns whether this process trains with others by ``torch.distributed``."""
-    import sys
+    # Never imported for this: a job that does not use torch has no ranks here. PyTorch without it does not load this module.
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    return distributed is not None and bool(distributed.is_initialized())
 
-    # Never imported for this: a job that does not use torch has no ranks here.
-    distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+def rank_and_world() -> tuple[int, int] | None:
+    """Returns the rank of this process and how many there are, or ``None`` if it does not train with others by ``torch.distributed``."""
+    if not is_distributed():
+        return None
+    import torch.distributed as distributed
+
+    return int(distributed.get_rank()), int(distributed.get_world_size())
 
 
 def agree(value: Any) -> Any:

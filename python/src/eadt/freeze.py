@@ -58,13 +58,18 @@ class BlockFreezer:
         self._before = self._parameters_before()
         self._boundary: Any = None
         self._watch = _ReentrantWatch(self.blocks)
-        self._hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in _plain(optimizers)]
+        self._optimizers = _plain(optimizers)
+        #: Those of the optimizers, which are there while something is frozen.
+        self._hooks: list[Any] = []
 
     def close(self) -> None:
         """Removes every hook; what is frozen stays so."""
-        for hook in self._hooks:
-            hook.remove()
+        self._remove_hooks()
         self._watch.close()
+
+    def look_again(self) -> None:
+        """Looks for reentrant checkpointing in the next forward pass."""
+        self._watch.look_again()
 
     def refusal(self, layers: int) -> str | None:
         """Returns why these blocks cannot be frozen; ``None``: they can."""
@@ -96,6 +101,9 @@ class BlockFreezer:
             self._boundary = self.blocks[0].register_forward_pre_hook(_detach_inputs, with_kwargs=True)
         if _is_compiled(self.model):
             self.recompilations += 1
+        self._remove_hooks()
+        if layers > 0:
+            self._hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in self._optimizers]
         self.frozen = layers
 
     def frozen_parameters(self) -> list[nn.Parameter]:
@@ -104,6 +112,11 @@ class BlockFreezer:
             return []
         blocks = [parameter for block in self.blocks[: self.frozen] for parameter in block.parameters()]
         return [*blocks, *(parameter for parameter, trains in self._before if trains)]
+
+    def _remove_hooks(self) -> None:
+        hooks, self._hooks = self._hooks, []
+        for hook in hooks:
+            hook.remove()
 
     def _before_step(self, *_: Any) -> None:
         # A gradient of zeros, as zero_grad(set_to_none=False) leaves it, moves weights by momentum and decay.
@@ -188,25 +201,38 @@ def _refusal_of_checkpointing(model: nn.Module, watch: _ReentrantWatch) -> str |
 
 
 class _ReentrantWatch:
-    """Notices reentrant checkpointing, whoever does it: a block in training runs without gradients, and again in the backward pass."""
+    """Notices reentrant checkpointing, whoever does it: a block in training runs without gradients, and again in the backward pass.
+
+    PyTorch calls a module with a hook in a slower way, so the hook goes with the first pass that has gradients.
+    """
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         self.was_seen = False
         self._ran_without = False
-        self._hooks = [block.register_forward_pre_hook(self._on_forward) for block in blocks[:1]]
+        self._watched = blocks[:1]
+        self._hooks: list[Any] = []
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Looks at the next forward pass, unless reentrant checkpointing was seen already."""
+        if not self.was_seen and not self._hooks:
+            self._hooks = [block.register_forward_pre_hook(self._on_forward) for block in self._watched]
 
     def close(self) -> None:
-        for hook in self._hooks:
+        """Removes the hook, if it is there."""
+        hooks, self._hooks = self._hooks, []
+        for hook in hooks:
             hook.remove()
 
     def _on_forward(self, block: nn.Module, _: Any) -> None:
-        if self.was_seen or not block.training or torch.compiler.is_compiling():
+        if not block.training or torch.compiler.is_compiling():
             return
         if not torch.is_grad_enabled():
             self._ran_without = True
-        elif self._ran_without:
-            self.was_seen = _in_backward()
-            self._ran_without = False
+            return
+        self.was_seen = self._ran_without and _in_backward()
+        self._ran_without = False
+        self.close()
 
 
 def _in_backward() -> bool:

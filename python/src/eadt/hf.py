@@ -28,7 +28,8 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
             freezer = BlockFreezer(model, optimizers, blocks, lambda: _refusal_of_trainer(args, model))
         self.job = Job(model, optimizer, freezer=freezer, **self._options)
         self.job.steps_total = state.global_step
-        self._batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
+        self._rank_batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        self._batch = self._rank_batch * max(1, args.world_size)
         self.job.start(global_batch_size=self._batch, steps_remaining=max(0, state.max_steps - state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -47,7 +48,7 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
             fields["tokens_total"] = float(state.num_input_tokens_seen)
         if scheduler is not None:
             fields["learning_rate"] = max(scheduler.get_last_lr())
-        job.step(self._batch, **fields)
+        job.step(self._rank_batch, **fields)
         if job.checkpoint_due():
             control.should_save = True
         return control

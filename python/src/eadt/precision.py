@@ -24,30 +24,33 @@ def current_precision(model: nn.Module) -> str:
 
 
 class PrecisionProbe:
-    """Looks at the precision inside forward passes: flags of frameworks promise what a device may not do."""
+    """Looks at the precision inside a forward pass: flags of frameworks promise what a device may not do.
 
-    #: Forward passes between two looks.
-    EVERY = 100
+    PyTorch calls a module with a hook in a slower way, so the hook goes when it has looked.
+    """
 
     def __init__(self, model: nn.Module, block: nn.Module | None) -> None:
         self.effective: str | None = None
-        self._passes = 0
-        watched = block if block is not None else model
-        self._hook = watched.register_forward_pre_hook(self._on_forward)
+        self._watched = block if block is not None else model
+        self._hook: Any = None
+        self.look_again()
 
     def look_again(self) -> None:
         """Looks at the next forward pass."""
-        self._passes = 0
+        if self._hook is None:
+            self._hook = self._watched.register_forward_pre_hook(self._on_forward)
 
     def close(self) -> None:
-        self._hook.remove()
+        """Removes the hook, if it is there."""
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.remove()
 
     def _on_forward(self, module: nn.Module, _: Any) -> None:
         if not module.training or torch.compiler.is_compiling():
             return
-        if self._passes % self.EVERY == 0:
-            self.effective = current_precision(module)
-        self._passes += 1
+        self.effective = current_precision(module)
+        self.close()
 
 
 class AutocastControl:

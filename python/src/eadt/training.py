@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from .client import Client, default_rank
-from .directives import Directive, agree, first_refusal, is_distributed
+from .directives import Directive, agree, first_refusal, is_distributed, rank_and_world
 from .events import clip_text, event_time
 from .measure import Measurement
 
@@ -19,8 +19,15 @@ logger = logging.getLogger("eadt")
 
 #: Steps after which rank 0 tells the others whether there is a directive. A count, not a time: all ranks must be at the same step.
 AGREE_EVERY = 20
-#: Steps after which the client's thread and queue are looked after.
-TEND_EVERY = 16
+#: Nanoseconds between two steps that are reported, at least; shorter steps between them are only counted.
+REPORT_NS = 200_000_000
+#: Steps that are only counted, at most.
+MAX_COUNTED = 64
+#: Steps after which hooks look at a forward pass again: they slow each pass while they are there.
+LOOK_EVERY = 100
+
+#: Samples and fields of each step since the last one that was reported.
+Counted = list[tuple[float, dict[str, Any]]]
 
 
 class Job:
@@ -43,9 +50,16 @@ class Job:
         self.rank = default_rank()
         self.client = client or Client(rank=self.rank, **client_options)
         self.client.state = self._state
-        self._add = self.client.queue.append
-        self.samples_total = 0.0
-        self.steps_total = 0
+        self.client.demand = self._demand
+        #: Samples and fields of the steps since the last one that was reported, and how many there may be.
+        self._counted: Counted = []
+        self._most_counted = 0
+        #: Steps, samples and time of the last one that was reported, and how many steps take ``REPORT_NS``.
+        self._steps, self._samples, self._moment, self._usual = 0, 0.0, 0, 1
+        #: The newest loss that is not reported yet. Kept at each step where the last one that was reported had none.
+        self._loss: Any = None
+        self._keeps_loss = False
+        self._look_at = 0
         self.checkpoints = 0
         self.energy = Measurement("job")
         #: Directives taken up and refused, newest last: ``(decision_id, refusal or None)``.
@@ -56,7 +70,7 @@ class Job:
         self._pending: Directive | None = None
         self._is_due = False
         #: The others, as looked up at the start and whenever they agree.
-        self._world, self._is_leader = self._world_size(), self._leads()
+        self._look_up_rank()
         self._probe: Any = None
         self._autocast: Any = None
         self._freezer = freezer
@@ -77,6 +91,25 @@ class Job:
         parameter = next(iter(model.parameters()), None)
         device = parameter.device.type if parameter is not None else "cpu"
         self._autocast = AutocastControl(device, precision, self.scaler)
+
+    @property
+    def steps_total(self) -> int:
+        """Optimiser steps since the first start."""
+        return self._steps + len(self._counted)
+
+    @steps_total.setter
+    def steps_total(self, steps: int) -> None:
+        self._steps, self._look_at = steps - len(self._counted), 0
+        self._demand()
+
+    @property
+    def samples_total(self) -> float:
+        """Samples of all ranks."""
+        return self._samples + _samples_of(self._counted) * self._world
+
+    @samples_total.setter
+    def samples_total(self, samples: float) -> None:
+        self._samples = samples - _samples_of(self._counted) * self._world
 
     @property
     def frozen_layers(self) -> int | None:
@@ -108,8 +141,8 @@ class Job:
         """Reports that the job starts."""
         with contextlib.suppress(Exception):
             self.energy.__enter__()
-        self._world, self._is_leader = self._world_size(), self._leads()
-        if not self._leads():
+        self._look_up_rank()
+        if not self._is_leader:
             return
         self.client.mark(phase="started", **self._surroundings(), **fields)
 
@@ -120,25 +153,76 @@ class Job:
         return self._autocast.context()
 
     def step(self, samples: float = 0.0, *, loss: Any = None, **fields: Any) -> None:
-        """Counts one optimiser step of this rank's ``samples``; figures are read later, by another thread."""
+        """Counts one optimiser step of this rank's ``samples``; figures are read later, by another thread.
+
+        Steps shorter than 0.2 s are counted, and one in 0.2 s is reported: with its time and loss, and all fields given since the last one.
+        """
         # Each line runs in every step: what can be done by the client's thread, or once in a while, is not done here.
-        self.steps_total = steps = self.steps_total + 1
-        if "samples_total" in fields:
-            self.samples_total += samples
-        else:
-            self.samples_total += samples * self._world
-        if steps % self._agree_every == 0:
+        counted = self._counted
+        counted.append((samples, fields))
+        if len(counted) >= self._most_counted:
+            self._end_count(loss)
+        elif loss is not None and self._keeps_loss:
+            self._loss = _without_graph(loss)
+
+    def _end_count(self, loss: Any) -> None:
+        """Reports this step, and learns the directive where all ranks do."""
+        self._report_step(loss)
+        steps, every = self._steps, self._agree_every
+        if steps % every == 0:
             self._agree()
-        if not self._is_leader:
-            return
-        if loss is not None and type(loss) is not float:
-            loss = _without_graph(loss)
-        self._add((time_ns(), fields, steps, self.samples_total or None, loss))
-        if steps % TEND_EVERY == 1:
-            self.client.tend()
+        # No rank counts past a step at which all agree.
+        limit = every - steps % every
+        self._most_counted = self._usual if self._is_leader and self._usual < limit else limit
+        if steps >= self._look_at:
+            self._look_again()
+
+    def _report_step(self, loss: Any) -> None:
+        """Adds the steps that were counted, and the loss of the last one or else the newest, to the client's queue."""
+        counted, self._counted = self._counted, []
+        self._steps = steps = self._steps + len(counted)
+        try:
+            samples = 0.0
+            fields: dict[str, Any] = {}
+            for more, told in counted:
+                samples += more
+                if told:
+                    fields.update(told)
+            self._samples += samples * self._world
+            if not self._is_leader:
+                return
+            if loss is None:
+                self._keeps_loss = True
+                loss, self._loss = self._loss, None
+            else:
+                self._keeps_loss, self._loss = False, None
+                loss = _without_graph(loss)
+            moment = time_ns()
+            elapsed, self._moment = moment - self._moment, moment
+            # A clock that goes back, or far ahead, has the next step reported.
+            usual = len(counted) * REPORT_NS // elapsed if elapsed > 0 else 1
+            self._usual = MAX_COUNTED if usual > MAX_COUNTED else usual or 1
+            client = self.client
+            client.queue.append((moment, fields, (steps, self._samples, loss)))
+            if len(client.queue) > client.most_queued:
+                client.tend()
+        except Exception as error:
+            self.client.note_failure(error)
+
+    def _report_counted(self) -> None:
+        """Reports the last step, before what comes after it."""
+        if self._counted:
+            self._report_step(None)
+            # The next step counts anew to where all agree.
+            self._demand()
+
+    def _demand(self) -> None:
+        """Has the next step reported, whatever steps took before. Called by the client's thread, too."""
+        self._most_counted = 0
 
     def evaluated(self, validation_loss: Any, **fields: Any) -> None:
         """Reports the loss on data that the job does not train on."""
+        self._report_counted()
         if self._leads():
             self.client.mark(validation_loss=validation_loss, steps_total=self.steps_total, **fields)
 
@@ -149,6 +233,7 @@ class Job:
     def checkpointed(self) -> None:
         """Says that a checkpoint is complete, and takes up what was asked. A collective: call it on every rank."""
         self.checkpoints += 1
+        self._report_counted()
         self._agree()
         directive, self._pending, self._is_due = self._pending, None, False
         if directive is not None:
@@ -160,6 +245,7 @@ class Job:
         """Reports the end; returns within two seconds."""
         with contextlib.suppress(Exception):
             self.energy.__exit__(None, None, None)
+        self._report_counted()
         if self._leads():
             fields: dict[str, Any] = {"phase": "finished", "steps_total": self.steps_total, **self._state()}
             if self.samples_total > 0:
@@ -183,22 +269,18 @@ class Job:
         }
         return {name: value for name, value in known.items() if value is not None}
 
+    def _look_up_rank(self) -> None:
+        """Looks whether there are other ranks, and whether this one reports."""
+        ranks = rank_and_world()
+        rank, self._world = (self.rank, 1) if ranks is None else ranks
+        self._is_leader = rank == 0
+
     def _leads(self) -> bool:
-        if is_distributed():
-            import torch.distributed as distributed
-
-            return bool(distributed.get_rank() == 0)
-        return self.rank == 0
-
-    def _world_size(self) -> int:
-        if is_distributed():
-            import torch.distributed as distributed
-
-            return int(distributed.get_world_size())
-        return 1
+        self._look_up_rank()
+        return self._is_leader
 
     def _surroundings(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"world_size": self._world_size()}
+        fields: dict[str, Any] = {"world_size": self._world}
         if is_distributed():
             import torch.distributed as distributed
 
@@ -222,11 +304,14 @@ class Job:
 
     def _agree(self) -> None:
         """Every rank learns rank 0's directive: a collective, at the same step of all."""
-        self._world, self._is_leader = self._world_size(), self._leads()
-        revision, directive = agree(self.client.directive() if self._leads() else None)
-        if revision == self._revision:
+        self._look_up_rank()
+        told = self.client.directive() if self._is_leader else None
+        if self._world > 1:
+            told = agree(told)
+        # A rank of its own without torch.distributed is told nothing.
+        if told is None or told[0] == self._revision:
             return
-        self._revision = revision
+        self._revision, directive = told
         # Nothing is asked any more: everything is as at the start.
         self._pending = directive if directive is not None else Directive(decision_id="")
         self._is_due = True
@@ -267,6 +352,14 @@ class Job:
             self._autocast.asked = directive.precision or self._autocast.initial
             self._probe.look_again()
 
+    def _look_again(self) -> None:
+        """Has hooks look at the next forward pass."""
+        self._look_at = self._steps + LOOK_EVERY
+        for watcher in (self._probe, self._freezer):
+            look_again = getattr(watcher, "look_again", None)
+            if look_again is not None:
+                look_again()
+
     def summary(self) -> str:
         """Returns what the job did, in words: unknown figures are called unknown."""
         joules = self.joules_per_sample()
@@ -283,8 +376,14 @@ class Job:
         return f"<pre>{html.escape(self.summary())}</pre>"
 
 
+def _samples_of(counted: Counted) -> float:
+    return sum([samples for samples, _ in counted])
+
+
 def _without_graph(loss: Any) -> Any:
     """Returns a tensor without its graph, which would be kept as long, and anything else as it is."""
+    if type(loss) is float:
+        return loss
     try:
         return loss.detach() if hasattr(loss, "detach") else loss
     except Exception:

@@ -53,6 +53,9 @@ class TestBackend(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, "python")
             shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__", "tests", "examples"))
+            left = copy / "build/lib/eadt/gone.py"
+            left.parent.mkdir(parents=True)
+            left.touch()
             make = "import sys; sys.path.insert(0, 'backend'); import backend; print(backend.build_wheel('.'))"
             environment = {**os.environ, "EADT_WHEEL": "pure"}
             made = subprocess.run([sys.executable, "-c", make], cwd=copy, env=environment, capture_output=True, text=True, check=False)
@@ -61,8 +64,13 @@ class TestBackend(unittest.TestCase):
                 names = wheel.namelist()
         sources = {f"eadt/{path.name}" for path in (FOLDER / "src/eadt").glob("*.py")}
         self.assertLessEqual(sources | {"eadt/py.typed"}, set(names))
+        self.assertNotIn("eadt/gone.py", names, "left by an earlier build")
+        self.assertTrue(any(name.endswith(".dist-info/licenses/LICENSE") for name in names), names)
         scripts = [name for name in names if ".data/scripts/" in name]
         self.assertEqual([Path(name).name for name in scripts], ["eadt-run"])
+
+    def test_the_license_is_the_repositorys(self) -> None:
+        self.assertEqual((FOLDER / "LICENSE").read_text(), (FOLDER.parent / "LICENSE").read_text())
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class TestReports(unittest.TestCase):
 
     def test_a_job_tells_its_steps_and_what_it_does_when_it_is_sent(self) -> None:
         job = eadt.job(client=self.client(interval_seconds=600.0), agree_every=7)
-        with job:
+        with job, mock.patch("eadt.training.REPORT_NS", 0):
             # The steps are not sent along with the start.
             wait_for(lambda: self.server.events)
             for _ in range(100):
@@ -78,6 +78,79 @@ class TestReports(unittest.TestCase):
         self.assertEqual(told["live_knobs"], ["checkpoint_now"])
         last = self.server.events[-1]
         self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 101, 808.0))
+
+    def test_short_steps_are_counted_and_all_that_they_tell_arrives(self) -> None:
+        job = eadt.job(client=self.client(interval_seconds=600.0))
+        with job:
+            wait_for(lambda: self.server.events)
+            with mock.patch("eadt.training.time_ns", iter(range(0, 10**12, 10**6)).__next__):
+                for step in range(1, 41):
+                    fields = {"gradient_norm": 0.25} if step == 30 else {}
+                    # 1 ms pass between two reports, as the clock has it: as many steps as may be.
+                    job.step(samples=8, loss=float(step), learning_rate=1.0 / step, **fields)
+            self.assertLessEqual(len(job.client.queue), 5)
+            self.assertEqual((job.steps_total, job.samples_total), (40, 320.0))
+            job.step(samples=8, learning_rate=0.5)
+            job.evaluated(0.75)
+        told = [event for event in self.server.events if "learning_rate" in event]
+        self.assertEqual(
+            [(e["steps_total"], e["samples_total"], e["learning_rate"], e["gradient_norm"]) for e in told], [(41, 328.0, 0.5, 0.25)]
+        )
+        self.assertEqual(told[0]["loss"], 40.0, "the loss of the last step that was reported with one")
+        order = [event.get("validation_loss") or event.get("learning_rate") or event["phase"] for event in self.server.events]
+        self.assertEqual(order, ["started", 0.5, 0.75, "finished"])
+
+    def test_a_loss_that_few_steps_have_is_reported(self) -> None:
+        job = eadt.job(client=self.client(interval_seconds=600.0), agree_every=1000)
+        with job, mock.patch("eadt.training.time_ns", iter(range(0, 10**12, 10**6)).__next__):
+            for step in range(1, 200):
+                job.step(loss=float(step) if step in (10, 30, 50) else None)
+        losses = [event["loss"] for event in self.server.events if "loss" in event]
+        self.assertEqual(losses, [50.0])
+
+    def test_a_long_step_after_short_ones_is_reported_when_it_ends(self) -> None:
+        job = eadt.job(client=self.client(interval_seconds=0.05))
+        with job:
+            for _ in range(2000):
+                job.step(samples=1)
+            # The thread, which has nothing to send, asks for the next one.
+            wait_for(lambda: not job.client.queue and job._most_counted == 0)
+            job.step(samples=1)
+            wait_for(lambda: any(event.get("steps_total") == 2001 for event in self.server.events))
+
+    def test_every_rank_agrees_at_the_same_steps_whatever_it_reports_in_between(self) -> None:
+        def agreed(rank: int, disturbed: bool) -> list[int]:
+            steps: list[int] = []
+            with mock.patch.dict(os.environ, {"EADT_RANK": str(rank)}):
+                job = eadt.job(client=self.client(interval_seconds=600.0), agree_every=20)
+            job._agree = lambda: steps.append(job.steps_total)  # type: ignore[method-assign]
+            for step in range(1, 301):
+                job.step(samples=1, loss=0.5)
+                if disturbed and step % 7 == 0:
+                    job.evaluated(1.0)
+                if disturbed and step % 13 == 0:
+                    job._demand()
+            return steps
+
+        expected = list(range(20, 301, 20))
+        for rank in (0, 1):
+            for disturbed in (False, True):
+                with self.subTest(rank=rank, disturbed=disturbed):
+                    self.assertEqual(agreed(rank, disturbed), expected)
+
+    def test_a_rank_of_its_own_without_torch_reports_nothing_and_raises_nothing(self) -> None:
+        with mock.patch.dict(os.environ, {"EADT_RANK": "3"}), eadt.job(client=self.client()) as job:
+            for _ in range(50):
+                job.step(samples=8, loss=0.5)
+            job.checkpointed()
+        self.assertEqual((job.steps_total, job.samples_total, self.server.events), (50, 400.0, []))
+
+    def test_samples_that_are_no_numbers_do_not_reach_training(self) -> None:
+        with eadt.job(client=self.client(interval_seconds=600.0)) as job:
+            for samples in (8, None, "8", Unreadable(), 8):
+                job.step(samples=samples, loss=Unreadable())  # type: ignore[arg-type]
+        self.assertEqual(job.steps_total, 5)
+        self.assertEqual(self.server.events[-1]["phase"], "finished")
 
     def test_there_is_at_most_one_request_in_an_interval(self) -> None:
         client = self.client(interval_seconds=0.3)

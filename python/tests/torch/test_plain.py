@@ -272,6 +272,80 @@ class TestJob(unittest.TestCase):
         self.assertAlmostEqual(losses[-1], float(loss), places=5)
 
 
+class TestHooks(unittest.TestCase):
+    """A module or an optimizer with a hook is slower in each step, so hooks go when they have seen what they look for."""
+
+    def setUp(self) -> None:
+        self.server = Recorder()
+        self.addCleanup(self.server.close)
+
+    def train(self, job: eadt.job, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+        for text in batches(steps):
+            optimizer.zero_grad()
+            loss = loss_of(model, text)
+            loss.backward()
+            optimizer.step()
+            job.step(samples=len(text), loss=loss)
+
+    def test_passes_between_two_looks_have_no_hook(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        hooks = model.blocks[0]._forward_pre_hooks
+        with eadt.job(model, optimizer, layers="auto", url=self.server.url) as job:
+            self.assertEqual(len(hooks), 2)
+            self.train(job, model, optimizer, 1)
+            self.assertEqual((len(hooks), job.effective_precision), (2, "fp32"), "the first step has hooks look once more")
+            seen = []
+            for _ in range(240):
+                self.train(job, model, optimizer, 1)
+                seen.append(len(hooks))
+            self.assertEqual(seen[0], 0)
+            self.assertLessEqual(sum(1 for count in seen if count), 3)
+            self.assertGreaterEqual(sum(1 for count in seen if count), 2)
+
+    def test_an_optimizer_has_a_hook_while_blocks_are_frozen(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        freezer = BlockFreezer(model, [optimizer])
+        counts = []
+        for layers in (0, 2, 1, 0):
+            freezer.freeze(layers)
+            counts.append(len(optimizer._optimizer_step_pre_hooks))
+        self.assertEqual(counts, [0, 1, 1, 0])
+
+    def test_reentrant_checkpointing_that_begins_later_is_seen_at_the_next_look(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        freezer = BlockFreezer(model, [optimizer])
+        train(model, optimizer, 2)
+        self.assertIsNone(freezer.refusal(2))
+        model.checkpointing = True
+        freezer.look_again()
+        train(model, optimizer, 1)
+        self.assertIn("reentrant", freezer.refusal(2) or "")
+
+    def test_looks_do_not_compile_a_model_anew(self) -> None:
+        compiled: list[int] = []
+
+        def backend(graph: torch.fx.GraphModule, _: object) -> object:
+            compiled.append(1)
+            return graph.forward
+
+        for is_trained_before in (False, True):
+            with self.subTest(is_trained_before=is_trained_before):
+                torch._dynamo.reset()
+                model = small()
+                optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+                with eadt.job(model, optimizer, layers="auto", url=self.server.url) as job:
+                    if is_trained_before:
+                        self.train(job, model, optimizer, 3)
+                    model.compile(backend=backend)
+                    self.train(job, model, optimizer, 3)
+                    first = len(compiled)
+                    self.train(job, model, optimizer, 250)
+                    self.assertEqual(len(compiled), first)
+
+
 class TestPlasticity(unittest.TestCase):
     def test_a_block_that_stands_still_has_none_and_one_that_trains_has_some(self) -> None:
         model = small()
