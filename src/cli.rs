@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use eadt_core::controller::ControllerName;
-use eadt_recordings::{DecimalMark, FieldMap, TimeFormat, Zone, parse_interval};
+use eadt_recordings::{Accept, DecimalMark, FieldMap, SameTime, TimeFormat, Zone, parse_interval};
 use eadt_report::{TimeZone, parse_baseline, parse_currency, time_zone};
+use eadt_schemas::v1::Meter;
 use eadt_schemas::{EventTime, Topic};
 use eadt_simulator_service::Speed;
 
@@ -555,6 +556,17 @@ pub enum ImportMeter {
     Wall,
 }
 
+impl From<ImportMeter> for Meter {
+    fn from(meter: ImportMeter) -> Self {
+        match meter {
+            ImportMeter::Gpu => Self::Gpu,
+            ImportMeter::Module => Self::Module,
+            ImportMeter::Node => Self::Node,
+            ImportMeter::Wall => Self::Wall,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ImportDecimal {
     Point,
@@ -578,6 +590,15 @@ pub enum ImportSameTime {
     Boards,
 }
 
+impl From<ImportSameTime> for SameTime {
+    fn from(same_time: ImportSameTime) -> Self {
+        match same_time {
+            ImportSameTime::Mean => Self::Mean,
+            ImportSameTime::Boards => Self::Boards,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ImportFilesAre {
     /// Each file is a node with boards of its own, or a rank whose progress counts beside the others'.
@@ -594,6 +615,16 @@ pub enum ImportAccept {
     GrowingSteps,
     /// A running total may begin anew again and again.
     FallingTotals,
+}
+
+impl From<ImportAccept> for Accept {
+    fn from(accept: ImportAccept) -> Self {
+        match accept {
+            ImportAccept::Unordered => Self::Unordered,
+            ImportAccept::GrowingSteps => Self::GrowingSteps,
+            ImportAccept::FallingTotals => Self::FallingTotals,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

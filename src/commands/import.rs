@@ -10,7 +10,7 @@ use eadt_recordings::{
 };
 use eadt_schemas::v1::Meter;
 
-use crate::cli::{FormatOrFile, Import, ImportAccept, ImportFilesAre, ImportFormat, ImportMeter, ImportSameTime};
+use crate::cli::{FormatOrFile, Import, ImportFilesAre, ImportFormat};
 use crate::output::say;
 use crate::target::Target;
 use crate::usage;
@@ -115,40 +115,24 @@ fn options(args: &Import, format: Format) -> Options {
         workload: args.workload.clone(),
         maps: args.map.clone(),
         time_format: args.time_format.clone(),
-        time_zone: time_zone(args, format),
+        time_zone: time_zone(args.time_zone.as_ref(), format),
         interval: args.interval,
-        meter: args.meter.map(|meter| match meter {
-            ImportMeter::Gpu => Meter::Gpu,
-            ImportMeter::Module => Meter::Module,
-            ImportMeter::Node => Meter::Node,
-            ImportMeter::Wall => Meter::Wall,
-        }),
+        meter: args.meter.map(Meter::from),
         decimal: args.decimal.map(DecimalMark::from),
-        same_time: args.same_time.map(|same_time| match same_time {
-            ImportSameTime::Mean => SameTime::Mean,
-            ImportSameTime::Boards => SameTime::Boards,
-        }),
+        same_time: args.same_time.map(SameTime::from),
         files_are: args.files_are.map(|files_are| match files_are {
             ImportFilesAre::Nodes => FilesAre::Nodes,
             ImportFilesAre::Parts => FilesAre::Parts,
         }),
-        accept: args
-            .accept
-            .iter()
-            .map(|accept| match accept {
-                ImportAccept::Unordered => Accept::Unordered,
-                ImportAccept::GrowingSteps => Accept::GrowingSteps,
-                ImportAccept::FallingTotals => Accept::FallingTotals,
-            })
-            .collect(),
+        accept: args.accept.iter().copied().map(Accept::from).collect(),
         ..Options::default()
     }
 }
 
 /// The zone of local times: `--time-zone`, else the environment's `TZ` where the format has local times.
-fn time_zone(args: &Import, format: Format) -> Option<Zone> {
-    if args.time_zone.is_some() || !matches!(format, Format::Csv | Format::NvidiaSmi) {
-        return args.time_zone.clone();
+pub fn time_zone(asked: Option<&Zone>, format: Format) -> Option<Zone> {
+    if asked.is_some() || !matches!(format, Format::Csv | Format::NvidiaSmi) {
+        return asked.cloned();
     }
     let text = std::env::var("TZ").ok().filter(|text| !text.trim().is_empty())?;
     let zone = Zone::new(text.trim_start_matches(':'), zone_file);

@@ -350,14 +350,18 @@ fn bursts(times: &[EventTime]) -> Option<Bursts> {
     (longest <= periods[periods.len() / 2] / 2.0).then_some(Bursts { size, starts, first })
 }
 
-/// Returns an error if the clock of rows that are otherwise in order goes back over times that rows above have.
+/// Returns an error if the clock of rows that are otherwise in order goes back over times that rows above have, or by an hour.
 ///
 /// Sorted, the two passes would be mixed: an hour would be lost.
 pub(crate) fn refuse_clock_back(recording: &Recording, readings: &[Reading], options: &Options) -> Result<(), ImportError> {
-    let Some((index, seconds)) = clock_back(readings) else { return Ok(()) };
+    let Some(ClockBack { index, seconds, meets_rows }) = clock_back(readings) else { return Ok(()) };
+    let is_local = recording.tables.iter().any(|table| table.time_zone.is_some());
+    if !meets_rows && !is_local {
+        return Ok(());
+    }
     let reading = &readings[index];
-    let problem =
-        format!("the clock goes back by {seconds} s here, over times that rows above have, in rows that are otherwise in order");
+    let where_to = if meets_rows { "over times that rows above have" } else { "to one hour before the row above goes on" };
+    let problem = format!("the clock goes back by {seconds} s here, {where_to}, in rows that are otherwise in order");
     let zone = match options.time_zone {
         None => "if summer time ends here, say the zone, for example --time-zone Europe/Berlin",
         Some(_) => "in this zone no clock is set back here",
@@ -367,7 +371,16 @@ pub(crate) fn refuse_clock_back(recording: &Recording, readings: &[Reading], opt
     Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy))
 }
 
-fn clock_back(readings: &[Reading]) -> Option<(usize, f64)> {
+/// A row before which the clock goes back.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct ClockBack {
+    index: usize,
+    seconds: f64,
+    /// Rows above have the times that it goes back over. Else it goes back by an hour, to before the first row.
+    meets_rows: bool,
+}
+
+fn clock_back(readings: &[Reading]) -> Option<ClockBack> {
     let falls = readings.windows(2).filter(|pair| pair[1].time < pair[0].time).count();
     // More of them are rows in no order.
     if falls == 0 || falls > 2 + readings.len() / 100 {
@@ -381,13 +394,19 @@ fn clock_back(readings: &[Reading]) -> Option<(usize, f64)> {
             let (from, to) = (reading.time, again.iter().map(|later| later.time).max()?);
             let above: Vec<&Reading> = readings[..index].iter().filter(|above| (from..=to).contains(&above.time)).collect();
             // A file that is there twice has repeats, which are counted; but so has an hour of even load at the end of summer time.
-            let back = newest.seconds_since(from);
+            let seconds = newest.seconds_since(from);
             let interval = newest.seconds_since(readings[index.saturating_sub(2)].time).max(1.0);
-            let is_zone_change = [3600.0, 1800.0].iter().any(|hour| (back - hour).abs() <= 2.0 * interval);
+            let is_zone_change = [3600.0, 1800.0].iter().any(|hour| (seconds - hour).abs() <= 2.0 * interval);
             let same = |later: &Reading| above.iter().any(|above| above.time == later.time && above.values == later.values);
             let repeats = from == readings[0].time && !is_zone_change && again.iter().all(|later| same(later));
             if again.len() >= 2 && !above.is_empty() && !repeats {
-                return Some((index, back));
+                return Some(ClockBack { index, seconds, meets_rows: true });
+            }
+            // A record that began within the hour that comes twice has no row of the first pass there. Two records in the wrong order
+            // seldom are an hour apart to the row.
+            let goes_on_an_hour_before = index >= 2 && (seconds + interval - 3600.0).abs() <= 0.75 * interval;
+            if above.is_empty() && falls == 1 && goes_on_an_hour_before {
+                return Some(ClockBack { index, seconds, meets_rows: false });
             }
         }
         newest = newest.max(reading.time);
@@ -585,12 +604,19 @@ mod tests {
 
     #[test]
     fn finds_a_clock_that_goes_back() {
+        let found = |rows: &[(f64, f64)]| {
+            clock_back(&readings(rows)).map(|ClockBack { index, seconds, meets_rows }| (index, seconds, meets_rows))
+        };
         let minutes = |minutes: &[i32]| -> Vec<(f64, f64)> {
             minutes.iter().enumerate().map(|(row, minute)| (60.0 * f64::from(*minute), 100.0 + row as f64)).collect()
         };
         for (rows, expected) in [
-            (minutes(&[40, 45, 50, 55, 0, 5, 10, 40, 45, 50, 55, 60]), Some((4, 3300.0))),
-            (minutes(&[0, 30, 0, 30, 60]), Some((2, 1800.0))),
+            (minutes(&[40, 45, 50, 55, 0, 5, 10, 40, 45, 50, 55, 60]), Some((4, 3300.0, true))),
+            (minutes(&[0, 30, 0, 30, 60]), Some((2, 1800.0, true))),
+            // A record that begins within the hour that comes twice, and ends before it comes again.
+            (minutes(&[50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 0, 1, 2, 3]), Some((10, 3540.0, false))),
+            (minutes(&[30, 40, 50, 0, 10, 20]), Some((3, 3000.0, false))),
+            (minutes(&[50, 51, 52, 53, 0, 1, 2, 3]), None),
             (minutes(&[0, 1, 2, 3, 4, 5]), None),
             // A row out of place, a block out of place, two records in the wrong order.
             (minutes(&[0, 1, 3, 2, 4, 5]), None),
@@ -598,13 +624,13 @@ mod tests {
             (minutes(&[60, 61, 62, 0, 1, 2]), None),
             (minutes(&[5, 3, 4, 1, 2, 0, 4, 3]), None),
         ] {
-            assert_eq!(clock_back(&readings(&rows)), expected, "{rows:?}");
+            assert_eq!(found(&rows), expected, "{rows:?}");
         }
         let twice: Vec<(f64, f64)> = (0..2).flat_map(|_| (0..5).map(|second| (f64::from(second), 100.0))).collect();
-        assert_eq!(clock_back(&readings(&twice)), None, "the same rows twice are repeats");
+        assert_eq!(found(&twice), None, "the same rows twice are repeats");
         let even = |rows: &[i32]| -> Vec<(f64, f64)> { rows.iter().map(|minute| (60.0 * f64::from(*minute), 100.0)).collect() };
         let hour: Vec<i32> = (0..60).step_by(2).collect();
-        assert_eq!(clock_back(&readings(&even(&[hour.clone(), hour].concat()))), Some((30, 3480.0)), "an hour of even load");
-        assert_eq!(clock_back(&readings(&even(&[0, 1, 2, 3, 4, 5, 3, 4, 5, 6]))), Some((6, 120.0)), "a clock that was set");
+        assert_eq!(found(&even(&[hour.clone(), hour].concat())), Some((30, 3480.0, true)), "an hour of even load");
+        assert_eq!(found(&even(&[0, 1, 2, 3, 4, 5, 3, 4, 5, 6])), Some((6, 120.0, true)), "a clock that was set");
     }
 }

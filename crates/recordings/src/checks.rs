@@ -64,6 +64,16 @@ impl ImpossibleWatts {
         possible.min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|unit| unit.name)
     }
 
+    /// Returns true if the column, in the unit that fits best, agrees with what is known otherwise to within a factor of two.
+    fn agrees_in_another_unit(self, recording: &Recording) -> bool {
+        let unit = self.fitting_unit(recording).and_then(Unit::named);
+        let present = present_unit(recording, self.field);
+        unit.zip(self.known_watts).is_some_and(|(unit, known)| {
+            let watts = self.watts * unit.to_ours(1.0) / present.map_or(1.0, |present| present.to_ours(1.0));
+            (0.5..=2.0).contains(&(watts / known))
+        })
+    }
+
     fn remedy(self, recording: &Recording) -> String {
         let field = self.field;
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
@@ -338,12 +348,15 @@ pub(crate) fn check_counter(
         );
         let known_watts = integral_joules.map(|joules| joules / seconds);
         let impossible = ImpossibleWatts { field, watts, known_watts };
-        let error = impossible.blame(recording, step.to, problem);
-        let error = match options.interval {
-            Some(interval) => ImportError { remedy: format!("{}, and check --interval {interval:?}", error.remedy), ..error },
-            None => error,
-        };
-        refuse_or_note(recording, error, impossible)?;
+        // Where no unit makes it what power says, the counter is broken.
+        if known_watts.is_none() || impossible.agrees_in_another_unit(recording) {
+            let error = impossible.blame(recording, step.to, problem);
+            let error = match options.interval {
+                Some(interval) => ImportError { remedy: format!("{}, and check --interval {interval:?}", error.remedy), ..error },
+                None => error,
+            };
+            refuse_or_note(recording, error, impossible)?;
+        }
     }
     if let Some((_, watts)) = steepest.filter(|_| steps.len() >= READINGS_OF_UNKNOWN_UNIT) {
         let found = ImpossibleWatts { field, watts, known_watts: None };
@@ -358,8 +371,16 @@ pub(crate) fn check_counter(
              stuck, do not map it"
         ));
     }
-    let Some(integral_joules) = integral_joules else { return Ok(None) };
-    if let Some(note) = describe_standstill(&steps, integral_joules) {
+    let coarse = describe_coarse_steps(&steps, joules);
+    let Some(integral_joules) = integral_joules else {
+        if let Some(note) = coarse {
+            recording.note(format!("{device}: {note}: energy is known to within one of them"));
+        }
+        return Ok(None);
+    };
+    let note =
+        describe_standstill(&steps, integral_joules).or_else(|| coarse.filter(|_| agrees_within_a_step(&steps, integral_joules)));
+    if let Some(note) = note {
         leave_counter_out(recording, source, format!("{device}: {note}: the counter is left out, energy is that of the power"));
         return Ok(None);
     }
@@ -369,6 +390,12 @@ pub(crate) fn check_counter(
         let both = format!("the energy counter says {joules:.3} J, power over the same {seconds:.3} s {integral_joules:.3} J");
         if !(1.0 / 20.0..=20.0).contains(&ratio) {
             let impossible = ImpossibleWatts { field, watts: joules / seconds, known_watts: Some(integral_joules / seconds) };
+            if joules < integral_joules && !impossible.agrees_in_another_unit(recording) {
+                let note =
+                    format!("{device}: {both}, and no unit would fit: the counter is left out, energy is that of the power");
+                leave_counter_out(recording, source, note);
+                return Ok(None);
+            }
             return Err(impossible.blame(recording, first, format!("{both}: one of the two is in another unit")));
         }
         let made_times = options.interval.filter(|_| !(1.0 / 1.5..=1.5).contains(&ratio));
@@ -388,6 +415,31 @@ pub(crate) fn check_counter(
         }
     }
     Ok(Some(CounterCheck::new(device, joules, integral_joules)))
+}
+
+/// A counter with larger steps, as shares of all that it counts, measures less well than power.
+const MOST_OF_A_STEP: f64 = 0.05;
+
+fn largest_step(steps: &[CounterStep<'_>]) -> f64 {
+    steps.iter().map(|step| step.joules).fold(0.0, f64::max)
+}
+
+/// What is to be said of a counter that stands still most of the time and then makes good for it, in few large steps; `None` if it does not.
+///
+/// When its first and its last step began is not known, so that its energy is wrong by up to one of them.
+fn describe_coarse_steps(steps: &[CounterStep<'_>], joules: f64) -> Option<String> {
+    let rises = steps.iter().filter(|step| step.joules > 0.0);
+    let makes_good = |step: &&CounterStep<'_>| step.integral_joules.is_none_or(|integral| step.joules > 2.0 * integral);
+    let (count, large) = (rises.clone().count(), rises.filter(makes_good).count());
+    let largest = largest_step(steps);
+    let is_coarse = count > 0 && count * 2 < steps.len() && large * 2 > count && largest > MOST_OF_A_STEP * joules;
+    is_coarse.then(|| format!("the energy counter moves in steps of up to {largest:.3} J, of {joules:.3} J in all"))
+}
+
+/// Returns true if power is known all the time, and says what a counter does to within one of its steps.
+fn agrees_within_a_step(steps: &[CounterStep<'_>], integral_joules: f64) -> bool {
+    let joules: f64 = steps.iter().map(|step| step.joules).sum();
+    (joules - integral_joules).abs() <= largest_step(steps) && steps.iter().all(|step| step.seconds <= DEFAULT_POWER_GAP_SECONDS)
 }
 
 /// Where counter and power contradict each other: ", in 3 of 9 steps, from line 5 on to line 8". Empty if it is in no step of its own.
@@ -507,7 +559,7 @@ fn describe_standstill(steps: &[CounterStep<'_>], integral_joules: f64) -> Optio
     if steps.iter().all(|step| step.joules <= 0.0) {
         return (steps.len() >= 2).then(|| describe(at, seconds(steps), integral_joules));
     }
-    let largest = steps.iter().map(|step| step.joules).fold(0.0, f64::max);
+    let largest = largest_step(steps);
     let mut first = 0;
     for end in 0..steps.len() {
         let is_still = steps[end].joules <= 0.0;

@@ -95,6 +95,10 @@ impl TimeFormat {
     }
 }
 
+/// Counts since 1970 of recordings lie between: 2000 and 2100.
+const FIRST_RECORDS: EventTime = EventTime::from_micros(946_684_800_000_000);
+const LAST_RECORDS: EventTime = EventTime::from_micros(4_102_444_800_000_000);
+
 /// The zone of times that say none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Zone {
@@ -219,20 +223,17 @@ impl Clock {
             };
             return Err(format!("a number, and its unit is not known; say --time-format {guess} if that is what it is"));
         }
-        if let Some((first, rest)) = text.split_once('/')
-            && matches!(first.len(), 1 | 2)
-        {
-            let (year, clock) = (if rest.len() > 8 { "%Y" } else { "%y" }, if text.contains(':') { " %H:%M:%S" } else { "" });
-            return Err(format!(
-                "a date of which the day or the month may come first; say --time-format \"%d/%m/{year}{clock}\" or \
-                 \"%m/%d/{year}{clock}\""
-            ));
-        }
         if is_time_of_day(text) {
             return Err("a time of day without a date; name the column of the date, too: --map 'time=DATE+CLOCK'".to_owned());
         }
-        let forms = "say --time-format rfc3339, unix, unix_ms, unix_us, unix_ns or a strptime pattern";
-        Err(format!("not a time of a known form; {forms}"))
+        Err(match patterns_of(text).as_slice() {
+            [one] => format!("not a time of a form that is read by itself; say --time-format \"{one}\" if that is what it is"),
+            [one, other, ..] => {
+                format!("a date of which the day or the month may come first; say --time-format \"{one}\" or \"{other}\"")
+            }
+            [] => "not a time of a known form; say --time-format rfc3339, unix, unix_ms, unix_us, unix_ns or a strptime pattern"
+                .to_owned(),
+        })
     }
 
     /// The pattern that the user gave.
@@ -242,7 +243,28 @@ impl Clock {
 
     /// Whether a text is a date without a time of day.
     pub(crate) fn is_date(&self, text: &str) -> bool {
-        !text.contains(':') && matches!(self.format, TimeFormat::Auto | TimeFormat::Pattern(_)) && self.read(text).is_ok()
+        let is_compact = || self.format == TimeFormat::Auto && compact_date(text.trim()).is_some();
+        let is_read = || matches!(self.format, TimeFormat::Auto | TimeFormat::Pattern(_)) && self.read(text).is_ok();
+        !text.contains(':') && (is_read() || is_compact())
+    }
+
+    /// Returns the larger unit in which a time that was read as a count of a small one would be of this century, and that time; `None` if
+    /// it is no count, or may be what it says.
+    pub(crate) fn larger_unit(&self, time: EventTime) -> Option<(&'static str, EventTime)> {
+        let units = match self.format {
+            TimeFormat::UnixMs => &["unix"][..],
+            TimeFormat::UnixUs => &["unix_ms", "unix"],
+            TimeFormat::UnixNs => &["unix_us", "unix_ms", "unix"],
+            _ => return None,
+        };
+        if time >= FIRST_RECORDS {
+            return None;
+        }
+        let in_unit = |(at, unit): (u32, &&'static str)| {
+            let micros = time.micros().checked_mul(1000_i64.pow(at))?;
+            (FIRST_RECORDS.micros()..LAST_RECORDS.micros()).contains(&micros).then(|| (*unit, EventTime::from_micros(micros)))
+        };
+        (1..).zip(units).find_map(in_unit)
     }
 
     fn local(&self, time: DateTime) -> Result<Stamp, String> {
@@ -306,19 +328,138 @@ fn split_offset(text: &str) -> (&str, Option<Offset>) {
     }
 }
 
-/// `YYYY-MM-DD HH:MM[:SS[.fraction]]`, or with `/`, or `DD.MM.YYYY`; `T` for the blank and a comma before the fraction are allowed.
+/// `YYYY-MM-DD HH:MM[:SS[.fraction]]`, or with `/`, or `DD.MM.YYYY`, or `YYYYMMDD` before a time of day. `T` for the blank, a comma
+/// before the fraction, AM and PM, and numbers without their leading zero are allowed.
 fn datetime(text: &str) -> Option<DateTime> {
     let text = text.trim();
-    // Ten characters are the date; jiff wants hyphens there.
-    let (date, clock) = (text.get(..10)?, text.get(10..)?);
+    let end = text.find(|c: char| !c.is_ascii_digit() && !"-/.".contains(c)).unwrap_or(text.len());
+    let (date, clock) = text.split_at(end);
     let parts: Vec<&str> = date.split(['-', '/', '.']).collect();
-    let date = match (parts.as_slice(), date.contains('.')) {
-        ([year, month, day], false) if year.len() == 4 => format!("{year}-{month}-{day}"),
-        ([day, month, year], true) if year.len() == 4 => format!("{year}-{month}-{day}"),
-        ([year, month, day], true) if year.len() == 4 => format!("{year}-{month}-{day}"),
+    let (year, month, day) = match (parts.as_slice(), date.contains('.')) {
+        ([year, month, day], _) if year.len() == 4 => (*year, *month, *day),
+        ([day, month, year], true) if year.len() == 4 => (*year, *month, *day),
+        ([date], false) if !clock.is_empty() => compact_date(date)?,
         _ => return None,
     };
-    format!("{date}{}", clock.replace(',', ".")).parse().ok()
+    if ![month, day].iter().all(|part| matches!(part.len(), 1 | 2)) {
+        return None;
+    }
+    let clock = time_of_day(clock).unwrap_or_else(|| clock.replace(',', "."));
+    format!("{year}-{month:0>2}-{day:0>2}{clock}").parse().ok()
+}
+
+/// Returns year, month and day of `YYYYMMDD`, of this century or the last.
+fn compact_date(text: &str) -> Option<(&str, &str, &str)> {
+    let is_plain = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (year, month, day) = (text.get(..4)?, text.get(4..6)?, text.get(6..8)?);
+    let is_date =
+        is_plain && ("1900".."2100").contains(&year) && format!("{year}-{month}-{day}").parse::<jiff::civil::Date>().is_ok();
+    is_date.then_some((year, month, day))
+}
+
+/// Returns a time of day as `THH:MM[:SS[.fraction]]`; `None` if it is no plain one.
+fn time_of_day(text: &str) -> Option<String> {
+    let text = text.strip_prefix('T').unwrap_or(text).trim();
+    if !is_time_of_day(text) {
+        return None;
+    }
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+    let (hour, rest) = digits.split_once(':')?;
+    let hour: u32 = hour.parse().ok()?;
+    let hour = match text[digits.len()..].trim().to_ascii_uppercase().as_str() {
+        "" => hour,
+        _ if !(1..=12).contains(&hour) => return None,
+        "AM" => hour % 12,
+        _ => hour % 12 + 12,
+    };
+    Some(format!("T{hour:02}:{}", rest.replace(',', ".")))
+}
+
+const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+const MONTHS: [&str; 12] =
+    ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december"];
+
+/// Returns the directive of a name of a day or a month, in full or with three letters; `None` if it is none.
+fn name_directive(word: &str) -> Option<&'static str> {
+    let word = word.to_ascii_lowercase();
+    let names = |names: &[&str], full, short| {
+        let is_short = word.len() == 3 && names.iter().any(|name| name.starts_with(&word));
+        if is_short { Some(short) } else { names.contains(&word.as_str()).then_some(full) }
+    };
+    names(&WEEKDAYS, "%A", "%a").or_else(|| names(&MONTHS, "%B", "%b"))
+}
+
+/// Returns the strptime patterns that read a text: two if the day or the month may come first, none if its form is not known.
+fn patterns_of(text: &str) -> Vec<String> {
+    let mut tokens: Vec<&str> = Vec::new();
+    let mut rest = text;
+    let class = |c: char| (c.is_ascii_digit(), c.is_alphabetic());
+    while let Some(first) = rest.chars().next() {
+        let is_run = first.is_ascii_digit() || first.is_alphabetic();
+        let end = rest.find(|c: char| class(c) != class(first)).filter(|_| is_run);
+        let (token, after) = rest.split_at(end.unwrap_or(if is_run { rest.len() } else { first.len_utf8() }));
+        tokens.push(token);
+        rest = after;
+    }
+    let names_month = tokens.iter().any(|token| matches!(name_directive(token), Some("%b" | "%B")));
+    let is_half = |token: &str| matches!(token.to_ascii_uppercase().as_str(), "AM" | "PM");
+    let hour = if tokens.iter().any(|token| is_half(token)) { "%I" } else { "%H" };
+    // Day and month, in the order of the pattern; the second is the other order.
+    let mut patterns = [String::new(), String::new()];
+    let (mut year_first, mut numbers, mut clock) = (false, 0, 0);
+    let mut at = 0;
+    while at < tokens.len() {
+        let token = tokens[at];
+        let (before, after) = (at.checked_sub(1).map_or("", |at| tokens[at]), tokens.get(at + 1).copied().unwrap_or(""));
+        let is_digits = token.starts_with(|c: char| c.is_ascii_digit());
+        let directive = if is_digits && token.len() <= 2 && (after == ":" && clock == 0 || before == ":" && clock < 3) {
+            clock += 1;
+            [hour, "%M", "%S"][clock - 1]
+        } else if is_digits && clock == 3 && before == "." {
+            for pattern in &mut patterns {
+                pattern.pop();
+            }
+            "%.f"
+        } else if is_digits && clock == 0 {
+            numbers += 1;
+            match (token.len(), numbers) {
+                (14, 1) => "%Y%m%d%H%M%S",
+                (8, 1) => "%Y%m%d",
+                (4, _) => {
+                    year_first |= numbers == 1;
+                    "%Y"
+                }
+                (1 | 2, 1) if names_month => "%d",
+                (1 | 2, 1 | 2) if !names_month && !year_first => {
+                    for (pattern, order) in patterns.iter_mut().zip([["%d", "%m"], ["%m", "%d"]]) {
+                        pattern.push_str(order[numbers - 1]);
+                    }
+                    ""
+                }
+                (1 | 2, 2) if !names_month => "%m",
+                (1 | 2, 3) if year_first => "%d",
+                (1 | 2, 2 | 3) => "%y",
+                _ => return Vec::new(),
+            }
+        } else if is_digits && token.len() == 4 && names_month {
+            "%Y"
+        } else if matches!(token, "+" | "-") && clock > 1 && after.len() == 4 {
+            at += 1;
+            "%z"
+        } else if is_half(token) {
+            "%p"
+        } else {
+            name_directive(token).unwrap_or(if token == "%" { "%%" } else { token })
+        };
+        for pattern in &mut patterns {
+            pattern.push_str(directive);
+        }
+        at += 1;
+    }
+    let [first, second] = patterns;
+    let reads = |pattern: &String| strtime::parse(pattern, text).is_ok_and(|parts| parts.to_datetime().is_ok());
+    let patterns = if first == second { vec![first] } else { vec![first, second] };
+    patterns.into_iter().filter(reads).collect()
 }
 
 fn checked(micros: f64) -> Result<EventTime, String> {
@@ -392,8 +533,34 @@ mod tests {
             ("auto", "2025/02/03 10:00:00.5-07:30", "2025-02-03T17:30:00.500000Z"),
             ("auto", "2025-02-03T10:00:00", "2025-02-03T10:00:00.000000Z"),
             ("unix", "1700000000,25", "2023-11-14T22:13:20.250000Z"),
+            ("auto", "2025-02-03 10:00:00 AM", "2025-02-03T10:00:00.000000Z"),
+            ("auto", "2025-02-03 12:05:00 AM", "2025-02-03T00:05:00.000000Z"),
+            ("auto", "2025-02-03 1:05:00.5 pm", "2025-02-03T13:05:00.500000Z"),
+            ("auto", "2025/2/3 9:05:00", "2025-02-03T09:05:00.000000Z"),
+            ("auto", "3.2.2025 9:05:00,25", "2025-02-03T09:05:00.250000Z"),
+            ("auto", "20250203 10:00:00", "2025-02-03T10:00:00.000000Z"),
+            ("auto", "20250203T100000Z", "2025-02-03T10:00:00.000000Z"),
         ] {
             assert_eq!(read(format, text).as_deref(), Ok(expected), "{format} {text}");
+        }
+    }
+
+    #[test]
+    fn a_count_in_a_smaller_unit_than_it_is_in_is_seen() {
+        for (format, text, expected) in [
+            ("unix_ms", "1738576800", Some(("unix", "2025-02-03"))),
+            ("unix_us", "1738576800000", Some(("unix_ms", "2025-02-03"))),
+            ("unix_us", "1738576800", Some(("unix", "2025-02-03"))),
+            ("unix_ns", "1738576800000", Some(("unix_ms", "2025-02-03"))),
+            ("unix_ms", "1738576800000", None),
+            ("unix_ms", "250", None),
+            ("unix", "60", None),
+            ("auto", "1970-01-21T02:56:16Z", None),
+        ] {
+            let clock = clock(format, "UTC");
+            let found = clock.larger_unit(only(clock.read(text).unwrap()));
+            let found = found.map(|(unit, time)| (unit, time.date()));
+            assert_eq!(found, expected.map(|(unit, date)| (unit, date.to_owned())), "{format} {text}");
         }
     }
 
@@ -406,6 +573,23 @@ mod tests {
         assert!(read("unix", "1e300").unwrap_err().contains("years"));
         assert!(read("unix", "NaN").is_err());
         assert!(read("auto", "02/03/2025 10:00:00").unwrap_err().contains("\"%d/%m/%Y %H:%M:%S\" or \"%m/%d/%Y"));
+        for (text, expected) in [
+            ("2/3/2025 10:00:00 PM", "say --time-format \"%d/%m/%Y %I:%M:%S %p\" or \"%m/%d/%Y %I:%M:%S %p\""),
+            ("02-03-2025 10:00:00", "say --time-format \"%d-%m-%Y %H:%M:%S\" or \"%m-%d-%Y %H:%M:%S\""),
+            ("02/13/2025 10:00", "say --time-format \"%m/%d/%Y %H:%M\""),
+            ("Mon Feb 03 10:00:00 2025", "say --time-format \"%a %b %d %H:%M:%S %Y\""),
+            ("03-Feb-2025 10:00:00.250", "say --time-format \"%d-%b-%Y %H:%M:%S%.f\""),
+            ("03/Feb/2025:10:00:00 +0100", "say --time-format \"%d/%b/%Y:%H:%M:%S %z\""),
+            ("2025-02-03 10:00:00 CET", "say --time-format \"%Y-%m-%d %H:%M:%S CET\""),
+            ("2025-02-03 13:00:00 PM", "strptime pattern"),
+            ("99/99/2025 10:00:00", "strptime pattern"),
+        ] {
+            let error = read("auto", text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+            // What is offered reads the text.
+            let offered = error.split_once("--time-format \"").and_then(|(_, rest)| rest.split_once('"'));
+            assert!(offered.is_none_or(|(pattern, _)| read(pattern, text).is_ok()), "{text}: {error}");
+        }
         assert!(read("%H:%M", "12:30").unwrap_err().contains("full date"));
         assert!("weekly".parse::<TimeFormat>().is_err());
         for (pattern, is_read) in [

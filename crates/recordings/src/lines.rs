@@ -65,13 +65,24 @@ impl<R: Read> Read for ReturnsAsFeeds<R> {
     }
 }
 
-/// Decompresses where the first bytes say that it is zstd.
+/// The first bytes of what is not read, and what it is.
+const FOREIGN_FORMS: [(&[u8], &str); 4] = [
+    (&[0x1f, 0x8b], "it is compressed with gzip"),
+    (b"BZh", "it is compressed with bzip2"),
+    (&[0xfd, b'7', b'z', b'X'], "it is compressed with xz"),
+    (b"PK\x03\x04", "it is a zip archive, as workbooks of spreadsheets are"),
+];
+
+/// Decompresses where the first bytes say that it is zstd. Returns an error if they say that it is in another form.
 pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn BufRead + 'a>> {
     let mut reader = BufReader::with_capacity(1 << 17, reader);
     // A source may hand out its first bytes one at a time, so the magic is gathered, not peeked.
     let mut magic = Vec::with_capacity(4);
     (&mut reader).take(4).read_to_end(&mut magic)?;
     let is_zstd = magic == [0x28, 0xb5, 0x2f, 0xfd];
+    if let Some((_, what)) = FOREIGN_FORMS.iter().find(|(begins, _)| magic.starts_with(begins)) {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, *what));
+    }
     let whole = io::Cursor::new(magic).chain(reader);
     if is_zstd {
         let decoder = zstd::stream::read::Decoder::with_buffer(whole)?;
@@ -146,6 +157,7 @@ fn unreadable(name: &str, line: Option<u64>, error: &io::Error) -> ImportError {
     let problem = format!("cannot be read: {error}");
     let remedy = match error.kind() {
         io::ErrorKind::IsADirectory => "name the files in it",
+        io::ErrorKind::Unsupported => "unpack it, or save the sheet as CSV; plain text and zstd are read",
         _ => "the file may be truncated or damaged; copy it again",
     };
     ImportError { line, ..ImportError::whole(name, problem, remedy) }

@@ -16,6 +16,7 @@ use crate::error::quote;
 use crate::identity::{IdColumns, IdScope};
 use crate::lines::Lines;
 use crate::marks::{MARK_REMEDY, Marks};
+use crate::power_draw::power_draw_is_average;
 use crate::quantity::Quantity;
 use crate::recording::{Device, FileId, Recording, RowError, SourceId};
 use crate::report::{ColumnUse, TableUse};
@@ -83,15 +84,6 @@ fn usual_unit(field: Field) -> Option<Unit> {
     })
 }
 
-/// Boards older than Ampere, and GA100: their `power.draw` is the present value.
-fn draws_instantly(model: &str) -> bool {
-    ["A100", "A800", "A30", "CMP 170", "V100", "P100", "P40", "P4", "T4", "TITAN", "GTX", "RTX 20", "Quadro", "K80", "M60"]
-        .iter()
-        .any(|part| model.contains(part))
-        // RTX A3000 and its like are GA10x, RTX 2050 is GA107, and RTX 2000 Ada is no Turing board.
-        && !["RTX A", "A300", "RTX 2050", " Ada", "Blackwell"].iter().any(|part| model.contains(part))
-}
-
 #[derive(Debug)]
 struct NamedColumn {
     text: String,
@@ -113,7 +105,7 @@ impl Columns {
         let mut columns = Vec::new();
         for text in names.iter() {
             let (name, unit) = name_and_unit(text);
-            let use_as = known(name);
+            let use_as = known(&name.to_ascii_lowercase());
             match use_as {
                 Some(Column::Value(field)) => drop(recording.columns.insert(field, text.to_owned())),
                 Some(Column::Fallback(field)) => drop(recording.columns.entry(field).or_insert_with(|| text.to_owned())),
@@ -150,11 +142,11 @@ fn name_and_unit(text: &str) -> (&str, Option<&str>) {
 }
 
 fn known_names(cells: &Cells) -> usize {
-    cells.iter().filter(|text| known(name_and_unit(text).0).is_some()).count()
+    cells.iter().filter(|text| known(&name_and_unit(text).0.to_ascii_lowercase()).is_some()).count()
 }
 
 fn is_header(cells: &Cells) -> bool {
-    cells.iter().any(|text| text == "timestamp")
+    cells.iter().any(|text| text.eq_ignore_ascii_case("timestamp"))
 }
 
 pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
@@ -241,8 +233,8 @@ impl FileReader<'_> {
             let (field, values) = match column.use_as {
                 Some(Column::Value(field)) => (field, &mut values),
                 Some(Column::Fallback(field)) => (field, &mut fallbacks),
-                Some(Column::PowerDraw) if model.is_some_and(draws_instantly) => (Field::PowerWatts, &mut fallbacks),
-                Some(Column::PowerDraw) => (Field::PowerAverageWatts, &mut fallbacks),
+                Some(Column::PowerDraw) if model.is_none_or(power_draw_is_average) => (Field::PowerAverageWatts, &mut fallbacks),
+                Some(Column::PowerDraw) => (Field::PowerWatts, &mut fallbacks),
                 _ => continue,
             };
             let refused = |kind, problem: String| {
@@ -369,6 +361,16 @@ impl BoardId<'_> {
     }
 }
 
+/// Returns a PCI bus id as nvidia-smi writes it, `00000000:0F:00.0`: other programs write it small, or with a shorter domain.
+fn plain_bus_id(text: &str) -> String {
+    let id = text.to_ascii_uppercase();
+    match id.split(':').collect::<Vec<_>>().as_slice() {
+        [domain, bus, place] if domain.len() < 8 => format!("{domain:0>8}:{bus}:{place}"),
+        [bus, place] => format!("00000000:{bus}:{place}"),
+        _ => id,
+    }
+}
+
 #[derive(Default)]
 struct Boards {
     sources: HashMap<(Option<FileId>, String), SourceId>,
@@ -388,7 +390,7 @@ impl Boards {
         }
         let (scope, own) = match id {
             BoardId { unique: Some(unique), .. } => (None, (*unique).to_owned()),
-            BoardId { bus_id: Some(bus_id), .. } => (Some(file), (*bus_id).to_owned()),
+            BoardId { bus_id: Some(bus_id), .. } => (Some(file), plain_bus_id(bus_id)),
             BoardId { index: Some(index), .. } => (Some(file), format!("gpu-{index}")),
             _ => (Some(file), String::new()),
         };
@@ -421,24 +423,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boards_whose_power_draw_is_the_present_value_are_known_by_name() {
-        for (model, instant) in [
-            ("Tesla V100-SXM2-16GB", true),
-            ("Tesla T4", true),
-            ("NVIDIA A100-SXM4-80GB", true),
-            ("NVIDIA A30", true),
-            ("NVIDIA GeForce RTX 2080 Ti", true),
-            ("Quadro RTX 6000", true),
-            ("NVIDIA GeForce RTX 2050", false),
-            ("NVIDIA RTX 2000 Ada Generation", false),
-            ("NVIDIA RTX 2000E Ada Generation", false),
-            ("NVIDIA RTX PRO 2000 Blackwell", false),
-            ("NVIDIA RTX A2000", false),
-            ("NVIDIA RTX 6000 Ada Generation", false),
-            ("NVIDIA A10", false),
-            ("NVIDIA H100 PCIe", false),
+    fn a_bus_id_has_one_spelling() {
+        for (text, expected) in [
+            ("00000000:0F:00.0", "00000000:0F:00.0"),
+            ("00000000:0f:00.0", "00000000:0F:00.0"),
+            ("0000:0f:00.0", "00000000:0F:00.0"),
+            ("0F:00.0", "00000000:0F:00.0"),
+            ("00010000:0F:00.0", "00010000:0F:00.0"),
+            ("none", "NONE"),
         ] {
-            assert_eq!(draws_instantly(model), instant, "{model}");
+            assert_eq!(plain_bus_id(text), expected, "{text}");
         }
     }
 }

@@ -14,6 +14,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::Scope;
 use serde::de::{Deserialize, Deserializer, Visitor};
 
+use crate::absent::is_absent_text;
 use crate::csv_table::short;
 use crate::error::quote;
 use crate::fields::Nature;
@@ -381,10 +382,10 @@ impl Gathered {
             }
             return Ok(());
         }
+        let mut targets = self.attribute();
         for series in &self.series {
             recording.columns.entry(series.field).or_insert_with(|| series.name.clone());
         }
-        let mut targets = self.attribute();
         for note in self.split_boards_by_place(&mut targets) {
             recording.note(note);
         }
@@ -483,6 +484,11 @@ impl Gathered {
                 }
                 (Some(_), _) => {}
                 (None, target) => targets.push(target),
+            }
+        }
+        for series in &mut self.series {
+            if let (Some(metric), Target::Board(device)) = (series.metric, &targets[series.target]) {
+                series.field = metric.field_of(device.gpu_model.as_deref());
             }
         }
         targets
@@ -796,7 +802,7 @@ fn compare(a: &Readings, b: &Readings) -> Comparison {
 }
 
 fn has_uuid(labels: &Labels) -> bool {
-    ["UUID", "uuid", "gpu_uuid"].iter().any(|name| labels.label(name).is_some())
+    ["UUID", "uuid", "gpu_uuid"].iter().any(|name| labels.label(name).is_some_and(|uuid| !is_absent_text(uuid)))
 }
 
 /// Labels that say on which node a board is.

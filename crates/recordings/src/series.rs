@@ -9,7 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Field;
-use crate::absent::{is_absent_in_series, is_blank_in_series};
+use crate::absent::{is_absent_in_series, is_absent_text, is_blank_in_series};
+use crate::power_draw::power_draw_is_average;
 use crate::prometheus_text::Sample;
 use crate::stays::Tenant;
 use crate::units::Unit;
@@ -44,9 +45,16 @@ pub struct Metric {
     pub field: Field,
     pub rank: usize,
     unit: Option<Unit>,
+    /// It is what NVML calls power usage: an average on some boards.
+    is_power_usage: bool,
 }
 
 impl Metric {
+    /// Returns the field that the series fills for a board of this model: power usage is an average on some, and on boards without a name.
+    pub fn field_of(self, model: Option<&str>) -> Field {
+        if self.is_power_usage && model.is_none_or(power_draw_is_average) { Field::PowerAverageWatts } else { self.field }
+    }
+
     /// Converts a value of the series to the unit of the field.
     pub fn to_ours(self, value: f64) -> f64 {
         self.unit.map_or(value, |unit| unit.to_ours(value))
@@ -124,11 +132,20 @@ const DEVICE_SERIES: &[(&str, Field, &str)] = &[
     ("nv_gpu_memory_total_bytes", Field::MemoryTotalBytes, "B"),
 ];
 
+/// Series that give NVML's power usage, by whatever program.
+const POWER_USAGE_SERIES: [&str; 5] = [
+    "DCGM_FI_DEV_POWER_USAGE",
+    "dcgm_power_usage",
+    "nvidia_smi_power_draw_watts",
+    "nvidia_gpu_power_usage_milliwatts",
+    "nv_gpu_power_usage",
+];
+
 /// Returns the metric of a device's series by its name.
 pub fn device_metric(name: &str) -> Option<Metric> {
     let rank = DEVICE_SERIES.iter().position(|(known, _, _)| *known == name)?;
     let (_, field, unit) = DEVICE_SERIES[rank];
-    Some(Metric { field, rank, unit: Unit::named(unit) })
+    Some(Metric { field, rank, unit: Unit::named(unit), is_power_usage: POWER_USAGE_SERIES.contains(&name) })
 }
 
 /// Returns the names in `found` as a sentence part: the first few, and how many more.
@@ -165,8 +182,10 @@ pub fn board(labels: &impl Labels) -> Option<Board> {
         values.filter(|value| value.len() <= MAX_LABEL_BYTES).map(str::to_owned).next()
     };
     let node = label(&["Hostname", "hostname", "exported_hostname"]);
-    let gpu = label(&["gpu", "minor_number", "minor"]);
-    let device = match label(&["UUID", "uuid", "gpu_uuid"]) {
+    // DCGM's `device` is the board's file, `nvidia0`.
+    let of_file = || label(&["device"]).and_then(|file| Some(file.strip_prefix("nvidia")?.to_owned())).filter(|at| is_index(at));
+    let gpu = label(&["gpu", "minor_number", "minor"]).or_else(of_file);
+    let device = match label(&["UUID", "uuid", "gpu_uuid"]).filter(|uuid| !is_absent_text(uuid)) {
         Some(uuid) if is_bare_uuid(&uuid) => format!("GPU-{uuid}"),
         Some(uuid) => uuid,
         None => {
@@ -177,6 +196,10 @@ pub fn board(labels: &impl Labels) -> Option<Board> {
     let gpu_index = gpu.and_then(|gpu| gpu.parse().ok());
     // `nvidia_gpu_prometheus_exporter` has the product's name in `name`.
     Some(Board { device, node, gpu_index, gpu_model: label(&["modelName", "model_name", "name"]) })
+}
+
+fn is_index(text: &str) -> bool {
+    text.parse::<u32>().is_ok()
 }
 
 /// `nvidia_gpu_exporter` cuts the driver's `GPU-` off.

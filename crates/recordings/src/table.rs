@@ -10,6 +10,7 @@ use crate::encoding::Encoding;
 use crate::lines::Lines;
 use crate::quantity::is_quantity;
 use crate::recording::{FileId, Recording};
+use crate::units::Unit;
 
 /// Longest accepted row.
 const MAX_ROW_BYTES: u64 = 1 << 20;
@@ -20,6 +21,8 @@ const MAX_ROW_LINES: usize = 100;
 const SEPARATORS: [char; 4] = [',', ';', '\t', '|'];
 /// Stands for any number of blanks, which separate columns only if nothing else finds as many of the wanted names.
 const BLANKS: char = ' ';
+/// As [`BLANKS`], where a number and the unit behind it are one cell: `100 W`.
+const BLANKS_BUT_UNITS: char = '\u{2007}';
 
 /// The cells of one row, in memory that is used again.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -63,9 +66,15 @@ impl Cells {
             self.ends.push(self.text.len());
             return true;
         };
-        if separator == BLANKS {
+        if separator == BLANKS || separator == BLANKS_BUT_UNITS {
             for cell in row.split_whitespace() {
-                self.text.push_str(cell.trim_matches('"'));
+                let cell = cell.trim_matches('"');
+                let follows_number = || self.len().checked_sub(1).and_then(|last| self.get(last)).is_some_and(is_plain_number);
+                if separator == BLANKS_BUT_UNITS && Unit::named(cell).is_some() && follows_number() {
+                    self.ends.pop();
+                    self.text.push(' ');
+                }
+                self.text.push_str(cell);
                 self.ends.push(self.text.len());
             }
             return true;
@@ -198,7 +207,7 @@ impl<'a> Table<'a> {
     }
 
     pub(crate) fn separator(&self) -> Option<char> {
-        self.separator
+        self.separator.map(|separator| if separator == BLANKS_BUT_UNITS { BLANKS } else { separator })
     }
 
     pub(crate) fn encoding(&self) -> Encoding {
@@ -323,13 +332,14 @@ fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &Wanted<
     let mut best: Option<(Score, Found)> = None;
     let candidates: Vec<Option<char>> = match declared {
         Some(separator) => vec![Some(separator)],
-        None => [None].into_iter().chain(SEPARATORS.into_iter().chain([BLANKS]).map(Some)).collect(),
+        None => [None].into_iter().chain(SEPARATORS.into_iter().chain([BLANKS, BLANKS_BUT_UNITS]).map(Some)).collect(),
     };
     for separator in candidates {
         let (names, index, cells) = line_with_names(lines, separator, wanted)?;
         let (consistent, plain) = agreement(&lines[index + 1..], separator, cells.len());
         let score = (names, consistent, plain);
-        let is_better = |most: &Score| if separator == Some(BLANKS) { names > most.0 && consistent > 0 } else { score > *most };
+        let is_blank = matches!(separator, Some(BLANKS | BLANKS_BUT_UNITS));
+        let is_better = |most: &Score| if is_blank { names > most.0 && consistent > 0 } else { score > *most };
         if best.as_ref().is_none_or(|(most, _)| is_better(most)) {
             let is_data = names == 0 && (wanted.is_data)(&cells);
             best = Some((score, Found { separator, index, cells, is_data }));
@@ -379,6 +389,10 @@ fn agreement(lines: &[(u64, String)], separator: Option<char>, width: usize) -> 
     (consistent, plain)
 }
 
+fn is_plain_number(cell: &str) -> bool {
+    cell.parse::<f64>().is_ok_and(f64::is_finite)
+}
+
 fn is_plain(cell: &str) -> bool {
     let time = cell.bytes().all(|byte| byte.is_ascii_digit() || b"-/.:T Z+,".contains(&byte));
     is_quantity(cell) || time || !cell.contains(SEPARATORS)
@@ -423,6 +437,9 @@ mod tests {
             ("time,w\n1,\"torn\n3,4\n", Some(','), vec!["time|w", "1|torn", "3|4"], 0),
             ("time,w\n1,\"torn\n3,4\n5,\"6\n7,8\n", Some(','), vec!["time|w", "1|torn", "3|4", "5|6", "7|8"], 0),
             ("time   w\n1      2\n3\t4\n", Some(' '), vec!["time|w", "1|2", "3|4"], 0),
+            // A number and its unit are one cell, where only then the rows are as long as the header.
+            ("time   w  t\n1    2 W  40 C\n3\t4.5 W  N/A\n", Some(' '), vec!["time|w|t", "1|2 W|40 C", "3|4.5 W|N/A"], 0),
+            ("time   w  t\n1      2  C\n3      4  C\n", Some(' '), vec!["time|w|t", "1|2|C", "3|4|C"], 0),
             ("w\n200\n", None, vec!["w", "200"], 0),
             ("w\n200,5\n", None, vec!["w", "200,5"], 0),
             ("\u{feff}time,w\n1,2\n", Some(','), vec!["time|w", "1|2"], 0),

@@ -159,6 +159,19 @@ impl Dimension {
     }
 }
 
+/// Returns the unit in the last brackets of a column's name: `Power [mW]`, `Temperature (edge) (C)`.
+pub fn bracketed_unit(name: &str) -> Option<Unit> {
+    let inside = name.trim_end().strip_suffix([']', ')'])?;
+    let (_, unit) = inside.rsplit_once(['[', '('])?;
+    Unit::named(unit.trim())
+}
+
+/// Returns the unit after the last separator of a column's name: `power_mW`, `Power, W`, `power.draw/W`, `energy in kWh`.
+pub fn suffix_unit(name: &str) -> Option<Unit> {
+    let (_, unit) = name.trim().rsplit_once(['_', ',', '/', '.', '-', ' '])?;
+    Unit::named(unit.trim())
+}
+
 /// What a cell holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Cell {
@@ -198,6 +211,23 @@ mod tests {
         assert!((ours(300.15, "K") - 27.0).abs() < 1e-9);
         assert!((ours(212.0, "F") - 100.0).abs() < 1e-9);
         assert_eq!(Unit::named("mw"), None, "mW or MW: not to be guessed");
+    }
+
+    #[test]
+    fn finds_the_unit_in_a_name() {
+        let name = |unit: Option<Unit>| unit.map_or("", |unit| unit.name);
+        for (text, bracketed, suffix) in [
+            ("Power [mW]", "mW", ""),
+            ("Temperature (edge) (C)", "C", ""),
+            ("power_mW", "", "mW"),
+            ("energy in kWh", "", "kWh"),
+            ("duration_ms", "", "ms"),
+            ("power", "", ""),
+            ("power_mw", "", ""),
+            ("Power (mean)", "", ""),
+        ] {
+            assert_eq!((name(bracketed_unit(text)), name(suffix_unit(text))), (bracketed, suffix), "{text}");
+        }
     }
 
     #[test]

@@ -606,8 +606,8 @@ fn prometheus_in_all_three_writings() {
         let events: Vec<LoggedEvent> = imported.events().collect();
         let rows = telemetry(&events);
         assert_eq!(rows.len(), 2, "{text}");
-        assert_eq!((rows[0].power_watts, rows[0].energy_joules_total), (Some(300.5), Some(5.0)));
-        assert_eq!((rows[1].power_watts, rows[1].energy_joules_total), (Some(301.0), Some(455.0)));
+        assert_eq!((rows[0].power_average_watts, rows[0].energy_joules_total), (Some(300.5), Some(5.0)));
+        assert_eq!((rows[1].power_average_watts, rows[1].energy_joules_total), (Some(301.0), Some(455.0)));
         assert_eq!(rows[0].workload.as_deref(), Some("lab/bert-0"));
         assert_eq!(rows[1].time.seconds_since(rows[0].time), 1.5);
         assert_eq!(progress(&events)[0].samples_per_second, Some(12.5));

@@ -25,6 +25,11 @@ fn data<T: eadt_schemas::decode::Check + for<'de> serde::Deserialize<'de>>(event
     decode(event.data.as_ref().unwrap().get().as_bytes()).unwrap()
 }
 
+/// Power, an average on boards whose model is not known.
+fn watts(event: &GpuTelemetry) -> Option<f64> {
+    event.power_watts.or(event.power_average_watts)
+}
+
 /// A series of 11 samples every 15 s from `first` on, each `step` more than the one before.
 fn series(name: &str, labels: &str, first: f64, step: f64) -> String {
     let labels: Vec<String> = labels
@@ -52,7 +57,7 @@ fn joules(imported: &Imported) -> BTreeMap<String, f64> {
     for event in telemetry(imported) {
         let workload = event.workload.clone().unwrap_or_else(|| "-".to_owned());
         let known = last.insert((workload.clone(), event.device.clone(), event.tenure), event.clone());
-        let part = |event: &GpuTelemetry| event.power_watts.unwrap_or(0.0) * event.share.unwrap_or(1.0);
+        let part = |event: &GpuTelemetry| watts(event).unwrap_or(0.0) * event.share.unwrap_or(1.0);
         let before = known.map_or(0.0, |known| event.time.seconds_since(known.time) * f64::midpoint(part(&known), part(&event)));
         *joules.entry(workload).or_default() += before;
     }
@@ -194,7 +199,7 @@ fn several_values_of_one_reading_at_one_time_are_counted_and_said() {
         let report = &imported.report;
         assert_eq!((report.duplicates, report.same_stamp), (duplicates, same_stamp), "{report}");
         assert_eq!(report.notes.iter().filter(|note| note.contains("a guess")).count(), usize::from(same_stamp > 0), "{report}");
-        assert!(telemetry(&imported).iter().all(|event| event.power_watts == Some(watts)), "{report}");
+        assert!(telemetry(&imported).iter().all(|event| self::watts(event) == Some(watts)), "{report}");
     }
 }
 
@@ -256,7 +261,7 @@ fn no_value_is_absent_whatever_it_is_written_as() {
     );
     let imported = read(&[&json], Some("lab/a")).unwrap();
     assert_eq!(imported.report.absent_values, absent.len() as u64 + 1);
-    assert_eq!(telemetry(&imported).iter().filter_map(|e| e.power_watts).collect::<Vec<_>>(), [50.0, 60.0]);
+    assert_eq!(telemetry(&imported).iter().filter_map(watts).collect::<Vec<_>>(), [50.0, 60.0]);
     let progress = imported.events().find(|event| event.kind == EventType::TrainingProgress.name()).unwrap();
     assert_eq!(data::<TrainingProgress>(&progress).loss, Some(0.5));
     assert_eq!(
@@ -319,7 +324,7 @@ fn boards_of_one_name_in_several_places_are_several_boards() {
         let events = telemetry(&imported);
         let devices: std::collections::BTreeSet<&str> = events.iter().map(|event| event.device.as_str()).collect();
         assert_eq!(devices.into_iter().collect::<Vec<_>>(), names, "{what}");
-        assert_eq!(events.iter().filter_map(|event| event.power_watts).sum::<f64>(), 11.0 * 400.0, "{what}: nothing is averaged");
+        assert_eq!(events.iter().filter_map(watts).sum::<f64>(), 11.0 * 400.0, "{what}: nothing is averaged");
         let notes = imported.report.notes.join("; ");
         assert!(notes.contains("boards are told apart by") && !notes.contains("is a guess"), "{what}: {notes}");
     }
@@ -332,4 +337,25 @@ fn boards_of_one_name_in_several_places_are_several_boards() {
     }
     let same = answer(&[series(POWER, "UUID=GPU-1,cluster=a", 100.0, 0.0), series(POWER, "UUID=GPU-1,cluster=b", 100.0, 0.0)]);
     assert_eq!(read(&[&same], None).unwrap().report.boards.len(), 1, "the same values");
+}
+
+#[test]
+fn power_usage_is_an_average_where_the_model_says_so() {
+    for (labels, instant, average) in [
+        ("UUID=GPU-1,modelName=NVIDIA A100-SXM4-80GB", Some(300.0), None),
+        ("UUID=GPU-1,modelName=NVIDIA H100 80GB HBM3", None, Some(300.0)),
+        ("UUID=GPU-1", None, Some(300.0)),
+    ] {
+        let imported = read(&[&answer(&[series(POWER, labels, 300.0, 0.0)])], Some("lab/a")).unwrap();
+        let is_right = |event: &GpuTelemetry| (event.power_watts, event.power_average_watts) == (instant, average);
+        assert!(telemetry(&imported).iter().all(is_right), "{labels}");
+    }
+    // Where an exporter gives both, each is what it is.
+    let both = [
+        series(POWER, "UUID=GPU-1,modelName=NVIDIA H100 PCIe", 300.0, 0.0),
+        series("DCGM_FI_DEV_POWER_USAGE_INSTANT", "UUID=GPU-1,modelName=NVIDIA H100 PCIe", 310.0, 0.0),
+    ];
+    let imported = read(&[&answer(&both)], Some("lab/a")).unwrap();
+    let is_right = |event: &GpuTelemetry| (event.power_watts, event.power_average_watts) == (Some(310.0), Some(300.0));
+    assert!(telemetry(&imported).iter().all(is_right), "{}", imported.report);
 }

@@ -260,6 +260,14 @@ fn a_clock_that_goes_back_is_a_zone_or_stops() {
     assert!(error.contains("if summer time ends here, say the zone"), "{error}");
     let options = Options { time_zone: Some(Zone::new(BERLIN, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
     near(total(&read(CSV, &[("h.csv", hourly)], &options).unwrap()), 2_700_000.0, "hourly rows");
+    // A record that begins within the hour that comes twice, and ends before it comes again to its first row.
+    let minutes = (50..60).chain(0..11);
+    let inside: Vec<String> = minutes.map(|minute| format!("2024-10-27 02:{minute:02}:00,100\n")).collect();
+    let inside = format!("time,w\n{}", inside.concat());
+    let error = read(CSV, &[("i.csv", &inside)], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(error.starts_with("i.csv:12: the clock goes back by 3540 s here") && error.contains("--time-zone"), "{error}");
+    let options = Options { maps: maps(&["power_watts=w"]).maps, ..zone(BERLIN) };
+    near(total(&read(CSV, &[("i.csv", &inside)], &options).unwrap()), 120_000.0, "within the hour");
     let note = read(SMI, &[("smi.csv", &text.replace("2024/10/27", "2024/10/26")[..200])], &plain()).unwrap().report.notes;
     assert!(note.iter().any(|note| note.contains("read as UTC") && note.contains("--time-zone")), "{note:?}");
 }
@@ -506,10 +514,17 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
     let stuck_after: Vec<_> = (0..40).map(|row| counts(row.min(15))).collect();
     let mut leap: Vec<_> = (0..40).map(counts).collect();
     leap[20..].iter_mut().for_each(|(_, joules)| *joules += 915_000.0);
+    let creeps: Vec<_> = (0..13).map(|row| (300.0, 1000.0 + 0.005 * f64::from(row))).collect();
+    let steps_of = |joules: f64| -> Vec<(f64, f64)> {
+        (0..60).map(|row| (300.0, joules * (1500.0 * f64::from(row) / joules).floor())).collect()
+    };
     for (what, rows, said) in [
         ("never moves", vec![(300.0, 4742.776); 13], "stands still at 4742.776 J from line 2 on for 60.000 s"),
         ("stops", stuck_after, "stands still at 1022500 J from line 17 on for 120.000 s"),
         ("leaps", leap, "grows by 183300 W here, more than one GPU board can draw (5000 W), at line 22"),
+        ("creeps", creeps, "says 0.060 J, power over the same 60.000 s 18000.000 J, and no unit would fit"),
+        // Two steps of 36 kJ: what was used before the first and after the last is not known.
+        ("few large steps", steps_of(36_000.0), "moves in steps of up to 36000.000 J, of 72000.000 J in all"),
     ] {
         let imported = import(&rows).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(!has_counter(&imported), "{what}");
@@ -520,8 +535,8 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
             imported.report.notes
         );
     }
-    // Steps of a coarse counter, and a pause without load, are none of that; a reading that leaps and comes back costs itself.
-    let coarse: Vec<_> = (0..60).map(|row| (300.0, 36_000.0 * (f64::from(row) / 24.0).floor())).collect();
+    // Small steps of a coarse counter, and a pause without load, are none of that; a reading that leaps and comes back costs itself.
+    let coarse = steps_of(4_000.0);
     let idle: Vec<_> = (0..40).map(|row| if row < 20 { counts(row) } else { (0.5, counts(20).1) }).collect();
     let mut glitch: Vec<_> = (0..40).map(counts).collect();
     glitch[7].1 = 9e12;
@@ -774,4 +789,80 @@ fn a_single_reading_far_above_its_neighbours_is_a_glitch() {
         (0..30).map(|s| format!("2025-02-03T10:00:{s:02}Z,{}\n", if s % 3 == 0 { "700" } else { "20" })).collect::<Vec<String>>();
     let imported = wall(&format!("time,w\n{}", bursts.concat()), Meter::Gpu);
     assert!(imported.report.refused.is_empty(), "{:?}", imported.report.refused);
+}
+
+#[test]
+fn what_other_programs_print_is_read() {
+    let seconds = |row: &dyn Fn(u32) -> String| (0..=10).map(row).collect::<String>();
+    let monitor = "GPU  POWER   GPU_T   GFX_CLK   GFX%\n".to_owned()
+        + &seconds(&|_| "  0  100 W   40 °C   1300 MHz  90 %\n  1  300 W   N/A   1300 MHz  90 %\n".to_owned());
+    let dmon = "#Date       Time        gpu    pwr  gtemp\n#YYYYMMDD   HH:MM:SS    Idx      W      C\n".to_owned()
+        + &seconds(&|second| {
+            let time = format!(" 20250203   10:00:{second:02}");
+            format!("{time}      0    100     40\n{time}      1    300      -\n")
+        });
+    let half_days = "Date,Time,W\n".to_owned() + &seconds(&|second| format!("2025-02-03,1:05:{second:02} PM,400\n"));
+    let interval = Some(Duration::from_secs(1));
+    for (what, text, options) in [
+        (
+            "amd-smi monitor",
+            &monitor,
+            Options { interval, ..maps(&["device=GPU", "power_watts=POWER", "temperature_celsius=GPU_T"]) },
+        ),
+        ("nvidia-smi dmon -o DT", &dmon, maps(&["device=gpu", "power_watts=pwr"])),
+        ("half days", &half_days, maps(&["power_watts=W"])),
+    ] {
+        let imported = read(CSV, &[("t.txt", text)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        near(total(&imported), 4000.0, what);
+        assert!(imported.report.refused.is_empty(), "{what}: {:?}", imported.report.refused);
+    }
+    // A header in other letters, and a bus id in two spellings.
+    let smi = "Timestamp, PCI.Bus_ID, Power.Draw [W]\n".to_owned()
+        + &seconds(&|second| {
+            let bus = if second < 5 { "00000000:0F:00.0" } else { "0000:0f:00.0" };
+            format!("2025/02/03 10:00:{second:02}.000, {bus}, 400.00 W\n")
+        });
+    near(total(&read(SMI, &[("smi.csv", &smi)], &plain()).unwrap()), 4000.0, "one bus id");
+}
+
+#[test]
+fn what_would_be_misread_stops_with_the_way_out() {
+    let rows = |row: fn(u32) -> String| "time,key,value\n".to_owned() + &(0..11).map(row).collect::<String>();
+    let as_device = maps(&["device=key", "power_watts=value"]);
+    // Readings of several kinds in one column.
+    let mixed = rows(|second| {
+        let time = format!("2025-02-03T10:00:{second:02}Z");
+        format!("{time},gpu_0_power_watts,300\n{time},gpu_0_utilization_percentage,97\n")
+    });
+    let error = read(CSV, &[("m.csv", &mixed)], &as_device).unwrap_err();
+    assert!(error.starts_with("m.csv:3: the column of the boards names readings of several kinds"), "{error}");
+    let power = mixed.lines().filter(|line| !line.contains("utilization")).collect::<Vec<_>>().join("\n");
+    near(total(&read(CSV, &[("m.csv", &power)], &as_device).unwrap()), 3000.0, "power only");
+
+    // Seconds that are said to be milliseconds; counts that may be so are noted.
+    let milliseconds = |rows: String| {
+        let format = Some(TimeFormat::UnixMs);
+        read(CSV, &[("u.csv", &rows)], &Options { time_format: format, ..maps(&["device=key", "power_watts=value"]) })
+    };
+    let error = milliseconds(rows(|second| format!("{},gpu0,300\n", 1_738_576_800 + second))).unwrap_err();
+    assert!(error.contains("of 1970-01-21; as unix it would be of 2025-02-03; if so, say --time-format unix"), "{error}");
+    let since_start = milliseconds(rows(|second| format!("{},gpu0,300\n", 1_738_576_800 + 1000 * second))).unwrap();
+    near(total(&since_start), 3000.0, "since the machine's start");
+    assert!(
+        since_start.report.notes.iter().any(|note| note.contains("say --time-format unix")),
+        "{:?}",
+        since_start.report.notes
+    );
+
+    // Apparent power is not power.
+    let apparent = "time,Power (VA)\n2025-02-03T10:00:00Z,300\n2025-02-03T10:00:10Z,300\n";
+    let error = read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power"])).unwrap_err();
+    assert!(error.contains("the header says VA, which is not a unit of power_watts"), "{error}");
+    near(total(&read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power:W"])).unwrap()), 3000.0, "as is said");
+
+    // What is no text.
+    for (bytes, what) in [(&[0x1f, 0x8b, 8, 0, 0][..], "gzip"), (b"PK\x03\x04\x14", "workbooks"), (b"\xfd7zXZ\0", "xz")] {
+        let error = import(SMI, vec![Input::new("s", bytes)], &plain()).unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("unpack it"), "{error}");
+    }
 }

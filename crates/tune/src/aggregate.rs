@@ -10,7 +10,7 @@ use std::io::{BufRead, Read};
 
 use eadt_models::choose::{DroppedRun, Run, combine};
 use eadt_models::energy::{Rule, Sample, Series};
-use eadt_recordings::{Format, Input, Options, import};
+use eadt_recordings::{DEFAULT_POWER_GAP_SECONDS, Format, Input, Options, import};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
 use serde::Serialize;
@@ -130,6 +130,8 @@ pub struct Profile {
     pub counter_ratio: Option<f64>,
     /// Start, where the file has times of its own.
     pub start: Option<EventTime>,
+    /// What of the file is in no figure: rows that were refused, or an energy counter that was left out.
+    pub refused: Option<String>,
 }
 
 /// One reading: when, watts, and the part of the time that the GPU worked.
@@ -159,7 +161,7 @@ fn power_remedy(format: Format) -> &'static str {
 /// The power is `power_watts`; of boards that give a one-second average only (Hopper and later), `power_average_watts`.
 pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options: &Options) -> Result<Profile, TableError> {
     let bad = |problem: String, remedy: &str| TableError::new(file, problem, remedy);
-    let (boards, rows) = read_boards(file, reader, format, options)?;
+    let FileReadings { boards, rows, refused } = read_boards(file, reader, format, options)?;
     let readings = || boards.iter().flat_map(|board| board.readings.iter());
     let Some(first) = readings().map(|reading| reading.0).min() else {
         return Err(bad(format!("fewer than 2 power readings in {rows} row(s)"), power_remedy(format)));
@@ -172,6 +174,10 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
     };
     if active_rows < 2 || begin == end {
         return Err(bad("the GPU worked in a single row of it".to_owned(), "record more often, or more work"));
+    }
+    if let Some(seconds) = longest_silence(&boards, begin, end).filter(|seconds| *seconds > DEFAULT_POWER_GAP_SECONDS) {
+        let problem = format!("no power is known for {seconds} s within the run (at most {DEFAULT_POWER_GAP_SECONDS} s)");
+        return Err(bad(problem, "record the run again, and more often"));
     }
     let (from, to) = (begin.seconds_since(first), end.seconds_since(first));
     let (mut energy_joules, mut active_power_watts) = (0.0, 0.0);
@@ -203,11 +209,25 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
         active_power_watts,
         counter_ratio,
         start: (format != Format::Dcgmi && options.interval.is_none()).then_some(first),
+        refused,
     })
 }
 
-/// The boards of a file that have at least two readings, and the number of rows.
-fn read_boards(file: &str, reader: impl Read, format: Format, options: &Options) -> Result<(Vec<Board>, usize), TableError> {
+/// The longest time within a span in which a board has no reading, in seconds.
+fn longest_silence(boards: &[Board], begin: EventTime, end: EventTime) -> Option<f64> {
+    let within = |pair: &[Reading]| pair[1].0.min(end).seconds_since(pair[0].0.max(begin));
+    boards.iter().flat_map(|board| board.readings.windows(2).map(within)).reduce(f64::max)
+}
+
+/// What a file holds.
+struct FileReadings {
+    /// Those that have at least two readings.
+    boards: Vec<Board>,
+    rows: usize,
+    refused: Option<String>,
+}
+
+fn read_boards(file: &str, reader: impl Read, format: Format, options: &Options) -> Result<FileReadings, TableError> {
     let mut reader = std::io::BufReader::new(reader);
     if reader.fill_buf().is_ok_and(<[u8]>::is_empty) {
         return Err(TableError::new(file, "the file is empty", "record the run again, or take the file out"));
@@ -233,7 +253,11 @@ fn read_boards(file: &str, reader: impl Read, format: Format, options: &Options)
         let Some(watts) = sample.power_watts.or(sample.power_average_watts) else { continue };
         board.readings.push((sample.time, watts, sample.graphics_active_ratio.or(sample.utilization_ratio)));
     }
-    Ok((boards.into_values().filter(|board| board.readings.len() >= 2).collect(), rows))
+    let lines: u64 = imported.report.refused.iter().map(|refused| refused.lines).sum();
+    let first = imported.report.refused.first();
+    let refused =
+        first.map(|first| format!("{lines} line(s) are in no figure, the first at {}: {}", first.first_line, first.reason));
+    Ok(FileReadings { boards: boards.into_values().filter(|board| board.readings.len() >= 2).collect(), rows, refused })
 }
 
 /// From the first to the last reading in which any board worked; `None` if none did.

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::str::FromStr;
 
-use eadt_recordings::units::{Dimension, Unit};
+use eadt_recordings::units::{Dimension, Unit, bracketed_unit, suffix_unit};
 use eadt_recordings::{DecimalMark, Input, Quantity, TableRows, shell_quote};
 
 use crate::TableError;
@@ -85,6 +85,9 @@ pub(crate) struct Header<'a> {
     pub(crate) names: Vec<String>,
 }
 
+/// What a GPU draws when it works, to choose among units.
+const USUAL_WATTS: f64 = 250.0;
+
 /// Where a number comes from.
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
@@ -100,6 +103,14 @@ pub(crate) struct Column {
 }
 
 impl Column {
+    /// Of some units the one in which a figure of so many watts would be nearest to what a GPU draws when it works.
+    pub(crate) fn likely_unit<'u>(&self, watts: f64, units: &[&'u str]) -> &'u str {
+        let present = self.unit.map_or(1.0, |unit| unit.to_ours(1.0));
+        let in_unit = |name: &str| Unit::named(name).map_or(f64::NAN, |unit| watts * unit.to_ours(1.0) / present);
+        let distance = |name: &str| (in_unit(name) / USUAL_WATTS).ln().abs();
+        units.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or_default()
+    }
+
     /// A `--map` of the same column in another unit.
     pub(crate) fn map_with_unit(&self, unit: &str) -> String {
         format!("--map {}", shell_quote(&format!("{}={}:{unit}", self.field, self.name)))
@@ -210,8 +221,8 @@ impl<'a> Header<'a> {
     pub(crate) fn field(&self, maps: &[FieldMap], field: &str, dimension: Dimension) -> Result<Option<Column>, TableError> {
         let column = |indices: Vec<usize>, unit: Option<&str>, name: &str| {
             let is_unit_asked = unit.is_some();
-            let unit = unit.map(str::to_owned).or_else(|| header_unit(&self.names[indices[0]]));
-            let unit = unit.map(|unit| self.unit(field, &unit, dimension)).transpose()?;
+            let own = || header_unit(&self.names[indices[0]], dimension).map(|unit| unit.name);
+            let unit = unit.or_else(own).map(|unit| self.unit(field, unit, dimension)).transpose()?;
             Ok(Column { field: field.to_owned(), dimension, indices, unit, is_unit_asked, name: name.to_owned() })
         };
         let Some(map) = maps.iter().rfind(|map| map.field == field) else {
@@ -238,8 +249,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// `Power [mW]` and `Power (mW)` say `mW`; anything else in brackets is part of a name.
-fn header_unit(head: &str) -> Option<String> {
-    let inside = |open: char, close: char| head.strip_suffix(close)?.rsplit_once(open).map(|(_, unit)| unit.trim().to_owned());
-    inside('[', ']').or_else(|| inside('(', ')')).filter(|unit| Unit::named(unit).is_some())
+/// Returns the unit that a name says: `Power [mW]`, or `duration_ms` if it is one of the field. `time_min` may be the least time as well.
+fn header_unit(head: &str, dimension: Dimension) -> Option<Unit> {
+    bracketed_unit(head).or_else(|| suffix_unit(head).filter(|unit| unit.dimension == dimension && unit.name != "min"))
 }

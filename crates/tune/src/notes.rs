@@ -21,6 +21,8 @@ pub enum NoteKind {
     SameTimes,
     /// Every setting has the same time: it may not be that of a fixed amount of work.
     ConstantTimes,
+    /// Settings with the same time and energy, to the last digit.
+    SamePoints,
     /// Energy and power × time disagree.
     EnergyAgainstPower,
 }
@@ -44,6 +46,8 @@ const AGREE_RATIO: f64 = 0.05;
 const SAME_SETTINGS: usize = 3;
 /// So may times of few digits, over all settings that two groups have in common.
 const SAME_DIGITS: usize = 9;
+/// So may a time and a power of fewer digits together, of two settings.
+const SAME_POINT_DIGITS: usize = 7;
 /// Lines that a note lists before it counts.
 const LINES: usize = 6;
 
@@ -58,6 +62,9 @@ pub(crate) fn notes(groups: &BTreeMap<Key, PointGroup>, knobs: Knobs) -> Vec<Not
         }
         if let Some((rows, text)) = constant_times(&group.measurements) {
             notes.push(of(NoteKind::ConstantTimes, rows, text));
+        }
+        if let Some((rows, text)) = same_points(&group.measurements, knobs) {
+            notes.push(of(NoteKind::SamePoints, rows, text));
         }
         if let Some((rows, text)) = energy_against_power(group) {
             notes.push(of(NoteKind::EnergyAgainstPower, rows, text));
@@ -143,6 +150,37 @@ fn constant_times(measurements: &[Measurement]) -> Option<(Vec<u64>, String)> {
          say nothing of a slowdown"
     );
     Some((Vec::new(), text))
+}
+
+/// Settings that took the same time and the same energy, both in so many digits that it is no chance.
+fn same_points(measurements: &[Measurement], knobs: Knobs) -> Option<(Vec<u64>, String)> {
+    let mut by_figures: BTreeMap<(u64, u64), Vec<&Measurement>> = BTreeMap::new();
+    for m in measurements {
+        by_figures.entry((m.duration_seconds.to_bits(), m.energy_joules.to_bits())).or_default().push(m);
+    }
+    let is_other = |a: &Measurement, b: &Measurement| (a.setting, a.second_setting) != (b.setting, b.second_setting);
+    let same = by_figures.into_values().filter(|same| {
+        let (seconds, joules) = (same[0].duration_seconds, same[0].energy_joules);
+        // The table has energy or power; the other one is computed, with more digits.
+        let written = digits(seconds) + digits(joules).min(digits(joules / seconds));
+        same.iter().any(|m| is_other(m, same[0])) && (written >= SAME_POINT_DIGITS || same.len() >= SAME_SETTINGS)
+    });
+    let same: Vec<Vec<&Measurement>> = same.collect();
+    if same.is_empty() {
+        return None;
+    }
+    let words = |same: &Vec<&Measurement>| {
+        let settings: Vec<String> = same.iter().map(|m| knobs.words(m.setting, m.second_setting)).collect();
+        settings.join(", ")
+    };
+    let mut rows: Vec<u64> = same.iter().flatten().map(|m| m.row).collect();
+    rows.sort_unstable();
+    let text = format!(
+        "the same time and energy to the last digit at {}: one measurement, copied, or settings that were not in force ({})",
+        same.iter().map(words).collect::<Vec<_>>().join("; at "),
+        lines(&rows)
+    );
+    Some((rows, text))
 }
 
 fn energy_against_power(group: &PointGroup) -> Option<(Vec<u64>, String)> {

@@ -315,7 +315,8 @@ impl RowReader<'_, '_> {
         let watts = joules / duration_seconds;
         if watts > request.max_power_watts {
             let problem = format!("{watts:.0} W on average, but no GPU draws more than {:.0} W", request.max_power_watts);
-            let unit = if column.dimension == Dimension::Energy { "mJ" } else { "mW" };
+            let units = if column.dimension == Dimension::Energy { &["mJ", "uJ"] } else { &["mW", "uW"] };
+            let unit = column.likely_unit(watts, units);
             let remedy = format!(
                 "is it in {unit}? say so: {}; for several GPUs together raise the limit: --max-power-watts {}",
                 column.map_with_unit(unit),
@@ -325,7 +326,8 @@ impl RowReader<'_, '_> {
         }
         if watts < WATTS_MIN {
             let problem = format!("{watts:.4} W on average, but a GPU draws more than {WATTS_MIN} W");
-            let unit = if column.dimension == Dimension::Energy { "kJ" } else { "kW" };
+            let units = if column.dimension == Dimension::Energy { &["kJ", "Wh", "kWh", "MJ"][..] } else { &["kW"] };
+            let unit = column.likely_unit(watts, units);
             let in_milliseconds = plan.duration.map_with_unit("ms");
             let remedy =
                 format!("is it in {unit}, or the time in ms? say so: {}, or {in_milliseconds}", column.map_with_unit(unit));

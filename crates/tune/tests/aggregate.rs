@@ -81,6 +81,24 @@ fn idle_time_cold_runs_and_outliers_do_not_count() {
 }
 
 #[test]
+fn silences_and_refused_rows_of_a_run_are_said() {
+    let run = series(0, 200);
+    let read = |text: &str| read("a.csv", text.as_bytes(), Key::new(), Format::Csv, &options());
+    assert_eq!(read(&run).unwrap().refused, None);
+    let torn = read(&run.replacen("300,90", "x,90", 1)).unwrap();
+    let said = "1 line(s) are in no figure, the first at 22: column \"watts\": \"x\" is not a number for power_watts";
+    assert_eq!(torn.refused.as_deref(), Some(said));
+    // The header, and all but the rows between 50 s and 180 s.
+    let silent: Vec<&str> =
+        run.lines().enumerate().filter(|(line, _)| !(500..1800).contains(line)).map(|(_, line)| line).collect();
+    let error = read(&silent.join("\n")).unwrap_err().to_string();
+    assert!(error.contains("no power is known for 130.1 s within the run (at most 120 s)"), "{error}");
+    let paused: Vec<&str> =
+        run.lines().enumerate().filter(|(line, _)| !(500..900).contains(line)).map(|(_, line)| line).collect();
+    assert!((read(&paused.join("\n")).unwrap().energy_joules - 60_000.0).abs() < 100.0, "a short one is bridged");
+}
+
+#[test]
 fn files_that_say_nothing_are_errors() {
     let refused = |text: &str| read("x.csv", text.as_bytes(), Key::new(), Format::Csv, &options()).unwrap_err().to_string();
     assert!(

@@ -379,6 +379,63 @@ fn groups_with_the_same_times_are_noted() {
 }
 
 #[test]
+fn one_measurement_at_several_settings_is_noted() {
+    let of = |rows: &[(f64, f64, f64)]| {
+        let tuning = tuned(&sweep("a", "sm_clock_mhz", rows), &request(Knob::SmClockMhz, &["workload"], &[]));
+        let same = tuning.notes.into_iter().filter(|note| note.kind == NoteKind::SamePoints);
+        same.map(|note| note.text).collect::<Vec<_>>()
+    };
+    assert!(of(&CLOCKS).is_empty());
+    // A clock that was not kept above 1200 MHz.
+    let mut kept = CLOCKS;
+    kept[0] = (1400.0, 13.411, 225.5);
+    kept[1] = (1300.0, 13.411, 225.5);
+    kept[2].2 = 225.5;
+    assert_eq!(
+        of(&kept),
+        [
+            "the same time and energy to the last digit at 1400 MHz, 1300 MHz, 1200 MHz: one measurement, copied, or settings that were not \
+          in force (lines 2, 3, 4)"
+        ]
+    );
+    let coarse = [(1400.0, 10.0, 275.0), (1300.0, 10.0, 275.0), (1200.0, 11.0, 250.0)];
+    assert!(of(&coarse).is_empty(), "few digits of two settings may be chance");
+    assert_eq!(of(&coarse.map(|(setting, ..)| (setting, 10.0, 275.0))).len(), 1, "three settings are none");
+}
+
+#[test]
+fn a_unit_in_the_name_of_a_column_holds() {
+    let request = |maps: &[&str]| request(Knob::SmClockMhz, &["workload"], maps);
+    for (what, head, maps, row) in [
+        (
+            "ms and kW",
+            "workload,sm_clock_ghz,elapsed_ms,power_kW",
+            &["sm_clock_mhz=sm_clock_ghz", "duration_seconds=elapsed_ms", "mean_power_watts=power_kW"][..],
+            "a,1.4,10000,0.3",
+        ),
+        (
+            "Wh",
+            "workload,clock [MHz],time_s,energy_wh",
+            &["sm_clock_mhz=clock", "duration_seconds=time_s", "energy_joules=energy_wh"],
+            "a,1400,10,0.83333333333333333",
+        ),
+    ] {
+        let groups = points::read("points.csv", format!("{head}\n{row}\n").as_bytes(), &request(maps)).unwrap();
+        let point = &groups.values().next().unwrap().measurements[0];
+        assert_eq!((point.setting.round(), point.duration_seconds), (1400.0, 10.0), "{what}");
+        assert!((point.energy_joules - 3000.0).abs() < 1e-6, "{what}: {} J", point.energy_joules);
+    }
+    let least = "workload,sm_clock_mhz,time_min,power\na,1400,10,300\n";
+    let groups =
+        points::read("points.csv", least.as_bytes(), &request(&["duration_seconds=time_min", "mean_power_watts=power"])).unwrap();
+    assert_eq!(groups.values().next().unwrap().measurements[0].duration_seconds, 10.0, "the least time, or minutes");
+    // The unit that is offered is the one that fits best.
+    let watt_hours = "workload,sm_clock_mhz,duration_seconds,e\na,1400,100,8.3333\n";
+    let error = refused(watt_hours, &request(&["energy_joules=e"]));
+    assert!(error.contains("--map energy_joules=e:Wh"), "{error}");
+}
+
+#[test]
 fn energy_that_contradicts_power_is_noted() {
     let of = |joules: [f64; 3], maps: &[&str]| {
         let rows = [(1410, 10.0, 300.0), (1200, 11.0, 250.0), (1000, 13.0, 200.0)];

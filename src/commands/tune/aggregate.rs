@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use eadt_recordings::{FieldMap, Format, Options, TimeFormat, parse_interval};
+use eadt_recordings::{Accept, DecimalMark, FieldMap, Format, Options, SameTime, TimeFormat, Zone, parse_interval};
+use eadt_schemas::v1::Meter;
 use eadt_tune::TableError;
 use eadt_tune::aggregate::{Pattern, Points, Profile, points, read, to_csv};
 use serde::Serialize;
 
+use crate::cli::{ImportAccept, ImportDecimal, ImportMeter, ImportSameTime};
 use crate::output::{print, say};
 
 #[derive(Debug, Args)]
@@ -32,6 +34,21 @@ pub struct Aggregate {
     /// Form of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
     #[arg(long, value_name = "FORMAT")]
     pub time_format: Option<TimeFormat>,
+    /// Zone of times without an offset, `Europe/Berlin` or `+02:00` [default: `TZ` of the environment, else UTC].
+    #[arg(long, value_name = "ZONE", allow_hyphen_values = true, value_parser = crate::commands::import::zone)]
+    pub time_zone: Option<Zone>,
+    /// What power and energy cover [default: gpu].
+    #[arg(long, value_enum)]
+    pub meter: Option<ImportMeter>,
+    /// Mark before the fraction of numbers [default: as the numbers show].
+    #[arg(long, value_enum)]
+    pub decimal: Option<ImportDecimal>,
+    /// What rows of one time are [default: rows of one board that differ are refused].
+    #[arg(long, value_enum)]
+    pub same_time: Option<ImportSameTime>,
+    /// Findings that do not stop the reading of a file; may be repeated.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub accept: Vec<ImportAccept>,
     /// Table to write.
     #[arg(long, value_name = "POINTS.csv")]
     pub out: PathBuf,
@@ -57,6 +74,8 @@ struct Summary {
     not_matching: Vec<String>,
     /// Files that could not be read, and why.
     bad: Vec<String>,
+    /// Files of which something was refused, and what.
+    incomplete: Vec<String>,
     /// Runs that are in no operating point.
     #[serde(flatten)]
     result: Points,
@@ -70,8 +89,17 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
         SeriesFormat::NvidiaSmi => Format::NvidiaSmi,
         SeriesFormat::Csv => Format::Csv,
     };
-    let options =
-        Options { maps: args.map.clone(), time_format: args.time_format.clone(), interval: args.interval, ..Options::default() };
+    let options = Options {
+        maps: args.map.clone(),
+        time_format: args.time_format.clone(),
+        time_zone: crate::commands::import::time_zone(args.time_zone.as_ref(), format),
+        interval: args.interval,
+        meter: args.meter.map(Meter::from),
+        decimal: args.decimal.map(DecimalMark::from),
+        same_time: args.same_time.map(SameTime::from),
+        accept: args.accept.iter().copied().map(Accept::from).collect(),
+        ..Options::default()
+    };
     let mut files = Vec::new();
     for path in &args.paths {
         find(path, &mut files)?;
@@ -122,18 +150,23 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
     }
     bad.sort();
     let count = profiles.len();
+    let refused = |profile: &Profile| Some(format!("{}: {}", profile.file, profile.refused.as_ref()?));
+    let incomplete: Vec<String> = profiles.iter().filter_map(refused).collect();
     let result = points(profiles, &knob);
     if result.points.is_empty() {
         bail!("none of {} file(s) could be read: {}", matching.len(), bad.first().map_or("", String::as_str));
     }
     super::write(&args.out, &files, &to_csv(&result.points)?, args.force)?;
-    let summary = Summary { files: count, not_matching, bad, result };
+    let summary = Summary { files: count, not_matching, bad, incomplete, result };
     if args.json {
         say!("{}", serde_json::to_string_pretty(&summary)?);
         return Ok(());
     }
     for error in &summary.bad {
         crate::output::note!("warning: skipped: {error}");
+    }
+    for error in &summary.incomplete {
+        crate::output::note!("warning: {error}");
     }
     for left in &summary.result.dropped {
         crate::output::note!("warning: {}: run left out: {:?}", left.file, left.why);

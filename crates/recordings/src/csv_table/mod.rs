@@ -44,6 +44,9 @@ const TEXTS: [&str; 4] = ["time", "device", "node", "gpu_model"];
 /// Looked for, in this order, where no `time=` is given.
 pub(crate) const TIME_NAMES: [&str; 7] = ["time", "timestamp", "datetime", "date_time", "ts", "date", "_timestamp"];
 
+/// Nothing is read more often, in the mean.
+const SHORTEST_INTERVAL_SECONDS: f64 = 0.005;
+
 /// Every FIELD that a map may name.
 pub(crate) fn known_targets() -> Vec<&'static str> {
     let texts = TEXTS.into_iter().chain(STEPS.iter().map(|(name, _)| *name));
@@ -92,7 +95,38 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
         reader.finish(recording, table.encoding())?;
     }
     recording.check_refusals()?;
+    sources.refuse_mixed_readings(recording)?;
     sources.steps.finish(recording, options)
+}
+
+/// Words of readings of power, and of other readings, in a column that names what each row holds.
+const POWER_WORDS: [&str; 5] = ["power", "powerwatts", "watt", "watts", "draw"];
+const OTHER_WORDS: [&str; 18] = [
+    "accuracy",
+    "bytes",
+    "clock",
+    "clocks",
+    "fan",
+    "loss",
+    "mem",
+    "memory",
+    "percent",
+    "percentage",
+    "temp",
+    "temperature",
+    "throughput",
+    "usage",
+    "util",
+    "utilisation",
+    "utilization",
+    "voltage",
+];
+
+/// Whether a text, such as `system/gpu_0_power_usage_watts`, names a reading of power (true) or another one; `None` if it names none.
+fn names_power(text: &str) -> Option<bool> {
+    let text = text.to_ascii_lowercase();
+    let has = |words: &[&str]| text.split(|c: char| !c.is_ascii_alphabetic()).any(|word| words.contains(&word));
+    if has(&POWER_WORDS) { Some(true) } else { has(&OTHER_WORDS).then_some(false) }
 }
 
 /// How many of the mapped columns, or usual columns of time, a row names.
@@ -146,6 +180,8 @@ struct FileReader<'o> {
     /// Rows of each source so far.
     rows: HashMap<SourceId, i64>,
     times: RowTimes,
+    /// The line and time of the first row, the time of the last, and how many have a time.
+    span: Option<(u64, EventTime, EventTime, u64)>,
     marks: Marks,
     /// Columns that are not mapped, but may tell boards apart.
     ids: IdColumns,
@@ -174,6 +210,7 @@ impl<'o> FileReader<'o> {
             separator: table.separator(),
             rows: HashMap::new(),
             times: RowTimes::new(options.time_zone.is_some()),
+            span: None,
             marks,
             ids,
         })
@@ -306,10 +343,26 @@ impl<'o> FileReader<'o> {
             RowError::damaged("time", recording.error(self.file, line, problem, "").column(self.plan.column_name(column)))
         })?;
         self.times.begin_with(recording, source);
-        self.times.settle(source, line, stamp).map_err(|unsettled| {
+        let time = self.times.settle(source, line, stamp).map_err(|unsettled| {
             let error = recording.error(self.file, line, unsettled.problem, unsettled.remedy);
             RowError::stop(error.column(self.plan.column_name(column)))
-        })
+        })?;
+        let (first_line, first, _, rows) = self.span.unwrap_or((line, time, time, 0));
+        self.span = Some((first_line, first, time, rows + 1));
+        Ok(time)
+    }
+
+    /// Notes counts since 1970 that would be of this century in a larger unit; returns an error if rows come faster than anything is read.
+    fn check_unit_of_times(&self, recording: &mut Recording) -> Result<(), ImportError> {
+        let Some((line, first, last, rows)) = self.span else { return Ok(()) };
+        let (Some((unit, then)), Some(column)) = (self.clock.larger_unit(first), self.plan.time) else { return Ok(()) };
+        let problem = format!("by --time-format the first row is of {}; as {unit} it would be of {}", first.date(), then.date());
+        let remedy = format!("if so, say --time-format {unit}");
+        if last.seconds_since(first).abs() < SHORTEST_INTERVAL_SECONDS * rows as f64 {
+            return Err(recording.error(self.file, line, problem, remedy).column(self.plan.column_name(column)));
+        }
+        recording.note(format!("{}: {problem}; {remedy}", recording.files[self.file]));
+        Ok(())
     }
 
     /// Returns the value of a figure, or `None` if there is none.
@@ -399,6 +452,7 @@ impl<'o> FileReader<'o> {
 
     fn finish(self, recording: &mut Recording, encoding: crate::encoding::Encoding) -> Result<(), ImportError> {
         self.refuse_several_boards(recording)?;
+        self.check_unit_of_times(recording)?;
         self.times
             .check()
             .map_err(|unsettled| recording.error(self.file, unsettled.line, unsettled.problem, unsettled.remedy))?;
@@ -478,6 +532,23 @@ impl Sources {
             sources.push(source);
         }
         sources
+    }
+
+    /// Returns an error if the column of boards names readings of power and others: what is no power would count as some.
+    fn refuse_mixed_readings(&self, recording: &Recording) -> Result<(), ImportError> {
+        let is_power_mapped =
+            [Field::PowerWatts, Field::PowerAverageWatts].iter().any(|field| recording.columns.contains_key(field));
+        let named = self.devices.iter().filter_map(|((_, name, _), source)| {
+            let (_, device) = name.split_once('\u{0}')?;
+            Some((*source, device, names_power(device)?))
+        });
+        let first = |wanted: bool| named.clone().filter(|(_, _, is_power)| *is_power == wanted).min();
+        let (Some((_, power, _)), Some((source, other, _))) = (first(true), first(false)) else { return Ok(()) };
+        let Some(reading) = recording.sources[source].readings.first().filter(|_| is_power_mapped) else { return Ok(()) };
+        let problem =
+            format!("the column of the boards names readings of several kinds, such as {} and {}", quote(power), quote(other));
+        let remedy = "keep the rows of power only, or write each kind of reading into a column of its own";
+        Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy))
     }
 
     fn job(&mut self, recording: &mut Recording, file: FileId) -> SourceId {

@@ -7,7 +7,7 @@ use crate::identity::IdColumns;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::table::{Cells, Header, Table};
-use crate::units::Unit;
+use crate::units::{Unit, bracketed_unit, suffix_unit};
 use crate::{Field, FieldMap, ImportError, Options};
 
 /// Rows by which a column of dates, or of times of day, is known.
@@ -517,6 +517,10 @@ impl Planner<'_> {
         let bracketed = bracketed_unit(&name);
         let fits = |unit: &Unit| unit.dimension == field.dimension();
         let remedy = format!("units of {}: {}", field.name(), field.dimension().units());
+        if let Some(other) = foreign_unit(&name).filter(|_| column.unit.is_none()) {
+            let problem = format!("the header says {other}, which is not a unit of {}", field.name());
+            return Err(self.error(problem, format!("map another column, or say the unit after a colon; {remedy}")).column(name));
+        }
         match (column.unit, bracketed) {
             (Some(asked), _) if !fits(&asked) => {
                 Err(self.error(format!("{} is not a unit of {}", asked.name, field.name()), remedy).column(name))
@@ -535,17 +539,12 @@ impl Planner<'_> {
     }
 }
 
-/// The unit in the last brackets of a name: `Power [mW]`, `Temperature (edge) (C)`.
-fn bracketed_unit(name: &str) -> Option<Unit> {
+/// Electrical units of no field, in the last brackets of a name: `Apparent power (VA)`. `V` and `A` may name a feed or a phase as well.
+fn foreign_unit(name: &str) -> Option<&str> {
+    const FOREIGN: [&str; 10] = ["VA", "kVA", "var", "VAR", "kvar", "kVAR", "mV", "kV", "mA", "Ah"];
     let inside = name.trim_end().strip_suffix([']', ')'])?;
     let (_, unit) = inside.rsplit_once(['[', '('])?;
-    Unit::named(unit.trim())
-}
-
-/// The unit after the last separator of a name: `power_mW`, `Power, W`, `power.draw/W`, `energy in kWh`.
-fn suffix_unit(name: &str) -> Option<Unit> {
-    let (_, unit) = name.trim().rsplit_once(['_', ',', '/', '.', '-', ' '])?;
-    Unit::named(unit.trim())
+    Some(unit.trim()).filter(|unit| FOREIGN.contains(unit))
 }
 
 /// `gpu.{n}.power`: `{n}` stands for digits, another word in braces for any text.

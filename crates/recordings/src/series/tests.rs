@@ -130,6 +130,11 @@ fn a_board_has_one_name_whoever_exports_it() {
         (format!(r#"uuid="{uuid}""#), Some(format!("GPU-{uuid}"))),
         (r#"gpu="1",Hostname="n1""#.to_owned(), Some("n1/gpu1".to_owned())),
         (r#"gpu="1",instance="10.0.0.1:9400""#.to_owned(), Some("10.0.0.1:9400/gpu1".to_owned())),
+        // A UUID that is none, and the board's file where no label has the index.
+        (r#"UUID="N/A",gpu="1",Hostname="n1""#.to_owned(), Some("n1/gpu1".to_owned())),
+        (r#"device="nvidia1",Hostname="n1""#.to_owned(), Some("n1/gpu1".to_owned())),
+        (r#"device="nvidia1",gpu="0",Hostname="n1""#.to_owned(), Some("n1/gpu0".to_owned())),
+        (r#"device="sda",Hostname="n1""#.to_owned(), None),
         (r#"Hostname="n1""#.to_owned(), None),
         (r#"gpu="0""#.to_owned(), None),
     ] {

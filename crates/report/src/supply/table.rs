@@ -75,9 +75,39 @@ impl Table {
         number.map(Some).ok_or_else(|| SupplyError::new(format!("{cell:?} is not a number"), "correct the cell").at(line))
     }
 
+    /// The name of a column of values, in lower case, with the unit that a column `unit` says where the name has none.
+    pub(super) fn name_with_unit(&self, value: usize) -> Result<String, SupplyError> {
+        let name = self.header[value].to_lowercase();
+        let units = self.column(|name| ["unit", "units"].contains(&name)).filter(|_| !has_energy_unit(&name));
+        let Some(units) = units else { return Ok(name) };
+        let mut said =
+            self.rows.iter().map(|(line, cells)| (*line, cells[units].to_lowercase())).filter(|(_, unit)| !unit.is_empty());
+        let Some((_, unit)) = said.next() else { return Ok(name) };
+        if let Some((line, other)) = said.find(|(_, other)| *other != unit) {
+            let problem = format!("column {:?}: {other:?} after {unit:?}", self.header[units]);
+            return Err(SupplyError::new(problem, "give the rows of one unit").at(line));
+        }
+        Ok(format!("{name} {unit}"))
+    }
+
+    /// The column of the times: by its name, else the first that holds nothing but times.
+    fn time_column(&self, zone: &TimeZone) -> Option<usize> {
+        let holds_times = |index: &usize| {
+            let is_time = |cell: &str| cell.parse::<f64>().is_err() && parse_time(cell, zone, None).is_some();
+            self.rows.iter().all(|(_, cells)| is_time(&cells[*index]))
+        };
+        let counts = |name: &str| ["unix", "epoch"].iter().any(|word| name.contains(word));
+        self.column(is_time).or_else(|| (0..self.header.len()).find(holds_times)).or_else(|| self.column(counts))
+    }
+
     fn names(&self) -> String {
         self.header.join(", ")
     }
+}
+
+/// Whether a name says per how much energy its values are.
+pub(super) fn has_energy_unit(name: &str) -> bool {
+    name.contains("kwh") || name.contains("mwh")
 }
 
 /// Whether a column holds times.
@@ -128,7 +158,7 @@ fn parse_time(text: &str, zone: &TimeZone, after: Option<Timestamp>) -> Option<T
 /// Steps from a column of times and one of values × `scale`. A value stands until the next one; where rows are missing, or have no
 /// value, nothing is known.
 pub(super) fn steps(table: &Table, value: usize, scale: f64, zone: &TimeZone) -> Result<Steps, SupplyError> {
-    let time = table.column(is_time).ok_or_else(|| {
+    let time = table.time_column(zone).ok_or_else(|| {
         SupplyError::new(
             format!("no column holds times (there are: {})", table.names()),
             "name one datetime, with times such as 2026-01-31T23:00:00Z",
@@ -186,6 +216,18 @@ fn carbon_scale(name: &str) -> f64 {
     if megawatt_hours { grams / 1000.0 } else { grams }
 }
 
+/// Less than this no grid emits at its highest, in g/kWh.
+const GRAMS_LEAST: f64 = 1.0;
+
+/// Returns an error if no value of a column without a unit is as high as a grid's in g/kWh.
+fn check_unit(name: &str, unit: &str, highest: f64) -> Result<(), SupplyError> {
+    if has_energy_unit(unit) || unit.contains("gco") || !(f64::MIN_POSITIVE..GRAMS_LEAST).contains(&highest) {
+        return Ok(());
+    }
+    let problem = format!("column {name:?}: no value reaches {GRAMS_LEAST} g/kWh (highest: {highest})");
+    Err(SupplyError::new(problem, "name the unit in the header, such as kgCO2/kWh or gCO2/kWh"))
+}
+
 /// How well a column's name fits carbon intensities; 0: not at all.
 fn carbon_rank(name: &str) -> u32 {
     let name = name.to_lowercase();
@@ -217,8 +259,16 @@ fn carbon_column(table: &Table, named: Option<&str>) -> Result<usize, SupplyErro
     let rank = |name: &str| if is_time(&name.to_lowercase()) { 0 } else { carbon_rank(name) };
     let ranks = table.header.iter().enumerate().map(|(index, name)| (index, rank(name)));
     let best = ranks.filter(|(_, rank)| *rank > 0).max_by_key(|(index, rank)| (*rank, std::cmp::Reverse(*index)));
-    let problem = format!("no column looks like a carbon intensity (there are: {names})");
-    best.map(|(index, _)| index).ok_or_else(|| SupplyError::new(problem, "name it with --carbon-column"))
+    // `WattTime` has the values in `value`, and what they are in `units`.
+    let plain = table.column(|name| name == "value");
+    match (best, plain) {
+        (Some((index, _)), _) => Ok(index),
+        (None, Some(index)) if carbon_rank(&table.name_with_unit(index)?) > 0 => Ok(index),
+        _ => {
+            let problem = format!("no column looks like a carbon intensity (there are: {names})");
+            Err(SupplyError::new(problem, "name it with --carbon-column"))
+        }
+    }
 }
 
 /// Reads carbon intensities as providers publish them (Electricity Maps, `WattTime`, National Grid and alike): CSV with a column of times
@@ -237,9 +287,12 @@ pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &s
         }
     }
     let name = table.header[value].clone();
-    let scale = carbon_scale(&name);
+    let unit = table.name_with_unit(value)?;
+    let scale = carbon_scale(&unit);
+    let mut highest = 0.0_f64;
     for (line, cells) in &table.rows {
         let grams = table.number(*line, &cells[value])?.map(|value| value * scale);
+        highest = highest.max(grams.unwrap_or(0.0));
         if let Some(grams) = grams.filter(|grams| !(0.0..=GRAMS_MAX).contains(grams)) {
             let problem = format!("column {name:?}: {grams} g/kWh is no carbon intensity");
             return Err(SupplyError::new(
@@ -249,6 +302,7 @@ pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &s
             .at(*line));
         }
     }
+    check_unit(&name, &unit, highest)?;
     let steps = steps(&table, value, scale, zone)?;
     Ok(GridCarbon { intensity: Intensity::Series(steps), source: format!("{source}, column {name:?}") })
 }
@@ -285,6 +339,14 @@ mod tests {
                 "DATETIME,FORECAST,ACTUAL,INDEX\n2024-01-01T00:00Z,1,200,low\n2024-01-01T00:30Z,1,200,low\n2024-01-01T01:00Z,1,300,high\n",
             ),
             ("semicolons", "Datum;datetime;CO2 kg/MWh\na;01.01.2024 00:00;200,0\nb;01.01.2024 01:00;300,0\n"),
+            (
+                "WattTime, the unit in a column",
+                "point_time,value,units\n2024-01-01T00:00:00Z,440.924524,lbs_co2_per_mwh\n2024-01-01T01:00:00Z,661.386787,lbs_co2_per_mwh\n",
+            ),
+            (
+                "times by what they are",
+                "Datum von;Datum bis;gCO2/kWh\n01.01.2024 00:00;01.01.2024 01:00;200\n01.01.2024 01:00;01.01.2024 02:00;300\n",
+            ),
             ("seconds, newest first", "timestamp,carbon_intensity\n1704070800,300\n1704067200,200\n"),
             ("with a zone of its own", "datetime,gCO2/kWh\n2024-01-01 01:00:00+01:00,200\n2024-01-01 02:00:00+01:00,300\n"),
         ] {
@@ -359,6 +421,14 @@ mod tests {
             ("datetime,zone,gCO2/kWh\n2024-01-01T00:00:00Z,DE,1\n2024-01-01T01:00:00Z,FR,1\n", "it holds 2 zones (DE, FR"),
             ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,1\n2024-01-01T00:00:00Z,2\n", "is there twice"),
             ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z\n", "the row has 1 cell(s), its header 2"),
+            (
+                "datetime,carbon_intensity\n2024-01-01T00:00:00Z,0.2\n2024-01-01T01:00:00Z,0.3\n",
+                "no value reaches 1 g/kWh (highest: 0.3)",
+            ),
+            (
+                "point_time,value,units\n2024-01-01T00:00:00Z,900,lbs_co2_per_mwh\n2024-01-01T01:00:00Z,400,g_co2_per_kwh\n",
+                "line 3: column \"units\": \"g_co2_per_kwh\" after \"lbs_co2_per_mwh\"",
+            ),
         ] {
             let message = refused(text);
             assert!(message.contains(part) && message.contains("; "), "{text:?}: {message}");

@@ -3,8 +3,11 @@
 use eadt_models::energy::{OpenEi, Price, Tariff};
 use jiff::tz::TimeZone;
 
-use super::table::{Table, steps};
+use super::table::{Table, has_energy_unit, steps};
 use super::{PriceKind, Prices, SupplyError};
+
+/// Prices without a unit above this many are more often of a `MWh`.
+const MANY_PER_KWH: f64 = 2.0;
 
 /// Reads prices. JSON is a rate document of `OpenEI`. CSV with a column `hour` (0 to 23) is a tariff by hour, with `days` (`weekday`,
 /// `weekend` or `all`) and `month` (1 to 12) where it has them; any other CSV is a time series with a column of times. A price is per
@@ -23,8 +26,14 @@ pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, 
         let problem = format!("no column looks like a price (there are: {})", table.header.join(", "));
         SupplyError::new(problem, "name it price_per_kwh, or with its unit, such as EUR/MWh")
     })?;
-    let name = table.header[value].to_lowercase();
+    let name = table.name_with_unit(value)?;
     let scale = scale(&name);
+    let numbers = table.rows.iter().filter_map(|(line, cells)| table.number(*line, &cells[value]).ok().flatten());
+    let highest = numbers.fold(0.0, f64::max);
+    let taken = format!(
+        "{source}, taken per kWh, up to {highest}: the column has no unit, name it such as EUR/MWh if that is what it is"
+    );
+    let source = if has_energy_unit(&name) || highest <= MANY_PER_KWH { source } else { taken.as_str() };
     let currency = ["eur", "usd", "gbp", "chf", "sek", "nok", "dkk", "pln", "jpy", "inr", "cny", "aud", "cad"]
         .into_iter()
         .find(|code| name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == *code))
@@ -159,11 +168,19 @@ mod tests {
                 Some("EUR"),
             ),
             ("timestamp;Price USD/MWh\n2026-01-01T00:00:00Z;30,5\n2026-01-01T01:00:00Z;29,5\n", 0.03, Some("USD")),
+            (
+                "start_timestamp,end_timestamp,marketprice,unit\n1767225600000,1767229200000,200,Eur/MWh\n1767229200000,1767232800000,400,Eur/MWh\n",
+                0.3,
+                Some("EUR"),
+            ),
             ("start,GBP p/kWh\n2026-01-01T00:00:00Z,20\n2026-01-01T01:00:00Z,40\n", 0.3, Some("GBP")),
         ] {
             assert_eq!(cost(text, &TimeZone::UTC, from, to), Some(expected), "{text}");
             assert_eq!(read_prices(text, &TimeZone::UTC, "x").unwrap().currency.as_deref(), currency, "{text}");
         }
+        let unnamed = "datetime,price\n2026-01-01T00:00:00Z,200\n2026-01-01T01:00:00Z,400\n";
+        let note = read_prices(unnamed, &TimeZone::UTC, "x").unwrap().cost(&[interval(from, to)]).note;
+        assert!(note.contains("taken per kWh, up to 400: the column has no unit"), "{note}");
         let short = "datetime,EUR/MWh\n2026-01-01T00:00:00Z,200\n";
         assert_eq!(cost(short, &TimeZone::UTC, from, to), None, "half of it has no price");
     }

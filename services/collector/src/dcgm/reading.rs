@@ -192,7 +192,7 @@ impl Device {
             }
             return;
         };
-        let mut field = metric.field;
+        let field = metric.field_of(event.gpu_model.as_deref());
         if let Some(instance) = instance.filter(|_| !is_of_board(field)) {
             match field {
                 Field::GraphicsActiveRatio if !self.holders.set_activity(instance, value) => skipped.implausible += 1,
@@ -200,11 +200,6 @@ impl Device {
                 _ => skipped.mig_instance += 1,
             }
             return;
-        }
-        // DCGM reads what NVML calls usage: a one-second average on Ampere and later, GA100 apart.
-        let averaged = || event.gpu_model.as_deref().is_none_or(usage_is_average);
-        if matches!(&*sample.name, "DCGM_FI_DEV_POWER_USAGE" | "dcgm_power_usage") && averaged() {
-            field = Field::PowerAverageWatts;
         }
         // The same reading under another pod or instance says the same; a second name for it gives way.
         if !self.filled.insert(field) {
@@ -237,23 +232,6 @@ impl Device {
 }
 
 const MIB: f64 = 1_048_576.0;
-
-/// By name, as exporters give no architecture: boards up to Turing, and those with a GA100.
-fn usage_is_average(model: &str) -> bool {
-    const INSTANT: [&str; 14] =
-        ["A100", "A800", "A30", "V100", "P100", "P40", "P4", "T4", "K80", "M60", "TITAN", "GTX", "RTX 20", "Quadro"];
-    let word = |part: &str| {
-        model.match_indices(part).any(|(at, _)| {
-            let before = model[..at].chars().next_back();
-            let after = model[at + part.len()..].chars().next();
-            // `RTX 20` begins a number; the other names end with a letter or stand alone: `A30` is not `A3000`.
-            !before.is_some_and(char::is_alphanumeric) && (part == "RTX 20" || !after.is_some_and(char::is_alphanumeric))
-        })
-    };
-    // RTX 2050 is GA107, and names of later generations hold those numbers, too.
-    let is_later = ["RTX 2050", " Ada", "Blackwell"].iter().any(|part| model.contains(part));
-    is_later || !INSTANT.into_iter().any(word)
-}
 
 fn throttle_reasons(value: f64) -> String {
     const NAMES: [(u64, &str); 9] = [
@@ -318,22 +296,13 @@ mod tests {
     }
 
     #[test]
-    fn power_is_an_average_on_the_boards_where_it_is() {
-        for (model, average) in [
-            ("NVIDIA A100-SXM4-80GB", false),
-            ("Tesla T4", false),
-            ("Tesla V100-SXM2-16GB", false),
-            ("NVIDIA A30", false),
-            ("NVIDIA GeForce RTX 2080 Ti", false),
-            ("NVIDIA L40S", true),
-            ("NVIDIA H100 80GB HBM3", true),
-            ("NVIDIA A40", true),
-            ("NVIDIA RTX A3000", true),
-            ("NVIDIA RTX 2000 Ada Generation", true),
-            ("NVIDIA GeForce RTX 2050", true),
-            ("NVIDIA L4", true),
-        ] {
-            assert_eq!(usage_is_average(model), average, "{model}");
+    fn power_usage_is_an_average_where_the_model_says_so() {
+        let models = ["NVIDIA A100X", "NVIDIA H100 80GB HBM3"];
+        for (model, instant, average) in [(models[0], Some(300.0), None), (models[1], None, Some(300.0))] {
+            let text = line("DEV_POWER_USAGE", "", "300").replace("NVIDIA A100-SXM4-80GB", model);
+            let scraped = read(&text, &Rules::default());
+            let event = &only(&scraped).event;
+            assert_eq!((event.power_watts, event.power_average_watts), (instant, average), "{model}");
         }
     }
 
