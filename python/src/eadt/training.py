@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Sequence
 from time import time_ns
@@ -26,8 +27,8 @@ MAX_COUNTED = 64
 #: Steps after which hooks look at a forward pass again: they slow each pass while they are there.
 LOOK_EVERY = 100
 
-#: Samples and fields of each step since the last one that was reported.
-Counted = list[tuple[float, dict[str, Any]]]
+#: Samples and fields of each step since the last one that was reported. Ranks that report nothing keep no fields.
+Counted = list[tuple[Any, dict[str, Any] | None]]
 
 
 class Job:
@@ -64,11 +65,14 @@ class Job:
         self.energy = Measurement("job")
         #: Directives taken up and refused, newest last: ``(decision_id, refusal or None)``.
         self.answers: list[tuple[str, str | None]] = []
+        #: Steps whose samples are no number, and are not counted.
+        self.steps_without_samples = 0
         self.scaler = scaler
         self._agree_every = max(1, agree_every)
         self._revision = 0
         self._pending: Directive | None = None
-        self._is_due = False
+        #: The step from which on it may be taken up.
+        self._due_at = 0
         #: The others, as looked up at the start and whenever they agree.
         self._look_up_rank()
         self._probe: Any = None
@@ -99,7 +103,7 @@ class Job:
 
     @steps_total.setter
     def steps_total(self, steps: int) -> None:
-        self._steps, self._look_at = steps - len(self._counted), 0
+        self._steps, self._look_at, self._due_at = steps - len(self._counted), 0, 0
         self._demand()
 
     @property
@@ -109,7 +113,11 @@ class Job:
 
     @samples_total.setter
     def samples_total(self, samples: float) -> None:
-        self._samples = samples - _samples_of(self._counted) * self._world
+        number = _number(samples)
+        if number is None:
+            self._note_samples(samples)
+        else:
+            self._samples = number - _samples_of(self._counted) * self._world
 
     @property
     def frozen_layers(self) -> int | None:
@@ -159,7 +167,7 @@ class Job:
         """
         # Each line runs in every step: what can be done by the client's thread, or once in a while, is not done here.
         counted = self._counted
-        counted.append((samples, fields))
+        counted.append((samples, fields if self._is_leader else None))
         if len(counted) >= self._most_counted:
             self._end_count(loss)
         elif loss is not None and self._keeps_loss:
@@ -173,7 +181,8 @@ class Job:
             self._agree()
         # No rank counts past a step at which all agree.
         limit = every - steps % every
-        self._most_counted = self._usual if self._is_leader and self._usual < limit else limit
+        most = self._usual if self._is_leader else MAX_COUNTED
+        self._most_counted = most if most < limit else limit
         if steps >= self._look_at:
             self._look_again()
 
@@ -185,11 +194,16 @@ class Job:
             samples = 0.0
             fields: dict[str, Any] = {}
             for more, told in counted:
-                samples += more
+                number = _number(more)
+                if number is None:
+                    self._note_samples(more)
+                else:
+                    samples += number
                 if told:
                     fields.update(told)
             self._samples += samples * self._world
             if not self._is_leader:
+                self._keeps_loss, self._loss = False, None
                 return
             if loss is None:
                 self._keeps_loss = True
@@ -208,6 +222,12 @@ class Job:
                 client.tend()
         except Exception as error:
             self.client.note_failure(error)
+
+    def _note_samples(self, samples: Any) -> None:
+        """Notes samples that are no number: the first of a job in the log, all of them in the summary."""
+        self.steps_without_samples += 1
+        if self.steps_without_samples == 1:
+            self.client.note_failure(f"samples of step {self._steps} or before are no number but {type(samples).__name__}, and not counted")
 
     def _report_counted(self) -> None:
         """Reports the last step, before what comes after it."""
@@ -228,15 +248,16 @@ class Job:
 
     def checkpoint_due(self) -> bool:
         """Returns whether the job should write a checkpoint now: a directive waits for it. The same on every rank."""
-        return self._is_due
+        return self._pending is not None and self.steps_total >= self._due_at
 
     def checkpointed(self) -> None:
         """Says that a checkpoint is complete, and takes up what was asked. A collective: call it on every rank."""
         self.checkpoints += 1
         self._report_counted()
         self._agree()
-        directive, self._pending, self._is_due = self._pending, None, False
-        if directive is not None:
+        directive = self._pending
+        if directive is not None and self.checkpoint_due():
+            self._pending = None
             self._take_up(directive)
         if self._leads():
             self.client.mark(checkpoint_time=event_time(), steps_total=self.steps_total, **self._state())
@@ -314,7 +335,15 @@ class Job:
         self._revision, directive = told
         # Nothing is asked any more: everything is as at the start.
         self._pending = directive if directive is not None else Directive(decision_id="")
-        self._is_due = True
+        self._due_at = self.steps_total
+        if self._looks_before(self._pending):
+            self._look_again()
+            self._due_at += 1
+
+    def _looks_before(self, directive: Directive) -> bool:
+        """Returns whether hooks look at one more step before this is taken up: blocks may be unfit to freeze since the last look."""
+        layers = directive.frozen_prefix_layers or 0
+        return hasattr(self._freezer, "look_again") and layers > 0 and layers != self._freezer.frozen
 
     def _take_up(self, directive: Directive) -> None:
         refusal = first_refusal(self._refusal(directive))
@@ -366,6 +395,8 @@ class Job:
         energy = f"{joules:.4g} J/sample" if joules is not None else f"J/sample unknown ({self.energy.reason or 'still running'})"
         lines = [f"{self.client.workload}: {self.steps_total} steps, {self.samples_total:g} samples, {energy}"]
         lines += [f"  {decision}: {refusal or 'done'}" for decision, refusal in self.answers]
+        if self.steps_without_samples:
+            lines.append(f"  samples of {self.steps_without_samples} steps are no number, and not counted")
         if self.client.last_error:
             lines.append(f"  reports: {self.client.sent} sent, last error: {self.client.last_error}")
         return "\n".join(lines)
@@ -377,7 +408,18 @@ class Job:
 
 
 def _samples_of(counted: Counted) -> float:
-    return sum([samples for samples, _ in counted])
+    return sum([_number(samples) or 0.0 for samples, _ in counted])
+
+
+def _number(given: Any) -> float | None:
+    """Returns a number, also of a tensor of one; ``None``: it is none, or cannot be read."""
+    if isinstance(given, (str, bytes, bytearray)):
+        return None
+    try:
+        number = float(given)
+    except Exception:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _without_graph(loss: Any) -> Any:

@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import time
 import unittest
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,7 +17,9 @@ from unittest import mock
 import eadt
 from eadt import Client, event_precision, measure
 from eadt.client import QUEUED_REPORTS, default_rank, default_workload
+from eadt.directives import Directive
 from eadt.events import PROGRESS_FIELDS, plain_event
+from eadt.training import MAX_COUNTED
 from tests.servers import Harmful, Recorder, absent_url, wait_for
 
 logging.getLogger("eadt").setLevel(logging.CRITICAL)
@@ -146,11 +149,73 @@ class TestReports(unittest.TestCase):
         self.assertEqual((job.steps_total, job.samples_total, self.server.events), (50, 400.0, []))
 
     def test_samples_that_are_no_numbers_do_not_reach_training(self) -> None:
-        with eadt.job(client=self.client(interval_seconds=600.0)) as job:
-            for samples in (8, None, "8", Unreadable(), 8):
-                job.step(samples=samples, loss=Unreadable())  # type: ignore[arg-type]
-        self.assertEqual(job.steps_total, 5)
-        self.assertEqual(self.server.events[-1]["phase"], "finished")
+        for rank in (0, 3):
+            with self.subTest(rank=rank), mock.patch.dict(os.environ, {"EADT_RANK": str(rank)}):
+                job = eadt.job(client=self.client(interval_seconds=600.0), agree_every=20)
+                with job, mock.patch("eadt.training.time_ns", iter(range(0, 10**12, 10**6)).__next__):
+                    for step in range(1, 91):
+                        # Some are reported with the steps before them, and some are looked at while they are only counted.
+                        bad = {3: "x", 25: None, 26: "8", 50: Unreadable(), 77: float("nan"), 78: [8], 90: 10**400}
+                        job.step(samples=bad.get(step, 8), loss=Unreadable())
+                        counted = 8.0 * (step - sum(1 for at in bad if at <= step))
+                        self.assertEqual(job.samples_total, counted)
+                        self.assertEqual(job.figures().get("eadt/samples_total"), counted)
+                        self.assertEqual(job.figures()["eadt/steps_total"], step)
+                        self.assertIn(f"{step} steps, {counted:g} samples", job.summary())
+                    self.assertIn("no number but str", job.client.last_error or "")
+                self.assertEqual((job.steps_total, job.samples_total, job.steps_without_samples), (90, 664.0, 7))
+                job.samples_total = "x"  # type: ignore[assignment]
+                self.assertEqual(job.samples_total, 664.0)
+                self.assertIn("samples of 8 steps are no number", job.summary())
+        last = self.server.events[-1]
+        self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 90, 664.0))
+
+    def test_a_rank_that_reports_nothing_keeps_nothing(self) -> None:
+        with mock.patch.dict(os.environ, {"EADT_RANK": "3"}):
+            job = eadt.job(client=self.client(), agree_every=1_000_000)
+        kept: list[weakref.ref[Unreadable]] = []
+        most = 0
+        with job:
+            for _ in range(1000):
+                loss, field = Unreadable(), Unreadable()
+                kept += [weakref.ref(loss), weakref.ref(field)]
+                job.step(samples=1, loss=loss, gradient_norm=field)
+                most = max(most, len(job._counted))
+            del loss, field
+            self.assertEqual([reference for reference in kept if reference() is not None], [])
+            self.assertEqual((job.steps_total, job.samples_total), (1000, 1000.0))
+        self.assertLess(most, MAX_COUNTED)
+
+    def test_a_freeze_waits_for_one_look_and_nothing_else_does(self) -> None:
+        class Freezer:
+            def __init__(self) -> None:
+                self.blocks, self.frozen, self.looks = [1, 2, 3], 0, 0
+
+            def look_again(self) -> None:
+                self.looks += 1
+
+            def refusal(self, layers: int) -> str | None:
+                return None
+
+            def freeze(self, layers: int) -> None:
+                self.frozen = layers
+
+        freezer = Freezer()
+        job = eadt.job(client=self.client(interval_seconds=600.0), freezer=freezer, agree_every=1)
+        with job:
+            job.step()
+            for layers, waits in ((2, True), (None, False), (0, False), (1, True)):
+                job.client._answer = (job.client._answer[0] + 1, Directive("d", frozen_prefix_layers=layers))
+                before, looks = freezer.frozen, freezer.looks
+                job.step()
+                self.assertEqual((job.checkpoint_due(), freezer.looks - looks), (not waits, int(waits)))
+                if waits:
+                    job.checkpointed()
+                    self.assertEqual(freezer.frozen, before, "not by a checkpoint in between, either")
+                    job.step()
+                    self.assertTrue(job.checkpoint_due())
+                job.checkpointed()
+                self.assertEqual((freezer.frozen, job.checkpoint_due()), (layers or 0, False))
 
     def test_there_is_at_most_one_request_in_an_interval(self) -> None:
         client = self.client(interval_seconds=0.3)

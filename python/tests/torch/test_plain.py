@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import eadt
+from eadt.directives import Directive
 from eadt.freeze import BlockFreezer, FreezeRefused, find_blocks
 from eadt.plasticity import PlasticityMeter, linear_cka
 from tests.models import Block, SmallGpt, batches, loss_of, moved, weights
@@ -323,6 +324,20 @@ class TestHooks(unittest.TestCase):
         freezer.look_again()
         train(model, optimizer, 1)
         self.assertIn("reentrant", freezer.refusal(2) or "")
+
+    def test_reentrant_checkpointing_that_begins_between_two_looks_is_seen_before_a_freeze(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        with eadt.job(model, optimizer, layers="auto", url=self.server.url, agree_every=1) as job:
+            self.train(job, model, optimizer, 5)
+            model.checkpointing = True
+            self.train(job, model, optimizer, 5)
+            job.client._answer = (1, Directive("d-1", frozen_prefix_layers=2))
+            while not job.checkpoint_due() and job.steps_total < 20:
+                self.train(job, model, optimizer, 1)
+            job.checkpointed()
+            self.assertEqual((job.frozen_layers, job.steps_total), (0, 12))
+            self.assertIn("reentrant", job.answers[0][1] or "")
 
     def test_looks_do_not_compile_a_model_anew(self) -> None:
         compiled: list[int] = []
