@@ -172,6 +172,38 @@ fn both_paths_read_the_same_bytes() {
 }
 
 #[test]
+fn a_member_takes_batches_from_where_it_starts_and_none_while_it_is_paused() {
+    let bus = connect(brokers(), &[], FetchPath::Native);
+    let topic = fresh_topic(&bus, 1, &[]);
+    send_all(&bus, &(0..500).map(|n| outgoing(&topic, "k", &n.to_string())).collect::<Vec<_>>());
+    let (mut member, assigned) = join(&bus, &fresh_name("group"), Some(&fresh_name("instance")), std::slice::from_ref(&topic));
+    let at = assigned.first().unwrap();
+    member.accept_batches();
+    member.start(at, 123).unwrap();
+    let (mut polled, mut next, mut batches, begun) = (Vec::new(), 123, 0, Instant::now());
+    while next < 500 {
+        assert!(begun.elapsed() < WAIT, "{next}");
+        member.poll(50, Duration::from_millis(100), &mut polled).unwrap();
+        for item in polled.drain(..) {
+            let Polled::Batch(batch) = item else { continue };
+            batches += 1;
+            assert!(batch.len() <= 50);
+            for (offset, ..) in batch.sizes() {
+                assert_eq!(offset, next);
+                next += 1;
+            }
+        }
+        if batches == 2 {
+            member.pause(std::slice::from_ref(at)).unwrap();
+            member.poll(50, Duration::from_millis(300), &mut polled).unwrap();
+            assert_eq!(polled, []);
+            member.resume(std::slice::from_ref(at)).unwrap();
+        }
+    }
+    assert!(batches >= 8, "{batches}");
+}
+
+#[test]
 fn stamps_of_the_sender_and_compacted_gaps_are_read_alike() {
     let library = connect(brokers(), &[], FetchPath::Librdkafka);
     let native = connect(brokers(), &[], FetchPath::Native);

@@ -429,6 +429,7 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use super::*;
+    use crate::decode::Check;
 
     fn gpu_telemetry(value: &[u8]) -> Option<GpuTelemetry> {
         // Into an event that is full: nothing of it may stay.
@@ -528,8 +529,9 @@ mod tests {
         assert!(gpu_telemetry(br#"{"device":"d"}"#).is_some());
     }
 
-    fn same<T: DeserializeOwned + Serialize>(fast: Option<&T>, bytes: &[u8]) -> Result<(), TestCaseError> {
+    fn same<T: Check + Serialize>(fast: Option<&T>, bytes: &[u8]) -> Result<(), TestCaseError> {
         if let Some(fast) = fast {
+            prop_assert_eq!(fast.check_plain(), fast.check());
             let slow: T = serde_json::from_slice(bytes).map_err(|e| TestCaseError::fail(format!("serde refuses: {e}")))?;
             // As bytes, so that -0 and 0 differ.
             prop_assert_eq!(serde_json::to_string(fast).unwrap(), serde_json::to_string(&slow).unwrap());

@@ -436,6 +436,9 @@ impl Reader for AtLeastOnceMember {
     fn resume(&mut self, at: &[TopicPartition]) -> BusResult<()> {
         self.member.resume(at)
     }
+    fn accept_batches(&mut self) {
+        self.member.accept_batches();
+    }
 }
 
 impl Member for AtLeastOnceMember {

@@ -7,14 +7,14 @@ use eadt_schemas::EventTime;
 
 use crate::{Headers, Record, TopicPartition};
 
-/// A stretch of a block; [`Self::NONE`] where there is nothing, which is not the same as nothing in it.
+/// A range of a block; [`Self::NONE`] where there is nothing, which is not the same as nothing in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct ByteRange {
     pub from: u32,
     pub length: u32,
 }
 
-impl Stretch {
+impl ByteRange {
     pub const NONE: Self = Self { from: 0, length: u32::MAX };
 
     pub fn of(self, block: &[u8]) -> Option<&[u8]> {
@@ -31,21 +31,27 @@ impl Stretch {
     }
 }
 
-/// Where a record lies in the block of its batch. Whoever makes it has found all of it within the block.
+/// Where the parts of a record lie in the block of its batch. Whoever makes it has found all of them within the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BatchRecord {
-    pub offset: i64,
-    pub stamp_millis: i64,
-    pub key: Stretch,
-    pub value: Stretch,
+pub(crate) struct RecordPlace {
+    pub key: ByteRange,
+    pub value: ByteRange,
     /// The value of the last header `ce_type`.
-    pub event_type: Stretch,
+    pub event_type: ByteRange,
     /// Where the first header begins.
     pub headers: u32,
     pub header_count: u32,
 }
 
-/// Records of one partition that came together, in offset order. They share one block, which lives as long as the batch.
+/// A record of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BatchRecord {
+    pub offset: i64,
+    pub stamp_millis: i64,
+    pub place: RecordPlace,
+}
+
+/// All or some records of a batch as the log has it, in offset order. They lie in one block, which lives as long as any view of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RecordBatch {
     pub at: TopicPartition,
@@ -63,14 +69,14 @@ pub struct RecordView<'a> {
     pub key: Option<&'a [u8]>,
     /// `None` is a tombstone.
     pub value: Option<&'a [u8]>,
-    /// The last header `ce_type`, as it is.
-    pub kind: Option<&'a [u8]>,
+    /// The last header `ce_type`, UTF-8 or not.
+    pub raw_event_type: Option<&'a [u8]>,
 }
 
 impl<'a> RecordView<'a> {
     /// The type of the event, where it is UTF-8.
     pub fn event_type(&self) -> Option<&'a str> {
-        self.kind.and_then(|kind| std::str::from_utf8(kind).ok())
+        self.raw_event_type.and_then(|name| std::str::from_utf8(name).ok())
     }
 }
 
@@ -87,6 +93,11 @@ impl RecordBatch {
         self.records.is_empty()
     }
 
+    /// Returns the newest stamp.
+    pub fn newest_stamp(&self) -> Option<EventTime> {
+        self.records.iter().map(|found| EventTime::from_millis(found.stamp_millis)).max()
+    }
+
     /// Returns the record of an index; `None` beyond the last one.
     pub fn view(&self, index: usize) -> Option<RecordView<'_>> {
         let found = self.records.get(index)?;
@@ -94,17 +105,17 @@ impl RecordBatch {
             partition: self.at.partition,
             offset: found.offset,
             stamp: EventTime::from_millis(found.stamp_millis),
-            key: found.key.of(&self.block),
-            value: found.value.of(&self.block),
-            kind: found.event_type.of(&self.block),
+            key: found.place.key.of(&self.block),
+            value: found.place.value.of(&self.block),
+            raw_event_type: found.place.event_type.of(&self.block),
         })
     }
 
     /// Returns offset, stamp, and bytes of key and value of each record.
     pub fn sizes(&self) -> impl Iterator<Item = (i64, EventTime, usize)> {
-        self.records
-            .iter()
-            .map(|found| (found.offset, EventTime::from_millis(found.stamp_millis), found.key.bytes() + found.value.bytes()))
+        self.records.iter().map(|found| {
+            (found.offset, EventTime::from_millis(found.stamp_millis), found.place.key.bytes() + found.place.value.bytes())
+        })
     }
 
     /// As [`Self::view`], on its own; its parts share the block.
@@ -114,27 +125,27 @@ impl RecordBatch {
             at: self.at.clone(),
             offset: found.offset,
             stamp: EventTime::from_millis(found.stamp_millis),
-            key: found.key.slice(&self.block),
-            value: found.value.slice(&self.block),
-            headers: Headers::in_batch(&self.block, found.headers as usize, found.header_count as usize),
+            key: found.place.key.slice(&self.block),
+            value: found.place.value.slice(&self.block),
+            headers: Headers::in_batch(&self.block, found.place.headers as usize, found.place.header_count as usize),
         })
     }
 }
 
-#[cfg(any(test, feature = "conformance", feature = "simulation"))]
+#[cfg(any(test, feature = "simulation"))]
 impl RecordBatch {
-    /// Packs records of one partition, which are in the order of their offsets, as a log would.
+    /// Packs records of one partition as a log would: in the order of their offsets, with stamps of whole milliseconds.
     pub fn pack(records: &[Record]) -> Option<Self> {
         let at = records.first()?.at.clone();
         let (mut block, mut packed) = (Vec::new(), Vec::new());
         let put = |block: &mut Vec<u8>, part: Option<&[u8]>| {
-            let Some(part) = part else { return Stretch::NONE };
+            let Some(part) = part else { return ByteRange::NONE };
             block.extend_from_slice(part);
-            Stretch { from: (block.len() - part.len()) as u32, length: part.len() as u32 }
+            ByteRange { from: (block.len() - part.len()) as u32, length: part.len() as u32 }
         };
         for record in records {
             let (key, value) = (put(&mut block, record.key.as_deref()), put(&mut block, record.value.as_deref()));
-            let (headers, mut event_type) = (block.len() as u32, Stretch::NONE);
+            let (headers, mut event_type) = (block.len() as u32, ByteRange::NONE);
             for (name, value) in record.headers.iter() {
                 put_length(&mut block, name.len());
                 put(&mut block, Some(name.as_bytes()));
@@ -144,22 +155,16 @@ impl RecordBatch {
                     event_type = value;
                 }
             }
-            packed.push(BatchRecord {
-                offset: record.offset,
-                stamp_millis: record.stamp.micros() / 1000,
-                key,
-                value,
-                event_type,
-                headers,
-                header_count: record.headers.len() as u32,
-            });
+            assert_eq!(record.stamp.micros() % 1000, 0, "a stamp of a log");
+            let place = RecordPlace { key, value, event_type, headers, header_count: record.headers.len() as u32 };
+            packed.push(BatchRecord { offset: record.offset, stamp_millis: record.stamp.micros() / 1000, place });
         }
         Some(Self::new(at, block.into(), packed))
     }
 }
 
 /// A length as Kafka writes it, in zigzag order.
-#[cfg(any(test, feature = "conformance", feature = "simulation"))]
+#[cfg(any(test, feature = "simulation"))]
 fn put_length(block: &mut Vec<u8>, length: usize) {
     let mut rest = length << 1;
     while rest >= 0x80 {

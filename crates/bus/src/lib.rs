@@ -78,7 +78,7 @@ impl Record {
         format!("{}/{}", self.at, self.offset)
     }
 
-    /// What most readers look at, found once.
+    /// Returns what most readers look at.
     pub fn view(&self) -> RecordView<'_> {
         RecordView {
             partition: self.at.partition,
@@ -86,7 +86,7 @@ impl Record {
             stamp: self.stamp,
             key: self.key.as_deref(),
             value: self.value.as_deref(),
-            kind: self.headers.get(header::TYPE),
+            raw_event_type: self.headers.get(header::TYPE),
         }
     }
 
@@ -112,7 +112,7 @@ pub struct Outgoing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Polled {
     Record(Record),
-    /// Records that came together, to a reader that has asked for them by [`Reader::accept_batches`].
+    /// Records that came together, only to a reader that has asked for them by [`Reader::accept_batches`].
     Batch(RecordBatch),
     /// Every record before `position` was delivered, and the partition holds none at or after it for now.
     /// Said once each time the end is reached.

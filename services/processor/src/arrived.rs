@@ -12,6 +12,8 @@ pub struct ArrivedRecords {
     taken: usize,
 }
 
+const IN_STEP: &str = "the merge has an entry for each record";
+
 #[derive(Debug)]
 enum Arrived {
     Record(Record),
@@ -38,19 +40,30 @@ impl ArrivedRecords {
         }
     }
 
-    pub fn head(&self) -> Option<RecordView<'_>> {
-        match self.waiting.front()? {
+    /// Returns the head.
+    ///
+    /// # Panics
+    ///
+    /// If there is none: whoever asks has taken a record from the merge, which has one entry for each.
+    pub fn head(&self) -> RecordView<'_> {
+        let view = match self.first() {
             Arrived::Record(record) => Some(record.view()),
             Arrived::Batch(batch) => batch.view(self.taken),
-        }
+        };
+        view.expect(IN_STEP)
     }
 
-    /// Returns the head with all that belongs to it, for a dead letter.
-    pub fn head_record(&self) -> Option<Record> {
-        match self.waiting.front()? {
+    /// Returns the head with all that belongs to it, for a dead letter. Panics as [`Self::head`] does.
+    pub fn head_record(&self) -> Record {
+        let record = match self.first() {
             Arrived::Record(record) => Some(record.clone()),
             Arrived::Batch(batch) => batch.record(self.taken),
-        }
+        };
+        record.expect(IN_STEP)
+    }
+
+    fn first(&self) -> &Arrived {
+        self.waiting.front().expect(IN_STEP)
     }
 
     /// Takes the head.
@@ -60,5 +73,29 @@ impl ArrivedRecords {
             self.waiting.pop_front();
             self.taken = 0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_schemas::Topic;
+
+    use super::*;
+    use crate::scripted::Scripted;
+
+    #[test]
+    fn single_records_and_those_of_batches_come_in_their_order() {
+        let bus = Scripted::default();
+        let records: Vec<_> = (0..6).map(|n| bus.put(Topic::GpuTelemetry, 0, n, "key", format!("{n}").as_str())).collect();
+        let mut arrived = ArrivedRecords::default();
+        arrived.push(records[0].clone());
+        arrived.push_batch(RecordBatch::pack(&records[1..4]).unwrap());
+        arrived.push(records[4].clone());
+        arrived.push_batch(RecordBatch::pack(&records[5..]).unwrap());
+        for record in &records {
+            assert_eq!((arrived.head(), &arrived.head_record()), (record.view(), record));
+            arrived.advance();
+        }
+        assert!(arrived.waiting.is_empty() && arrived.taken == 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Records that lie in another partition than their key belongs to, because their producer has another partitioner: the events of one
 //! workload are then folded in two partitions, each of which knows half.
 
-use eadt_bus::{Bus, RecordView, Result, partition_for_key};
+use eadt_bus::{Bus, RecordView, Result, TopicPartition, partition_for_key};
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::DeadLetterReason;
 use eadt_schemas::{EventType, Topic};
@@ -36,7 +36,7 @@ pub fn partition_counts(bus: &dyn Bus, prefix: &str) -> Result<PartitionCounts> 
 /// every partition has, lie where they should.
 pub fn belongs_to(topic: Topic, record: &RecordView<'_>, partitions: i32) -> Option<i32> {
     let key = record.key.filter(|key| !key.is_empty())?;
-    if partitions < 1 || topic == Topic::Models || record.kind == Some(EventType::Heartbeat.name().as_bytes()) {
+    if partitions < 1 || topic == Topic::Models || record.raw_event_type == Some(EventType::Heartbeat.name().as_bytes()) {
         return None;
     }
     Some(partition_for_key(key, partitions)).filter(|partition| *partition != record.partition)
@@ -57,14 +57,20 @@ impl ForeignCheck {
 
     /// Counts a record that lies in a partition that its key does not belong to, with one warning a topic. Returns why it is refused, if
     /// the settings say so.
-    pub fn check(&mut self, input: usize, record: &RecordView<'_>, metrics: &ProcessorMetrics) -> Option<Refusal> {
+    pub fn check(
+        &mut self,
+        input: usize,
+        at: &TopicPartition,
+        record: &RecordView<'_>,
+        metrics: &ProcessorMetrics,
+    ) -> Option<Refusal> {
         let topic = INPUTS[input];
         let partition = belongs_to(topic, record, self.counts[input])?;
         metrics.foreign_partition(topic);
         let key = String::from_utf8_lossy(record.key.unwrap_or_default());
         if !std::mem::replace(&mut self.warned[input], true) {
             tracing::warn!(
-                %topic, partition = record.partition, offset = record.offset, %key, belongs_to = partition,
+                %at, offset = record.offset, %key, belongs_to = partition,
                 "a record lies in another partition than its key belongs to: its producer needs the partitioner murmur2_random; further ones are only counted"
             );
         }

@@ -264,14 +264,14 @@ impl PartitionTask {
         while folded.records < limit && folded.dead_letter_bytes < MAX_DEAD_LETTER_BYTES {
             let (heads, arrived) = (&mut self.heads, &self.arrived);
             let next = self.merge.next(|input, ()| {
-                let record = arrived[input].head()?;
+                let record = arrived[input].head();
                 heads[input].decode_into(INPUTS[input], record.event_type(), record.value);
                 heads[input].event().time()
             });
             let Some(next) = next else { break };
             folded.records += 1;
-            let Some(record) = self.arrived[next.input].head() else { break };
-            let refusal = self.foreign.check(next.input, &record, metrics);
+            let record = self.arrived[next.input].head();
+            let refusal = self.foreign.check(next.input, &self.inputs[next.input], &record, metrics);
             let key = record.key.map_or(Some(""), |key| std::str::from_utf8(key).ok());
             let input = Input {
                 topic: INPUTS[next.input],
@@ -280,18 +280,11 @@ impl PartitionTask {
                 event: refusal.as_ref().map_or_else(|| self.heads[next.input].event(), Event::Refused),
             };
             self.partition.fold(&input, &mut self.scratch);
-            if self.scratch.is_empty() {
-                self.arrived[next.input].advance();
-                continue;
-            }
-            let positions = self.positions_json();
-            let Some(record) = self.arrived[next.input].head_record() else { break };
-            self.arrived[next.input].advance();
+            let positions = if self.scratch.is_empty() { Bytes::new() } else { self.positions_json() };
             for output in self.scratch.drain(..) {
                 match output {
                     Output::Window(window) if self.said.remove(&window.id) => {}
                     Output::Decision(decision) if self.said.remove(&decision.id) => {}
-                    Output::Refused(_) if self.said.remove_dead_letter(&record) => {}
                     Output::Window(window) => {
                         metrics.windows.inc();
                         folded.outputs += 1;
@@ -304,6 +297,10 @@ impl PartitionTask {
                     }
                     Output::Refused(_) if chaos::is_off("dead-letters") => {}
                     Output::Refused(refusal) => {
+                        let record = self.arrived[next.input].head_record();
+                        if self.said.remove_dead_letter(&record) {
+                            continue;
+                        }
                         metrics.dead_letter(refusal.reason);
                         folded.dead_letters += 1;
                         folded.dead_letter_bytes += record_size(&record);
@@ -311,6 +308,7 @@ impl PartitionTask {
                     }
                 }
             }
+            self.arrived[next.input].advance();
         }
         folded.new_sources = self.partition.new_sources().saturating_sub(known);
         if folded.records > 0 {

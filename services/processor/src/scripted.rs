@@ -57,7 +57,9 @@ pub struct Script {
     pub started: Vec<(TopicPartition, i64)>,
     /// `pause` and `resume`, in order.
     pub paused: Vec<(&'static str, TopicPartition)>,
-    /// A member takes batches.
+    /// The log keeps no batches.
+    pub is_unbatched: bool,
+    /// The member takes batches.
     pub accepts_batches: bool,
     /// Attempts to commit.
     pub attempts: usize,
@@ -268,7 +270,8 @@ impl Reader for Scripted {
             Some(Turn::Say(said)) => {
                 let before = into.len();
                 into.extend(said);
-                if self.script().accepts_batches {
+                let script = self.script();
+                if script.accepts_batches && !script.is_unbatched {
                     batch_runs(into, before);
                 }
             }

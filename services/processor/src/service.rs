@@ -8,6 +8,7 @@ use eadt_bus::{
     Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Remedy, Standby, Step, TopicPartition, chaos,
 };
 use eadt_core::FoldSettings;
+use eadt_schemas::EventTime;
 use eadt_service::http::Ready;
 use eadt_service::{Metrics, Shutdown};
 use prometheus_client::metrics::counter::Counter;
@@ -235,21 +236,11 @@ impl<'a> Session<'a> {
                 match item {
                     Polled::Record(record) => {
                         newest = newest.max(Some(record.stamp));
-                        if let Some(owned) = self.owned.get_mut(&record.at.partition) {
-                            owned.last_record_time = now;
-                            let bytes = owned.push(record);
-                            self.waiting.add_input_bytes(bytes);
-                            self.metrics.input_bytes.inc_by(bytes as u64);
-                        }
+                        self.push(record.at.partition, now, |owned| owned.push(record));
                     }
                     Polled::Batch(batch) => {
-                        newest = newest.max(batch.sizes().map(|(_, stamp, _)| stamp).max());
-                        if let Some(owned) = self.owned.get_mut(&batch.at.partition) {
-                            owned.last_record_time = now;
-                            let bytes = owned.push_batch(batch);
-                            self.waiting.add_input_bytes(bytes);
-                            self.metrics.input_bytes.inc_by(bytes as u64);
-                        }
+                        newest = newest.max(batch.newest_stamp());
+                        self.push(batch.at.partition, now, |owned| owned.push_batch(batch));
                     }
                     Polled::End { at, position } => {
                         if let Some(owned) = self.owned.get_mut(&at.partition) {
@@ -286,6 +277,15 @@ impl<'a> Session<'a> {
             }
         }
         self.commit(CommitScope::Everything)
+    }
+
+    /// Gives records to the partition that they are of, if it is owned.
+    fn push(&mut self, partition: i32, now: EventTime, push: impl FnOnce(&mut PartitionTask) -> usize) {
+        let Some(owned) = self.owned.get_mut(&partition) else { return };
+        owned.last_record_time = now;
+        let bytes = push(owned);
+        self.waiting.add_input_bytes(bytes);
+        self.metrics.input_bytes.inc_by(bytes as u64);
     }
 
     /// Until the end is asked for, and then until what was there at that moment is folded.
@@ -642,8 +642,13 @@ mod tests {
     }
 
     #[test]
-    fn all_that_came_is_folded_before_the_next_poll() {
+    fn all_that_came_is_folded_before_the_next_poll_in_batches_or_alone() {
+        [false, true].into_iter().for_each(all_that_came_is_folded);
+    }
+
+    fn all_that_came_is_folded(is_unbatched: bool) {
         let bus = Scripted::default();
+        bus.script().is_unbatched = is_unbatched;
         let records: Vec<_> = (0..300).map(|n| Polled::Record(bus.heartbeat(0, n))).collect();
         bus.turns([say([Scripted::assigned(&[0])].into_iter().chain(records).chain(bus.ends(&[0])))]);
         let then = bus.clone();
@@ -651,6 +656,7 @@ mod tests {
             assert_eq!(then.metric("eadt_processor_events_total"), Some(300.0));
             assert_eq!(then.metric("eadt_processor_input_bytes_total"), Some(600.0), "of keys and values");
             assert!(then.script().steps.is_empty() && then.health.waiting().is_empty());
+            assert!(then.script().accepts_batches);
         })]);
         play(&bus, &settings()).unwrap();
         assert_eq!(positions(&bus), [[(place(Topic::GpuTelemetry, 0), 300)]]);
@@ -722,8 +728,9 @@ mod tests {
     #[test]
     fn what_a_backlog_says_waits_for_company_until_something_new_is_read() {
         let settings = ProcessorSettings { linger_milliseconds: 20, ..settings() };
-        for new in [false, true] {
+        for (new, is_unbatched) in [(false, false), (true, false), (false, true), (true, true)] {
             let (bus, time) = (Scripted::default(), Time::new());
+            bus.script().is_unbatched = is_unbatched;
             bus.now.store(seconds(62).micros(), Ordering::SeqCst);
             let mut turn = vec![Scripted::assigned(&[0])];
             let put = |second| {
@@ -732,6 +739,8 @@ mod tests {
                     .map(Polled::Record)
             };
             (0..=60).step_by(5).for_each(|second| turn.extend(put(second)));
+            // Runs of a topic, so that batches have several.
+            turn[1..].sort_by_key(|item| matches!(item, Polled::Record(record) if record.at.topic.contains("progress")));
             bus.turns([time.set(1_000), say(turn.into_iter().chain(bus.ends(&[0])))]);
             bus.turns([time.set(1_099), steps(&bus, 0)]);
             let next = if new { say(put(62).into_iter().chain(bus.ends(&[0]))) } else { time.set(1_100) };

@@ -79,7 +79,8 @@ impl BatchHead {
             producer: long(43),
             records: number(57),
         };
-        if head.base_offset < 0 || head.last_offset_delta < 0 || head.records < 0 {
+        let has_end = head.base_offset.checked_add(i64::from(head.last_offset_delta)).is_some_and(|last| last < i64::MAX);
+        if head.base_offset < 0 || head.last_offset_delta < 0 || head.records < 0 || !has_end {
             return Err(BatchError::Length);
         }
         Ok((bytes.len() >= length).then_some(head))
@@ -87,7 +88,7 @@ impl BatchHead {
 
     /// Returns the offset after the batch. Compaction takes records out, but leaves this.
     pub fn next_offset(&self) -> i64 {
-        self.base_offset.saturating_add(i64::from(self.last_offset_delta)).saturating_add(1)
+        self.base_offset + i64::from(self.last_offset_delta) + 1
     }
 
     const fn is_transactional(&self) -> bool {
@@ -183,8 +184,8 @@ impl BatchStream {
 
 /// Returns whether a control record ends a transaction by taking it back: its key is a version and a type, 0 of an abort.
 fn is_abort(records: &[u8]) -> Result<bool, RecordError> {
-    let place = next_record(records, &mut 0)?;
-    let key = place.key.of(records).unwrap_or_default();
+    let found = next_record(records, &mut 0)?;
+    let key = found.place.key.of(records).unwrap_or_default();
     Ok(key.get(2..4) == Some(&[0, 0]))
 }
 
@@ -206,23 +207,15 @@ impl OpenBatch {
             return Ok(None);
         }
         let before = self.at;
-        let place = next_record(&self.unpacked, &mut self.at).map_err(|error| (self.head.base_offset, error.into()))?;
-        if !(0..=i64::from(self.head.last_offset_delta)).contains(&place.offset_delta) {
+        let found = next_record(&self.unpacked, &mut self.at).map_err(|error| (self.head.base_offset, error.into()))?;
+        if !(0..=i64::from(self.head.last_offset_delta)).contains(&found.offset_delta) {
             self.at = before;
             return Err((self.head.base_offset, BatchError::Record(RecordError("a record lies outside its batch"))));
         }
         self.left -= 1;
-        let offset = self.head.base_offset + place.offset_delta;
-        let stamp_millis = self.append_stamp.unwrap_or_else(|| self.head.base_timestamp.saturating_add(place.timestamp_delta));
-        Ok(Some(BatchRecord {
-            offset,
-            stamp_millis,
-            key: place.key,
-            value: place.value,
-            event_type: place.event_type,
-            headers: place.headers,
-            header_count: place.header_count,
-        }))
+        let offset = self.head.base_offset + found.offset_delta;
+        let stamp_millis = self.append_stamp.unwrap_or_else(|| self.head.base_timestamp.saturating_add(found.timestamp_delta));
+        Ok(Some(BatchRecord { offset, stamp_millis, place: found.place }))
     }
 
     /// Returns the offset after the batch.

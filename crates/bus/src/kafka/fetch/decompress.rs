@@ -161,7 +161,7 @@ impl AsRef<[u8]> for LentBuffer {
 impl Drop for LentBuffer {
     fn drop(&mut self) {
         let mut spare = self.spare.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < SPARE_BUFFERS {
+        if spare.len() < SPARE_BUFFERS && !self.buffer.is_empty() {
             spare.push(std::mem::take(&mut self.buffer));
         }
     }

@@ -1,11 +1,13 @@
 //! Foreign bytes as a reader would take them, for tests: nothing of them makes it panic, hang, or take more memory than it may.
 
 use bytes::Bytes;
+use eadt_schemas::envelope::header;
 
 use super::batch::BatchStream;
 use super::decompress::{Codec, Unpacker};
 use super::messages::{read_api_versions, read_fetch, read_metadata};
 use super::records::header_ranges;
+use crate::Headers;
 
 /// What is unpacked of an input at most.
 const LIMIT_BYTES: usize = 4 << 20;
@@ -58,8 +60,11 @@ fn count_records(unpacker: &mut Unpacker, batches: Vec<u8>, stream: BatchStream)
     let (mut stream, mut next, mut count) = (stream.with_bytes(batches.into()), 0, 0);
     while let Ok(Some(mut batch)) = stream.next_batch(unpacker, &mut next) {
         while let Ok(Some(record)) = batch.next_record() {
-            let headers = header_ranges(&batch.unpacked, record.headers as usize, record.header_count as usize);
-            assert_eq!(headers.count(), record.header_count as usize);
+            let place = record.place;
+            let headers = header_ranges(&batch.unpacked, place.headers as usize, place.header_count as usize);
+            assert_eq!(headers.count(), place.header_count as usize);
+            let headers = Headers::in_batch(&batch.unpacked, place.headers as usize, place.header_count as usize);
+            assert_eq!(headers.get(header::TYPE), place.event_type.of(&batch.unpacked));
             count += 1;
         }
     }

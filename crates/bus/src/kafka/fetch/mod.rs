@@ -287,7 +287,7 @@ impl Drop for NativeFetcher {
 /// What is delivered by one call.
 struct Delivery<'a> {
     into: &'a mut Vec<Polled>,
-    /// How many records more.
+    /// How many records and ends more.
     room: usize,
     accepts_batches: bool,
 }
@@ -329,7 +329,7 @@ fn deliver_batch(
                 records.push(found);
             }
             Ok(None) => is_done = true,
-            // Those before it first: it is found again.
+            // It is found again after those before it.
             Err(_) if !records.is_empty() => break,
             Err(error) => return Err(error),
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use eadt_schemas::envelope::header;
 
-use crate::batch::Stretch;
+use crate::batch::{ByteRange, RecordPlace};
 
 /// The bytes of a batch that are not records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -13,18 +13,12 @@ pub struct RecordError(pub &'static str);
 
 type Result<T> = std::result::Result<T, RecordError>;
 
-/// Where the parts of a record lie in the unpacked bytes of its batch.
+/// A record in the unpacked bytes of its batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RecordPlace {
+pub struct FoundRecord {
     pub offset_delta: i64,
     pub timestamp_delta: i64,
-    pub key: Stretch,
-    pub value: Stretch,
-    /// The value of the last header `ce_type`.
-    pub event_type: Stretch,
-    /// Where the first header begins.
-    pub headers: u32,
-    pub header_count: u32,
+    pub place: RecordPlace,
 }
 
 /// Walks over bytes by their varints.
@@ -105,39 +99,40 @@ impl Cursor<'_> {
     }
 
     #[inline]
-    fn stretch(&mut self) -> Result<Stretch> {
-        self.bytes().map(|range| range.map_or(Stretch::NONE, stretch))
+    fn byte_range(&mut self) -> Result<ByteRange> {
+        self.bytes().map(|range| range.map_or(ByteRange::NONE, byte_range))
     }
 }
 
 /// A batch has fewer bytes than 4 GiB.
-fn stretch(range: Range<usize>) -> Stretch {
-    Stretch { from: range.start as u32, length: range.len() as u32 }
+fn byte_range(range: Range<usize>) -> ByteRange {
+    ByteRange { from: range.start as u32, length: range.len() as u32 }
 }
 
 /// Returns the record that begins at `at`, and moves behind it.
-pub fn next_record(unpacked: &[u8], at: &mut usize) -> Result<RecordPlace> {
+pub fn next_record(unpacked: &[u8], at: &mut usize) -> Result<FoundRecord> {
     let mut cursor = Cursor { bytes: unpacked, at: *at };
     let Some(body) = cursor.bytes()? else { return Err(RecordError("the length of a record is negative")) };
     // Nothing of it may lie beyond its own end.
     cursor = Cursor { bytes: &unpacked[..body.end], at: body.start };
     cursor.byte()?;
     let (timestamp_delta, offset_delta) = (cursor.varint()?, cursor.varint()?);
-    let (key, value) = (cursor.stretch()?, cursor.stretch()?);
+    let (key, value) = (cursor.byte_range()?, cursor.byte_range()?);
     let count = u32::try_from(cursor.varint()?).map_err(|_| RecordError("a record has an impossible number of headers"))?;
-    let (headers, mut event_type) = (cursor.at as u32, Stretch::NONE);
+    let (headers, mut event_type) = (cursor.at as u32, ByteRange::NONE);
     for _ in 0..count {
         let Some(name) = cursor.bytes()? else { return Err(RecordError("a header of a record has no name")) };
         let value = cursor.bytes()?;
         if unpacked[name] == *header::TYPE.as_bytes() {
-            event_type = stretch(value.unwrap_or(cursor.at..cursor.at));
+            event_type = byte_range(value.unwrap_or(cursor.at..cursor.at));
         }
     }
     if cursor.at != body.end {
         return Err(RecordError("a record is longer than its parts"));
     }
     *at = body.end;
-    Ok(RecordPlace { offset_delta, timestamp_delta, key, value, event_type, headers, header_count: count })
+    let place = RecordPlace { key, value, event_type, headers, header_count: count };
+    Ok(FoundRecord { offset_delta, timestamp_delta, place })
 }
 
 /// Returns the names and values in the headers of a record, which [`next_record`] has found whole.
@@ -203,7 +198,8 @@ pub mod tests {
 
     pub fn sent() -> impl Strategy<Value = Sent> {
         let some = || option::of(vec(any::<u8>(), 0..40));
-        (any::<i64>(), any::<i32>(), some(), some(), vec((vec(any::<u8>(), 0..9), some()), 0..6)).prop_map(
+        let name = prop_oneof![vec(any::<u8>(), 0..9), Just(header::TYPE.as_bytes().to_vec())];
+        (any::<i64>(), any::<i32>(), some(), some(), vec((name, some()), 0..6)).prop_map(
             |(timestamp_delta, offset_delta, key, value, headers)| Sent {
                 timestamp_delta,
                 offset_delta: i64::from(offset_delta),
@@ -216,17 +212,19 @@ pub mod tests {
 
     fn read(bytes: &[u8], count: usize) -> Result<Vec<Sent>> {
         let mut at = 0;
-        let part = |stretch: Stretch| stretch.of(bytes).map(<[u8]>::to_vec);
+        let part = |byte_range: ByteRange| byte_range.of(bytes).map(<[u8]>::to_vec);
         (0..count)
             .map(|_| {
-                let place = next_record(bytes, &mut at)?;
-                let headers = header_ranges(bytes, place.headers as usize, place.header_count as usize);
+                let FoundRecord { offset_delta, timestamp_delta, place } = next_record(bytes, &mut at)?;
+                let headers = || header_ranges(bytes, place.headers as usize, place.header_count as usize);
+                let types = headers().filter(|(name, _)| bytes[name.clone()] == *header::TYPE.as_bytes());
+                assert_eq!(place.event_type.of(bytes), types.last().map(|(_, value)| &bytes[value]), "the last one");
                 Ok(Sent {
-                    timestamp_delta: place.timestamp_delta,
-                    offset_delta: place.offset_delta,
+                    timestamp_delta,
+                    offset_delta,
                     key: part(place.key),
                     value: part(place.value),
-                    headers: headers.map(|(name, value)| (bytes[name].to_vec(), Some(bytes[value].to_vec()))).collect(),
+                    headers: headers().map(|(name, value)| (bytes[name].to_vec(), Some(bytes[value].to_vec()))).collect(),
                 })
             })
             .collect()
