@@ -355,8 +355,9 @@ fn bursts(times: &[EventTime]) -> Option<Bursts> {
 /// Sorted, the two passes would be mixed: an hour would be lost.
 pub(crate) fn refuse_clock_back(recording: &Recording, readings: &[Reading], options: &Options) -> Result<(), ImportError> {
     let Some(ClockBack { index, seconds, meets_rows }) = clock_back(readings) else { return Ok(()) };
-    let is_local = recording.tables.iter().any(|table| table.time_zone.is_some());
-    if !meets_rows && !is_local {
+    // In a zone that is said, times of the hour that comes twice are known.
+    let may_be_zone_change = options.time_zone.is_none() && recording.tables.iter().any(|table| table.time_zone.is_some());
+    if !meets_rows && !may_be_zone_change {
         return Ok(());
     }
     let reading = &readings[index];
@@ -380,6 +381,9 @@ struct ClockBack {
     meets_rows: bool,
 }
 
+/// A clock that is set back an hour goes on so near to one hour before.
+const HOUR_BACK_TOLERANCE_SECONDS: f64 = 60.0;
+
 fn clock_back(readings: &[Reading]) -> Option<ClockBack> {
     let falls = readings.windows(2).filter(|pair| pair[1].time < pair[0].time).count();
     // More of them are rows in no order.
@@ -402,10 +406,12 @@ fn clock_back(readings: &[Reading]) -> Option<ClockBack> {
             if again.len() >= 2 && !above.is_empty() && !repeats {
                 return Some(ClockBack { index, seconds, meets_rows: true });
             }
-            // A record that began within the hour that comes twice has no row of the first pass there. Two records in the wrong order
-            // seldom are an hour apart to the row.
-            let goes_on_an_hour_before = index >= 2 && (seconds + interval - 3600.0).abs() <= 0.75 * interval;
-            if above.is_empty() && falls == 1 && goes_on_an_hour_before {
+            // A record that began within the hour that comes twice has no row of the first pass there. If the rows from here on end where
+            // those above begin, they are a record in the wrong order.
+            let goes_on_an_hour_before = (seconds + interval - 3600.0).abs() <= HOUR_BACK_TOLERANCE_SECONDS;
+            let leads_to_first = readings[0].time.seconds_since(to) <= 2.0 * interval;
+            let is_long_enough = index >= 2 && again.len() >= 2;
+            if above.is_empty() && falls == 1 && is_long_enough && goes_on_an_hour_before && !leads_to_first {
                 return Some(ClockBack { index, seconds, meets_rows: false });
             }
         }
@@ -615,8 +621,14 @@ mod tests {
             (minutes(&[0, 30, 0, 30, 60]), Some((2, 1800.0, true))),
             // A record that begins within the hour that comes twice, and ends before it comes again.
             (minutes(&[50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 0, 1, 2, 3]), Some((10, 3540.0, false))),
-            (minutes(&[30, 40, 50, 0, 10, 20]), Some((3, 3000.0, false))),
+            (minutes(&[40, 45, 50, 55, 0, 5, 10]), Some((4, 3300.0, false))),
             (minutes(&[50, 51, 52, 53, 0, 1, 2, 3]), None),
+            // Rotated logs, newest first, and a row out of place.
+            (minutes(&[30, 40, 50, 0, 10, 20]), None),
+            (minutes(&(30..60).chain(0..30).collect::<Vec<_>>()), None),
+            (minutes(&[120, 150, 180, 210, 0, 30, 60, 90]), None),
+            (minutes(&[0, 15, 45, 30, 60, 75, 90]), None),
+            (minutes(&[30, 40, 50, 0]), None),
             (minutes(&[0, 1, 2, 3, 4, 5]), None),
             // A row out of place, a block out of place, two records in the wrong order.
             (minutes(&[0, 1, 3, 2, 4, 5]), None),

@@ -64,13 +64,15 @@ impl ImpossibleWatts {
         possible.min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|unit| unit.name)
     }
 
-    /// Returns true if the column, in the unit that fits best, agrees with what is known otherwise to within a factor of two.
-    fn agrees_in_another_unit(self, recording: &Recording) -> bool {
-        let unit = self.fitting_unit(recording).and_then(Unit::named);
+    /// Returns true unless the column, in the unit that fits best, is still further from what is known otherwise than counter and power
+    /// of one device can be: a counter of the whole system may well count several times the power of a board.
+    fn may_be_in_another_unit(self, recording: &Recording) -> bool {
+        let Some(known) = self.known_watts.filter(|watts| *watts > 0.0) else { return true };
         let present = present_unit(recording, self.field);
-        unit.zip(self.known_watts).is_some_and(|(unit, known)| {
+        let unit = self.fitting_unit(recording).and_then(Unit::named);
+        unit.is_some_and(|unit| {
             let watts = self.watts * unit.to_ours(1.0) / present.map_or(1.0, |present| present.to_ours(1.0));
-            (0.5..=2.0).contains(&(watts / known))
+            RATIOS_OF_ONE_UNIT.contains(&(watts / known))
         })
     }
 
@@ -97,6 +99,9 @@ impl ImpossibleWatts {
         error.column(recording.columns.get(&self.field).map_or(self.field.name(), String::as_str))
     }
 }
+
+/// Counter over power, where both are in the unit that they are said to be in.
+const RATIOS_OF_ONE_UNIT: RangeInclusive<f64> = 1.0 / 20.0..=20.0;
 
 /// A unit that makes more or less of a column than so many times the usual is not offered.
 const UNIT_DISTANCE: f64 = 300.0;
@@ -336,7 +341,7 @@ pub(crate) fn check_counter(
             let watts = if mean > most { mean } else { watts };
             return Err(ImpossibleWatts { field, watts, known_watts: None }.blame(recording, step.to, problem));
         }
-        let note = format!("{device}: {problem}, at line {}: the counter is left out, energy is that of the power", step.to.line);
+        let note = format!("{device}: {problem}, at line {}: {COUNTER_LEFT_OUT}", step.to.line);
         leave_counter_out(recording, source, note);
         return Ok(None);
     }
@@ -348,8 +353,8 @@ pub(crate) fn check_counter(
         );
         let known_watts = integral_joules.map(|joules| joules / seconds);
         let impossible = ImpossibleWatts { field, watts, known_watts };
-        // Where no unit makes it what power says, the counter is broken.
-        if known_watts.is_none() || impossible.agrees_in_another_unit(recording) {
+        // Where no unit brings it near to what power says, the counter is broken.
+        if impossible.may_be_in_another_unit(recording) {
             let error = impossible.blame(recording, step.to, problem);
             let error = match options.interval {
                 Some(interval) => ImportError { remedy: format!("{}, and check --interval {interval:?}", error.remedy), ..error },
@@ -378,21 +383,20 @@ pub(crate) fn check_counter(
         }
         return Ok(None);
     };
-    let note =
-        describe_standstill(&steps, integral_joules).or_else(|| coarse.filter(|_| agrees_within_a_step(&steps, integral_joules)));
+    let is_known_better = || is_power_known_better(&steps) && agrees_within_a_step(&steps, integral_joules);
+    let note = describe_standstill(&steps, integral_joules).or_else(|| coarse.filter(|_| is_known_better()));
     if let Some(note) = note {
-        leave_counter_out(recording, source, format!("{device}: {note}: the counter is left out, energy is that of the power"));
+        leave_counter_out(recording, source, format!("{device}: {note}: {COUNTER_LEFT_OUT}"));
         return Ok(None);
     }
     let first = steps[0].from;
     let ratio = joules / integral_joules;
     if integral_joules > 0.0 && joules > 0.0 {
         let both = format!("the energy counter says {joules:.3} J, power over the same {seconds:.3} s {integral_joules:.3} J");
-        if !(1.0 / 20.0..=20.0).contains(&ratio) {
+        if !RATIOS_OF_ONE_UNIT.contains(&ratio) {
             let impossible = ImpossibleWatts { field, watts: joules / seconds, known_watts: Some(integral_joules / seconds) };
-            if joules < integral_joules && !impossible.agrees_in_another_unit(recording) {
-                let note =
-                    format!("{device}: {both}, and no unit would fit: the counter is left out, energy is that of the power");
+            if joules < integral_joules && !impossible.may_be_in_another_unit(recording) {
+                let note = format!("{device}: {both}, and no unit would fit: {COUNTER_LEFT_OUT}");
                 leave_counter_out(recording, source, note);
                 return Ok(None);
             }
@@ -417,6 +421,9 @@ pub(crate) fn check_counter(
     Ok(Some(CounterCheck::new(device, joules, integral_joules)))
 }
 
+/// In the reasons of rows of which nothing but the counter is left out.
+pub(crate) const COUNTER_LEFT_OUT: &str = "the counter is left out, energy is that of the power";
+
 /// A counter with larger steps, as shares of all that it counts, measures less well than power.
 const MOST_OF_A_STEP: f64 = 0.05;
 
@@ -434,6 +441,14 @@ fn describe_coarse_steps(steps: &[CounterStep<'_>], joules: f64) -> Option<Strin
     let largest = largest_step(steps);
     let is_coarse = count > 0 && count * 2 < steps.len() && large * 2 > count && largest > MOST_OF_A_STEP * joules;
     is_coarse.then(|| format!("the energy counter moves in steps of up to {largest:.3} J, of {joules:.3} J in all"))
+}
+
+/// Returns true if power changes between the steps of a counter, at least twice as often as the counter moves. Where both are held, as by a
+/// query with a step shorter than the scrapes, the power of that time is no better known.
+fn is_power_known_better(steps: &[CounterStep<'_>]) -> bool {
+    let changes = |step: &&CounterStep<'_>| step.joules <= 0.0 && power(step.from) != power(step.to);
+    let moves = steps.iter().filter(|step| step.joules > 0.0).count();
+    steps.iter().filter(changes).count() >= 2 * moves
 }
 
 /// Returns true if power is known all the time, and says what a counter does to within one of its steps.
@@ -466,6 +481,9 @@ fn leave_counter_out(recording: &mut Recording, source: &mut Source, note: Strin
     recording.note(note);
 }
 
+/// The same of a single reading.
+pub(crate) const COUNTER_JUMPS: &str = "the energy counter jumps to";
+
 /// Refuses readings of a counter that jump up, faster than a device can draw, and fall back to where it was.
 fn refuse_glitches(recording: &mut Recording, readings: &mut [Reading], most: f64, what: &str) {
     let field = Field::EnergyJoulesTotal;
@@ -475,7 +493,7 @@ fn refuse_glitches(recording: &mut Recording, readings: &mut [Reading], most: f6
         let [(before_at, before), (at, joules), (_, after)] = [three[0], three[1], three[2]];
         let seconds = readings[at].time.seconds_since(readings[before_at].time).max(1.0);
         if (joules - before) / seconds > most && after >= before && after < joules {
-            let problem = format!("the energy counter jumps to {joules} J and back, more than {what} can draw ({most} W)");
+            let problem = format!("{COUNTER_JUMPS} {joules} J and back, more than {what} can draw ({most} W)");
             let watts = (joules - before) / seconds;
             let error = ImpossibleWatts { field, watts, known_watts: None }.blame(recording, &readings[at], problem);
             recording.refuse("counter", error);

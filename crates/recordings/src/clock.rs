@@ -448,6 +448,13 @@ fn patterns_of(text: &str) -> Vec<String> {
             "%z"
         } else if is_half(token) {
             "%p"
+        } else if clock == 0
+            && token != "T"
+            && token.bytes().all(|byte| byte.is_ascii_alphabetic())
+            && name_directive(token).is_none()
+        {
+            // What it says of the numbers is not known: `2025-W06-1` is no date of June.
+            return Vec::new();
         } else {
             name_directive(token).unwrap_or(if token == "%" { "%%" } else { token })
         };
@@ -582,6 +589,8 @@ mod tests {
             ("03/Feb/2025:10:00:00 +0100", "say --time-format \"%d/%b/%Y:%H:%M:%S %z\""),
             ("2025-02-03 10:00:00 CET", "say --time-format \"%Y-%m-%d %H:%M:%S CET\""),
             ("2025-02-03 13:00:00 PM", "strptime pattern"),
+            ("2025-W06-1", "strptime pattern"),
+            ("2025-W06-1 10:00:00", "strptime pattern"),
             ("99/99/2025 10:00:00", "strptime pattern"),
         ] {
             let error = read("auto", text).unwrap_err();

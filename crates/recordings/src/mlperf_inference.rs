@@ -40,6 +40,9 @@ const PERFORMANCE_SET: [&str; 2] = ["effective_performance_sample_count", "qsl_r
 const LATENCY: &str = "result_max_latency_ns";
 const OTHERS: [&str; 5] = [SAMPLES_PER_QUERY, QUERIES, PERFORMANCE_SET[0], PERFORMANCE_SET[1], LATENCY];
 
+/// What `LoadGen` says of a result that keeps the rules.
+const VALID: &str = "VALID";
+
 /// Lines of `mlperf_log_summary.txt` and the key of the detail log that says the same.
 const SUMMARY: [(&str, &str); 6] = [
     ("Samples per second", SAMPLE_RATES[0]),
@@ -65,6 +68,9 @@ struct DetailLog {
     begin: Option<Moment>,
     end: Option<Moment>,
     scenario: Option<String>,
+    /// What `LoadGen` says of its result, where that is not that it is valid, and errors that it counted.
+    validity: Option<String>,
+    errors: f64,
     /// Figures by their key in the detail log.
     figures: BTreeMap<&'static str, f64>,
     /// The same from the summary.
@@ -88,10 +94,20 @@ impl DetailLog {
             self.scenario = Some(value.to_owned());
             return true;
         }
+        if name == "Result is" {
+            self.note_validity(value);
+            return true;
+        }
         let Some((_, key)) = SUMMARY.iter().find(|(known, _)| *known == name) else { return false };
         let Some(figure) = value.parse::<f64>().ok().filter(|figure| figure.is_finite() && *figure >= 0.0) else { return false };
         self.summary.insert(key, figure);
         true
+    }
+
+    fn note_validity(&mut self, text: &str) {
+        if text != VALID {
+            self.validity = Some(text.to_owned());
+        }
     }
 
     fn first(&self, keys: &[&'static str]) -> Option<(&'static str, f64)> {
@@ -230,6 +246,8 @@ fn read_file(
                 "power_begin" => once(recording, &mut detail.begin, at(recording)?)?,
                 "power_end" => once(recording, &mut detail.end, at(recording)?)?,
                 "effective_scenario" => detail.scenario = entry.value.as_str().map(str::to_owned),
+                "result_validity" => detail.note_validity(entry.value.as_str().unwrap_or_default()),
+                "num_errors" => detail.errors = number(&entry.value).unwrap_or_default(),
                 key if detail.put(key, &entry.value) => {}
                 key => {
                     if key.starts_with("error_") {
@@ -355,6 +373,15 @@ fn write_phases(detail: &DetailLog, readings: Option<Range>, recording: &mut Rec
     let seconds = end.seconds_since(begin);
     let mut notes = Vec::new();
     compare_summary(detail, &mut notes);
+    if let Some(validity) = &detail.validity {
+        notes.push(format!(
+            "LoadGen says that the result is {}: it broke a rule of the benchmark, or the run failed",
+            quote(validity)
+        ));
+    }
+    if detail.errors > 0.0 {
+        notes.push(format!("LoadGen counted {} error(s): samples may be counted that failed", detail.errors));
+    }
     let samples = samples_done(detail, seconds, &mut notes);
     if samples.is_none() {
         notes.push("the detail log does not say how many samples were processed".to_owned());

@@ -5,13 +5,13 @@
 //! recording has the product's name only.
 
 /// Models of the boards up to Turing and of those with a GA100, without letters behind the number: `V100S` is `V100`, `A100X` is `A100`.
-const INSTANT_MODELS: [&str; 38] = [
-    "A30", "A100", "A800", "GP100", "GV100", "K10", "K20", "K40", "K80", "M4", "M6", "M10", "M40", "M60", "MX110", "MX130",
-    "MX150", "MX230", "MX250", "MX330", "MX350", "MX450", "MX550", "P4", "P6", "P40", "P100", "P102", "P104", "P106", "T4",
-    "T400", "T500", "T550", "T600", "T1000", "T1200", "V100",
+const INSTANT_MODELS: [&str; 42] = [
+    "A30", "A100", "A800", "GP100", "GV100", "K1", "K2", "RTX6000", "RTX8000", "K10", "K20", "K40", "K80", "M4", "M6", "M10",
+    "M40", "M60", "MX110", "MX130", "MX150", "MX230", "MX250", "MX330", "MX350", "MX450", "MX550", "P4", "P6", "P40", "P100",
+    "P102", "P104", "P106", "T4", "T400", "T500", "T550", "T600", "T1000", "T1200", "V100",
 ];
 /// Product lines that ended with Turing.
-const INSTANT_LINES: [&str; 5] = ["GT", "GTX", "QUADRO", "TESLA", "TITAN"];
+const INSTANT_LINES: [&str; 6] = ["GT", "GTX", "NVS", "QUADRO", "TESLA", "TITAN"];
 /// Architectures in names whose numbers earlier boards had, too.
 const LATER_ARCHITECTURES: [&str; 2] = ["ADA", "BLACKWELL"];
 /// Boards for mining up to Turing (`CMP 30HX`) and with a GA100 (`CMP 170HX`).
@@ -31,10 +31,17 @@ pub fn power_draw_is_average(model: &str) -> bool {
     }
     let is_turing_rtx = |word: &str| matches!(number(word), "2060" | "2070" | "2080");
     let is_instant = has(&INSTANT_LINES)
+        || words.iter().any(|word| is_old_mobile(word))
         || words.iter().any(|word| INSTANT_MODELS.contains(&number(word)))
         || follows("CMP", &|word| INSTANT_CMP.contains(&number(word)))
         || follows("RTX", &is_turing_rtx);
     !is_instant
+}
+
+/// `GeForce 840M`, `GeForce 940MX`.
+fn is_old_mobile(word: &str) -> bool {
+    let digits = word.strip_suffix("MX").or_else(|| word.strip_suffix('M'));
+    digits.is_some_and(|digits| digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Returns a model without the letters behind its number.
@@ -69,6 +76,13 @@ mod tests {
             ("NVIDIA GeForce GTX 1080 Ti", false),
             ("NVIDIA GeForce GTX 1660 SUPER", false),
             ("NVIDIA GeForce MX450", false),
+            ("NVIDIA GeForce 940MX", false),
+            ("GeForce 840M", false),
+            ("NVS 810", false),
+            ("GRID K1", false),
+            ("GRID K2", false),
+            ("GRID RTX6000-8Q", false),
+            ("NVIDIA RTX6000-Ada-8Q", true),
             ("NVIDIA GeForce MX550", false),
             ("NVIDIA GeForce RTX 2080 Ti", false),
             ("NVIDIA GeForce RTX 2070 SUPER", false),

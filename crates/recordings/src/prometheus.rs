@@ -24,7 +24,7 @@ use crate::prometheus_text::{is_end, sample};
 use crate::recording::{Device, FileId, Recording, SourceId, SourceKind, clean_name};
 use crate::series::{
     Attribution, Exporters, Holders, KNOWN_DEVICE_SERIES, Labels as _, Metric, MigInstance, PodRule, Rules, attribute, board,
-    device_metric, is_of_board, list_names, mig_instance,
+    device_metric, gpu, gpu_model, is_of_board, list_names, mig_instance,
 };
 use crate::stays::{Stays, Tenant};
 use crate::{Field, ImportError, Options};
@@ -880,9 +880,10 @@ fn push_shared(recording: &mut Recording, file: FileId, device: &Device, moments
 fn device(labels: &Labels) -> Device {
     let label = |name: &str| labels.label(name).filter(|text| text.len() <= 253);
     let named = board(labels).unwrap_or_else(|| crate::series::Board {
-        device: format!("{}/gpu{}", label("instance").unwrap_or("node"), label("gpu").unwrap_or("0")),
-        gpu_index: label("gpu").and_then(|index| index.parse().ok()),
-        ..crate::series::Board::default()
+        device: format!("{}/gpu{}", label("instance").unwrap_or("node"), gpu(labels).unwrap_or("0")),
+        node: None,
+        gpu_index: gpu(labels).and_then(|index| index.parse().ok()),
+        gpu_model: gpu_model(labels),
     });
     let node = named.node.or_else(|| label("instance").map(str::to_owned));
     Device { name: named.device, node, gpu_index: named.gpu_index, gpu_model: named.gpu_model, ..Device::default() }

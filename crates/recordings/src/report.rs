@@ -5,6 +5,7 @@ use std::fmt;
 use eadt_schemas::EventTime;
 use serde::Serialize;
 
+use crate::checks::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
 use crate::encoding::Encoding;
 use crate::{DecimalMark, Format};
 
@@ -71,6 +72,11 @@ pub struct Skipped {
 }
 
 impl Skipped {
+    /// Whether nothing but the energy counter of the rows was refused: their other readings are in the events.
+    pub fn is_counter_only(&self) -> bool {
+        [COUNTER_LEFT_OUT, COUNTER_JUMPS].iter().any(|reason| self.reason.contains(reason))
+    }
+
     /// The first of the lines, and how many there are.
     fn describe(&self) -> String {
         let Self { file, reason, lines, first_line } = self;

@@ -177,25 +177,36 @@ const MAX_LABEL_BYTES: usize = 253;
 
 /// Returns the board of a series, or `None` if its labels name none.
 pub fn board(labels: &impl Labels) -> Option<Board> {
-    let label = |names: &[&str]| {
-        let values = names.iter().filter_map(|name| labels.label(name));
-        values.filter(|value| value.len() <= MAX_LABEL_BYTES).map(str::to_owned).next()
-    };
+    let label = |names: &[&str]| first_label(labels, names).map(str::to_owned);
     let node = label(&["Hostname", "hostname", "exported_hostname"]);
-    // DCGM's `device` is the board's file, `nvidia0`.
-    let of_file = || label(&["device"]).and_then(|file| Some(file.strip_prefix("nvidia")?.to_owned())).filter(|at| is_index(at));
-    let gpu = label(&["gpu", "minor_number", "minor"]).or_else(of_file);
+    let gpu = gpu(labels);
     let device = match label(&["UUID", "uuid", "gpu_uuid"]).filter(|uuid| !is_absent_text(uuid)) {
         Some(uuid) if is_bare_uuid(&uuid) => format!("GPU-{uuid}"),
         Some(uuid) => uuid,
         None => {
             let host = node.clone().or_else(|| label(&["exported_instance", "instance", "node"]))?;
-            format!("{host}/gpu{}", gpu.as_deref()?)
+            format!("{host}/gpu{}", gpu?)
         }
     };
     let gpu_index = gpu.and_then(|gpu| gpu.parse().ok());
-    // `nvidia_gpu_prometheus_exporter` has the product's name in `name`.
-    Some(Board { device, node, gpu_index, gpu_model: label(&["modelName", "model_name", "name"]) })
+    Some(Board { device, node, gpu_index, gpu_model: gpu_model(labels) })
+}
+
+/// The first of these labels that a series has.
+fn first_label<'l>(labels: &'l impl Labels, names: &[&str]) -> Option<&'l str> {
+    names.iter().filter_map(|name| labels.label(name)).find(|value| value.len() <= MAX_LABEL_BYTES)
+}
+
+/// Which board of its node a series is about.
+pub(crate) fn gpu(labels: &impl Labels) -> Option<&str> {
+    // DCGM's `device` is the board's file, `nvidia0`.
+    let of_file = || first_label(labels, &["device"])?.strip_prefix("nvidia").filter(|index| is_index(index));
+    first_label(labels, &["gpu", "minor_number", "minor"]).or_else(of_file)
+}
+
+/// The name of the board's product. `nvidia_gpu_prometheus_exporter` has it in `name`.
+pub(crate) fn gpu_model(labels: &impl Labels) -> Option<String> {
+    first_label(labels, &["modelName", "model_name", "name"]).map(str::to_owned)
 }
 
 fn is_index(text: &str) -> bool {

@@ -340,7 +340,11 @@ fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &Wanted<
         let score = (names, consistent, plain);
         let is_blank = matches!(separator, Some(BLANKS | BLANKS_BUT_UNITS));
         let is_better = |most: &Score| if is_blank { names > most.0 && consistent > 0 } else { score > *most };
-        if best.as_ref().is_none_or(|(most, _)| is_better(most)) {
+        // Rows without a unit, as one that is all N/A, are as long either way.
+        let joins_more = |most: &Score, found: &Found| {
+            (separator, found.separator) == (Some(BLANKS_BUT_UNITS), Some(BLANKS)) && names == most.0 && consistent > most.1
+        };
+        if best.as_ref().is_none_or(|(most, found)| is_better(most) || joins_more(most, found)) {
             let is_data = names == 0 && (wanted.is_data)(&cells);
             best = Some((score, Found { separator, index, cells, is_data }));
         }
@@ -440,6 +444,12 @@ mod tests {
             // A number and its unit are one cell, where only then the rows are as long as the header.
             ("time   w  t\n1    2 W  40 C\n3\t4.5 W  N/A\n", Some(' '), vec!["time|w|t", "1|2 W|40 C", "3|4.5 W|N/A"], 0),
             ("time   w  t\n1      2  C\n3      4  C\n", Some(' '), vec!["time|w|t", "1|2|C", "3|4|C"], 0),
+            (
+                "time  w   t\n1  2 W  40 C\n3  N/A  N/A\n4  5 W  N/A\n",
+                Some(' '),
+                vec!["time|w|t", "1|2 W|40 C", "3|N/A|N/A", "4|5 W|N/A"],
+                0,
+            ),
             ("w\n200\n", None, vec!["w", "200"], 0),
             ("w\n200,5\n", None, vec!["w", "200,5"], 0),
             ("\u{feff}time,w\n1,2\n", Some(','), vec!["time|w", "1|2"], 0),

@@ -179,7 +179,7 @@ type InferenceCase<'a> = (&'a [(&'a str, &'a str)], &'a str, Option<f64>, Option
 #[test]
 fn mlperf_inference_counts_by_the_logs_own_rates_in_every_scenario() {
     let offline = ("effective_scenario", "\"Offline\"");
-    let cases: [InferenceCase<'_>; 12] = [
+    let cases: [InferenceCase<'_>; 17] = [
         (
             &[offline, ("effective_samples_per_query", "900"), ("result_query_count", "1"), ("result_samples_per_second", "100")],
             "",
@@ -282,6 +282,12 @@ fn mlperf_inference_counts_by_the_logs_own_rates_in_every_scenario() {
             "the summary may be of another run",
         ),
         (&[], "", None, None, "does not say how many samples"),
+        // What LoadGen says of its own result.
+        (&[("result_samples_per_second", "1"), ("result_validity", "\"VALID\"")], "Result is : VALID\n", Some(10.0), None, ""),
+        (&[("result_samples_per_second", "1"), ("result_validity", "\"INVALID\"")], "", Some(10.0), None, "is \"INVALID\""),
+        (&[("result_samples_per_second", "1")], "Result is : INVALID\n", Some(10.0), None, "is \"INVALID\""),
+        (&[("result_samples_per_second", "1"), ("num_errors", "3")], "", Some(10.0), None, "counted 3 error(s)"),
+        (&[("result_samples_per_second", "1"), ("num_errors", "0")], "", Some(10.0), None, ""),
     ];
     for (entries, summary, samples, tokens, note) in cases {
         let imported = inference(entries, &[], summary).unwrap();

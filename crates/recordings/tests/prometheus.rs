@@ -340,6 +340,22 @@ fn boards_of_one_name_in_several_places_are_several_boards() {
 }
 
 #[test]
+fn boards_without_a_host_are_told_apart_by_any_label_of_the_index() {
+    for (one, other) in [
+        ("device=nvidia0", "device=nvidia1"),
+        ("device=nvidia0,UUID=N/A", "device=nvidia1,UUID=N/A"),
+        ("minor_number=0", "minor_number=1"),
+    ] {
+        let text = answer(&[series(POWER, one, 300.0, 0.0), series(POWER, other, 100.0, 0.0)]);
+        let mut boards: Vec<(String, Option<f64>)> =
+            telemetry(&read(&[&text], None).unwrap()).iter().map(|event| (event.device.clone(), watts(event))).collect();
+        boards.sort_by(|a, b| a.0.cmp(&b.0));
+        boards.dedup();
+        assert_eq!(boards, [("node/gpu0".to_owned(), Some(300.0)), ("node/gpu1".to_owned(), Some(100.0))], "{one}");
+    }
+}
+
+#[test]
 fn power_usage_is_an_average_where_the_model_says_so() {
     for (labels, instant, average) in [
         ("UUID=GPU-1,modelName=NVIDIA A100-SXM4-80GB", Some(300.0), None),

@@ -268,6 +268,8 @@ fn a_clock_that_goes_back_is_a_zone_or_stops() {
     assert!(error.starts_with("i.csv:12: the clock goes back by 3540 s here") && error.contains("--time-zone"), "{error}");
     let options = Options { maps: maps(&["power_watts=w"]).maps, ..zone(BERLIN) };
     near(total(&read(CSV, &[("i.csv", &inside)], &options).unwrap()), 120_000.0, "within the hour");
+    let utc = Options { maps: maps(&["power_watts=w"]).maps, ..zone("UTC") };
+    assert!(read(CSV, &[("i.csv", &inside)], &utc).is_ok(), "in UTC no clock is set back");
     let note = read(SMI, &[("smi.csv", &text.replace("2024/10/27", "2024/10/26")[..200])], &plain()).unwrap().report.notes;
     assert!(note.iter().any(|note| note.contains("read as UTC") && note.contains("--time-zone")), "{note:?}");
 }
@@ -514,15 +516,20 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
     let stuck_after: Vec<_> = (0..40).map(|row| counts(row.min(15))).collect();
     let mut leap: Vec<_> = (0..40).map(counts).collect();
     leap[20..].iter_mut().for_each(|(_, joules)| *joules += 915_000.0);
-    let creeps: Vec<_> = (0..13).map(|row| (300.0, 1000.0 + 0.005 * f64::from(row))).collect();
+    let creeps: Vec<_> = (0..13).map(|row| (300.0, 1000.0 + 1e-5 * f64::from(row))).collect();
+    let watts = |row: u32| if row.is_multiple_of(2) { 299.0 } else { 301.0 };
     let steps_of = |joules: f64| -> Vec<(f64, f64)> {
-        (0..60).map(|row| (300.0, joules * (1500.0 * f64::from(row) / joules).floor())).collect()
+        (0..60).map(|row| (watts(row), joules * (1500.0 * f64::from(row) / joules).floor())).collect()
+    };
+    // Counter and power of a query with a step of 5 s over scrapes further apart.
+    let held = |rows: u32, every: u32| -> Vec<(f64, f64)> {
+        (0..rows).map(|row| row / every).map(|scrape| (watts(scrape), 1500.0 * f64::from(every * scrape))).collect()
     };
     for (what, rows, said) in [
         ("never moves", vec![(300.0, 4742.776); 13], "stands still at 4742.776 J from line 2 on for 60.000 s"),
         ("stops", stuck_after, "stands still at 1022500 J from line 17 on for 120.000 s"),
         ("leaps", leap, "grows by 183300 W here, more than one GPU board can draw (5000 W), at line 22"),
-        ("creeps", creeps, "says 0.060 J, power over the same 60.000 s 18000.000 J, and no unit would fit"),
+        ("creeps", creeps, "says 0.000 J, power over the same 60.000 s 18000.000 J, and no unit would fit"),
         // Two steps of 36 kJ: what was used before the first and after the last is not known.
         ("few large steps", steps_of(36_000.0), "moves in steps of up to 36000.000 J, of 72000.000 J in all"),
     ] {
@@ -540,11 +547,23 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
     let idle: Vec<_> = (0..40).map(|row| if row < 20 { counts(row) } else { (0.5, counts(20).1) }).collect();
     let mut glitch: Vec<_> = (0..40).map(counts).collect();
     glitch[7].1 = 9e12;
-    for (what, rows) in [("coarse", coarse), ("idle", idle), ("glitch", glitch)] {
+    for (what, rows) in [
+        ("coarse", coarse),
+        ("idle", idle),
+        ("glitch", glitch),
+        ("held for 30 s", held(108, 6)),
+        ("held for 60 s", held(216, 12)),
+    ] {
         let imported = import(&rows).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(has_counter(&imported), "{what}: {:?}", imported.report.notes);
         assert_eq!(imported.report.refused.len(), usize::from(what == "glitch"), "{what}");
     }
+    // A counter in kWh, without a unit: of the wall, whose power is that of one board.
+    let line = |row: u32| format!("2026-01-01T00:{row:02}:00Z,300,{:.6}\n", 1000.0 + 0.7 * f64::from(row) / 60.0);
+    let kilowatt_hours = format!("time,w,e\n{}", (0..13).map(line).collect::<String>());
+    let unnamed = maps(&["power_watts=w", "energy_joules_total=e"]);
+    let error = read(CSV, &[("k.csv", &kilowatt_hours)], &unnamed).unwrap_err();
+    assert!(error.contains("--map energy_joules_total=e:kWh"), "{error}");
     let wrong_interval = "w,j\n300,1000\n300,2500\n300,4000\n300,5500\n";
     let options = Options { interval: Some(Duration::from_secs(1)), ..power };
     let error = read(CSV, &[("g.csv", wrong_interval)], &options).unwrap_err();
@@ -809,6 +828,11 @@ fn what_other_programs_print_is_read() {
             &monitor,
             Options { interval, ..maps(&["device=GPU", "power_watts=POWER", "temperature_celsius=GPU_T"]) },
         ),
+        (
+            "amd-smi monitor, a row without values",
+            &(monitor.clone() + "  2  N/A     N/A     N/A        N/A\n"),
+            Options { interval, ..maps(&["device=GPU", "power_watts=POWER", "temperature_celsius=GPU_T"]) },
+        ),
         ("nvidia-smi dmon -o DT", &dmon, maps(&["device=gpu", "power_watts=pwr"])),
         ("half days", &half_days, maps(&["power_watts=W"])),
     ] {
@@ -838,6 +862,18 @@ fn what_would_be_misread_stops_with_the_way_out() {
     assert!(error.starts_with("m.csv:3: the column of the boards names readings of several kinds"), "{error}");
     let power = mixed.lines().filter(|line| !line.contains("utilization")).collect::<Vec<_>>().join("\n");
     near(total(&read(CSV, &[("m.csv", &power)], &as_device).unwrap()), 3000.0, "power only");
+    // A share of the power is none, beside power or alone.
+    for text in [mixed.replace("_utilization_", "_power_usage_"), mixed.replace("_power_watts", "_power_usage_percentage")] {
+        let error = read(CSV, &[("s.csv", &text)], &as_device).unwrap_err();
+        assert!(error.contains("power_usage_percentage"), "{error}");
+    }
+    // Names of hosts are none of readings, and who says W is believed.
+    let hosts = mixed.replace("gpu_0_utilization_percentage", "mem01");
+    near(total(&read(CSV, &[("h.csv", &hosts)], &as_device).unwrap()), 3970.0, "hosts");
+    let parts = mixed.replace("gpu_0_power_watts", "total_power").replace("gpu_0_utilization_percentage", "fan");
+    assert!(read(CSV, &[("p.csv", &parts)], &as_device).is_err());
+    let in_watts = maps(&["device=key", "power_watts=value:W"]);
+    near(total(&read(CSV, &[("p.csv", &parts)], &in_watts).unwrap()), 3970.0, "as is said");
 
     // Seconds that are said to be milliseconds; counts that may be so are noted.
     let milliseconds = |rows: String| {
@@ -859,6 +895,12 @@ fn what_would_be_misread_stops_with_the_way_out() {
     let error = read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power"])).unwrap_err();
     assert!(error.contains("the header says VA, which is not a unit of power_watts"), "{error}");
     near(total(&read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power:W"])).unwrap()), 3000.0, "as is said");
+    let suffix = apparent.replace("Power (VA)", "apparent_power_VA");
+    let error = read(CSV, &[("a.csv", &suffix)], &maps(&["power_watts=apparent_power_VA"])).unwrap_err();
+    assert!(error.contains("the header says VA, which is not a unit of power_watts"), "{error}");
+    let variance = "time,w,grad (var)\n2025-02-03T10:00:00Z,300,0.5\n2025-02-03T10:00:10Z,300,0.5\n";
+    let options = maps(&["power_watts=w", "gradient_norm=grad (var)"]);
+    assert!(read(CSV, &[("v.csv", variance)], &options).is_ok(), "a variance is none of power");
 
     // What is no text.
     for (bytes, what) in [(&[0x1f, 0x8b, 8, 0, 0][..], "gzip"), (b"PK\x03\x04\x14", "workbooks"), (b"\xfd7zXZ\0", "xz")] {

@@ -10,7 +10,7 @@ use std::io::{BufRead, Read};
 
 use eadt_models::choose::{DroppedRun, Run, combine};
 use eadt_models::energy::{Rule, Sample, Series};
-use eadt_recordings::{DEFAULT_POWER_GAP_SECONDS, Format, Input, Options, import};
+use eadt_recordings::{DEFAULT_POWER_GAP_SECONDS, Format, Input, Options, Skipped, import};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
 use serde::Serialize;
@@ -175,8 +175,8 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
     if active_rows < 2 || begin == end {
         return Err(bad("the GPU worked in a single row of it".to_owned(), "record more often, or more work"));
     }
-    if let Some(seconds) = longest_silence(&boards, begin, end).filter(|seconds| *seconds > DEFAULT_POWER_GAP_SECONDS) {
-        let problem = format!("no power is known for {seconds} s within the run (at most {DEFAULT_POWER_GAP_SECONDS} s)");
+    if let Some((seconds, most)) = longest_silence(&boards, begin, end) {
+        let problem = format!("no power is known for {seconds} s within the run (at most {most} s)");
         return Err(bad(problem, "record the run again, and more often"));
     }
     let (from, to) = (begin.seconds_since(first), end.seconds_since(first));
@@ -213,10 +213,25 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
     })
 }
 
-/// The longest time within a span in which a board has no reading, in seconds.
-fn longest_silence(boards: &[Board], begin: EventTime, end: EventTime) -> Option<f64> {
-    let within = |pair: &[Reading]| pair[1].0.min(end).seconds_since(pair[0].0.max(begin));
-    boards.iter().flat_map(|board| board.readings.windows(2).map(within)).reduce(f64::max)
+/// A longer time without a reading than so many usual intervals of a board is a silence.
+const INTERVALS_OF_A_SILENCE: f64 = 3.0;
+
+/// The longest silence of a board within a span, and the longest time that would be none, in seconds; `None` if there is no silence.
+/// A board that begins after the span, or ends before it does, is silent there, too.
+fn longest_silence(boards: &[Board], begin: EventTime, end: EventTime) -> Option<(f64, f64)> {
+    let of = |board: &Board| {
+        let times: Vec<EventTime> = board.readings.iter().map(|reading| reading.0).collect();
+        let (first, last) = (*times.first()?, *times.last()?);
+        let mut intervals: Vec<f64> = times.windows(2).map(|pair| pair[1].seconds_since(pair[0])).collect();
+        intervals.sort_by(f64::total_cmp);
+        let usual = intervals.get(intervals.len().saturating_sub(1) / 2)?;
+        let most = DEFAULT_POWER_GAP_SECONDS.max(INTERVALS_OF_A_SILENCE * usual);
+        let within = |pair: &[EventTime]| pair[1].min(end).seconds_since(pair[0].max(begin));
+        let outside = [first.seconds_since(begin), end.seconds_since(last)];
+        let longest = times.windows(2).map(within).chain(outside).fold(0.0, f64::max);
+        (longest > most).then_some((longest, most))
+    };
+    boards.iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 /// What a file holds.
@@ -253,10 +268,15 @@ fn read_boards(file: &str, reader: impl Read, format: Format, options: &Options)
         let Some(watts) = sample.power_watts.or(sample.power_average_watts) else { continue };
         board.readings.push((sample.time, watts, sample.graphics_active_ratio.or(sample.utilization_ratio)));
     }
-    let lines: u64 = imported.report.refused.iter().map(|refused| refused.lines).sum();
-    let first = imported.report.refused.first();
-    let refused =
-        first.map(|first| format!("{lines} line(s) are in no figure, the first at {}: {}", first.first_line, first.reason));
+    let (counters, rows_refused): (Vec<&Skipped>, Vec<&Skipped>) =
+        imported.report.refused.iter().partition(|refused| refused.is_counter_only());
+    let lines: u64 = rows_refused.iter().map(|refused| refused.lines).sum();
+    let of_rows = rows_refused
+        .first()
+        .map(|first| format!("{lines} line(s) are in no figure, the first at {}: {}", first.first_line, first.reason));
+    let of_counter = counters.first().map(|first| first.reason.clone());
+    let reasons: Vec<String> = [of_rows, of_counter].into_iter().flatten().collect();
+    let refused = (!reasons.is_empty()).then(|| reasons.join("; "));
     Ok(FileReadings { boards: boards.into_values().filter(|board| board.readings.len() >= 2).collect(), rows, refused })
 }
 

@@ -249,7 +249,13 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Returns the unit that a name says: `Power [mW]`, or `duration_ms` if it is one of the field. `time_min` may be the least time as well.
+/// Whether a name ends with `min`.
+fn is_least(head: &str) -> bool {
+    head.trim().rsplit(|c: char| !c.is_alphanumeric()).next().is_some_and(|word| word.eq_ignore_ascii_case("min"))
+}
+
+/// Returns the unit that a name says: `Power [mW]`, or `duration_ms` if it is one of the field. `time_min` may be the least time as well;
+/// `time_minutes` is in minutes.
 fn header_unit(head: &str, dimension: Dimension) -> Option<Unit> {
-    bracketed_unit(head).or_else(|| suffix_unit(head).filter(|unit| unit.dimension == dimension && unit.name != "min"))
+    bracketed_unit(head).or_else(|| suffix_unit(head).filter(|unit| unit.dimension == dimension && !is_least(head)))
 }

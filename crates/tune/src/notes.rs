@@ -158,20 +158,30 @@ fn same_points(measurements: &[Measurement], knobs: Knobs) -> Option<(Vec<u64>, 
     for m in measurements {
         by_figures.entry((m.duration_seconds.to_bits(), m.energy_joules.to_bits())).or_default().push(m);
     }
-    let is_other = |a: &Measurement, b: &Measurement| (a.setting, a.second_setting) != (b.setting, b.second_setting);
+    // Runs of one setting may well be the same.
+    let settings = |same: &[&Measurement]| {
+        let mut settings = Vec::new();
+        for setting in same.iter().map(|m| (m.setting, m.second_setting)) {
+            if !settings.contains(&setting) {
+                settings.push(setting);
+            }
+        }
+        settings
+    };
     let same = by_figures.into_values().filter(|same| {
         let (seconds, joules) = (same[0].duration_seconds, same[0].energy_joules);
         // The table has energy or power; the other one is computed, with more digits.
         let written = digits(seconds) + digits(joules).min(digits(joules / seconds));
-        same.iter().any(|m| is_other(m, same[0])) && (written >= SAME_POINT_DIGITS || same.len() >= SAME_SETTINGS)
+        let count = settings(same).len();
+        count >= SAME_SETTINGS || count > 1 && written >= SAME_POINT_DIGITS
     });
     let same: Vec<Vec<&Measurement>> = same.collect();
     if same.is_empty() {
         return None;
     }
     let words = |same: &Vec<&Measurement>| {
-        let settings: Vec<String> = same.iter().map(|m| knobs.words(m.setting, m.second_setting)).collect();
-        settings.join(", ")
+        let settings = settings(same).into_iter().map(|(setting, second)| knobs.words(setting, second));
+        settings.collect::<Vec<String>>().join(", ")
     };
     let mut rows: Vec<u64> = same.iter().flatten().map(|m| m.row).collect();
     rows.sort_unstable();

@@ -96,6 +96,28 @@ fn silences_and_refused_rows_of_a_run_are_said() {
     let paused: Vec<&str> =
         run.lines().enumerate().filter(|(line, _)| !(500..900).contains(line)).map(|(_, line)| line).collect();
     assert!((read(&paused.join("\n")).unwrap().energy_joules - 60_000.0).abs() < 100.0, "a short one is bridged");
+    // A row in five minutes is how often this run was recorded.
+    let table = |minutes: &[u32]| -> String {
+        let row = |minute: &u32| format!("{},300,90\n", 1_000_000 + 60 * minute);
+        "time,watts,util\n".to_owned() + &minutes.iter().map(row).collect::<String>()
+    };
+    for (minutes, joules) in [(&[0, 5][..], Some(90_000.0)), (&[0, 5, 10, 15], Some(270_000.0)), (&[0, 5, 10, 30], None)] {
+        assert_eq!(read(&table(minutes)).map(|profile| profile.energy_joules).ok(), joules, "{minutes:?}");
+    }
+    // A board that ends long before the other, and one whose counter alone is left out.
+    let maps = ["time=time", "device=gpu", "power_watts=w", "energy_joules_total=j"];
+    let boards = Options { maps: maps.iter().map(|map| map.parse().unwrap()).collect(), ..options() };
+    let of = |row: &dyn Fn(u32) -> String| {
+        let text = "time,gpu,w,j\n".to_owned() + &(0..400).map(row).collect::<String>();
+        eadt_tune::aggregate::read("b.csv", text.as_bytes(), Key::new(), Format::Csv, &boards)
+    };
+    let second = |second: u32, gpu: u32, joules: &str| format!("{},gpu{gpu},300,{joules}\n", 1_000_000 + second);
+    let ends = of(&|at| second(at, 0, "") + &if at < 200 { second(at, 1, "") } else { String::new() });
+    assert!(ends.unwrap_err().to_string().contains("no power is known for 200 s within the run"));
+    let stuck = of(&|at| second(at, 0, "5000")).unwrap();
+    assert_eq!(stuck.energy_joules, 399.0 * 300.0);
+    let said = stuck.refused.unwrap();
+    assert!(said.contains("the counter is left out") && !said.contains("in no figure"), "{said}");
 }
 
 #[test]

@@ -401,6 +401,10 @@ fn one_measurement_at_several_settings_is_noted() {
     let coarse = [(1400.0, 10.0, 275.0), (1300.0, 10.0, 275.0), (1200.0, 11.0, 250.0)];
     assert!(of(&coarse).is_empty(), "few digits of two settings may be chance");
     assert_eq!(of(&coarse.map(|(setting, ..)| (setting, 10.0, 275.0))).len(), 1, "three settings are none");
+    let runs = "workload,sm_clock_mhz,run,duration_seconds,mean_power_watts\na,1400,1,10,275\na,1400,2,10,275\na,1300,1,10,275\n\
+                a,1200,1,11,250\n";
+    let notes = tuned(runs, &request(Knob::SmClockMhz, &["workload"], &[])).notes;
+    assert!(!notes.iter().any(|note| note.kind == NoteKind::SamePoints), "runs of two settings");
 }
 
 #[test]
@@ -418,6 +422,12 @@ fn a_unit_in_the_name_of_a_column_holds() {
             "workload,clock [MHz],time_s,energy_wh",
             &["sm_clock_mhz=clock", "duration_seconds=time_s", "energy_joules=energy_wh"],
             "a,1400,10,0.83333333333333333",
+        ),
+        (
+            "minutes",
+            "workload,clock [MHz],duration_minutes,energy_wh",
+            &["sm_clock_mhz=clock", "duration_seconds=duration_minutes", "energy_joules=energy_wh"],
+            "a,1400,0.16666666666666666,0.83333333333333333",
         ),
     ] {
         let groups = points::read("points.csv", format!("{head}\n{row}\n").as_bytes(), &request(maps)).unwrap();

@@ -99,34 +99,29 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
     sources.steps.finish(recording, options)
 }
 
-/// Words of readings of power, and of other readings, in a column that names what each row holds.
+/// Words of readings of power, of shares, which are none also of power, and of other readings, in a column that names what each row holds.
 const POWER_WORDS: [&str; 5] = ["power", "powerwatts", "watt", "watts", "draw"];
-const OTHER_WORDS: [&str; 18] = [
-    "accuracy",
-    "bytes",
-    "clock",
-    "clocks",
-    "fan",
-    "loss",
-    "mem",
-    "memory",
-    "percent",
-    "percentage",
-    "temp",
-    "temperature",
-    "throughput",
-    "usage",
-    "util",
-    "utilisation",
-    "utilization",
-    "voltage",
-];
+const SHARE_WORDS: [&str; 7] = ["percent", "percentage", "pct", "ratio", "util", "utilisation", "utilization"];
+const OTHER_WORDS: [&str; 12] =
+    ["accuracy", "bytes", "clock", "clocks", "fan", "loss", "memory", "temp", "temperature", "throughput", "usage", "voltage"];
+
+/// Whether a text has one of the words. `mem01`, a host, is another word than `mem`.
+fn has_word(text: &str, words: &[&str]) -> bool {
+    let text = text.to_ascii_lowercase();
+    text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| words.contains(&word))
+}
 
 /// Whether a text, such as `system/gpu_0_power_usage_watts`, names a reading of power (true) or another one; `None` if it names none.
 fn names_power(text: &str) -> Option<bool> {
-    let text = text.to_ascii_lowercase();
-    let has = |words: &[&str]| text.split(|c: char| !c.is_ascii_alphabetic()).any(|word| words.contains(&word));
-    if has(&POWER_WORDS) { Some(true) } else { has(&OTHER_WORDS).then_some(false) }
+    if has_word(text, &SHARE_WORDS) {
+        return Some(false);
+    }
+    if has_word(text, &POWER_WORDS) { Some(true) } else { has_word(text, &OTHER_WORDS).then_some(false) }
+}
+
+/// Whether a text, such as `system/gpu_0_power_usage_percentage`, names power as a share of something.
+fn names_share_of_power(text: &str) -> bool {
+    has_word(text, &SHARE_WORDS) && has_word(text, &POWER_WORDS)
 }
 
 /// How many of the mapped columns, or usual columns of time, a row names.
@@ -536,17 +531,25 @@ impl Sources {
 
     /// Returns an error if the column of boards names readings of power and others: what is no power would count as some.
     fn refuse_mixed_readings(&self, recording: &Recording) -> Result<(), ImportError> {
-        let is_power_mapped =
-            [Field::PowerWatts, Field::PowerAverageWatts].iter().any(|field| recording.columns.contains_key(field));
+        // Who names the unit of the column says that all of it is power.
+        let is_power_mapped = [Field::PowerWatts, Field::PowerAverageWatts]
+            .iter()
+            .any(|field| recording.columns.contains_key(field) && !recording.asked_units.contains_key(field));
         let named = self.devices.iter().filter_map(|((_, name, _), source)| {
             let (_, device) = name.split_once('\u{0}')?;
             Some((*source, device, names_power(device)?))
         });
-        let first = |wanted: bool| named.clone().filter(|(_, _, is_power)| *is_power == wanted).min();
-        let (Some((_, power, _)), Some((source, other, _))) = (first(true), first(false)) else { return Ok(()) };
-        let Some(reading) = recording.sources[source].readings.first().filter(|_| is_power_mapped) else { return Ok(()) };
-        let problem =
-            format!("the column of the boards names readings of several kinds, such as {} and {}", quote(power), quote(other));
+        let power = named.clone().filter(|(_, _, is_power)| *is_power).min();
+        let is_misread = |device: &str, is_power: bool| !is_power && (power.is_some() || names_share_of_power(device));
+        let other = named.clone().filter(|(_, device, is_power)| is_misread(device, *is_power)).min();
+        let Some((source, other, _)) = other.filter(|_| is_power_mapped) else { return Ok(()) };
+        let Some(reading) = recording.sources[source].readings.first() else { return Ok(()) };
+        let problem = match power {
+            Some((_, power, _)) => {
+                format!("the column of the boards names readings of several kinds, such as {} and {}", quote(power), quote(other))
+            }
+            None => format!("the column of the boards names a share of the power: {}", quote(other)),
+        };
         let remedy = "keep the rows of power only, or write each kind of reading into a column of its own";
         Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy))
     }

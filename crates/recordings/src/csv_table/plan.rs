@@ -7,7 +7,7 @@ use crate::identity::IdColumns;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::table::{Cells, Header, Table};
-use crate::units::{Unit, bracketed_unit, suffix_unit};
+use crate::units::{Dimension, Unit, bracketed_unit, suffix_unit};
 use crate::{Field, FieldMap, ImportError, Options};
 
 /// Rows by which a column of dates, or of times of day, is known.
@@ -517,7 +517,8 @@ impl Planner<'_> {
         let bracketed = bracketed_unit(&name);
         let fits = |unit: &Unit| unit.dimension == field.dimension();
         let remedy = format!("units of {}: {}", field.name(), field.dimension().units());
-        if let Some(other) = foreign_unit(&name).filter(|_| column.unit.is_none()) {
+        let is_electrical = matches!(field.dimension(), Dimension::Power | Dimension::Energy) && column.unit.is_none();
+        if let Some(other) = foreign_unit(&name).filter(|_| is_electrical) {
             let problem = format!("the header says {other}, which is not a unit of {}", field.name());
             return Err(self.error(problem, format!("map another column, or say the unit after a colon; {remedy}")).column(name));
         }
@@ -539,11 +540,15 @@ impl Planner<'_> {
     }
 }
 
-/// Electrical units of no field, in the last brackets of a name: `Apparent power (VA)`. `V` and `A` may name a feed or a phase as well.
+/// Electrical units that are neither of power nor of energy, in the last brackets of a name or after its last separator:
+/// `Apparent power (VA)`, `apparent_power_VA`. `V` and `A` may name a feed or a phase as well.
 fn foreign_unit(name: &str) -> Option<&str> {
     const FOREIGN: [&str; 10] = ["VA", "kVA", "var", "VAR", "kvar", "kVAR", "mV", "kV", "mA", "Ah"];
-    let inside = name.trim_end().strip_suffix([']', ')'])?;
-    let (_, unit) = inside.rsplit_once(['[', '('])?;
+    let name = name.trim();
+    let (_, unit) = match name.strip_suffix([']', ')']) {
+        Some(inside) => inside.rsplit_once(['[', '('])?,
+        None => name.rsplit_once(['_', ',', '/', '.', '-', ' '])?,
+    };
     Some(unit.trim()).filter(|unit| FOREIGN.contains(unit))
 }
 

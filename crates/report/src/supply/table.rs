@@ -75,11 +75,13 @@ impl Table {
         number.map(Some).ok_or_else(|| SupplyError::new(format!("{cell:?} is not a number"), "correct the cell").at(line))
     }
 
-    /// The name of a column of values, in lower case, with the unit that a column `unit` says where the name has none.
+    /// The name of a column of values, in lower case, with the unit that a column `unit` says where the name has none. Such a column may
+    /// hold anything: it counts if a cell names a unit per kWh or `MWh`.
     pub(super) fn name_with_unit(&self, value: usize) -> Result<String, SupplyError> {
         let name = self.header[value].to_lowercase();
         let units = self.column(|name| ["unit", "units"].contains(&name)).filter(|_| !has_energy_unit(&name));
-        let Some(units) = units else { return Ok(name) };
+        let says_unit = |units: &usize| self.rows.iter().any(|(_, cells)| has_energy_unit(&cells[*units].to_lowercase()));
+        let Some(units) = units.filter(says_unit) else { return Ok(name) };
         let mut said =
             self.rows.iter().map(|(line, cells)| (*line, cells[units].to_lowercase())).filter(|(_, unit)| !unit.is_empty());
         let Some((_, unit)) = said.next() else { return Ok(name) };

@@ -6,8 +6,19 @@ use jiff::tz::TimeZone;
 use super::table::{Table, has_energy_unit, steps};
 use super::{PriceKind, Prices, SupplyError};
 
-/// Prices without a unit above this many are more often of a `MWh`.
+/// Prices without a unit above this many are more often of a `MWh`: in currencies of the worth of a euro, and in lesser ones.
 const MANY_PER_KWH: f64 = 2.0;
+const MANY_CROWNS_PER_KWH: f64 = 20.0;
+const MANY_YEN_PER_KWH: f64 = 200.0;
+
+/// Prices without a unit above this many are more often of a `MWh`.
+fn many_per_kwh(currency: Option<&str>) -> f64 {
+    match currency {
+        Some("JPY" | "INR") => MANY_YEN_PER_KWH,
+        Some("SEK" | "NOK" | "DKK" | "PLN" | "CNY") => MANY_CROWNS_PER_KWH,
+        _ => MANY_PER_KWH,
+    }
+}
 
 /// Reads prices. JSON is a rate document of `OpenEI`. CSV with a column `hour` (0 to 23) is a tariff by hour, with `days` (`weekday`,
 /// `weekend` or `all`) and `month` (1 to 12) where it has them; any other CSV is a time series with a column of times. A price is per
@@ -33,12 +44,13 @@ pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, 
     let taken = format!(
         "{source}, taken per kWh, up to {highest}: the column has no unit, name it such as EUR/MWh if that is what it is"
     );
-    let source = if has_energy_unit(&name) || highest <= MANY_PER_KWH { source } else { taken.as_str() };
     let currency = ["eur", "usd", "gbp", "chf", "sek", "nok", "dkk", "pln", "jpy", "inr", "cny", "aud", "cad"]
         .into_iter()
         .find(|code| name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == *code))
         .or(name.contains('€').then_some("eur"))
         .map(str::to_uppercase);
+    let is_usual = has_energy_unit(&name) || highest <= many_per_kwh(currency.as_deref());
+    let source = if is_usual { source } else { taken.as_str() };
     let kind = match table.column(|name| name == "hour") {
         Some(hour) => PriceKind::Tariff(by_hour(&table, hour, value, scale)?, zone.clone()),
         None => PriceKind::Series(steps(&table, value, scale, zone)?),
@@ -181,6 +193,11 @@ mod tests {
         let unnamed = "datetime,price\n2026-01-01T00:00:00Z,200\n2026-01-01T01:00:00Z,400\n";
         let note = read_prices(unnamed, &TimeZone::UTC, "x").unwrap().cost(&[interval(from, to)]).note;
         assert!(note.contains("taken per kWh, up to 400: the column has no unit"), "{note}");
+        let yen = "datetime,price JPY\n2026-01-01T00:00:00Z,30\n2026-01-01T01:00:00Z,40\n";
+        let note = read_prices(yen, &TimeZone::UTC, "x").unwrap().cost(&[interval(from, to)]).note;
+        assert!(!note.contains("taken per kWh"), "{note}");
+        let grade = "datetime,price,unit\n2026-01-01T00:00:00Z,0.2,A\n2026-01-01T01:00:00Z,0.4,B\n";
+        assert_eq!(cost(grade, &TimeZone::UTC, from, to), Some(0.3), "a column named unit that holds none");
         let short = "datetime,EUR/MWh\n2026-01-01T00:00:00Z,200\n";
         assert_eq!(cost(short, &TimeZone::UTC, from, to), None, "half of it has no price");
     }
