@@ -477,24 +477,11 @@ pub enum Token {
     },
 }
 
+/// How the rows of recordings are read.
 #[derive(Debug, Args)]
-pub struct Import {
-    /// Format of the recording: mlperf, mlperf-inference, dcgmi, nvidia-smi, prometheus or csv; with --explain it may be left out.
-    #[arg(value_name = "FORMAT")]
-    pub format: FormatOrFile,
-    /// Files of one run.
-    pub files: Vec<PathBuf>,
-    /// Say what would be made of the files, and write nothing: format, columns used and left out, units, time zone, boards, gaps.
-    #[arg(long, alias = "dry-run")]
-    pub explain: bool,
-    /// Event log to write, `.jsonl` or `.jsonl.zst`.
-    #[arg(long, value_name = "LOG", required_unless_present = "explain")]
-    pub out: Option<PathBuf>,
-    /// Workload that the run belongs to, `namespace/name` [default: `imported/` and the first file's name].
-    #[arg(long, value_name = "NS/NAME", value_parser = workload)]
-    pub workload: Option<String>,
-    /// Which column holds a field, for example `power_watts=Power:mW`, `gpu0=A`, `power_watts=gpu{n}.power` or `power_watts=A+B`; may be
-    /// repeated.
+pub struct ReadingArgs {
+    /// Which column holds a field, for example `power_watts=Power:mW`, `gpu0=A` or `power_watts=A+B`; may be repeated. Columns of numbered
+    /// boards need one pattern (docs/use/import.md).
     #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
     pub map: Vec<FieldMap>,
     /// Form of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
@@ -515,12 +502,32 @@ pub struct Import {
     /// What rows of one time are [default: rows of one board that differ are refused].
     #[arg(long, value_enum)]
     pub same_time: Option<ImportSameTime>,
+    /// Findings that do not stop the reading of a file; may be repeated.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub accept: Vec<ImportAccept>,
+}
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// Format of the recording: mlperf, mlperf-inference, dcgmi, nvidia-smi, prometheus or csv; with --explain it may be left out.
+    #[arg(value_name = "FORMAT")]
+    pub format: FormatOrFile,
+    /// Files of one run.
+    pub files: Vec<PathBuf>,
+    /// Say what would be made of the files, and write nothing: format, columns used and left out, units, time zone, boards, gaps.
+    #[arg(long, alias = "dry-run")]
+    pub explain: bool,
+    /// Event log to write, `.jsonl` or `.jsonl.zst`.
+    #[arg(long, value_name = "LOG", required_unless_present = "explain")]
+    pub out: Option<PathBuf>,
+    /// Workload that the run belongs to, `namespace/name` [default: `imported/` and the first file's name].
+    #[arg(long, value_name = "NS/NAME", value_parser = workload)]
+    pub workload: Option<String>,
+    #[command(flatten)]
+    pub reading: ReadingArgs,
     /// What several files are [default: nodes if their times overlap, else parts].
     #[arg(long, value_enum)]
     pub files_are: Option<ImportFilesAre>,
-    /// Findings that do not stop the import; may be repeated.
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub accept: Vec<ImportAccept>,
     /// Replace the log if it exists.
     #[arg(long)]
     pub force: bool,

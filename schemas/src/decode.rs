@@ -132,7 +132,7 @@ fn at_most(field: &'static str, text: &str, bytes: usize) -> Result<(), Refusal>
 }
 
 fn text(field: &'static str, value: Option<&str>) -> Result<(), Refusal> {
-    value.filter(|text| !text.is_empty()).map_or(Ok(()), |text| name(field, text))
+    text_of::<false>(field, value)
 }
 
 /// How a name of an event is checked whose texts are known to be printable ASCII, or are not.

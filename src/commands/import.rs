@@ -10,7 +10,7 @@ use eadt_recordings::{
 };
 use eadt_schemas::v1::Meter;
 
-use crate::cli::{FormatOrFile, Import, ImportFilesAre, ImportFormat};
+use crate::cli::{FormatOrFile, Import, ImportFilesAre, ImportFormat, ReadingArgs};
 use crate::output::say;
 use crate::target::Target;
 use crate::usage;
@@ -113,6 +113,17 @@ fn guess_format(args: &Import, first: &Path, files: &[PathBuf]) -> anyhow::Resul
 fn options(args: &Import, format: Format) -> Options {
     Options {
         workload: args.workload.clone(),
+        files_are: args.files_are.map(|files_are| match files_are {
+            ImportFilesAre::Nodes => FilesAre::Nodes,
+            ImportFilesAre::Parts => FilesAre::Parts,
+        }),
+        ..reading_options(&args.reading, format)
+    }
+}
+
+/// Returns the options of whoever reads recordings; what belongs to an import alone is left as it is by default.
+pub fn reading_options(args: &ReadingArgs, format: Format) -> Options {
+    Options {
         maps: args.map.clone(),
         time_format: args.time_format.clone(),
         time_zone: time_zone(args.time_zone.as_ref(), format),
@@ -120,17 +131,13 @@ fn options(args: &Import, format: Format) -> Options {
         meter: args.meter.map(Meter::from),
         decimal: args.decimal.map(DecimalMark::from),
         same_time: args.same_time.map(SameTime::from),
-        files_are: args.files_are.map(|files_are| match files_are {
-            ImportFilesAre::Nodes => FilesAre::Nodes,
-            ImportFilesAre::Parts => FilesAre::Parts,
-        }),
         accept: args.accept.iter().copied().map(Accept::from).collect(),
         ..Options::default()
     }
 }
 
 /// The zone of local times: `--time-zone`, else the environment's `TZ` where the format has local times.
-pub fn time_zone(asked: Option<&Zone>, format: Format) -> Option<Zone> {
+fn time_zone(asked: Option<&Zone>, format: Format) -> Option<Zone> {
     if asked.is_some() || !matches!(format, Format::Csv | Format::NvidiaSmi) {
         return asked.cloned();
     }

@@ -5,6 +5,8 @@ use std::fmt;
 use bytes::Bytes;
 use eadt_schemas::EventTime;
 
+#[cfg(any(test, feature = "simulation"))]
+use crate::kafka::put_varint;
 use crate::{Headers, Record, TopicPartition};
 
 /// A range of a block; [`Self::NONE`] where there is nothing, which is not the same as nothing in it.
@@ -64,8 +66,6 @@ pub struct RecordBatch {
 pub struct RecordView<'a> {
     pub partition: i32,
     pub offset: i64,
-    /// As [`Record::stamp`].
-    pub stamp: EventTime,
     pub key: Option<&'a [u8]>,
     /// `None` is a tombstone.
     pub value: Option<&'a [u8]>,
@@ -104,14 +104,13 @@ impl RecordBatch {
         Some(RecordView {
             partition: self.at.partition,
             offset: found.offset,
-            stamp: EventTime::from_millis(found.stamp_millis),
             key: found.place.key.of(&self.block),
             value: found.place.value.of(&self.block),
             raw_event_type: found.place.event_type.of(&self.block),
         })
     }
 
-    /// Returns offset, stamp, and bytes of key and value of each record.
+    /// Returns offset, stamp, and the number of bytes of key and value of each record.
     pub fn sizes(&self) -> impl Iterator<Item = (i64, EventTime, usize)> {
         self.records.iter().map(|found| {
             (found.offset, EventTime::from_millis(found.stamp_millis), found.place.key.bytes() + found.place.value.bytes())
@@ -147,9 +146,9 @@ impl RecordBatch {
             let (key, value) = (put(&mut block, record.key.as_deref()), put(&mut block, record.value.as_deref()));
             let (headers, mut event_type) = (block.len() as u32, ByteRange::NONE);
             for (name, value) in record.headers.iter() {
-                put_length(&mut block, name.len());
+                put_varint(&mut block, name.len() as i64);
                 put(&mut block, Some(name.as_bytes()));
-                put_length(&mut block, value.len());
+                put_varint(&mut block, value.len() as i64);
                 let value = put(&mut block, Some(value));
                 if name == eadt_schemas::envelope::header::TYPE {
                     event_type = value;
@@ -161,17 +160,6 @@ impl RecordBatch {
         }
         Some(Self::new(at, block.into(), packed))
     }
-}
-
-/// A length as Kafka writes it, in zigzag order.
-#[cfg(any(test, feature = "simulation"))]
-fn put_length(block: &mut Vec<u8>, length: usize) {
-    let mut rest = length << 1;
-    while rest >= 0x80 {
-        block.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    block.push(rest as u8);
 }
 
 impl fmt::Debug for RecordBatch {

@@ -83,7 +83,6 @@ impl Record {
         RecordView {
             partition: self.at.partition,
             offset: self.offset,
-            stamp: self.stamp,
             key: self.key.as_deref(),
             value: self.value.as_deref(),
             raw_event_type: self.headers.get(header::TYPE),

@@ -382,10 +382,7 @@ impl Partition {
         state.close(place.clock, &self.settings, out);
         self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
         self.sources += state.sources() - before.sources;
-        let after = state.held();
-        if after != before {
-            self.tenants.changed(state.tenant(), before, after);
-        }
+        self.tenants.changed(|| state.tenant(), before, state.held());
         self.due = self.due.min(state.due);
         match taken {
             Taken::Folded => Ok(()),
@@ -438,7 +435,7 @@ impl Partition {
             state.close(clock, &self.settings, out);
             self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
             self.sources = self.sources + state.sources() - before.sources;
-            self.tenants.changed(state.tenant(), before, state.held());
+            self.tenants.changed(|| state.tenant(), before, state.held());
             if state.is_forgettable(clock, &self.settings) {
                 let (name, blocks) = (state.head.name.clone(), state.blocks);
                 self.tenants.left(state.tenant(), state.held());
@@ -467,7 +464,7 @@ impl Partition {
             if let Some(state) = self.workloads[i].as_mut() {
                 let before = state.held();
                 state.close_all(&self.settings, out);
-                self.tenants.changed(state.tenant(), before, state.held());
+                self.tenants.changed(|| state.tenant(), before, state.held());
                 mark_changed(&mut self.changed, state, i);
             }
         }

@@ -74,12 +74,12 @@ impl Tenants {
         held.sums += taken.sums;
     }
 
-    /// A workload takes more or less than before.
-    pub fn changed(&mut self, tenant: Tenant<'_>, before: Held, after: Held) {
+    /// A workload takes more or less than before. Whose it is, is asked only then: this is called for every event.
+    pub fn changed<'a>(&mut self, tenant: impl FnOnce() -> Tenant<'a>, before: Held, after: Held) {
         if before == after {
             return;
         }
-        let (all, name) = self.split(tenant);
+        let (all, name) = self.split(tenant());
         if let Some(held) = all.get_mut(name) {
             held.sources = held.sources + after.sources - before.sources;
             held.sums = held.sums + after.sums - before.sums;
@@ -116,11 +116,11 @@ mod tests {
         tenants.came(team, Held::of(3, 6));
         tenants.came(Tenant::of_workload("team/b"), Held::of(0, 0));
         tenants.came(node, Held::of(1, 2));
-        tenants.changed(team, Held::of(3, 6), Held::of(5, 50));
+        tenants.changed(|| team, Held::of(3, 6), Held::of(5, 50));
         assert_eq!(tenants.held(team), Held { workloads: 2, sources: 5, sums: 50 });
         assert_eq!(tenants.held(node), Held { workloads: 1, sources: 1, sums: 2 });
-        tenants.changed(team, Held::of(5, 50), Held::of(1, 5));
-        tenants.changed(team, Held::of(1, 5), Held::of(1, 4));
+        tenants.changed(|| team, Held::of(5, 50), Held::of(1, 5));
+        tenants.changed(|| team, Held::of(1, 5), Held::of(1, 4));
         tenants.left(team, Held::of(1, 4));
         assert_eq!(tenants.held(team), Held { workloads: 1, sources: 0, sums: 0 });
         tenants.left(team, Held::of(0, 0));

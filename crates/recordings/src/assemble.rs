@@ -153,7 +153,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
         absent_values: recording.absent,
         gaps,
         skipped: std::mem::take(&mut recording.skipped),
-        refused: std::mem::take(&mut recording.refusals.by_kind).into_iter().map(|(_, refused)| refused).collect(),
+        refused: std::mem::take(&mut recording.refusals.by_kind),
         tables: std::mem::take(&mut recording.tables),
         boards: recording.sources.iter().filter_map(board).collect(),
         counters,

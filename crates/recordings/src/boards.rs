@@ -355,7 +355,7 @@ fn bursts(times: &[EventTime]) -> Option<Bursts> {
 /// Sorted, the two passes would be mixed: an hour would be lost.
 pub(crate) fn refuse_clock_back(recording: &Recording, readings: &[Reading], options: &Options) -> Result<(), ImportError> {
     let Some(ClockBack { index, seconds, meets_rows }) = clock_back(readings) else { return Ok(()) };
-    // In a zone that is said, times of the hour that comes twice are known.
+    // With a given zone, times of the hour that comes twice are known.
     let may_be_zone_change = options.time_zone.is_none() && recording.tables.iter().any(|table| table.time_zone.is_some());
     if !meets_rows && !may_be_zone_change {
         return Ok(());

@@ -100,7 +100,7 @@ impl ImpossibleWatts {
     }
 }
 
-/// Counter over power, where both are in the unit that they are said to be in.
+/// The energy of a counter over that of power, if the units of both are right.
 const RATIOS_OF_ONE_UNIT: RangeInclusive<f64> = 1.0 / 20.0..=20.0;
 
 /// A unit that makes more or less of a column than so many times the usual is not offered.
@@ -341,8 +341,7 @@ pub(crate) fn check_counter(
             let watts = if mean > most { mean } else { watts };
             return Err(ImpossibleWatts { field, watts, known_watts: None }.blame(recording, step.to, problem));
         }
-        let note = format!("{device}: {problem}, at line {}: {COUNTER_LEFT_OUT}", step.to.line);
-        leave_counter_out(recording, source, note);
+        leave_counter_out(recording, source, &format!("{device}: {problem}, at line {}", step.to.line));
         return Ok(None);
     }
     if let Some((step, watts)) = steepest
@@ -353,7 +352,7 @@ pub(crate) fn check_counter(
         );
         let known_watts = integral_joules.map(|joules| joules / seconds);
         let impossible = ImpossibleWatts { field, watts, known_watts };
-        // Where no unit brings it near to what power says, the counter is broken.
+        // If no unit makes it agree with power, the counter is broken.
         if impossible.may_be_in_another_unit(recording) {
             let error = impossible.blame(recording, step.to, problem);
             let error = match options.interval {
@@ -383,10 +382,10 @@ pub(crate) fn check_counter(
         }
         return Ok(None);
     };
-    let is_known_better = || is_power_known_better(&steps) && agrees_within_a_step(&steps, integral_joules);
+    let is_known_better = || is_power_known_better(&steps) && agrees_within_a_step(&steps, joules, integral_joules);
     let note = describe_standstill(&steps, integral_joules).or_else(|| coarse.filter(|_| is_known_better()));
     if let Some(note) = note {
-        leave_counter_out(recording, source, format!("{device}: {note}: {COUNTER_LEFT_OUT}"));
+        leave_counter_out(recording, source, &format!("{device}: {note}"));
         return Ok(None);
     }
     let first = steps[0].from;
@@ -396,8 +395,7 @@ pub(crate) fn check_counter(
         if !RATIOS_OF_ONE_UNIT.contains(&ratio) {
             let impossible = ImpossibleWatts { field, watts: joules / seconds, known_watts: Some(integral_joules / seconds) };
             if joules < integral_joules && !impossible.may_be_in_another_unit(recording) {
-                let note = format!("{device}: {both}, and no unit would fit: {COUNTER_LEFT_OUT}");
-                leave_counter_out(recording, source, note);
+                leave_counter_out(recording, source, &format!("{device}: {both}, and no unit would fit"));
                 return Ok(None);
             }
             return Err(impossible.blame(recording, first, format!("{both}: one of the two is in another unit")));
@@ -421,8 +419,9 @@ pub(crate) fn check_counter(
     Ok(Some(CounterCheck::new(device, joules, integral_joules)))
 }
 
-/// In the reasons of rows of which nothing but the counter is left out.
-pub(crate) const COUNTER_LEFT_OUT: &str = "the counter is left out, energy is that of the power";
+/// Kinds of refused rows of which all but the energy counter counts.
+pub(crate) const COUNTER_LEFT_OUT: &str = "counter left out";
+pub(crate) const COUNTER_JUMPS: &str = "counter";
 
 /// A counter with larger steps, as shares of all that it counts, measures less well than power.
 const MOST_OF_A_STEP: f64 = 0.05;
@@ -431,9 +430,9 @@ fn largest_step(steps: &[CounterStep<'_>]) -> f64 {
     steps.iter().map(|step| step.joules).fold(0.0, f64::max)
 }
 
-/// What is to be said of a counter that stands still most of the time and then makes good for it, in few large steps; `None` if it does not.
+/// Describes a counter that is constant most of the time and catches up in few large steps; `None` if it is another.
 ///
-/// When its first and its last step began is not known, so that its energy is wrong by up to one of them.
+/// Nobody knows when its first and its last step began: its energy is wrong by up to one of them.
 fn describe_coarse_steps(steps: &[CounterStep<'_>], joules: f64) -> Option<String> {
     let rises = steps.iter().filter(|step| step.joules > 0.0);
     let makes_good = |step: &&CounterStep<'_>| step.integral_joules.is_none_or(|integral| step.joules > 2.0 * integral);
@@ -451,9 +450,8 @@ fn is_power_known_better(steps: &[CounterStep<'_>]) -> bool {
     steps.iter().filter(changes).count() >= 2 * moves
 }
 
-/// Returns true if power is known all the time, and says what a counter does to within one of its steps.
-fn agrees_within_a_step(steps: &[CounterStep<'_>], integral_joules: f64) -> bool {
-    let joules: f64 = steps.iter().map(|step| step.joules).sum();
+/// Returns true if power is known all the time, and its energy is that of the counter to within one step of the counter.
+fn agrees_within_a_step(steps: &[CounterStep<'_>], joules: f64, integral_joules: f64) -> bool {
     (joules - integral_joules).abs() <= largest_step(steps) && steps.iter().all(|step| step.seconds <= DEFAULT_POWER_GAP_SECONDS)
 }
 
@@ -466,7 +464,8 @@ fn describe_contradiction(steps: &[CounterStep<'_>]) -> String {
     format!(", in {} of {} steps, from line {} on to line {}", wrong.len(), steps.len(), first.from.line, last.to.line)
 }
 
-fn leave_counter_out(recording: &mut Recording, source: &mut Source, note: String) {
+fn leave_counter_out(recording: &mut Recording, source: &mut Source, why: &str) {
+    let note = format!("{why}: the counter is left out, energy is that of the power");
     let field = Field::EnergyJoulesTotal;
     let (mut lines, mut first) = (0, None);
     for reading in source.readings.iter_mut().filter(|reading| value(reading, field).is_some()) {
@@ -476,13 +475,10 @@ fn leave_counter_out(recording: &mut Recording, source: &mut Source, note: Strin
     }
     if let Some((file, line)) = first {
         let error = recording.error(file, line, note.clone(), "import without it");
-        recording.refuse_lines("counter left out", lines, error);
+        recording.refuse_lines(COUNTER_LEFT_OUT, lines, error);
     }
     recording.note(note);
 }
-
-/// The same of a single reading.
-pub(crate) const COUNTER_JUMPS: &str = "the energy counter jumps to";
 
 /// Refuses readings of a counter that jump up, faster than a device can draw, and fall back to where it was.
 fn refuse_glitches(recording: &mut Recording, readings: &mut [Reading], most: f64, what: &str) {
@@ -493,10 +489,10 @@ fn refuse_glitches(recording: &mut Recording, readings: &mut [Reading], most: f6
         let [(before_at, before), (at, joules), (_, after)] = [three[0], three[1], three[2]];
         let seconds = readings[at].time.seconds_since(readings[before_at].time).max(1.0);
         if (joules - before) / seconds > most && after >= before && after < joules {
-            let problem = format!("{COUNTER_JUMPS} {joules} J and back, more than {what} can draw ({most} W)");
+            let problem = format!("the energy counter jumps to {joules} J and back, more than {what} can draw ({most} W)");
             let watts = (joules - before) / seconds;
             let error = ImpossibleWatts { field, watts, known_watts: None }.blame(recording, &readings[at], problem);
-            recording.refuse("counter", error);
+            recording.refuse(COUNTER_JUMPS, error);
             remove(&mut readings[at], field);
         }
     }
@@ -557,7 +553,7 @@ fn steepest_step<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Option<(&'s CounterSte
     steepest
 }
 
-/// What is to be said of a counter that stands still while power is drawn; `None` if it does not.
+/// Describes a counter that is constant while power is drawn; `None` if it is another.
 ///
 /// A counter of coarse steps stands still between them, and then makes good for it.
 fn describe_standstill(steps: &[CounterStep<'_>], integral_joules: f64) -> Option<String> {

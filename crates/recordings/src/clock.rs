@@ -249,7 +249,7 @@ impl Clock {
     }
 
     /// Returns the larger unit in which a time that was read as a count of a small one would be of this century, and that time; `None` if
-    /// it is no count, or may be what it says.
+    /// it is no count, or its unit may be right.
     pub(crate) fn larger_unit(&self, time: EventTime) -> Option<(&'static str, EventTime)> {
         let units = match self.format {
             TimeFormat::UnixMs => &["unix"][..],
@@ -453,7 +453,7 @@ fn patterns_of(text: &str) -> Vec<String> {
             && token.bytes().all(|byte| byte.is_ascii_alphabetic())
             && name_directive(token).is_none()
         {
-            // What it says of the numbers is not known: `2025-W06-1` is no date of June.
+            // Unknown letters change the meaning of the numbers: `2025-W06-1` is no date of June.
             return Vec::new();
         } else {
             name_directive(token).unwrap_or(if token == "%" { "%%" } else { token })

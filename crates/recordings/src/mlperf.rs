@@ -352,10 +352,9 @@ fn write_progress(mut training: Training, recording: &mut Recording) -> Result<R
     let file = training.file;
     let starts = training.entries.iter().filter(|entry| entry.key == Key::RunStart);
     let Some(rank) = starts.map(|entry| entry.rank).min() else {
-        let is_damaged =
-            |(kind, refused): &&(&str, crate::Skipped)| *kind == DAMAGED_ENTRY && refused.file == recording.files[file];
+        let is_damaged = |refused: &&crate::Skipped| refused.kind == DAMAGED_ENTRY && refused.file == recording.files[file];
         let problem = match recording.refusals.by_kind.iter().find(is_damaged) {
-            Some((_, damaged)) => format!(
+            Some(damaged) => format!(
                 "the training log has no run_start; {} damaged line(s), the first at {}",
                 damaged.lines, damaged.first_line
             ),

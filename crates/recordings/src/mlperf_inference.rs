@@ -40,7 +40,7 @@ const PERFORMANCE_SET: [&str; 2] = ["effective_performance_sample_count", "qsl_r
 const LATENCY: &str = "result_max_latency_ns";
 const OTHERS: [&str; 5] = [SAMPLES_PER_QUERY, QUERIES, PERFORMANCE_SET[0], PERFORMANCE_SET[1], LATENCY];
 
-/// What `LoadGen` says of a result that keeps the rules.
+/// `LoadGen`'s word for a result that complies with the rules.
 const VALID: &str = "VALID";
 
 /// Lines of `mlperf_log_summary.txt` and the key of the detail log that says the same.
@@ -68,8 +68,9 @@ struct DetailLog {
     begin: Option<Moment>,
     end: Option<Moment>,
     scenario: Option<String>,
-    /// What `LoadGen` says of its result, where that is not that it is valid, and errors that it counted.
+    /// `LoadGen`'s word for its result, if that is not [`VALID`].
     validity: Option<String>,
+    /// Number of errors that `LoadGen` counted.
     errors: f64,
     /// Figures by their key in the detail log.
     figures: BTreeMap<&'static str, f64>,
@@ -375,7 +376,7 @@ fn write_phases(detail: &DetailLog, readings: Option<Range>, recording: &mut Rec
     compare_summary(detail, &mut notes);
     if let Some(validity) = &detail.validity {
         notes.push(format!(
-            "LoadGen says that the result is {}: it broke a rule of the benchmark, or the run failed",
+            "LoadGen reports that the result is {}: it broke a rule of the benchmark, or the run failed",
             quote(validity)
         ));
     }

@@ -52,7 +52,7 @@ pub(crate) struct Recording {
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     first: Option<ImportError>,
-    pub(crate) by_kind: Vec<(&'static str, Skipped)>,
+    pub(crate) by_kind: Vec<Skipped>,
     rows: u64,
 }
 
@@ -240,13 +240,12 @@ impl Recording {
     /// As [`Self::refuse`], of several lines; the `error` names the first.
     pub(crate) fn refuse_lines(&mut self, kind: &'static str, lines: u64, error: ImportError) {
         self.refusals.rows += lines;
-        let same = |(other, skipped): &&mut (&'static str, Skipped)| *other == kind && skipped.file == error.file;
-        if let Some((_, skipped)) = self.refusals.by_kind.iter_mut().find(same) {
+        let same = |skipped: &&mut Skipped| skipped.kind == kind && skipped.file == error.file;
+        if let Some(skipped) = self.refusals.by_kind.iter_mut().find(same) {
             skipped.lines += lines;
         } else {
             let (file, first_line) = (error.file.clone(), error.line.unwrap_or(0));
-            let skipped = Skipped { file, reason: error.without_place(), lines, first_line };
-            self.refusals.by_kind.push((kind, skipped));
+            self.refusals.by_kind.push(Skipped { file, kind, reason: error.without_place(), lines, first_line });
         }
         self.refusals.first.get_or_insert(error);
     }
@@ -305,7 +304,15 @@ impl Recording {
         let name = &self.files[file];
         match self.skipped.iter_mut().find(|skipped| skipped.reason == reason && skipped.file == *name) {
             Some(skipped) => skipped.lines += 1,
-            None => self.skipped.push(Skipped { file: name.clone(), reason: reason.to_owned(), lines: 1, first_line: line }),
+            None => {
+                self.skipped.push(Skipped {
+                    file: name.clone(),
+                    kind: "",
+                    reason: reason.to_owned(),
+                    lines: 1,
+                    first_line: line,
+                });
+            }
         }
     }
 

@@ -65,6 +65,9 @@ pub struct Gap {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Skipped {
     pub file: String,
+    /// Refused lines of one kind and file are counted together.
+    #[serde(skip)]
+    pub(crate) kind: &'static str,
     pub reason: String,
     pub lines: u64,
     /// Counted from 1.
@@ -74,12 +77,12 @@ pub struct Skipped {
 impl Skipped {
     /// Whether nothing but the energy counter of the rows was refused: their other readings are in the events.
     pub fn is_counter_only(&self) -> bool {
-        [COUNTER_LEFT_OUT, COUNTER_JUMPS].iter().any(|reason| self.reason.contains(reason))
+        [COUNTER_LEFT_OUT, COUNTER_JUMPS].contains(&self.kind)
     }
 
     /// The first of the lines, and how many there are.
     fn describe(&self) -> String {
-        let Self { file, reason, lines, first_line } = self;
+        let Self { file, reason, lines, first_line, .. } = self;
         let more = if *lines > 1 { format!(" (the first of {lines} lines)") } else { String::new() };
         format!("{file}:{first_line}: {reason}{more}")
     }
@@ -202,10 +205,10 @@ impl fmt::Display for Report {
             writeln!(f, "  … and {} more", self.gaps.len() - SHOWN)?;
         }
         for skipped in &self.skipped {
-            let Skipped { file, reason, lines, first_line } = skipped;
+            let Skipped { file, reason, lines, first_line, .. } = skipped;
             writeln!(f, "skipped: {lines} line(s) of {file}, the first at {first_line}: {reason}")?;
         }
-        for Skipped { file, reason, lines, first_line } in &self.refused {
+        for Skipped { file, reason, lines, first_line, .. } in &self.refused {
             writeln!(f, "refused: {lines} line(s) of {file}, the first at {first_line}: {reason}")?;
         }
         for check in &self.counters {

@@ -1,17 +1,16 @@
 //! `eadt tune aggregate`: raw profiling series into operating points.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use eadt_recordings::{Accept, DecimalMark, FieldMap, Format, Options, SameTime, TimeFormat, Zone, parse_interval};
-use eadt_schemas::v1::Meter;
+use eadt_recordings::Format;
 use eadt_tune::TableError;
 use eadt_tune::aggregate::{Pattern, Points, Profile, points, read, to_csv};
 use serde::Serialize;
 
-use crate::cli::{ImportAccept, ImportDecimal, ImportMeter, ImportSameTime};
+use crate::cli::ReadingArgs;
+use crate::commands::import::reading_options;
 use crate::output::{print, say};
 
 #[derive(Debug, Args)]
@@ -25,30 +24,8 @@ pub struct Aggregate {
     /// Format of the files.
     #[arg(long, value_enum)]
     pub format: SeriesFormat,
-    /// Time between rows of files without times, for example `20ms`.
-    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
-    pub interval: Option<Duration>,
-    /// Which column holds a field (format csv), for example `power_watts=Power:mW`; may be repeated.
-    #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
-    pub map: Vec<FieldMap>,
-    /// Form of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
-    #[arg(long, value_name = "FORMAT")]
-    pub time_format: Option<TimeFormat>,
-    /// Zone of times without an offset, `Europe/Berlin` or `+02:00` [default: `TZ` of the environment, else UTC].
-    #[arg(long, value_name = "ZONE", allow_hyphen_values = true, value_parser = crate::commands::import::zone)]
-    pub time_zone: Option<Zone>,
-    /// What power and energy cover [default: gpu].
-    #[arg(long, value_enum)]
-    pub meter: Option<ImportMeter>,
-    /// Mark before the fraction of numbers [default: as the numbers show].
-    #[arg(long, value_enum)]
-    pub decimal: Option<ImportDecimal>,
-    /// What rows of one time are [default: rows of one board that differ are refused].
-    #[arg(long, value_enum)]
-    pub same_time: Option<ImportSameTime>,
-    /// Findings that do not stop the reading of a file; may be repeated.
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub accept: Vec<ImportAccept>,
+    #[command(flatten)]
+    pub reading: ReadingArgs,
     /// Table to write.
     #[arg(long, value_name = "POINTS.csv")]
     pub out: PathBuf,
@@ -89,17 +66,7 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
         SeriesFormat::NvidiaSmi => Format::NvidiaSmi,
         SeriesFormat::Csv => Format::Csv,
     };
-    let options = Options {
-        maps: args.map.clone(),
-        time_format: args.time_format.clone(),
-        time_zone: crate::commands::import::time_zone(args.time_zone.as_ref(), format),
-        interval: args.interval,
-        meter: args.meter.map(Meter::from),
-        decimal: args.decimal.map(DecimalMark::from),
-        same_time: args.same_time.map(SameTime::from),
-        accept: args.accept.iter().copied().map(Accept::from).collect(),
-        ..Options::default()
-    };
+    let options = reading_options(&args.reading, format);
     let mut files = Vec::new();
     for path in &args.paths {
         find(path, &mut files)?;

@@ -50,6 +50,8 @@ use library_fetcher::LibraryFetcher;
 use member::{SESSION_TIMEOUT, TRANSACTION_TIMEOUT};
 
 pub(crate) use fetch::header_ranges;
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use fetch::put_varint;
 #[cfg(feature = "conformance")]
 pub use fetch::read_foreign_bytes;
 pub use fetcher::FetchPath;

@@ -531,7 +531,7 @@ impl Sources {
 
     /// Returns an error if the column of boards names readings of power and others: what is no power would count as some.
     fn refuse_mixed_readings(&self, recording: &Recording) -> Result<(), ImportError> {
-        // Who names the unit of the column says that all of it is power.
+        // A unit in the map states that every row of the column is power.
         let is_power_mapped = [Field::PowerWatts, Field::PowerAverageWatts]
             .iter()
             .any(|field| recording.columns.contains_key(field) && !recording.asked_units.contains_key(field));

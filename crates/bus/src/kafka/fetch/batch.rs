@@ -223,7 +223,7 @@ impl OpenBatch {
         self.head.next_offset()
     }
 
-    /// Returns how many records were not read, as far as its head tells the truth.
+    /// Returns how many records were not read, by the count in the batch's header, which may be wrong.
     pub fn left(&self) -> usize {
         usize::try_from(self.left).unwrap_or(0)
     }

@@ -44,6 +44,8 @@ use decompress::Unpacker;
 pub use foreign::read_foreign_bytes;
 pub use options::FetchOptions;
 pub use records::header_ranges;
+#[cfg(any(test, feature = "simulation"))]
+pub use records::put_varint;
 use shared::FetchShared;
 use state::{FetchFailure, FetchedChunk};
 

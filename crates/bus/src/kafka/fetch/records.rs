@@ -145,6 +145,17 @@ pub fn header_ranges(block: &[u8], from: usize, count: usize) -> impl Iterator<I
     })
 }
 
+/// Writes a signed number in zigzag order.
+#[cfg(any(test, feature = "simulation"))]
+pub fn put_varint(bytes: &mut Vec<u8>, value: i64) {
+    let mut rest = ((value << 1) ^ (value >> 63)) as u64;
+    while rest >= 0x80 {
+        bytes.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    bytes.push(rest as u8);
+}
+
 #[cfg(test)]
 pub mod tests {
     use proptest::collection::vec;
@@ -161,15 +172,6 @@ pub mod tests {
         pub key: Option<Vec<u8>>,
         pub value: Option<Vec<u8>>,
         pub headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-    }
-
-    fn put_varint(bytes: &mut Vec<u8>, value: i64) {
-        let mut rest = ((value << 1) ^ (value >> 63)) as u64;
-        while rest >= 0x80 {
-            bytes.push(rest as u8 | 0x80);
-            rest >>= 7;
-        }
-        bytes.push(rest as u8);
     }
 
     fn put_bytes(bytes: &mut Vec<u8>, part: Option<&[u8]>) {
