@@ -15,8 +15,9 @@ use crate::TopicPartition;
 const BACKOFF: Duration = Duration::from_millis(100);
 /// How long the broker that was recommended is asked, before the leader is asked again who is best.
 const PREFERRED: Duration = Duration::from_mins(5);
-/// A request waits no longer than this while a partition is left out of it only because it is full.
-const FULL_WAIT: Duration = Duration::from_millis(5);
+/// While a partition is full, those at their end are asked for no more often than this. The pause is made here and not at the broker:
+/// the reader may make room at any moment, and a request that waits there cannot be called back.
+const FULL_PAUSE: Duration = Duration::from_millis(5);
 /// How long a partition is left alone that may not be read.
 const DENIED_PAUSE: Duration = Duration::from_secs(1);
 
@@ -130,6 +131,8 @@ pub struct FetchState {
     pub needs_layout: bool,
     /// Brokers with a thread.
     pub threads: Vec<i32>,
+    /// When each broker was last asked.
+    pub asked: HashMap<i32, Instant>,
     pub sockets: HashMap<i32, TcpStream>,
     pub failures: VecDeque<FetchFailure>,
 }
@@ -147,9 +150,9 @@ pub struct FetchPlan {
 
 impl FetchState {
     /// Returns what to ask a broker for, and when to look again if that is nothing now.
-    pub fn plan(&self, options: &FetchOptions, node: i32, now: Instant) -> (Option<FetchPlan>, Option<Instant>) {
+    pub fn plan(&mut self, options: &FetchOptions, node: i32, now: Instant) -> (Option<FetchPlan>, Option<Instant>) {
         let (mut positions, mut starts, mut wake) = (Vec::new(), Vec::new(), None::<Instant>);
-        let (mut is_fresh, mut is_full) = (false, false);
+        let (mut is_fresh, mut is_full, mut is_at_end) = (false, false, true);
         let is_over_budget = self.buffered_bytes >= options.budget_bytes;
         for partition in &self.partitions {
             let Some(offset) = partition.next.filter(|_| !partition.is_paused && partition.node(now) == Some(node)) else {
@@ -165,6 +168,7 @@ impl FetchState {
                 continue;
             }
             is_fresh |= partition.is_fresh;
+            is_at_end &= partition.end_told == Some(offset);
             positions.push(FetchPosition {
                 topic: partition.at.topic.clone(),
                 topic_id: partition.topic_id,
@@ -178,10 +182,18 @@ impl FetchState {
         if positions.is_empty() {
             return (None, wake);
         }
+        let is_only_news = is_full && is_at_end && !is_fresh;
+        if is_only_news {
+            let next = self.asked.get(&node).map_or(now, |asked| *asked + FULL_PAUSE);
+            if next > now {
+                return (None, Some(wake.map_or(next, |wake| wake.min(next))));
+            }
+        }
+        self.asked.insert(node, now);
         // Where the end is not known the broker shall not hold back that it is there.
-        let max_wait = match (is_fresh, is_full) {
+        let max_wait = match (is_fresh || is_only_news, is_full) {
             (true, _) => Duration::ZERO,
-            (false, true) => options.max_wait.min(FULL_WAIT),
+            (false, true) => options.max_wait.min(FULL_PAUSE),
             (false, false) => options.max_wait,
         };
         let room = options.budget_bytes.saturating_sub(self.buffered_bytes).max(options.partition_bytes);
@@ -267,5 +279,65 @@ impl FetchState {
                 self.needs_layout = true;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::config::ClientConfig;
+
+    use super::*;
+
+    const NODE: i32 = 1;
+
+    /// Partitions of one broker, read up to 10; 10 is also their end.
+    fn at_their_end(count: i32) -> FetchState {
+        let partition = |number| PartitionFetch {
+            next: Some(10),
+            leader: Some((NODE, 0)),
+            is_fresh: false,
+            end_told: Some(10),
+            ..PartitionFetch::new(&TopicPartition::new("t", number))
+        };
+        FetchState { partitions: (0..count).map(partition).collect(), ..FetchState::default() }
+    }
+
+    fn fill(state: &mut FetchState, slot: usize, bytes: usize) {
+        let batches = BatchStream::new(Bytes::new(), Vec::new(), true);
+        let partition = &mut state.partitions[slot];
+        partition.chunks.push_back(FetchedChunk { slot, batches, end: 1_000, bytes });
+        (partition.chunk_bytes, partition.end_told) = (bytes, None);
+        state.buffered_bytes += bytes;
+    }
+
+    fn asked(plan: Option<&FetchPlan>) -> Option<(Vec<i32>, i32)> {
+        plan.map(|plan| (plan.positions.iter().map(|position| position.partition).collect(), plan.limits.max_wait_ms))
+    }
+
+    #[test]
+    fn a_broker_is_not_waited_for_while_the_reader_may_make_room() {
+        let options = FetchOptions::read(&ClientConfig::new()).unwrap();
+        let mut state = at_their_end(2);
+        let now = Instant::now();
+        assert_eq!(
+            asked(state.plan(&options, NODE, now).0.as_ref()),
+            Some((vec![0, 1], 100)),
+            "all at their end: the broker waits for news"
+        );
+        fill(&mut state, 0, options.partition_bytes);
+        let (plan, wake) = state.plan(&options, NODE, now);
+        assert_eq!((asked(plan.as_ref()), wake), (None, Some(now + FULL_PAUSE)), "the one at its end was asked for a moment ago");
+        let later = now + FULL_PAUSE;
+        assert_eq!(
+            asked(state.plan(&options, NODE, later).0.as_ref()),
+            Some((vec![1], 0)),
+            "and is asked for again, without a wait at the broker"
+        );
+        state.partitions[0].chunks.clear();
+        assert_eq!(
+            asked(state.plan(&options, NODE, later).0.as_ref()),
+            Some((vec![0, 1], 100)),
+            "room was made: asked for at once"
+        );
     }
 }
