@@ -25,6 +25,9 @@ class Recorder:
         self.events: list[dict[str, Any]] = []
         self.requests: list[float] = []
         self.answer: dict[str, Any] = {}
+        #: What is answered instead of JSON.
+        self.body: bytes | None = None
+        self.headers: dict[str, str] = {}
         recorder = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -34,8 +37,12 @@ class Recorder:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 recorder.requests.append(time.monotonic())
                 recorder.events.extend(body)
-                text = json.dumps({"accepted": len(body), **recorder.answer}).encode()
+                text = recorder.body
+                if text is None:
+                    text = json.dumps({"accepted": len(body), **recorder.answer}).encode()
                 self.send_response(recorder.status)
+                for name, value in recorder.headers.items():
+                    self.send_header(name, value)
                 self.send_header("content-length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -45,7 +52,9 @@ class Recorder:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        # A client that leaves without reading to the end is what is tested.
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:

@@ -12,6 +12,9 @@ from typing import Any
 from .client import Client, default_workload
 from .measure import Measurement
 
+#: What asks a program to end, or to write a checkpoint, as Slurm's ``--signal`` does: by default each of them would end us alone.
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, whatever becomes of the reports."""
@@ -36,18 +39,29 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(command: list[str], environment: dict[str, str]) -> int:
     """Runs a command to its end, as a shell would say it; signals that ask us to end are passed on."""
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, _: Any) -> None:
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
+
+    for number in PASSED_ON:
+        # Who started us may have had them ignored, as nohup does.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, pass_on)
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:
         print(f"eadt-run: {command[0]} does not start: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
-
-    def pass_on(number: int, _: Any) -> None:
-        process.send_signal(number)
-
-    signal.signal(signal.SIGTERM, pass_on)
-    # A terminal sends it to the program, too.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while early:
+        process.send_signal(early.pop(0))
+    # A terminal sends these to the program, too.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
     status = process.wait()
     return status if status >= 0 else 128 - status
 

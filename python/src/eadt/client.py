@@ -7,6 +7,7 @@ takes the interpreter from training while it runs, so its lines count, too.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import http.client
 import json
@@ -38,7 +39,7 @@ INTERVAL_SECONDS: Final = 2.0
 REQUEST_SECONDS: Final = 5.0
 #: Longest wait before a server that failed is tried again.
 BACKOFF_SECONDS: Final = 30.0
-#: Seconds that ``close`` may take.
+#: Seconds that ``close`` may take, and the end of the interpreter for all clients that nobody closed.
 CLOSE_SECONDS: Final = 2.0
 #: Events that begin or end something, kept while the server is away.
 KEPT_EVENTS: Final = 64
@@ -46,6 +47,11 @@ KEPT_EVENTS: Final = 64
 QUEUED_REPORTS: Final = 64
 #: Longest answer that is read.
 ANSWER_BYTES: Final = 1 << 20
+#: Answers after which a report is sent again, as after redirects and failures of the server: a token or an address may be mended by then.
+SENT_AGAIN: Final = frozenset({401, 403, 404, 408, 429})
+
+#: Programs that run notebooks.
+NOTEBOOKS: Final = frozenset({"ipykernel_launcher", "colab_kernel_launcher"})
 
 #: What a job counts: steps, samples, and the newest loss.
 Count = tuple[int, float, Any]
@@ -54,11 +60,14 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def default_workload(program: str | None = None) -> str:
-    """Returns ``EADT_WORKLOAD``, or ``local/`` and the name of a program; without one, of this script."""
+    """Returns ``EADT_WORKLOAD``, or ``local/`` and the name of a program; without one, of this script or notebook."""
     name = os.environ.get("EADT_WORKLOAD", "").strip()
     if name:
         return name
     script = program or (sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python")
+    if Path(script).stem in NOTEBOOKS:
+        # Jupyter names the notebook; two of one name would be one job.
+        script = os.environ.get("JPY_SESSION_NAME") or "notebook"
     return "local/" + (re.sub(r"[^A-Za-z0-9._-]+", "-", Path(script).stem).strip("-") or "python")
 
 
@@ -105,6 +114,10 @@ class Client:
         self.state: Callable[[], dict[str, Any]] | None = None
         #: Called by the thread if there is nothing to send: a job that counts steps reports them at the next one.
         self.demand: Callable[[], None] | None = None
+        #: Called at the end of the interpreter if nobody closed the client: the fields of its last event.
+        self.ending: Callable[[], dict[str, Any]] | None = None
+        #: Why the newest directive cannot be read; the one before stays.
+        self.directives_error: str | None = None
         self._answer: tuple[int, Directive | None] = (0, None)
         #: Reports as they came: time, fields, and a job's count. Whoever takes from it holds the lock; adding needs none.
         self.queue: deque[tuple[int, dict[str, Any], Count | None]] = deque()
@@ -114,7 +127,8 @@ class Client:
     def _reset(self) -> None:
         """Begins anew in this process: a fork copies neither threads nor the owners of locks."""
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        # A signal handler may close the client while its thread of execution is in here.
+        self._lock = threading.RLock()
         self._wake = threading.Event()
         self.queue.clear()
         self._newest: dict[str, Any] = {}
@@ -171,25 +185,38 @@ class Client:
             newest.update(fields)
             newest["time"] = moment
 
-    def mark(self, **fields: Any) -> None:
-        """Keeps an event that begins or ends something; it is sent at once, and again until it arrived."""
+    def mark(self, **fields: Any) -> int:
+        """Keeps an event that begins or ends something; it is sent at once, and again until it arrived. Returns its time in nanoseconds."""
+        moment = time_ns()
         if self.is_disabled:
-            return
+            return moment
         try:
             with self._lock:
                 self._merge()
                 newest, self._newest = self._newest, {}
                 if newest:
                     self._events.append(newest)
-                self._events.append({**fields, "time": time_ns()})
-                while len(self._events) > KEPT_EVENTS:
-                    self._events.popleft()
-                    self.dropped += 1
+                moment = time_ns()
+                self._keep(moment, fields)
             if not self._is_running:
                 self._start()
             self._wake.set()
         except Exception as error:
             self.note_failure(error)
+        return moment
+
+    def add(self, moment: int, **fields: Any) -> None:
+        """Keeps what a mark of this time did not say; it is sent with the next report, and again until it arrived."""
+        if not self.is_disabled:
+            with self._lock:
+                self._keep(moment, fields)
+
+    def _keep(self, moment: int, fields: dict[str, Any]) -> None:
+        """Adds an event that is kept until it arrived. With the lock held."""
+        self._events.append({**fields, "time": moment})
+        while len(self._events) > KEPT_EVENTS:
+            self._events.popleft()
+            self.dropped += 1
 
     def always(self, **fields: Any) -> None:
         """Adds these fields to every event from now on; ``None`` removes one."""
@@ -206,15 +233,30 @@ class Client:
 
     def close(self, **fields: Any) -> None:
         """Sends what is left, with ``fields`` as the last event; returns within two seconds, whatever the server does."""
+        thread = self._begin_close(fields)
+        if thread is not None:
+            thread.join(CLOSE_SECONDS)
+
+    def _begin_close(self, fields: dict[str, Any]) -> threading.Thread | None:
+        """Has the thread send what is left and end. Returns it, or ``None`` if there is nothing to wait for."""
         if self.is_disabled or self._pid != os.getpid():
-            return
+            return None
         if fields:
             self.mark(**fields)
         self._closing = True
         self._wake.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(CLOSE_SECONDS)
+        return None if self._thread is threading.current_thread() else self._thread
+
+    def begin_exit(self) -> threading.Thread | None:
+        """Begins to close a client that reports and that nobody closed. Returns its thread, or ``None`` if nothing is left to send."""
+        if not self._is_running or self._closing or self._pid != os.getpid():
+            return None
+        fields: dict[str, Any] = {}
+        try:
+            fields = self.ending() if self.ending is not None else {}
+        except Exception as error:
+            self.note_failure(error)
+        return self._begin_close(fields)
 
     def _start(self) -> None:
         with self._lock:
@@ -293,29 +335,32 @@ class Client:
         self._taken = raw
         return batch
 
-    def _delivered(self) -> None:
+    def _delivered(self, again: frozenset[int] = frozenset()) -> None:
+        """Forgets what was sent, but marks of these places in the batch, which are sent again."""
         with self._lock:
-            taken = {id(fields) for fields in self._taken}
+            taken = {id(fields) for place, fields in enumerate(self._taken) if place not in again}
             self._events = deque(fields for fields in self._events if id(fields) not in taken)
             # Newer figures may have been stored meanwhile.
             if self._taken and self._newest.get("time") == self._taken[-1]["time"]:
                 self._newest = {}
-        self.sent += len(self._taken)
+        self.sent += len(self._taken) - len(again)
 
     def _post(self, batch: list[dict[str, Any]]) -> None:
         body = json.dumps(batch, allow_nan=False).encode()
         status, answer = self._request("POST", "/v1/progress", body)
-        if status in (408, 429) or status >= 500:
+        if status in SENT_AGAIN or 300 <= status < 400 or status >= 500:
             raise ConnectionError(f"the collector answers {status}: {answer.get('error', '')}")
-        self._delivered()
+        refused = _objects(answer.get("refused"))
+        self._delivered(frozenset(entry["index"] for entry in refused if _is_sent_again(entry)))
         if status != 202:
             raise _Refused(f"the collector refuses the report with {status}: {answer.get('error', '')}")
-        for refused in answer.get("refused", []):
-            self.note_failure(f"the collector refuses {refused.get('field')}: {refused.get('error')}")
-        for told in answer.get("directives", []):
+        for entry in refused:
+            self.note_failure(f"the collector refuses {entry.get('field')}: {entry.get('error')}")
+        # A file is the only source where one is named: two would take turns.
+        for told in _objects(answer.get("directives")) if self._directives_file is None else []:
             if told.get("workload") == self.workload:
-                self._take_answer(told)
-        if not answer.get("refused"):
+                self._take_told(told, "the collector's answer")
+        if not refused:
             self.last_error = None
 
     def poll_directive(self, wait_seconds: float = 0.0) -> tuple[int, Directive | None]:
@@ -341,11 +386,32 @@ class Client:
         if self._on_directive is not None:
             self._on_directive(directive, revision)
 
+    def _take_told(self, told: dict[str, Any], source: str) -> None:
+        """Takes an answer; one that cannot be read keeps no report from being sent."""
+        try:
+            self._take_answer(told)
+            self.directives_error = None
+        except Exception as error:
+            self._note_directive(source, error)
+
+    def _note_directive(self, source: str, error: Exception) -> None:
+        text = f"{source}: {error or type(error).__name__}"
+        if text != self.directives_error:
+            self.directives_error = text
+            logger.warning("EADT: a directive for %s cannot be read from %s", self.workload, text)
+
     def _read_directives_file(self) -> None:
-        if self._directives_file is not None:
-            told = read_file(Path(self._directives_file))
-            if told is not None:
-                self._take_answer(told)
+        path = self._directives_file
+        if path is None:
+            return
+        try:
+            told = read_file(Path(path))
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            self._note_directive(str(path), error)
+        else:
+            self._take_told(told, str(path))
 
     def _request(self, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
         if self._connection is None:
@@ -376,6 +442,8 @@ class Client:
         connection.request(method, urlsplit(self.url).path + path, body=body, headers=headers)
         response = connection.getresponse()
         text = response.read(ANSWER_BYTES)
+        if 300 <= response.status < 400:
+            text = json.dumps({"error": f"a redirect to {response.getheader('location')}, which is not followed"}).encode()
         if response.will_close:
             connection.close()
         try:
@@ -395,6 +463,16 @@ class _Refused(Exception):
     """The collector understood the report and does not take it: sending it again would change nothing."""
 
 
+def _objects(listed: Any) -> list[dict[str, Any]]:
+    """Returns the objects of a list in an answer; none if it is no list."""
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+
+
+def _is_sent_again(refused: dict[str, Any]) -> bool:
+    """Returns whether the collector had no room for an event, which is sent again; all else that it refuses it would refuse again."""
+    return refused.get("status") in (429, 503) and isinstance(refused.get("index"), int)
+
+
 def _text_of(nanoseconds: int) -> str:
     return event_time(datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc))
 
@@ -404,5 +482,15 @@ def _after_fork() -> None:
         client._reset()
 
 
+def _at_exit() -> None:
+    """Closes the clients that nobody closed; waits two seconds at most for all of them together."""
+    until = time.monotonic() + CLOSE_SECONDS
+    threads = [client.begin_exit() for client in list(_clients)]
+    for thread in threads:
+        if thread is not None:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

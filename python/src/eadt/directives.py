@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from .events import event_precision
 
 
 @dataclass(frozen=True)
@@ -21,28 +25,33 @@ class Directive:
 
 def parse_answer(told: dict[str, Any]) -> tuple[int, Directive | None]:
     """Reads ``{"revision", "directive"}`` as the collector answers; raises ``ValueError`` if it is none."""
+    if not isinstance(told, dict):
+        raise ValueError("a directive is no JSON object")
     revision, body = told.get("revision"), told.get("directive")
     if not isinstance(revision, int) or isinstance(revision, bool):
         raise ValueError("a directive has no revision")
     if body is None:
         return revision, None
+    if not isinstance(body, dict) or not body.get("decision_id"):
+        raise ValueError("a directive has no decision_id")
     layers, precision = body.get("frozen_prefix_layers"), body.get("precision")
+    if layers is not None and (not isinstance(layers, int) or isinstance(layers, bool) or layers < 0):
+        raise ValueError(f"frozen_prefix_layers is no number of blocks: {layers!r}")
     directive = Directive(
         decision_id=str(body["decision_id"]),
-        precision=None if precision is None else str(precision),
-        frozen_prefix_layers=None if layers is None else int(layers),
+        precision=None if precision is None else event_precision(precision),
+        frozen_prefix_layers=layers,
         checkpoint_now=bool(body.get("checkpoint_now", False)),
     )
     return revision, directive
 
 
-def read_file(path: Path) -> dict[str, Any] | None:
-    """Returns the answer that a file holds; the time of its last change is its revision if it names none. ``None``: no file."""
-    try:
-        told = json.loads(path.read_text())
-        revision = path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None
+def read_file(path: Path) -> dict[str, Any]:
+    """Returns the answer that a file holds; the time of its last change is its revision if it names none."""
+    told = json.loads(path.read_text())
+    revision = path.stat().st_mtime_ns
+    if not isinstance(told, dict):
+        raise ValueError("a directive is no JSON object")
     if "directive" not in told:
         told = {"directive": told or None}
     told.setdefault("revision", revision)
@@ -65,7 +74,26 @@ def rank_and_world() -> tuple[int, int] | None:
     return int(distributed.get_rank()), int(distributed.get_world_size())
 
 
-def agree(value: Any) -> Any:
+def local_world() -> int | None:
+    """Returns how many of the ranks are on this machine, as launchers say it; ``None``: not known."""
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    nodes, tasks = os.environ.get("SLURM_STEP_NUM_NODES", ""), os.environ.get("SLURM_STEP_NUM_TASKS", "")
+    return int(tasks) // int(nodes) if nodes.isdigit() and tasks.isdigit() and int(nodes) > 0 else None
+
+
+def _on(device: Any) -> Any:
+    """Makes a GPU the current one: NCCL sends objects by it, and a job that names its GPU itself may have left it at the first."""
+    if device is None:
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.cuda.device(device)
+
+
+def agree(value: Any, device: Any = None) -> Any:
     """Returns rank 0's value on every rank. A collective: every rank calls it at the same step, whatever the time."""
     if not is_distributed():
         return value
@@ -74,11 +102,12 @@ def agree(value: Any) -> Any:
     if distributed.get_world_size() == 1:
         return value
     box = [value]
-    distributed.broadcast_object_list(box, src=0)
+    with _on(device):
+        distributed.broadcast_object_list(box, src=0)
     return box[0]
 
 
-def first_refusal(refusal: str | None) -> str | None:
+def first_refusal(refusal: str | None, device: Any = None) -> str | None:
     """Returns the refusal of the lowest rank that refuses. A collective: one rank that cannot keeps all from it."""
     if not is_distributed():
         return refusal
@@ -88,5 +117,6 @@ def first_refusal(refusal: str | None) -> str | None:
     if world == 1:
         return refusal
     refusals: list[str | None] = [None] * world
-    distributed.all_gather_object(refusals, refusal)
+    with _on(device):
+        distributed.all_gather_object(refusals, refusal)
     return next((f"rank {rank}: {why}" for rank, why in enumerate(refusals) if why), None)

@@ -38,6 +38,15 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     return best
 
 
+def owner_of(model: nn.Module, blocks: Sequence[nn.Module]) -> nn.Module:
+    """Returns the module that has the list of these blocks and calls them; the model if none has."""
+    for parent in unwrapped(model).modules():
+        for child in parent.children():
+            if isinstance(child, (nn.ModuleList, nn.Sequential)) and any(block is entry for block in blocks[:1] for entry in child):
+                return parent
+    return model
+
+
 class BlockFreezer:
     """Freezes and unfreezes a prefix of blocks of one model, on every rank at the same step."""
 
@@ -77,7 +86,8 @@ class BlockFreezer:
             return "no blocks were found: name them with layers=[...]"
         if layers >= len(self.blocks):
             return f"{layers} of {len(self.blocks)} blocks: at least the last one trains"
-        if layers == self.frozen:
+        # All blocks can train again whatever the wrapper: that is how the job was started.
+        if layers in (0, self.frozen):
             return None
         return self._wrapper_refusal() or _refusal_of_wrapper(self.model) or _refusal_of_checkpointing(self.model, self._watch)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from transformers import TrainerCallback
 
 from .freeze import BlockFreezer
-from .training import Job
+from .training import Job, quiet
 
 
 class EadtCallback(TrainerCallback):  # type: ignore[misc]
@@ -16,9 +17,15 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, layers: Any = "auto", **options: Any) -> None:
         self._layers, self._options = layers, options
         self.job: Job | None = None
+        #: Steps that the gradient scaler skipped, and whether there is one.
         self._skips = 0
+        self._scales = False
 
+    @quiet
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # A training that raised has no end of its own; another one begins.
+        if self.job is not None:
+            self.job.close()
         model = kwargs.get("model")
         optimizer = kwargs.get("optimizer")
         freezer = None
@@ -26,12 +33,19 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
             blocks = None if isinstance(self._layers, str) else list(self._layers)
             optimizers = [optimizer] if optimizer is not None else []
             freezer = BlockFreezer(model, optimizers, blocks, lambda: _refusal_of_trainer(args, model))
-        self.job = Job(model, optimizer, freezer=freezer, **self._options)
+        scaler = getattr(optimizer, "scaler", None)
+        self._skips, self._scales = 0, scaler is not None
+        self.job = Job(model, optimizer, freezer=freezer, **{"scaler": scaler, **self._options})
+        # With several GPUs of one process, or a batch that was found by trying, it is not what the arguments say.
+        batch = getattr(state, "train_batch_size", None) or args.train_batch_size
+        self._batch = batch * args.gradient_accumulation_steps * _data_ranks(args)
+        self._rank_batch = self._batch / max(1, args.world_size)
+        # From a checkpoint on.
         self.job.steps_total = state.global_step
-        self._rank_batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        self._batch = self._rank_batch * max(1, args.world_size)
+        self.job.samples_total = float(state.global_step * self._batch)
         self.job.start(global_batch_size=self._batch, steps_remaining=max(0, state.max_steps - state.global_step))
 
+    @quiet
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         job = self.job
         if job is None:
@@ -46,13 +60,18 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
             fields["epoch"] = state.epoch
         if state.num_input_tokens_seen:
             fields["tokens_total"] = float(state.num_input_tokens_seen)
-        if scheduler is not None:
-            fields["learning_rate"] = max(scheduler.get_last_lr())
+        rate = _learning_rate(scheduler, kwargs.get("optimizer"))
+        if rate is not None:
+            fields["learning_rate"] = rate
+        if self._scales:
+            self._skips += bool(getattr(kwargs.get("optimizer"), "step_was_skipped", False))
+            fields["overflow_skips_total"] = self._skips
         job.step(self._rank_batch, **fields)
         if job.checkpoint_due():
             control.should_save = True
         return control
 
+    @quiet
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.job is None or not state.is_world_process_zero or not logs:
             return
@@ -61,17 +80,36 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         if known:
             self.job.client.report(**known)
 
+    @quiet
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         if self.job is not None and metrics and "eval_loss" in metrics:
             self.job.evaluated(metrics["eval_loss"])
 
+    @quiet
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.job is not None:
             self.job.checkpointed()
 
+    @quiet
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.job is not None:
             self.job.close()
+
+
+def _data_ranks(args: Any) -> int:
+    """Returns how many ranks have samples of their own: those of tensor, context and sequence parallelism share theirs."""
+    config = getattr(args, "parallelism_config", None)
+    sharing = math.prod(getattr(config, name, None) or 1 for name in ("tp_size", "cp_size", "sp_size"))
+    return max(1, int(args.world_size // sharing))
+
+
+def _learning_rate(scheduler: Any, optimizer: Any) -> float | None:
+    """Returns the highest learning rate; ``None`` if it is not known yet: DeepSpeed's schedulers have none before their first step."""
+    try:
+        return float(max(scheduler.get_last_lr()))
+    except Exception:
+        groups = getattr(optimizer, "param_groups", None) or []
+        return max((float(group["lr"]) for group in groups if "lr" in group), default=None)
 
 
 def _refusal_of_trainer(args: Any, model: Any) -> str | None:

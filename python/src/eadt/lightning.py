@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from .freeze import BlockFreezer
-from .training import Job
+from .freeze import BlockFreezer, owner_of
+from .training import Job, quiet
 
 
 class EadtCallback(Callback):  # type: ignore[misc]
@@ -16,7 +17,21 @@ class EadtCallback(Callback):  # type: ignore[misc]
     def __init__(self, layers: Any = "auto", checkpoint_folder: str | None = None, **options: Any) -> None:
         self._layers, self._options, self._folder = layers, options, checkpoint_folder
         self.job: Job | None = None
+        #: Optimiser steps as the trainer counts them, those that it expects, and samples of the checkpoint that it goes on from.
+        self._global_step = 0
+        self._expected: float | None = None
+        self._restored = 0.0
+        #: Samples since the last step: with accumulated gradients those of several batches.
+        self._samples = 0
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps: the trainer counts steps and no samples."""
+        return {} if self.job is None else {"samples_total": self.job.samples_total}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._restored = float(state_dict.get("samples_total", 0.0))
+
+    @quiet
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         freezer = None
         optimizers = list(trainer.optimizers)
@@ -24,9 +39,22 @@ class EadtCallback(Callback):  # type: ignore[misc]
             blocks = None if isinstance(self._layers, str) else list(self._layers)
             strategy = trainer.strategy
             freezer = BlockFreezer(pl_module, optimizers, blocks, lambda: _refusal_of_strategy(strategy))
-        self.job = Job(pl_module, optimizers, freezer=freezer, **self._options)
-        self.job.start()
+        # A training that was not ended has none of its own; another one begins.
+        if self.job is not None:
+            self.job.close()
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        # A module's own forward is often not what trains: what is called is the model inside. FSDP calls it from the outermost one only.
+        is_sharded = "FSDP" in type(trainer.strategy).__name__
+        model = pl_module if freezer is None or is_sharded else owner_of(pl_module, freezer.blocks)
+        self.job = Job(model, optimizers, freezer=freezer, **{"scaler": scaler, **self._options})
+        self._global_step = int(trainer.global_step)
+        # The trainer counts the steps of all optimizers.
+        self.job.steps_total = self._global_step // max(1, len(optimizers))
+        self.job.samples_total, self._restored = self._restored, 0.0
+        self._expected = _expected_steps(trainer)
+        self.job.start(**self._remaining())
 
+    @quiet
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         job = self.job
         # With accumulated gradients several batches are one step.
@@ -34,29 +62,50 @@ class EadtCallback(Callback):  # type: ignore[misc]
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         samples = _batch_size(batch)
-        if trainer.global_step == job.steps_total:
-            job.samples_total += samples * max(1, trainer.world_size)
+        self._samples += samples
+        if trainer.global_step == self._global_step:
             return
+        self._global_step, samples, self._samples = int(trainer.global_step), self._samples, 0
         rate = max((group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups), default=None)
-        fields = {} if rate is None else {"learning_rate": rate}
+        fields = self._remaining()
+        if rate is not None:
+            fields["learning_rate"] = rate
         job.step(samples, loss=loss, epoch=float(trainer.current_epoch), **fields)
         if job.checkpoint_due():
             if self._folder is not None:
                 trainer.save_checkpoint(f"{self._folder}/eadt-{trainer.global_step}.ckpt")
             job.checkpointed()
 
+    def _remaining(self) -> dict[str, Any]:
+        """Returns the steps that are left, if the trainer knows how many there are."""
+        return {} if self._expected is None else {"steps_remaining": max(0.0, self._expected - self._global_step)}
+
+    @quiet
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         loss = trainer.callback_metrics.get("val_loss")
         if self.job is not None and loss is not None and not trainer.sanity_checking:
             self.job.evaluated(loss)
 
+    @quiet
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if self.job is not None:
             self.job.close()
 
+    @quiet
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self.job is not None:
             self.job.close()
+
+
+def _expected_steps(trainer: Any) -> float | None:
+    """Returns the optimiser steps of the whole training; ``None`` if it has no end, or none that is known, or several optimizers."""
+    if len(trainer.optimizers) != 1:
+        return None
+    try:
+        steps = float(trainer.estimated_stepping_batches)
+    except Exception:
+        return None
+    return steps if math.isfinite(steps) and steps > 0 else None
 
 
 def _refusal_of_strategy(strategy: Any) -> str | None:

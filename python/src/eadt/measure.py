@@ -19,6 +19,8 @@ class Measurement:
         #: Joules of all GPUs that this process can use; ``None``: unknown, and ``reason`` says why.
         self.joules: float | None = None
         self.reason: str | None = None
+        #: GPUs whose energy is in ``joules``.
+        self.devices = 0
         self._start: tuple[float, dict[str, float]] | None = None
 
     def __enter__(self) -> Measurement:
@@ -38,6 +40,7 @@ class Measurement:
             self.reason = "an energy counter was reset meanwhile"
         else:
             self.joules = sum(counters[device] - before[device] for device in before)
+            self.devices = len(before)
 
     def __repr__(self) -> str:
         known = f"{self.joules:.1f} J" if self.joules is not None else f"energy unknown ({self.reason})"

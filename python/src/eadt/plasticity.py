@@ -6,6 +6,7 @@ loss of 2 % where it was compared (docs/use/training.md).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +18,19 @@ MAX_ROWS = 512
 
 
 def linear_cka(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Returns the linear centred kernel alignment of two matrices of as many rows, 0 to 1."""
-    a = first.double() - first.double().mean(0)
-    b = second.double() - second.double().mean(0)
-    between = (a.T @ b).pow(2).sum()
-    own = ((a.T @ a).pow(2).sum() * (b.T @ b).pow(2).sum()).sqrt()
-    return float(between / own) if own > 0 else 1.0
+    """Returns the linear centred kernel alignment of two matrices of as many rows, 0 to 1; not a number if one has values that are none."""
+    return _alignment(_products(first), _products(second))
+
+
+def _products(rows: torch.Tensor) -> torch.Tensor:
+    """Returns the products of all pairs of centred rows: with few rows far less to keep and to compute with than pairs of columns."""
+    centred = rows.double() - rows.double().mean(0)
+    return centred @ centred.T
+
+
+def _alignment(first: torch.Tensor, second: torch.Tensor) -> float:
+    own = float(first.pow(2).sum() * second.pow(2).sum()) ** 0.5
+    return float((first * second).sum()) / own if own != 0 else 1.0
 
 
 class PlasticityMeter:
@@ -32,40 +40,67 @@ class PlasticityMeter:
         self._model, self._blocks = model, list(blocks)
         self._batch: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._snapshot: list[torch.Tensor] | None = None
+        self._hook: Any = None
 
     def keep_batch(self, *args: Any, **kwargs: Any) -> None:
         """Keeps the inputs of one forward pass, on which blocks are compared from now on."""
-        self._batch, self._snapshot = (args, kwargs), None
+        # A loader may fill the same memory with the next batch.
+        self._batch = tuple(_own(value) for value in args), {name: _own(value) for name, value in kwargs.items()}
+        self._snapshot = None
+
+    def keep_next_batch(self) -> None:
+        """Keeps the inputs of the next forward pass in training."""
+        self.close()
+        self._hook = self._model.register_forward_pre_hook(self._on_forward, with_kwargs=True)
+
+    def close(self) -> None:
+        """Removes the hook, if it is there."""
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.remove()
+
+    def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module.training and not torch.compiler.is_compiling():
+            self.close()
+            self.keep_batch(*args, **kwargs)
 
     def measure(self) -> list[float | None] | None:
         """Returns the plasticity of each block since the measurement before; ``None`` the first time, or without a batch.
 
-        Runs one forward pass without gradients: with sharded weights every rank must call it at the same step.
+        Runs one forward pass without gradients: with sharded weights every rank must call it at the same step. A block whose outputs are
+        no numbers has none.
         """
         if self._batch is None:
             return None
-        outputs = self._outputs()
-        before, self._snapshot = self._snapshot, outputs
+        products = self._products_of_outputs()
+        before, self._snapshot = self._snapshot, products
         if before is None:
             return None
-        return [max(0.0, 1.0 - linear_cka(now, then)) for now, then in zip(outputs, before, strict=True)]
+        alignments = [_alignment(now, then) for now, then in zip(products, before, strict=True)]
+        return [max(0.0, 1.0 - alignment) if math.isfinite(alignment) else None for alignment in alignments]
 
-    def _outputs(self) -> list[torch.Tensor]:
+    def _products_of_outputs(self) -> list[torch.Tensor]:
         args, kwargs = self._batch or ((), {})
-        outputs: list[torch.Tensor] = []
+        products: list[torch.Tensor] = []
 
         def keep(_module: nn.Module, _args: Any, output: Any) -> None:
             tensor = output[0] if isinstance(output, (tuple, list)) else output
-            outputs.append(tensor.detach().reshape(-1, tensor.shape[-1])[:MAX_ROWS].float().cpu())
+            products.append(_products(tensor.detach().reshape(-1, tensor.shape[-1])[:MAX_ROWS].float().cpu()))
 
         hooks = [block.register_forward_hook(keep) for block in self._blocks]
-        was_training = self._model.training
+        # Some modules may be kept from training on purpose.
+        modes = [(module, module.training) for module in self._model.modules()]
         self._model.eval()
         try:
             with torch.no_grad():
                 self._model(*args, **kwargs)
         finally:
-            self._model.train(was_training)
+            for module, is_training in modes:
+                module.training = is_training
             for hook in hooks:
                 hook.remove()
-        return outputs
+        return products
+
+
+def _own(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from time import time_ns
 from types import TracebackType
 from typing import Any
 
 from .client import Client, default_rank
-from .directives import Directive, agree, first_refusal, is_distributed, rank_and_world
+from .directives import Directive, agree, first_refusal, is_distributed, local_world, rank_and_world
 from .events import clip_text, event_time
 from .measure import Measurement
 
@@ -22,6 +24,8 @@ logger = logging.getLogger("eadt")
 AGREE_EVERY = 20
 #: Nanoseconds between two steps that are reported, at least; shorter steps between them are only counted.
 REPORT_NS = 200_000_000
+#: Nanoseconds after the start within which the first step is to end: counters of the start that are older are not added to it.
+START_NS = 60_000_000_000
 #: Steps that are only counted, at most.
 MAX_COUNTED = 64
 #: Steps after which hooks look at a forward pass again: they slow each pass while they are there.
@@ -44,6 +48,7 @@ class Job:
         precision: str | None = None,
         client: Client | None = None,
         agree_every: int = AGREE_EVERY,
+        plasticity_every: int = 0,
         freezer: Any = None,
         **client_options: Any,
     ) -> None:
@@ -52,6 +57,7 @@ class Job:
         self.client = client or Client(rank=self.rank, **client_options)
         self.client.state = self._state
         self.client.demand = self._demand
+        self.client.ending = self._end
         #: Samples and fields of the steps since the last one that was reported, and how many there may be.
         self._counted: Counted = []
         self._most_counted = 0
@@ -60,6 +66,8 @@ class Job:
         #: The newest loss that is not reported yet. Kept at each step where the last one that was reported had none.
         self._loss: Any = None
         self._keeps_loss = False
+        #: The time of the start until the first step; then ``None``.
+        self._begun: int | None = None
         self._look_at = 0
         self.checkpoints = 0
         self.energy = Measurement("job")
@@ -67,14 +75,26 @@ class Job:
         self.answers: list[tuple[str, str | None]] = []
         #: Steps whose samples are no number, and are not counted.
         self.steps_without_samples = 0
+        #: Samples of a checkpoint, which were not computed by this process.
+        self._restored_samples = 0.0
+        #: Steps at the last ``close``; another one without steps in between does nothing.
+        self._closed_at: int | None = None
         self.scaler = scaler
         self._agree_every = max(1, agree_every)
         self._revision = 0
         self._pending: Directive | None = None
+        #: Whether the last directive that was taken up asks for something: the job is not as it was started.
+        self._is_changed = False
         #: The step from which on it may be taken up.
         self._due_at = 0
-        #: The others, as looked up at the start and whenever they agree.
+        #: The GPU by which ranks agree; ``None``: PyTorch's current one, or none.
+        self._device: Any = None
+        #: The others, as looked up at the start and whenever they agree, and how many there were at most.
+        self._most_ranks = 1
         self._look_up_rank()
+        #: Measures the plasticity of the blocks every so many steps; 0: it does not.
+        self._plasticity_every = max(0, plasticity_every)
+        self._meter: Any = None
         self._probe: Any = None
         self._autocast: Any = None
         self._freezer = freezer
@@ -85,6 +105,7 @@ class Job:
 
     def _attach(self, model: Any, optimizer: Any, layers: str | Sequence[Any] | None, precision: str | None) -> None:
         from .freeze import BlockFreezer, find_blocks
+        from .plasticity import PlasticityMeter
         from .precision import AutocastControl, PrecisionProbe
 
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer] if optimizer is not None else []
@@ -92,8 +113,13 @@ class Job:
         if self._freezer is None and layers is not None:
             self._freezer = BlockFreezer(model, optimizers, blocks)
         self._probe = PrecisionProbe(model, blocks[0] if blocks else None)
+        if self._plasticity_every > 0 and blocks:
+            own = [block for block in getattr(self._freezer, "blocks", ()) if hasattr(block, "forward")]
+            self._meter = PlasticityMeter(model, own or blocks)
+            self._meter.keep_next_batch()
         parameter = next(iter(model.parameters()), None)
         device = parameter.device.type if parameter is not None else "cpu"
+        self._device = parameter.device if parameter is not None and device == "cuda" else None
         self._autocast = AutocastControl(device, precision, self.scaler)
 
     @property
@@ -108,7 +134,7 @@ class Job:
 
     @property
     def samples_total(self) -> float:
-        """Samples of all ranks."""
+        """Samples of all ranks since the first start. A job that goes on from a checkpoint sets it, and ``steps_total``."""
         return self._samples + _samples_of(self._counted) * self._world
 
     @samples_total.setter
@@ -117,6 +143,7 @@ class Job:
         if number is None:
             self._note_samples(samples)
         else:
+            self._restored_samples += number - self.samples_total
             self._samples = number - _samples_of(self._counted) * self._world
 
     @property
@@ -152,7 +179,7 @@ class Job:
         self._look_up_rank()
         if not self._is_leader:
             return
-        self.client.mark(phase="started", **self._surroundings(), **fields)
+        self._begun = self.client.mark(phase="started", **self._surroundings(), **fields)
 
     def autocast(self) -> Any:
         """Returns the context of a forward pass: its precision may be changed by a directive."""
@@ -179,8 +206,12 @@ class Job:
         steps, every = self._steps, self._agree_every
         if steps % every == 0:
             self._agree()
-        # No rank counts past a step at which all agree.
+        # No rank counts past a step at which all agree, or measure.
         limit = every - steps % every
+        if self._meter is not None:
+            if steps % self._plasticity_every == 0:
+                self._measure_plasticity()
+            limit = min(limit, self._plasticity_every - steps % self._plasticity_every)
         most = self._usual if self._is_leader else MAX_COUNTED
         self._most_counted = most if most < limit else limit
         if steps >= self._look_at:
@@ -189,6 +220,8 @@ class Job:
     def _report_step(self, loss: Any) -> None:
         """Adds the steps that were counted, and the loss of the last one or else the newest, to the client's queue."""
         counted, self._counted = self._counted, []
+        if self._begun is not None:
+            self._report_beginning()
         self._steps = steps = self._steps + len(counted)
         try:
             samples = 0.0
@@ -223,6 +256,18 @@ class Job:
         except Exception as error:
             self.client.note_failure(error)
 
+    def _report_beginning(self) -> None:
+        """Reports what the counters were at the start, without which the steps up to the first report would count for nothing.
+
+        At the start itself a job that goes on from a checkpoint may not have set them yet.
+        """
+        begun, self._begun = self._begun, None
+        try:
+            if begun is not None and time.time_ns() - begun < START_NS:
+                self.client.add(begun, steps_total=self._steps, samples_total=self._samples)
+        except Exception as error:
+            self.client.note_failure(error)
+
     def _note_samples(self, samples: Any) -> None:
         """Notes samples that are no number: the first of a job in the log, all of them in the summary."""
         self.steps_without_samples += 1
@@ -239,6 +284,18 @@ class Job:
     def _demand(self) -> None:
         """Has the next step reported, whatever steps took before. Called by the client's thread, too."""
         self._most_counted = 0
+
+    def _measure_plasticity(self) -> None:
+        """Reports how much each block changed since the last time: a forward pass of every rank, at the same step of all."""
+        try:
+            blocks = self._meter.measure()
+            if blocks is not None and self._is_leader:
+                frozen = self.frozen_layers or 0
+                self.client.report(plasticity=[None] * frozen + blocks[frozen:])
+        except Exception as error:
+            self._meter.close()
+            self._meter = None
+            logger.warning("EADT: the plasticity of the blocks of %s cannot be measured: %s", self.client.workload, error)
 
     def evaluated(self, validation_loss: Any, **fields: Any) -> None:
         """Reports the loss on data that the job does not train on."""
@@ -263,21 +320,46 @@ class Job:
             self.client.mark(checkpoint_time=event_time(), steps_total=self.steps_total, **self._state())
 
     def close(self) -> None:
-        """Reports the end; returns within two seconds."""
+        """Reports the end; returns within two seconds. A job that nobody closed does so at the end of the interpreter."""
+        try:
+            if self._closed_at == self.steps_total:
+                return
+            fields = self._end()
+            if fields:
+                self.client.close(**fields)
+        except Exception as error:
+            self.client.note_failure(error)
+
+    def _end(self) -> dict[str, Any]:
+        """Ends the measurement, and returns the fields of the last event; none for a rank that reports nothing."""
         with contextlib.suppress(Exception):
             self.energy.__exit__(None, None, None)
         self._report_counted()
-        if self._leads():
-            fields: dict[str, Any] = {"phase": "finished", "steps_total": self.steps_total, **self._state()}
-            if self.samples_total > 0:
-                fields["samples_total"] = self.samples_total
-            self.client.close(**fields)
+        self._closed_at = self.steps_total
+        if not self._leads():
+            return {}
+        fields: dict[str, Any] = {"phase": "finished", "steps_total": self.steps_total, **self._state()}
+        if self.samples_total > 0:
+            fields["samples_total"] = self.samples_total
+        return fields
 
     def joules_per_sample(self) -> float | None:
         """Joules of this machine's GPUs per sample, measured here after ``close``; ``None``: unknown."""
-        if self.energy.joules is None or self.samples_total <= 0:
+        samples = self.samples_total - self._restored_samples
+        if self.energy.joules is None or samples <= 0 or self._energy_refusal() is not None:
             return None
-        return self.energy.joules / self.samples_total
+        return self.energy.joules / samples
+
+    def _energy_refusal(self) -> str | None:
+        """Returns why the energy measured here is not that of all samples; ``None``: it is."""
+        ranks, local = self._most_ranks, local_world()
+        if ranks == 1:
+            return None
+        if local is not None and local < ranks:
+            return f"{ranks - local} of {ranks} ranks are on other machines"
+        if self.energy.devices < ranks:
+            return f"rank 0 can use {self.energy.devices} GPUs, and there are {ranks} ranks"
+        return None
 
     def figures(self) -> dict[str, float]:
         """Returns what is known, for loggers: an unknown figure is absent, never 0."""
@@ -294,6 +376,7 @@ class Job:
         """Looks whether there are other ranks, and whether this one reports."""
         ranks = rank_and_world()
         rank, self._world = (self.rank, 1) if ranks is None else ranks
+        self._most_ranks = max(self._most_ranks, self._world)
         self._is_leader = rank == 0
 
     def _leads(self) -> bool:
@@ -319,8 +402,9 @@ class Job:
         if self._freezer is not None and self._freezer.blocks:
             state["frozen_prefix_layers"], state["layers"] = self._freezer.frozen, len(self._freezer.blocks)
         scaler = self.scaler
-        if scaler is not None and scaler.is_enabled():
-            state["loss_scale"] = scaler.get_scale()
+        with contextlib.suppress(Exception):
+            if scaler is not None and scaler.is_enabled():
+                state["loss_scale"] = scaler.get_scale()
         return state
 
     def _agree(self) -> None:
@@ -328,11 +412,16 @@ class Job:
         self._look_up_rank()
         told = self.client.directive() if self._is_leader else None
         if self._world > 1:
-            told = agree(told)
+            told = agree(told, self._device)
         # A rank of its own without torch.distributed is told nothing.
         if told is None or told[0] == self._revision:
             return
         self._revision, directive = told
+        if directive is None and not self._is_changed:
+            # Nothing is asked any more, and nothing was taken up: no checkpoint is written for that.
+            self._pending = None
+            self.client.always(decision_id=None, directive_refused=None)
+            return
         # Nothing is asked any more: everything is as at the start.
         self._pending = directive if directive is not None else Directive(decision_id="")
         self._due_at = self.steps_total
@@ -346,10 +435,20 @@ class Job:
         return hasattr(self._freezer, "look_again") and layers > 0 and layers != self._freezer.frozen
 
     def _take_up(self, directive: Directive) -> None:
-        refusal = first_refusal(self._refusal(directive))
+        # What goes wrong here is an answer, not an exception into training; and no rank may leave the others waiting.
+        try:
+            own = self._refusal(directive)
+        except Exception as error:
+            own = f"the job cannot tell whether it can: {error}"
+        refusal = first_refusal(own, self._device)
         if refusal is None:
-            self._apply(directive)
-        else:
+            # The same on every rank, whatever goes wrong on one.
+            self._is_changed = bool(directive.decision_id)
+            try:
+                self._apply(directive)
+            except Exception as error:
+                refusal = f"it was begun and failed: {error}"
+        if refusal is not None:
             logger.warning("EADT: directive %s is refused: %s", directive.decision_id, refusal)
         if directive.decision_id:
             self.answers.append((directive.decision_id, refusal))
@@ -392,19 +491,40 @@ class Job:
     def summary(self) -> str:
         """Returns what the job did, in words: unknown figures are called unknown."""
         joules = self.joules_per_sample()
-        energy = f"{joules:.4g} J/sample" if joules is not None else f"J/sample unknown ({self.energy.reason or 'still running'})"
+        why = self.energy.reason or (self._energy_refusal() if self.energy.joules is not None else None) or "still running"
+        energy = f"{joules:.4g} J/sample" if joules is not None else f"J/sample unknown ({why})"
         lines = [f"{self.client.workload}: {self.steps_total} steps, {self.samples_total:g} samples, {energy}"]
         lines += [f"  {decision}: {refusal or 'done'}" for decision, refusal in self.answers]
         if self.steps_without_samples:
             lines.append(f"  samples of {self.steps_without_samples} steps are no number, and not counted")
         if self.client.last_error:
             lines.append(f"  reports: {self.client.sent} sent, last error: {self.client.last_error}")
+        if self.client.directives_error:
+            lines.append(f"  a directive cannot be read from {self.client.directives_error}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         import html
 
         return f"<pre>{html.escape(self.summary())}</pre>"
+
+
+def quiet(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a framework's callback of a method: what goes wrong in it is logged, once for each reason, and does not reach training."""
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return method(self, *arguments, **options)
+        except Exception as error:
+            text = f"{method.__name__}: {error or type(error).__name__}"
+            if self.job is not None:
+                self.job.client.note_failure(text)
+            else:
+                logger.warning("EADT: progress is not reported: %s", text)
+            return None
+
+    return call
 
 
 def _samples_of(counted: Counted) -> float:

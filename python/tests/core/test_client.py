@@ -6,7 +6,10 @@ import json
 import logging
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 import unittest
 import weakref
@@ -75,8 +78,8 @@ class TestReports(unittest.TestCase):
                 job.step(samples=8, loss=0.5, learning_rate=0.1)
             job.step(samples=8)
             job.client._wake.set()
-            wait_for(lambda: any("steps_total" in event for event in self.server.events))
-        told = next(event for event in self.server.events if "steps_total" in event)
+            wait_for(lambda: any("loss" in event for event in self.server.events))
+        told = next(event for event in self.server.events if "loss" in event)
         self.assertEqual((told["steps_total"], told["samples_total"], told["loss"], told["learning_rate"]), (101, 808.0, 0.5, 0.1))
         self.assertEqual(told["live_knobs"], ["checkpoint_now"])
         last = self.server.events[-1]
@@ -100,8 +103,26 @@ class TestReports(unittest.TestCase):
             [(e["steps_total"], e["samples_total"], e["learning_rate"], e["gradient_norm"]) for e in told], [(41, 328.0, 0.5, 0.25)]
         )
         self.assertEqual(told[0]["loss"], 40.0, "the loss of the last step that was reported with one")
-        order = [event.get("validation_loss") or event.get("learning_rate") or event["phase"] for event in self.server.events]
-        self.assertEqual(order, ["started", 0.5, 0.75, "finished"])
+        names = ("validation_loss", "learning_rate", "phase", "steps_total")
+        order = [next(event[name] for name in names if name in event) for event in self.server.events]
+        self.assertEqual(order, ["started", 0, 0.5, 0.75, "finished"])
+
+    def test_counters_are_known_from_the_start_on_and_from_a_checkpoint_on(self) -> None:
+        for steps, samples in ((0, 0.0), (100, 800.0)):
+            self.server.events.clear()
+            with eadt.job(client=self.client(interval_seconds=600.0)) as job:
+                if steps:
+                    job.steps_total, job.samples_total = steps, samples
+                for _ in range(3):
+                    job.step(samples=8)
+            counted = [(event["steps_total"], event["samples_total"]) for event in self.server.events if "steps_total" in event]
+            self.assertEqual((counted[0], counted[-1]), ((steps, samples), (steps + 3, samples + 24)))
+            started, first = self.server.events[:2]
+            self.assertEqual((started["phase"], started["time"]), ("started", first["time"]))
+        self.server.events.clear()
+        with mock.patch("eadt.training.START_NS", 0), eadt.job(client=self.client(interval_seconds=600.0)) as job:
+            job.step(samples=8)
+        self.assertEqual([event["steps_total"] for event in self.server.events if "steps_total" in event], [1, 1])
 
     def test_a_loss_that_few_steps_have_is_reported(self) -> None:
         job = eadt.job(client=self.client(interval_seconds=600.0), agree_every=1000)
@@ -265,6 +286,169 @@ class TestReports(unittest.TestCase):
             self.assertEqual(client.directive()[1].precision, "bf16")
             client.close()
 
+    def test_a_file_of_directives_is_the_only_source_and_a_broken_one_stops_no_report(self) -> None:
+        body = {"decision_id": "d-9", "frozen_prefix_layers": 1}
+        self.server.answer = {"directives": [{"workload": "n/a", "revision": 9, "directive": body}]}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "directive.json")
+            taken: list[int] = []
+            client = self.client(directives_file=path, on_directive=lambda _, revision: taken.append(revision))
+            path.write_text(json.dumps({"revision": 3, "directive": {"decision_id": "d-3", "precision": "bf16-mixed"}}))
+            client.report(steps_total=1)
+            wait_for(lambda: client.directive()[0] == 3)
+            for number, text in enumerate(('{"decision_id"', "[]", '{"decision_id": "d-4", "frozen_prefix_layers": -1}'), start=2):
+                path.write_text(text)
+                wait_for(lambda: client.directives_error)
+                client.report(steps_total=number)
+                wait_for(lambda number=number: any(event["steps_total"] == number for event in self.server.events))
+            self.assertEqual((client.directive()[1].precision, taken, client.failed), ("bf16", [3], 0))
+            self.assertIn("frozen_prefix_layers is no number of blocks: -1", client.directives_error or "")
+            client.close()
+
+    def test_answers_that_make_no_sense_lose_no_report_and_no_directive(self) -> None:
+        client = self.client(interval_seconds=0.02)
+        right = {"workload": "n/a", "revision": 4, "directive": {"decision_id": "d-4", "frozen_prefix_layers": 2}}
+        self.server.answer = {"directives": [right]}
+        client.report(steps_total=0)
+        wait_for(lambda: client.directive()[0] == 4)
+
+        def wrong(**body: Any) -> dict[str, Any]:
+            return {"directives": [{"workload": "n/a", "revision": 5, "directive": {"decision_id": "d-5", **body}}]}
+
+        answers = [
+            *(wrong(frozen_prefix_layers=layers) for layers in (-1, "2", 1.5, True)),
+            {"directives": [{"workload": "n/a", "revision": "5", "directive": None}]},
+            {"directives": [{"workload": "n/a", "revision": 5, "directive": [1]}]},
+            {"directives": [{"workload": "n/a", "revision": 5, "directive": {}}]},
+            {"directives": 7, "refused": 7},
+            {"directives": [7, None], "refused": ["x", None, {"status": 429}, {"status": 429, "index": []}]},
+        ]
+        bodies: list[Any] = [*answers, b"<html>", b"[1]", b"\xff", b"", b"[" * 100_000, b'"' + b"x" * (3 << 20)]
+        for number, answer in enumerate(bodies, start=1):
+            self.server.body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            client.report(steps_total=number)
+            wait_for(lambda number=number: any(event["steps_total"] == number for event in self.server.events))
+        self.assertEqual(client.directive()[1].frozen_prefix_layers, 2)
+        self.server.body = None
+        self.server.answer = {"directives": [{**right, "revision": 6}]}
+        client.report(steps_total=99)
+        wait_for(lambda: client.directive()[0] == 6)
+        client.close()
+
+    @mock.patch("eadt.client.BACKOFF_SECONDS", 0.05)
+    def test_marks_wait_for_a_token_an_address_and_room_to_be_mended(self) -> None:
+        client = self.client(interval_seconds=0.05)
+        self.server.headers = {"location": "https://elsewhere/v1/progress"}
+        for status, part in ((301, "a redirect to https://elsewhere"), (401, "401"), (404, "404"), (429, "429")):
+            with self.subTest(status):
+                self.server.status = status
+                failed = client.failed
+                client.mark(phase="started")
+                wait_for(lambda failed=failed: client.failed > failed)
+                self.assertIn(part, client.last_error or "")
+                self.assertEqual(client.refused, 0)
+                self.server.events.clear()
+                self.server.status = 202
+                wait_for(lambda: [event for event in self.server.events if event.get("phase") == "started"])
+                wait_for(lambda: not client._events)
+        self.server.answer = {"refused": [{"index": 1, "status": 429, "error": "full"}, {"index": 0, "status": 422, "error": "wrong"}]}
+        self.server.events.clear()
+        with client._lock:
+            client.mark(checkpoint_time="1")
+            client.mark(checkpoint_time="2")
+        wait_for(lambda: len(self.server.events) == 2)
+        self.server.answer = {}
+        wait_for(lambda: len(self.server.events) >= 3)
+        client.close()
+        self.assertEqual([event["checkpoint_time"] for event in self.server.events], ["1", "2", "2"])
+
+    def test_a_handler_of_a_signal_may_report_while_the_client_is_at_work(self) -> None:
+        client = self.client()
+
+        def interrupted() -> None:
+            with client._lock:
+                client.mark(phase="finished")
+
+        thread = threading.Thread(target=interrupted, daemon=True)
+        thread.start()
+        thread.join(60)
+        self.assertFalse(thread.is_alive(), "waits for itself")
+        client.close()
+        self.assertEqual([event["phase"] for event in self.server.events], ["finished"])
+
+    def test_what_was_withdrawn_before_it_was_taken_up_asks_for_no_checkpoint(self) -> None:
+        class Freezer:
+            def __init__(self) -> None:
+                self.blocks, self.frozen, self.fails = [1, 2, 3], 0, False
+
+            def refusal(self, layers: int) -> str | None:
+                return "not these" if layers == 2 else None
+
+            def freeze(self, layers: int) -> None:
+                if self.fails:
+                    raise RuntimeError("out of memory")
+                self.frozen = layers
+
+        freezer = Freezer()
+        job = eadt.job(client=self.client(interval_seconds=600.0), freezer=freezer, agree_every=1)
+
+        def ask(revision: int, layers: int | None) -> bool:
+            directive = None if layers is None else Directive(f"d-{revision}", frozen_prefix_layers=layers)
+            job.client._answer = (revision, directive)
+            job.step()
+            return job.checkpoint_due()
+
+        with job:
+            self.assertFalse(ask(7, None), "of an earlier job of this name")
+            self.assertTrue(ask(8, 1))
+            self.assertFalse(ask(9, None), "not taken up")
+            self.assertTrue(ask(10, 2))
+            job.checkpointed()
+            self.assertEqual(job.client._sticky, {"decision_id": "d-10", "directive_refused": "not these"})
+            self.assertFalse(ask(11, None), "refused")
+            self.assertEqual(job.client._sticky, {})
+            freezer.fails = True
+            self.assertTrue(ask(12, 1))
+            job.checkpointed()
+            self.assertIn("out of memory", job.client._sticky["directive_refused"])
+            freezer.fails = False
+            self.assertTrue(ask(13, 1))
+            job.checkpointed()
+            self.assertTrue(ask(14, None), "taken up")
+            job.checkpointed()
+            self.assertEqual((freezer.frozen, job.client._sticky), (0, {}))
+        self.assertEqual([decision for decision, _ in job.answers], ["d-10", "d-12", "d-13"])
+
+    def test_joules_per_sample_are_of_what_was_computed_and_measured_here(self) -> None:
+        job = eadt.job(client=self.client(interval_seconds=600.0))
+        job.samples_total, job.steps_total = 1000.0, 100
+        with job:
+            for _ in range(5):
+                job.step(samples=8)
+        self.assertEqual((job.samples_total, job.steps_total), (1040.0, 105))
+        job.energy.joules, job.energy.devices, job.energy.reason = 80.0, 1, None
+        self.assertEqual(job.joules_per_sample(), 2.0)
+        self.assertEqual(self.server.events[-1]["samples_total"], 1040.0)
+        job._most_ranks = 2
+        self.assertIsNone(job.joules_per_sample())
+        self.assertIn("rank 0 can use 1 GPUs, and there are 2 ranks", job.summary())
+        job.energy.devices = 2
+        self.assertEqual(job.joules_per_sample(), 2.0)
+        for variables in ({"LOCAL_WORLD_SIZE": "1"}, {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"}):
+            with mock.patch.dict(os.environ, variables):
+                self.assertNotIn("eadt/joules_per_sample", job.figures())
+                self.assertIn("J/sample unknown (1 of 2 ranks are on other machines)", job.summary())
+
+    def test_a_second_end_is_reported_if_there_were_steps_in_between(self) -> None:
+        job = eadt.job(client=self.client())
+        with job:
+            job.step(samples=8)
+        job.close()
+        job.step(samples=8)
+        job.close()
+        ends = [(event["steps_total"], event["samples_total"]) for event in self.server.events if event.get("phase") == "finished"]
+        self.assertEqual(ends, [(1, 8.0), (2, 16.0)])
+
     def test_a_token_is_read_anew_and_a_refusal_is_not_repeated(self) -> None:
         self.server.status = 422
         client = self.client()
@@ -352,6 +536,80 @@ class TestHarm(unittest.TestCase):
                 self.assertEqual(client.sent, 0)
 
 
+JOB = """
+import atexit, os, sys, time
+atexit.register(lambda: print("ended", time.monotonic() - begun))
+import eadt, eadt.client
+url, how = sys.argv[1:]
+eadt.client.REQUEST_SECONDS = 120.0
+if how != "bounded":
+    eadt.client.CLOSE_SECONDS = 120.0
+job = eadt.job(url=url, workload="n/a")
+job.start()
+for step in range(47):
+    job.step(samples=8, loss=1.0 / (step + 1))
+client = eadt.Client(url, "n/b")
+client.report(steps_total=5)
+if how == "closed":
+    job.close()
+    client.close()
+elif how == "forked" and os.fork() == 0:
+    job.step(samples=8)
+    job = client = None
+    eadt.client._at_exit()
+    os._exit(0)
+begun = time.monotonic()
+if how == "raises":
+    raise RuntimeError("no memory")
+if how == "killed":
+    os.kill(os.getpid(), 15)
+sys.exit(3)
+"""
+
+
+class TestEnd(unittest.TestCase):
+    """A script that ends without ``close``: by itself, by an exception, by a signal."""
+
+    def run_job(self, url: str, how: str) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("EADT_")}
+        environment["PYTHONPATH"] = str(REPOSITORY / "python/src")
+        return subprocess.run(
+            [sys.executable, "-c", JOB, url, how], env=environment, capture_output=True, text=True, check=False, timeout=600
+        )
+
+    def test_every_step_and_the_end_are_reported_if_the_interpreter_ends(self) -> None:
+        for how, status in (("ends", 3), ("raises", 1), ("closed", 3), ("killed", -15)):
+            with self.subTest(how):
+                server = Recorder()
+                self.addCleanup(server.close)
+                ran = self.run_job(server.url, how)
+                self.assertEqual(ran.returncode, status, ran.stderr)
+                own = [event for event in server.events if event["workload"] == "n/a"]
+                ends = [event for event in own if event.get("phase") == "finished"]
+                if how == "killed":
+                    self.assertEqual(ends, [], "a job that is killed may begin again at a checkpoint")
+                    continue
+                self.assertEqual([(event["steps_total"], event["samples_total"]) for event in ends], [(47, 376.0)])
+                self.assertEqual(own[-1], ends[0])
+                self.assertEqual([event["steps_total"] for event in server.events if event["workload"] == "n/b"], [5])
+
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork here")
+    def test_a_forked_child_reports_no_end_of_its_parents_job(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        self.assertEqual(self.run_job(server.url, "forked").returncode, 3)
+        ends = [event["steps_total"] for event in server.events if event.get("phase") == "finished"]
+        self.assertEqual(ends, [47])
+
+    def test_a_server_that_hangs_holds_the_end_up_for_two_seconds_for_all_clients_together(self) -> None:
+        server = Harmful("hang")
+        self.addCleanup(server.close)
+        ran = self.run_job(server.url, "bounded")
+        self.assertEqual(ran.returncode, 3, ran.stderr)
+        # Of which the machine may take some more.
+        self.assertLess(float(ran.stdout.split()[1]), 30.0)
+
+
 class TestNames(unittest.TestCase):
     def test_fields_are_those_of_the_schema(self) -> None:
         schema = json.loads((REPOSITORY / "schemas/json/v1/training.progress.schema.json").read_text())
@@ -376,6 +634,24 @@ class TestNames(unittest.TestCase):
         self.assertEqual(default_rank(), 0)
         os.environ.update(EADT_WORKLOAD="team/llm", SLURM_PROCID="3")
         self.assertEqual((default_workload(), default_rank()), ("team/llm", 3))
+
+    def test_a_notebook_has_its_own_name(self) -> None:
+        launcher = "/usr/lib/python3/dist-packages/ipykernel_launcher.py"
+        for session, name in (("work/My GPT.ipynb", "local/My-GPT"), ("", "local/notebook")):
+            variables = {"JPY_SESSION_NAME": session, "EADT_WORKLOAD": ""}
+            with mock.patch.dict(os.environ, variables), mock.patch.object(sys, "argv", [launcher]):
+                self.assertEqual(default_workload(), name)
+
+    def test_a_job_that_is_switched_off_reports_nothing(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        with mock.patch.dict(os.environ, {"EADT_DISABLED": "1"}), eadt.job(url=server.url, workload="n/a") as job:
+            for _ in range(100):
+                job.step(samples=8, loss=0.5)
+            job.evaluated(0.5)
+            job.checkpointed()
+        self.assertEqual((server.events, job.samples_total, len(job.client.queue)), ([], 800.0, 0))
+        self.assertIsNone(job.client._thread)
 
     def test_energy_that_is_unknown_is_none(self) -> None:
         with measure("nothing") as m:

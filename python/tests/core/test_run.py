@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,28 @@ from pathlib import Path
 
 from tests.servers import Recorder
 
+#: NVML of a machine with two GPUs; each has another 2.5 J whenever it is asked. ``NVML_FAILS`` names what is not supported.
+NVML = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static long energy[2] = {1000000, 7000000};
+static int fails(const char *what) { const char *named = getenv("NVML_FAILS"); return named && !strcmp(named, what) ? 3 : 0; }
+int nvmlInit_v2(void) { return fails("init"); }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)&energy[index]; return 0; }
+int nvmlDeviceGetUUID(void *handle, char *text, unsigned length) {
+  snprintf(text, length, "GPU-%c", handle == (void *)energy ? 'a' : 'b');
+  return 0;
+}
+int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *millijoules) {
+  long *own = handle;
+  *own += getenv("NVML_RESETS") ? -2500 : 2500;
+  *millijoules = (unsigned long long)*own;
+  return fails("energy");
+}
+"""
+COMPILER = shutil.which("cc")
 RUN = [sys.executable, "-m", "eadt.cli"]
 
 
@@ -51,6 +74,46 @@ class TestRun(unittest.TestCase):
         running.stdout.close()
         self.assertLess(time.monotonic() - begun, 30)
         self.assertEqual(self.phases(), [("n/a", "started"), ("n/a", "finished")])
+
+    def test_a_signal_that_asks_for_a_checkpoint_reaches_the_program_and_ends_neither(self) -> None:
+        program = "import signal; signal.signal(signal.SIGUSR1, lambda *_: print('saves', flush=True)); print('runs', flush=True); "
+        program += "signal.pause(); signal.pause()"
+        running = subprocess.Popen(
+            [*RUN, "--workload", "n/a", sys.executable, "-c", program], env=self.environment, stdout=subprocess.PIPE, text=True
+        )
+        assert running.stdout is not None
+        self.assertEqual(running.stdout.readline(), "runs\n")
+        running.send_signal(signal.SIGUSR1)
+        self.assertEqual(running.stdout.readline(), "saves\n")
+        running.send_signal(signal.SIGTERM)
+        self.assertEqual(running.wait(60), 128 + signal.SIGTERM)
+        running.stdout.close()
+
+    @unittest.skipUnless(COMPILER, "no C compiler")
+    def test_energy_is_that_of_the_gpus_that_the_program_can_use_or_unknown(self) -> None:
+        cases = [
+            ({}, "5.0 J"),
+            ({"CUDA_VISIBLE_DEVICES": "GPU-b"}, "2.5 J"),
+            ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "2.5 J"),
+            ({"CUDA_VISIBLE_DEVICES": "1"}, "which GPU is meant is not known"),
+            ({"CUDA_VISIBLE_DEVICES": ""}, "this process can use no GPU"),
+            ({"CUDA_VISIBLE_DEVICES": "MIG-1"}, "which NVML does not have as a whole GPU"),
+            ({"NVML_FAILS": "energy"}, "a GPU has no energy counter"),
+            ({"NVML_FAILS": "init"}, "NVML does not start"),
+            ({"NVML_RESETS": "1"}, "an energy counter was reset meanwhile"),
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "nvml.c")
+            source.write_text(NVML)
+            subprocess.run([str(COMPILER), "-shared", "-fPIC", "-o", f"{folder}/libnvidia-ml.so.1", str(source)], check=True)
+            self.environment["LD_LIBRARY_PATH"] = folder
+            for variables, expected in cases:
+                with self.subTest(variables):
+                    plain = {name: value for name, value in self.environment.items() if not name.startswith("CUDA_")}
+                    command = [*RUN, sys.executable, "-c", "pass"]
+                    ran = subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, check=False)
+                    self.assertIn(expected, ran.stderr)
+                    self.assertEqual("energy unknown" in ran.stderr, not expected.endswith(" J"), ran.stderr)
 
     def test_a_program_that_is_not_there_is_said(self) -> None:
         ran = self.run_as("no-such-program-anywhere")

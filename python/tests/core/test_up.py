@@ -7,6 +7,7 @@ import time
 import unittest
 from unittest import mock
 
+import eadt
 from eadt import Client
 from tests.servers import RealCollector, wait_for
 
@@ -44,6 +45,17 @@ class TestUp(unittest.TestCase):
         self.assertIsNone(row["energy_joules"])
         self.assertGreater(row["samples"], 0)
         self.assertEqual(row["origin"], "measured")
+
+    @mock.patch.multiple("eadt.client", REQUEST_SECONDS=120.0, CLOSE_SECONDS=120.0)
+    def test_every_sample_of_a_short_job_counts(self) -> None:
+        collector = RealCollector(PROGRAM)
+        with eadt.job(url=collector.url, workload="local/short") as job:
+            for _ in range(40):
+                job.step(samples=8)
+                time.sleep(0.05)
+        report = collector.stop()
+        [row] = [row for row in report["workloads"] if row["workload"] == "local/short"]
+        self.assertEqual((row["samples"], row["joules_per_sample"]), (320.0, None))
 
 
 if __name__ == "__main__":

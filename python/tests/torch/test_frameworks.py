@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import unittest
 from typing import Any
@@ -100,6 +101,56 @@ class TestLightning(Frameworks):
         )
         trainer.fit(Lit(), loader)
         self.assertEqual(self.server.events[-1]["precision"], "bf16")
+
+    def trainer(self, *callbacks: Any, plasticity_every: int = 0, **options: Any) -> pl.Trainer:
+        self.callback = EadtCallback(url=self.server.url, interval_seconds=0.05, plasticity_every=plasticity_every)
+        plain = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+        return pl.Trainer(accelerator="cpu", callbacks=[self.callback, *callbacks], **plain, **options)
+
+    def loader(self, count: int) -> Any:
+        return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.cat(list(batches(count)))), batch_size=8)
+
+    def test_steps_of_several_batches_go_on_from_a_checkpoint_and_those_left_are_reported(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = self.trainer(max_epochs=1, accumulate_grad_batches=2, default_root_dir=folder)
+            trainer.fit(Lit(), self.loader(20))
+            trainer.save_checkpoint(f"{folder}/at-10.ckpt")
+            ends = [self.server.events[-1]]
+            self.server.events.clear()
+            trainer = self.trainer(max_epochs=2, accumulate_grad_batches=2, default_root_dir=folder)
+            trainer.fit(Lit(), self.loader(20), ckpt_path=f"{folder}/at-10.ckpt", weights_only=False)
+            ends.append(self.server.events[-1])
+        self.assertEqual([(end["steps_total"], end["samples_total"]) for end in ends], [(10, 160.0), (20, 320.0)])
+        left = [event["steps_remaining"] for event in self.server.events if "steps_remaining" in event]
+        self.assertEqual((left[0], left[-1], left), (10, 0, sorted(left, reverse=True)))
+        samples = [event["samples_total"] for event in self.server.events if "samples_total" in event]
+        self.assertEqual((samples[0], samples), (160, sorted(samples)))
+
+    def test_plasticity_is_measured_if_that_is_wanted(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            module = Lit()
+            self.trainer(max_epochs=1, default_root_dir=folder, plasticity_every=5).fit(module, self.loader(20))
+        reports = [event["plasticity"] for event in self.server.events if "plasticity" in event]
+        self.assertTrue(reports and all(value > 0 for value in reports[-1]) and len(reports[-1]) == 4, reports)
+        self.assertTrue(module.model.training)
+
+    def test_an_exception_and_a_signal_end_the_job(self) -> None:
+        class Ends(pl.Callback):
+            def __init__(self, how: str) -> None:
+                self.how = how
+
+            def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+                if trainer.global_step == 3 and self.how == "raises":
+                    raise RuntimeError("no memory")
+                if trainer.global_step == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        for how, error in (("raises", RuntimeError), ("SIGTERM", SystemExit)):
+            with self.subTest(how), tempfile.TemporaryDirectory() as folder:
+                self.server.events.clear()
+                with self.assertRaises(error):
+                    self.trainer(Ends(how), max_epochs=1, default_root_dir=folder).fit(Lit(), self.loader(20))
+                self.assertEqual((self.server.events[-1]["phase"], self.server.events[-1]["steps_total"]), ("finished", 3))
 
 
 class TestStrategies(unittest.TestCase):

@@ -9,10 +9,14 @@ from typing import Any
 from unittest import mock
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.parallelism_config import ParallelismConfig
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from eadt.freeze import BlockFreezer
-from eadt.hf import EadtCallback, _refusal_of_trainer
+from eadt.hf import EadtCallback, _data_ranks, _refusal_of_trainer
+from eadt.training import Job
 from tests.models import CONTEXT, VOCABULARY, batches, moved, weights
 from tests.servers import Harmful, Recorder, wait_for
 
@@ -49,7 +53,15 @@ class TestTrainer(unittest.TestCase):
         self.server = Recorder()
         self.addCleanup(self.server.close)
 
-    def trainer(self, model: GPT2LMHeadModel, steps: int, url: str | None = None, callbacks: Any = (), **options: Any) -> Trainer:
+    def trainer(
+        self,
+        model: GPT2LMHeadModel,
+        steps: int,
+        url: str | None = None,
+        callbacks: Any = (),
+        optimizers: Any = (None, None),
+        **options: Any,
+    ) -> Trainer:
         arguments = TrainingArguments(
             output_dir=self.folder,
             max_steps=steps,
@@ -63,7 +75,14 @@ class TestTrainer(unittest.TestCase):
             **options,
         )
         self.callback = EadtCallback(url=url or self.server.url, interval_seconds=0.05, agree_every=2)
-        return Trainer(model, arguments, train_dataset=dataset(64), eval_dataset=dataset(16), callbacks=[self.callback, *callbacks])
+        return Trainer(
+            model,
+            arguments,
+            train_dataset=dataset(64),
+            eval_dataset=dataset(16),
+            callbacks=[self.callback, *callbacks],
+            optimizers=optimizers,
+        )
 
     def test_one_line_reports_progress_loss_and_the_learning_rate(self) -> None:
         trainer = self.trainer(small(), 30, eval_strategy="steps", eval_steps=10)
@@ -137,6 +156,104 @@ class TestTrainer(unittest.TestCase):
     def test_bf16_is_reported_as_it_is(self) -> None:
         self.trainer(small(), 10, bf16=True).train()
         self.assertEqual([e["precision"] for e in self.server.events if "precision" in e][-1], "bf16")
+
+    def test_plasticity_is_measured_if_that_is_wanted(self) -> None:
+        model = small()
+        trainer = self.trainer(model, 20)
+        self.callback._options["plasticity_every"] = 5
+        trainer.train()
+        reports = [event["plasticity"] for event in self.server.events if "plasticity" in event]
+        self.assertTrue(reports and all(value > 0 for value in reports[-1]) and len(reports[-1]) == 4, reports)
+
+    def test_a_training_that_raised_has_ended_when_the_next_one_begins(self) -> None:
+        class Fails(TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                if state.global_step == 5:
+                    raise RuntimeError("no memory")
+
+        trainer = self.trainer(small(), 10, callbacks=[Fails()])
+        with self.assertRaisesRegex(RuntimeError, "no memory"):
+            trainer.train()
+        trainer.remove_callback(Fails)
+        trainer.train()
+        phases = [(event["phase"], event.get("steps_total")) for event in self.server.events if "phase" in event]
+        self.assertEqual(phases, [("started", None), ("finished", 5), ("started", None), ("finished", 10)])
+
+    def test_counters_go_on_from_a_checkpoint(self) -> None:
+        class Saves(TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                control.should_save = state.global_step == 10
+
+        self.trainer(small(), 10, callbacks=[Saves()]).train()
+        self.server.events.clear()
+        self.trainer(small(), 16).train(resume_from_checkpoint=True)
+        samples = [event["samples_total"] for event in self.server.events if "samples_total" in event]
+        self.assertEqual((samples, samples[-1]), (sorted(samples), 128.0))
+        self.assertEqual(samples[0], 80.0)
+        self.assertEqual(self.server.events[-1]["steps_total"], 16)
+        job = self.callback.job
+        assert job is not None
+        job.energy.joules = 96.0
+        self.assertEqual(job.joules_per_sample(), 2.0, "of the 48 samples since the checkpoint")
+
+    def test_a_scheduler_without_a_learning_rate_does_not_reach_training(self) -> None:
+        class Unready(torch.optim.lr_scheduler.LambdaLR):
+            def get_last_lr(self) -> list[float]:
+                raise AssertionError("need to call step() first")
+
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        trainer = self.trainer(model, 4, optimizers=(optimizer, Unready(optimizer, lambda _: 1.0)))
+        # As the trainer does with DeepSpeed.
+        trainer._get_learning_rate = lambda: 0.0  # type: ignore[method-assign]
+        trainer.train()
+        self.assertEqual(trainer.state.global_step, 4)
+        self.assertEqual([e["learning_rate"] for e in self.server.events if "learning_rate" in e][-1], 1e-3)
+
+    def test_what_goes_wrong_in_the_callback_does_not_reach_training(self) -> None:
+        trainer = self.trainer(small(), 4, eval_strategy="steps", eval_steps=2)
+        with (
+            mock.patch.object(Job, "step", side_effect=RuntimeError("no step")),
+            mock.patch.object(Job, "evaluated", side_effect=RuntimeError("no evaluation")),
+        ):
+            trainer.train()
+        self.assertEqual(trainer.state.global_step, 4)
+
+    def test_samples_are_those_of_all_devices_and_of_ranks_with_their_own(self) -> None:
+        model = small()
+        arguments = TrainingArguments(output_dir=self.folder, use_cpu=True, per_device_train_batch_size=8, gradient_accumulation_steps=3)
+        callback = EadtCallback(url=self.server.url)
+        # Two GPUs of one process: the trainer doubles the batch.
+        callback.on_train_begin(arguments, TrainerState(train_batch_size=16, max_steps=10), TrainerControl(), model=model)
+        self.assertEqual((callback._batch, callback._rank_batch), (48, 48.0))
+        with mock.patch.object(TrainingArguments, "world_size", 8):
+            arguments.parallelism_config = ParallelismConfig(dp_shard_size=2, tp_size=2, cp_size=2)
+            self.assertEqual(_data_ranks(arguments), 2)
+            arguments.parallelism_config = None
+            self.assertEqual(_data_ranks(arguments), 8)
+        assert callback.job is not None
+        callback.job.close()
+
+    def test_steps_that_the_gradient_scaler_skips_are_counted(self) -> None:
+        arguments = TrainingArguments(output_dir=self.folder, use_cpu=True)
+        # The optimizer asks it what kind of training this is; arguments begin anew.
+        Accelerator(cpu=True)
+        model = small()
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        optimizer = AcceleratedOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-3), scaler=scaler)
+        state, control = TrainerState(max_steps=3, train_batch_size=8), TrainerControl()
+        callback = EadtCallback(url=self.server.url, interval_seconds=0.05)
+        callback.on_train_begin(arguments, state, control, model=model, optimizer=optimizer)
+        rows = torch.stack([row["input_ids"] for row in dataset(8)])
+        for step, factor in enumerate((1.0, float("inf"), 1.0), start=1):
+            optimizer.zero_grad()
+            scaler.scale(model(input_ids=rows, labels=rows).loss * factor).backward()
+            optimizer.step()
+            state.global_step = step
+            callback.on_step_end(arguments, state, control, model=model, optimizer=optimizer)
+        callback.on_train_end(arguments, state, control)
+        skips = [event["overflow_skips_total"] for event in self.server.events if "overflow_skips_total" in event]
+        self.assertEqual((skips[-1], self.server.events[-1]["loss_scale"]), (1, 2.0**15))
 
     def test_a_server_that_hangs_does_not_slow_the_trainer(self) -> None:
         import time

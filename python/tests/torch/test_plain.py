@@ -100,6 +100,19 @@ class TestFreeze(unittest.TestCase):
         train(model, optimizer, 3)
         self.assertEqual(moved(model.blocks[1], before), 0.0)
 
+    def test_blocks_train_again_whatever_began_since_they_were_frozen(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        refusal: list[str] = []
+        freezer = BlockFreezer(model, [optimizer], None, lambda: next(iter(refusal), None))
+        freezer.freeze(2)
+        refusal.append("the wrapper changed")
+        with self.assertRaisesRegex(FreezeRefused, "the wrapper changed"):
+            freezer.freeze(1)
+        self.assertEqual(freezer.frozen, 2)
+        freezer.freeze(0)
+        self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+
     def test_an_evaluation_is_no_reentrant_checkpointing(self) -> None:
         model = small()
         optimizer = torch.optim.AdamW(model.parameters())
@@ -264,6 +277,43 @@ class TestJob(unittest.TestCase):
             self.run_job(job, model, optimizer, lambda: job.answers)
             self.assertIn("layers='auto'", job.answers[0][1])
 
+    def test_plasticity_is_measured_every_so_many_steps_if_that_is_wanted(self) -> None:
+        model = small()
+        # Some modules may be kept from training on purpose.
+        model.norm.eval()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        passes: list[int] = []
+        model.blocks[0].register_forward_hook(lambda block, *_: passes.append(job.steps_total) if not block.training else None)
+        with self.job(model, optimizer, plasticity_every=7) as job:
+            self.run_job(job, model, optimizer, lambda: job.steps_total == 20)
+            self.assertEqual(passes, [7, 14])
+            wait_for(lambda: any("plasticity" in event for event in self.server.events))
+            self.ask(1, frozen_prefix_layers=2)
+            self.run_job(job, model, optimizer, lambda: job.frozen_layers == 2)
+            at = job.steps_total
+            self.run_job(job, model, optimizer, lambda: job.steps_total >= at + 14)
+            self.assertFalse(model.norm.training)
+            self.assertTrue(model.blocks[0].training)
+        reports = [event["plasticity"] for event in self.server.events if "plasticity" in event]
+        first, last = reports[0], reports[-1]
+        self.assertTrue(all(value > 1e-6 for value in first) and len(first) == 4, first)
+        self.assertEqual(last[:2], [None, None], "frozen blocks have none")
+        self.assertTrue(all(value > 1e-6 for value in last[2:]), last)
+
+    def test_plasticity_that_cannot_be_measured_does_not_reach_training(self) -> None:
+        class Once(SmallGpt):
+            def forward(self, text: torch.Tensor) -> torch.Tensor:
+                if not self.training:
+                    raise RuntimeError("trains only")
+                return super().forward(text)
+
+        model = Once(blocks=4, width=32)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        with self.job(model, optimizer, plasticity_every=2) as job, self.assertLogs("eadt", "WARNING") as log:
+            self.run_job(job, model, optimizer, lambda: job.steps_total == 9)
+        self.assertEqual([line for line in log.output if "plasticity" in line and "trains only" in line], log.output)
+        self.assertEqual((len(log.output), model.training), (1, True))
+
     def test_the_loss_of_a_step_is_read_by_another_thread(self) -> None:
         model = small()
         with self.job(model, None) as job:
@@ -374,6 +424,26 @@ class TestPlasticity(unittest.TestCase):
         train(model, optimizer, 10)
         self.assertTrue(all(value is not None and value > 1e-6 for value in meter.measure() or []))
         self.assertTrue(model.training)
+
+    def test_outputs_that_are_no_numbers_have_no_plasticity(self) -> None:
+        model = small()
+        meter = PlasticityMeter(model, model.blocks)
+        meter.keep_batch(next(batches(1))[:, :-1])
+        meter.measure()
+        with torch.no_grad():
+            model.blocks[2].out.bias.fill_(float("nan"))
+        plasticity = meter.measure() or []
+        self.assertTrue(all(value is not None and value < 1e-9 for value in plasticity[:2]), plasticity)
+        self.assertEqual(plasticity[2:], [None, None])
+
+    def test_a_batch_is_kept_as_it_was(self) -> None:
+        model = small()
+        meter = PlasticityMeter(model, model.blocks)
+        batch = next(batches(1))[:, :-1].clone()
+        meter.keep_batch(batch)
+        meter.measure()
+        batch.zero_()
+        self.assertTrue(all(value is not None and value < 1e-9 for value in meter.measure() or [None]))
 
     def test_cka_is_1_of_itself_rotated_and_scaled(self) -> None:
         first = torch.randn(64, 8)

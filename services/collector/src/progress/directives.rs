@@ -89,23 +89,15 @@ impl Directives {
         }
     }
 
-    fn take_record(&self, record: &Record) {
-        let Some(workload) = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok()) else { return };
-        let directive = match record.value.as_deref().map(decode::<Directive>).transpose() {
-            Ok(directive) => directive,
-            Err(refusal) => {
-                tracing::warn!(workload, offset = record.offset, %refusal, "a directive is not valid and is not handed on");
-                return;
-            }
-        };
-        let revision = u64::try_from(record.offset).unwrap_or_default() + 1;
-        let answer = DirectiveAnswer { workload: workload.to_owned(), revision, directive };
-        self.table().by_workload.insert(workload.to_owned(), answer);
+    /// Takes in what one workload is asked for now.
+    fn set(&self, answer: DirectiveAnswer) {
+        self.table().by_workload.insert(answer.workload.clone(), answer);
         self.changes.send_replace(());
     }
 
-    fn complete(&self) {
-        self.table().is_complete = true;
+    /// Takes in what the whole log asks for.
+    fn replace(&self, by_workload: HashMap<String, DirectiveAnswer>) {
+        *self.table() = DirectiveTable { by_workload, is_complete: true };
         self.changes.send_replace(());
     }
 
@@ -137,23 +129,69 @@ impl Directives {
         let from: Vec<_> =
             (0..spec.partitions).map(|partition| (TopicPartition::new(topic.clone(), partition), Start::Earliest)).collect();
         let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+        let mut session = Session::new(self);
         let (mut polled, mut ends) = (Vec::new(), std::collections::HashSet::new());
         while !stop.is_cancelled() {
             reader.poll(1000, POLL, &mut polled)?;
             for item in polled.drain(..) {
                 match item {
-                    Polled::Record(record) => self.take_record(&record),
+                    Polled::Record(record) => session.take_record(&record),
                     Polled::End { at, .. } => _ = ends.insert(at),
                     _ => {}
                 }
             }
-            if ends.len() == from.len() && metrics.directives_readable.get() == 0 {
-                self.complete();
+            if ends.len() == from.len() && session.complete() {
                 metrics.directives_readable.set(1);
             }
         }
         Ok(())
     }
+}
+
+/// One reading of the log from its beginning. Until its end is reached nothing of it is in force: jobs that have a directive already are
+/// not asked for those before it again.
+#[derive(Debug)]
+struct Session<'a> {
+    directives: &'a Directives,
+    /// What was read so far; `None` once the end was reached.
+    read: Option<HashMap<String, DirectiveAnswer>>,
+}
+
+impl<'a> Session<'a> {
+    fn new(directives: &'a Directives) -> Self {
+        Self { directives, read: Some(HashMap::new()) }
+    }
+
+    fn take_record(&mut self, record: &Record) {
+        let Some(answer) = answer_of(record) else { return };
+        match &mut self.read {
+            Some(read) => {
+                read.insert(answer.workload.clone(), answer);
+            }
+            None => self.directives.set(answer),
+        }
+    }
+
+    /// Puts in force what was read. Returns false if it is already.
+    fn complete(&mut self) -> bool {
+        let Some(read) = self.read.take() else { return false };
+        self.directives.replace(read);
+        true
+    }
+}
+
+/// Returns what a record asks of its workload, or `None` if it cannot be read.
+fn answer_of(record: &Record) -> Option<DirectiveAnswer> {
+    let workload = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok())?;
+    let directive = match record.value.as_deref().map(decode::<Directive>).transpose() {
+        Ok(directive) => directive,
+        Err(refusal) => {
+            tracing::warn!(workload, offset = record.offset, %refusal, "a directive is not valid and is not handed on");
+            return None;
+        }
+    };
+    let revision = u64::try_from(record.offset).unwrap_or_default() + 1;
+    Some(DirectiveAnswer { workload: workload.to_owned(), revision, directive })
 }
 
 #[cfg(test)]
@@ -186,14 +224,19 @@ pub(crate) mod tests {
         /// What the log says, read to its end.
         pub(crate) fn of_records(records: &[Record]) -> Self {
             let directives = Self::default();
-            directives.add(records);
-            directives.complete();
+            let mut session = Session::new(&directives);
+            for record in records {
+                session.take_record(record);
+            }
+            assert!(session.complete());
             directives
         }
 
         pub(crate) fn add(&self, records: &[Record]) {
             for record in records {
-                self.take_record(record);
+                if let Some(answer) = answer_of(record) {
+                    self.set(answer);
+                }
             }
         }
     }
@@ -201,16 +244,36 @@ pub(crate) mod tests {
     #[test]
     fn the_last_record_of_a_workload_stands_and_a_tombstone_withdraws_it() {
         let directives = Directives::default();
-        directives.add(&[record("n/a", 3, Some(2))]);
+        let mut session = Session::new(&directives);
+        session.take_record(&record("n/a", 3, Some(2)));
         assert_eq!(directives.current("n/a"), None, "the log was not read to its end");
-        directives.complete();
+        assert!(session.complete() && !session.complete());
         let current = |name: &str| directives.current(name).map(|answer| (answer.revision, answer.directive.is_some()));
         assert_eq!((current("n/a"), current("n/b")), (Some((4, true)), Some((0, false))));
         let invalid = Record { value: Some(b"{}".to_vec().into()), ..record("n/a", 4, None) };
-        directives.add(&[invalid]);
+        session.take_record(&invalid);
         assert_eq!(current("n/a"), Some((4, true)), "what is not valid changes nothing");
-        directives.add(&[record("n/a", 9, None)]);
+        session.take_record(&record("n/a", 9, None));
         assert_eq!(current("n/a"), Some((10, false)));
+    }
+
+    #[test]
+    fn a_log_that_is_read_again_asks_for_nothing_of_before() {
+        let (old, new) = (record("n/a", 3, Some(2)), record("n/a", 9, None));
+        let directives = Directives::of_records(&[old.clone(), new.clone(), record("n/b", 1, Some(1))]);
+        let revision = |name: &str| directives.current(name).map(|answer| answer.revision);
+        let mut session = Session::new(&directives);
+        session.take_record(&old);
+        assert_eq!((revision("n/a"), revision("n/b")), (Some(10), Some(2)), "the end was not reached again");
+        session.take_record(&new);
+        assert!(session.complete());
+        assert_eq!(
+            (revision("n/a"), revision("n/b")),
+            (Some(10), Some(0)),
+            "what the log does not say any more is not asked for"
+        );
+        session.take_record(&record("n/a", 11, Some(1)));
+        assert_eq!(revision("n/a"), Some(12));
     }
 
     #[tokio::test]
