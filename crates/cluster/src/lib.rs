@@ -10,11 +10,11 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Layout, Precision, UpdateMode, Workload};
 use serde::{Deserialize, Serialize};
 
-/// A workload that opted in, as the cluster has it now.
+/// A workload that opted in, as it is in the cluster now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ManagedWorkload {
-    /// What is published about it. `time` is since when exactly this is so; `decision_id` and `ready_time` belong to
-    /// the present generation.
+    /// Its published state. `time` is the time since which it holds; `decision_id` and `ready_time` belong to the present
+    /// generation.
     pub state: Workload,
     /// The last decision that was written to it; kept with the object, so that a restarted actuator sees it.
     pub applied: Option<AppliedDecision>,
@@ -34,7 +34,7 @@ pub struct AppliedDecision {
     pub generation: u64,
     /// When it took effect.
     pub time: EventTime,
-    /// What it made.
+    /// The layout that it set.
     pub layout: Layout,
     /// The layout before it.
     pub before: Layout,
@@ -43,7 +43,7 @@ pub struct AppliedDecision {
     /// When every process of it was ready; `None`: not yet, or never.
     pub ready_time: Option<EventTime>,
     pub rolled_back: Option<RolledBack>,
-    /// Who approved it, if somebody did and is known.
+    /// The user who approved it, if there is one and it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
 }
@@ -76,24 +76,24 @@ impl fmt::Display for JobRequest {
 }
 
 impl AppliedDecision {
-    /// What the change asks of the job, and waits for.
+    /// Returns the settings that the change requests from the job, and waits for.
     pub fn job_request(&self) -> Option<JobRequest> {
         JobRequest::between(&self.before, &self.layout)
     }
 }
 
-/// How a change was taken back.
+/// The rollback of a change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RolledBack {
     /// The generation that restores the layout before.
     pub generation: u64,
     pub time: EventTime,
-    /// In words.
+    /// Text for people.
     pub reason: String,
 }
 
 impl ManagedWorkload {
-    /// A change that is neither ready nor taken back; one that somebody else's change replaced is over.
+    /// Returns the change that is neither ready nor rolled back. A change that somebody else's change replaced is over.
     pub fn rolling_out(&self) -> Option<&AppliedDecision> {
         let on_its_way =
             |a: &&AppliedDecision| a.ready_time.is_none() && a.rolled_back.is_none() && a.generation == self.state.generation;
@@ -116,11 +116,11 @@ pub struct WorkloadChange {
     pub reverts: bool,
     /// The rollout has this long; counted from the moment of effect.
     pub ready_within_seconds: f64,
-    /// Who approved it, if somebody did and is known.
+    /// The user who approved it, if there is one and it is known.
     pub approved_by: Option<String>,
 }
 
-/// A change of what may be done to a workload, by a person.
+/// A change of a workload's terms by a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TermsChange {
     Pause,
@@ -144,7 +144,7 @@ pub trait ChangeTerms: Send + Sync + fmt::Debug {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApprovedDecision {
     pub decision: Decision,
-    /// Who approved it, if it is known.
+    /// The user who approved it, if known.
     pub by: Option<String>,
 }
 
@@ -156,14 +156,14 @@ pub struct RollBack {
     pub decision_id: String,
     /// The generation to replace; with another one in force nothing is written.
     pub generation: u64,
-    /// In words.
+    /// Text for people.
     pub reason: String,
 }
 
 /// Changes since a revision.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClusterChanges {
-    /// Where this leads; what is asked from next.
+    /// The revision after these changes, for the next call.
     pub revision: u64,
     /// `workloads` has every one: what is not among them has gone.
     pub all: bool,
@@ -173,12 +173,12 @@ pub struct ClusterChanges {
     pub gone: Vec<String>,
 }
 
-/// What a failed call means for the caller.
+/// The caller's reaction to a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterRemedy {
     /// The same call may succeed later. It may also have taken effect: look first.
     Retry,
-    /// Somebody else changed the object: look again and plan anew.
+    /// Somebody else changed the object: read it and plan again.
     Conflict,
     /// The cluster will never do this; nothing was touched.
     Refused,
@@ -191,7 +191,7 @@ pub enum ClusterRemedy {
 #[error("{detail}")]
 pub struct ClusterError {
     pub remedy: ClusterRemedy,
-    /// What happened, to what, what to do.
+    /// The failure, its object and the remedy.
     pub detail: String,
 }
 
@@ -220,7 +220,8 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn revision(&self) -> u64;
     /// Every workload that opted in, in any order.
     fn workloads(&self) -> Result<Vec<ManagedWorkload>, ClusterError>;
-    /// What changed since a revision that [`Cluster::changes`] gave; all of it without one, or where that is not known any more.
+    /// Returns the changes since a revision of an earlier [`Cluster::changes`]; all workloads without a revision, or if it is too
+    /// old.
     fn changes(&self, since: Option<u64>) -> Result<ClusterChanges, ClusterError> {
         let _: Option<u64> = since;
         // Read first, so that what changes meanwhile is seen the next time.
@@ -274,7 +275,8 @@ pub trait DeviceAgents: Send + Sync {
     fn on_device_holders(&self, holders: DeviceHolders);
     /// Called when leadership begins, after the reports in the log were replayed. `standing`: the intents in the log, one a node.
     fn on_takeover(&self, standing: &[DeviceIntent]);
-    /// What agents are to hold now: one intent a node, without time and time to live, which are the publisher's. A node that is
-    /// not named holds nothing. The same pointer means that nothing changed; `None`: not known yet, so nothing is withdrawn.
+    /// Returns the settings that agents should hold now: one intent per node, without time and time to live, which the publisher
+    /// sets. A node without an intent holds nothing. The same pointer means that nothing changed; `None`: not known yet, so
+    /// nothing is withdrawn.
     fn wanted_intents(&self) -> Option<Arc<Vec<DeviceIntent>>>;
 }

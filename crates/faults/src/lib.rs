@@ -1,7 +1,7 @@
-//! Switches of the chaos harness (`cargo xtask chaos`): promises that can be turned off to see that their fault bites, and phases
-//! in which a process waits to be killed. A build without debug assertions, such as a release, has none of them.
+//! Switches of the chaos harness (`cargo xtask chaos`): mitigations that can be switched off to show that their fault bites, and
+//! phases in which a process waits to be killed. A build without debug assertions, such as a release, has none of them.
 //!
-//! The names are those of whoever asks.
+//! Each name is defined by the code that queries it.
 
 use serde_json::{Value, json};
 
@@ -10,8 +10,8 @@ pub const SWITCHES: bool = cfg!(debug_assertions);
 
 /// Names of the promises that are switched off, separated by commas.
 pub const OFF: &str = "EADT_CHAOS_OFF";
-/// `PHASE:N:FILE`: from the Nth time on that a phase is reached FILE is made, and the thread waits until `FILE.go` is there; both
-/// are removed again before it goes on.
+/// `PHASE:N:FILE`: from the Nth time on that a phase is reached, FILE is created, and the thread waits until `FILE.go` exists;
+/// then both are removed, and the thread continues.
 pub const WAIT: &str = "EADT_CHAOS_WAIT";
 
 /// Set: the process plays the next minor version of itself.
@@ -53,7 +53,8 @@ pub fn is_next() -> bool {
     *IS_NEXT.get_or_init(|| std::env::var_os(NEXT).is_some())
 }
 
-/// What this process writes down as JSON of its own, elsewhere than into an event.
+/// Returns a JSON text that this process stores elsewhere than in an event; with the switch on, as the next version would write
+/// it.
 pub fn written(text: String) -> String {
     match is_next().then(|| serde_json::from_str(&text)) {
         Some(Ok(mut value)) => {

@@ -1,25 +1,25 @@
-//! From what is expected of each candidate to the one to take.
+//! Chooses one candidate by the predictions for all of them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{ExpectedRates, GpuTenants, Outlook, ShareCandidate};
 
-/// What is divided by the GPU's power; the more the better.
+/// The objective: a sum of throughputs, which is divided by the GPU's power and maximised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShareObjective {
-    /// Sum over the workloads of their throughput as a part of what each does alone on the whole GPU.
+    /// Sum over the workloads of their throughput as a part of the throughput alone on the whole GPU.
     #[default]
     Progress,
-    /// Sum of the throughputs, whatever their units: the paper's. It favours whoever counts in small units.
+    /// Sum of the throughputs in their own units: the paper's objective. It favours workloads whose throughput has large numbers.
     Sum,
 }
 
-/// How a candidate is taken.
+/// How a candidate is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChoiceSettings {
-    /// What is to be as large as possible per watt: `progress` or `sum`. Default: `progress`.
+    /// The objective per watt: `progress` or `sum`. Default: `progress`.
     pub objective: ShareObjective,
     /// A candidate counts for what at least the rest of the trees expect: with 0.25, three of four. Absent: for their mean.
     /// Above 0, at most 0.5. Default 0.25.
@@ -30,7 +30,8 @@ pub struct ChoiceSettings {
     /// No workload becomes slower by more than this part of its throughput alone on the whole GPU. Absent: no limit. 0 to 1.
     /// Default: absent.
     pub slowdown_max_ratio: Option<f64>,
-    /// The equal partition stays unless another one gains at least this part. 0 to 1. Default 0.01, the least gain that validation can tell.
+    /// Equal shares are kept unless another partition gains at least this part. 0 to 1. Default 0.01, the least gain that
+    /// validation can detect.
     pub gain_min_ratio: f64,
 }
 
@@ -47,7 +48,7 @@ impl Default for ChoiceSettings {
 }
 
 impl ChoiceSettings {
-    /// The paper's rule: the largest expected throughput sum per watt, whoever starves.
+    /// Returns the paper's rule: the largest expected sum of throughputs per watt, even if a workload starves.
     pub const fn paper() -> Self {
         Self {
             objective: ShareObjective::Sum,
@@ -86,7 +87,7 @@ pub enum ChoiceVerdict {
     Infeasible,
 }
 
-/// What was taken, and what is expected of it.
+/// The chosen candidate, and its prediction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShareChoice {
     /// Its place among the candidates.
@@ -105,7 +106,7 @@ pub struct ShareChoice {
     pub feasible: usize,
 }
 
-/// What a candidate is worth under an objective.
+/// The value of a candidate under an objective.
 #[derive(Debug)]
 pub(crate) struct ObjectiveScale {
     weights: Vec<f64>,

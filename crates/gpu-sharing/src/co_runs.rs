@@ -21,16 +21,16 @@ pub struct GatheredRun {
     pub windows: usize,
 }
 
-/// What was found, and how many windows of shared GPUs say nothing.
+/// Co-runs, and the number of windows of shared GPUs that are not usable.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GatheredRuns {
-    /// By workloads and their shares.
+    /// Co-runs by workloads and their shares.
     pub runs: Vec<GatheredRun>,
     /// Windows beside others that went into no co-run, one that is too short included.
     pub passed: usize,
 }
 
-/// What a workload did in a window in which it shared one GPU.
+/// A workload's part of a co-run: its window on one shared GPU.
 struct WindowPart<'a> {
     tenant: (&'a str, u32),
     tenants: u32,
@@ -39,7 +39,7 @@ struct WindowPart<'a> {
 }
 
 impl<'a> WindowPart<'a> {
-    /// `None`: the window does not say it, or says it of a workload that was held down.
+    /// Returns the part of a window; `None`: the window lacks a value, or its workload was limited by a cap or clock.
     fn of(window: &'a EfficiencyWindow, settings: &GatherSettings) -> Option<Self> {
         let layout = window.layout.as_ref()?;
         let covered = window.energy_coverage_ratio.min(window.progress_coverage_ratio) >= settings.coverage_min_ratio;
@@ -61,8 +61,8 @@ type CoRunFigures = (EventTime, Vec<f64>, f64);
 /// Windows of the same workloads at the same shares, by end.
 type WindowsByEnd = BTreeMap<EventTime, CoRunFigures>;
 
-/// Finds what ran together. A GPU's windows of one time count where all that shared it have one that says something, with shares that
-/// are no more than the GPU together: only then it is known what ran and what all of it drew.
+/// Finds co-runs. The windows of a GPU at one time count if all workloads that shared it have a usable window, with shares that
+/// sum to at most 100 %: only then it is known which workloads ran and what all of them drew.
 ///
 /// Medians are of the newest [`GatherSettings::windows_max`] windows; fewer than [`GatherSettings::windows_min`] are no co-run.
 pub fn co_runs<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>, settings: &GatherSettings) -> GatheredRuns {
@@ -122,8 +122,8 @@ pub fn co_runs<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>, sett
     found
 }
 
-/// The idle power with which the additive model is right about half of the runs; `None`: no run's workloads are all known at their
-/// shares. Windows do not say what a board draws while its processes wait.
+/// Returns the idle power with which the additive model is too high in half of the runs; `None`: no run has measurements alone
+/// for all of its workloads at their shares. Windows do not contain the power of a board whose processes wait.
 pub fn implied_idle_watts(profiles: &BTreeMap<String, SoloProfile>, runs: &[CoRun]) -> Option<f64> {
     let of = |run: &CoRun| {
         let tenants: Vec<&SoloProfile> =
@@ -132,22 +132,22 @@ pub fn implied_idle_watts(profiles: &BTreeMap<String, SoloProfile>, runs: &[CoRu
         idle_of(&tenants, &shares, run.power_watts).ok()
     };
     let watts = median(&mut runs.iter().filter_map(of).collect::<Vec<_>>())?;
-    // Of all: a board that draws less than that idles below it.
+    // Of all profiles: the idle power of a board is below the least power of any workload.
     let least = profiles.values().flat_map(SoloProfile::points).map(|point| point.power_watts).fold(f64::INFINITY, f64::min);
     Some(watts.min(MOST_OF_LEAST * least))
 }
 
 const MOST_OF_LEAST: f64 = 0.95;
 
-/// The idle power with which the additive model says of workloads at their shares what was measured. `Err`: the place of the one that
-/// was not measured at its share or a smaller one.
+/// Returns the idle power with which the additive model equals the measured power of workloads at their shares. `Err`: the index
+/// of a workload that was not measured at its share or a smaller one.
 pub(crate) fn idle_of(tenants: &[&SoloProfile], shares: &[u32], measured_watts: f64) -> Result<f64, usize> {
     let (mut alone, mut least) = (0.0, f64::INFINITY);
     for (place, (tenant, share)) in tenants.iter().zip(shares).enumerate() {
         alone += tenant.expected_at(*share, None).ok_or(place)?.power_watts;
         least = tenant.points().map(|point| point.power_watts).fold(least, f64::min);
     }
-    // What contention saves, or noise adds, must not make a board that draws nothing, or more than its processes.
+    // Savings by contention or noise must not give an idle power below zero, or above that of the processes.
     let most = MOST_OF_LEAST * least;
     Ok(((alone - measured_watts) / (tenants.len() as f64 - 1.0)).clamp(1.0_f64.min(0.5 * least), most))
 }

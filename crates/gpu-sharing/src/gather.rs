@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile};
 
-/// What a window must have to count, and how much is remembered.
+/// Requirements on a window, and the number of windows that are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GatherSettings {
     /// A window with less known energy or progress than this part of its time is passed over. 0 to 1. Default 0.9.
     pub coverage_min_ratio: f64,
-    /// A share is known after so many windows. At least 1. Default 3.
+    /// A share is known after this many windows. At least 1. Default 3.
     pub windows_min: u32,
-    /// Older windows fade once there are so many. At least 1. Default 60.
+    /// With this many windows, older ones lose weight. At least 1. Default 60.
     pub windows_max: u32,
 }
 
@@ -25,7 +25,7 @@ impl Default for GatherSettings {
     }
 }
 
-/// Why a window says nothing about a workload alone.
+/// Why a window does not count for a workload's profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkippedWindow {
@@ -39,16 +39,16 @@ pub enum SkippedWindow {
     Unsteady,
     /// Too little energy or progress is known.
     Uncovered,
-    /// The window, or its workload's layout, does not say enough.
+    /// The window, or its workload's layout, lacks a value.
     Incomplete,
 }
 
-/// Whether a window says anything about its workload, alone or not.
+/// Checks whether a window is usable, whether its workload was alone or not.
 pub(crate) fn check_usable(window: &EfficiencyWindow, coverage_min_ratio: f64) -> Result<(), SkippedWindow> {
     if window.restarted || window.gap {
         return Err(SkippedWindow::Unsteady);
     }
-    // What is not a number covers nothing.
+    // A value that is not a number covers nothing.
     let is_covered =
         [window.energy_coverage_ratio, window.progress_coverage_ratio].iter().all(|ratio| *ratio >= coverage_min_ratio);
     if is_covered { Ok(()) } else { Err(SkippedWindow::Uncovered) }
@@ -83,7 +83,8 @@ pub struct Gatherer {
 const MAX_SETTINGS: usize = 256;
 
 impl Gatherer {
-    /// Takes a window in, or says why it is passed over. `tenants`: most workloads that were on one of its GPUs in the window.
+    /// Adds a window to the profile, or returns why it is skipped. `tenants`: the largest number of workloads on one of its GPUs
+    /// in the window.
     pub fn observe(
         &mut self,
         window: &EfficiencyWindow,
@@ -141,7 +142,7 @@ impl Gatherer {
         Ok(())
     }
 
-    /// What is known of a workload; `None` where nothing was gathered, an error where it is not enough.
+    /// Returns the profile of a workload; `None` if there are no windows, an error if they are not sufficient.
     pub fn profile(&self, workload: &str, settings: &GatherSettings) -> Option<Result<SoloProfile, ProfileError>> {
         let own = self.workloads.get(workload)?;
         let known = own.means.iter().filter(|(_, mean)| mean.windows >= settings.windows_min);

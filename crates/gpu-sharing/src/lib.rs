@@ -1,10 +1,9 @@
-//! How to share a GPU: what each of several workloads would get and what the GPU would draw for every partition of its
-//! SMs, and which partition to take.
+//! Sharing a GPU: predicts throughput and power for every partition of its SMs among several workloads, and chooses a partition.
 //!
-//! In: what each workload does alone at some shares of the SMs ([`SoloProfile`]), and, to learn from, what pairs did
-//! together ([`CoRun`]). Out: a [`ShareChoice`] among the partitions, with the figures that led to it. It never reads a clock
-//! or a file, draws nothing that a seed does not fix, gives the same bits on any number of threads, and says what it
-//! cannot tell instead of guessing.
+//! In: measurements of each workload alone at some SM shares ([`SoloProfile`]) and, for training, of pairs together ([`CoRun`]).
+//! Out: a [`ShareChoice`] among the partitions, with the figures that led to it. It never reads a clock or a file, uses only
+//! random numbers that a seed defines, gives the same bits with any number of threads, and reports what it cannot predict instead
+//! of guessing.
 
 pub mod forest;
 

@@ -1,4 +1,4 @@
-//! What was measured: workloads alone, and together.
+//! Measurements of workloads, alone and together.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -17,7 +17,7 @@ pub struct GpuTenants<'a> {
     idle_watts: f64,
 }
 
-/// Why nothing can be said about workloads on a GPU.
+/// Why there is no prediction for workloads on a GPU.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum OutlookError {
     #[error("{count} workloads share the GPU: from 2 to 16 can be told apart")]
@@ -77,7 +77,7 @@ impl<'a> GpuTenants<'a> {
         self.idle_watts
     }
 
-    /// What each workload is expected to do alone at its share of a candidate.
+    /// Returns the expected figures of each workload alone at its share of a candidate.
     pub fn alone(&self, candidate: &ShareCandidate) -> Result<Vec<SoloPoint>, OutlookError> {
         let shares = self.tenants.iter().zip(&candidate.mps_thread_percentages);
         shares
@@ -127,7 +127,7 @@ impl<'a> GpuTenants<'a> {
 /// Partitions that are looked at.
 const PARTITIONS_MAX: u64 = 20_000;
 
-/// How many partitions there are: the ways to cut a row of steps into `count` parts. `None`: more than can be counted.
+/// Returns the number of partitions: the ways to cut a row of steps into `count` parts. `None`: more than can be counted.
 fn ways(count: usize, step: u32) -> Option<u64> {
     let (cuts, parts) = ((100 / u64::from(step.max(1))).saturating_sub(1), count as u64 - 1);
     (1..=parts).try_fold(1_u64, |ways, n| Some(ways.checked_mul((cuts + 1).saturating_sub(n))? / n))
@@ -154,30 +154,30 @@ fn partitions(count: usize, step: u32, take: &mut impl FnMut(&[u32])) {
     }
 }
 
-/// What a candidate is expected to give.
+/// The prediction for a candidate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpectedRates {
-    /// Of each workload.
+    /// Throughput of each workload.
     pub samples_per_second: Vec<f64>,
-    /// Of the GPU.
+    /// Power of the GPU.
     pub power_watts: f64,
 }
 
-/// What is expected of each candidate, and how far the opinions differ.
+/// The predictions for all candidates, and their spread.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
     pub(crate) candidates: Vec<CandidateOutlook>,
 }
 
-/// What is expected of one candidate.
+/// The prediction for one candidate.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CandidateOutlook {
     pub mean: ExpectedRates,
-    /// What each tree expects; empty where there is only one opinion. Tree `i` is the same in every candidate.
+    /// The prediction of each tree; empty if there is only one prediction. Tree `i` is the same in every candidate.
     pub opinions: Vec<ExpectedRates>,
 }
 
-/// Says what is to be expected of candidates.
+/// Predicts throughput and power of candidates.
 pub trait Predictor: std::fmt::Debug + Sync {
     /// For every candidate, in their order.
     fn outlook(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<Outlook, OutlookError>;
@@ -189,7 +189,7 @@ pub trait Predictor: std::fmt::Debug + Sync {
 }
 
 impl Outlook {
-    /// From the mean expectation of each candidate and, where there are several opinions, each of them; opinion `i` is the same
+    /// Builds it from the mean prediction of each candidate and, if there are several, each of them; prediction `i` is the same
     /// tree's in every candidate.
     pub fn of(candidates: Vec<(ExpectedRates, Vec<ExpectedRates>)>) -> Self {
         let prospects = candidates.into_iter().map(|(mean, opinions)| CandidateOutlook { mean, opinions });

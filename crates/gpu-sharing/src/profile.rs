@@ -1,4 +1,4 @@
-//! What a workload does alone on a GPU, by share of the SMs and by clock.
+//! Measurements of a workload alone on a GPU, by SM share and by clock.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ impl ProfileMetric {
         Self::PcieReceiveBytesPerSecond,
     ];
 
-    /// As in tables and models.
+    /// Returns the name in tables and models.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SmActiveRatio => "sm_active_ratio",
@@ -70,7 +70,7 @@ impl MetricValues {
         self.0[metric as usize] = value;
     }
 
-    /// From a function; for building.
+    /// Builds the metrics from a function.
     pub fn of(value: impl Fn(ProfileMetric) -> Option<f64>) -> Self {
         Self(ProfileMetric::ALL.map(value))
     }
@@ -119,7 +119,7 @@ struct ShareCurve {
     expected: Vec<SoloPoint>,
 }
 
-/// What a workload does alone on one GPU model, at several shares of the SMs.
+/// Measurements of a workload alone on one GPU model, at several SM shares.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "ProfileDocument", into = "ProfileDocument")]
 pub struct SoloProfile {
@@ -217,7 +217,7 @@ impl SoloProfile {
         self.curves.iter().flat_map(|curve| &curve.points)
     }
 
-    /// The clocks at which it was measured, the highest first; `None` stands for the board's own.
+    /// Returns the clocks at which it was measured, the highest first; `None` is the board's own clock.
     pub fn clocks(&self) -> impl Iterator<Item = Option<f64>> {
         self.curves.iter().map(|curve| curve.sm_clock_mhz)
     }
@@ -239,14 +239,14 @@ impl SoloProfile {
         Some(self.curve(sm_clock_mhz)?.points[0].mps_thread_percentage)
     }
 
-    /// What it does alone at a share: measured, or between the two neighbours. `None` below the smallest share measured, and at
-    /// clocks that were not measured. `None` as clock is the highest measured.
+    /// Returns the figures alone at a share: measured, or interpolated between the two neighbours. `None` below the smallest
+    /// measured share, and at clocks that were not measured. `None` as clock is the highest measured.
     pub fn at(&self, mps_thread_percentage: u32, sm_clock_mhz: Option<f64>) -> Option<SoloPoint> {
         between(&self.curve(sm_clock_mhz)?.points, mps_thread_percentage)
     }
 
-    /// As [`Self::at`], what is to be expected: throughput and power never fall where the share grows, and grow by no more than with
-    /// the shares before (least squares). That takes most of the instruments' noise away.
+    /// Returns the expected figures as [`Self::at`]: throughput and power never fall when the share grows, and grow by no more
+    /// than with the shares before (least squares). This removes most of the instruments' noise.
     pub fn expected_at(&self, mps_thread_percentage: u32, sm_clock_mhz: Option<f64>) -> Option<SoloPoint> {
         between(&self.curve(sm_clock_mhz)?.expected, mps_thread_percentage)
     }
@@ -317,7 +317,7 @@ fn concave_fit(points: &[(f64, f64)], idle: bool) -> Vec<f64> {
     points.iter().zip(&residuals).map(|((_, value), residual)| value * (1.0 - residual)).collect()
 }
 
-/// Coordinate descent ends when no ramp changes a value by more than this part, or after so many rounds.
+/// Coordinate descent ends when no ramp changes a value by more than this part, or after `ROUNDS` rounds.
 const PRECISION: f64 = 1e-7;
 const ROUNDS: u32 = 20_000;
 
@@ -372,7 +372,7 @@ mod tests {
             assert!(near(&of(&right, false), &right), "{right:?}: {:?}", of(&right, false));
         }
         assert!(near(&of(&[60.0, 70.0, 80.0, 85.0, 85.0], true), &[60.0, 70.0, 80.0, 85.0, 85.0]));
-        // What falls, and what bends upwards, is made even.
+        // Falling and convex parts are smoothed.
         for noisy in [[10.0, 19.0, 31.0, 38.0, 51.0], [10.0, 12.0, 11.0, 13.0, 12.0], [5.0, 20.0, 21.0, 40.0, 41.0]] {
             let bent = of(&noisy, false);
             let slopes: Vec<f64> = bent.windows(2).map(|pair| pair[1] - pair[0]).collect();

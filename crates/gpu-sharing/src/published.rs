@@ -1,6 +1,7 @@
-//! The form in which slowdown models travel in `models.v1`, and those in force, by board.
+//! The format of slowdown models in `models.v1`, and the models in force, by board.
 //!
-//! As of all models there: one in a form of another version or with impossible figures says nothing, and the one before it stays.
+//! As for all models there: one in the format of another version or with impossible figures is ignored, and the previous one
+//! stays.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ const FORMAT: &str = "eadt.partition-model.v1";
 /// Largest event that is taken, as JSON. Kafka's default for a record is 1,048,588 bytes, key and headers included.
 const EVENT_BYTES_MAX: usize = 1_000_000;
 
-/// The parameters of such an event; beside them stand the training range and the origin.
+/// The parameters of such an event, beside the training range and the origin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PartitionDocument {
     format: String,
@@ -42,7 +43,7 @@ impl PartitionDocument {
 #[derive(Debug, Clone, PartialEq)]
 pub struct LearnedModel {
     event: Model,
-    /// Name and version, by which decisions tell it.
+    /// Name and version, as in decisions.
     version: String,
     model: SlowdownModel,
 }
@@ -56,7 +57,7 @@ impl LearnedModel {
         &self.model
     }
 
-    /// Why it says nothing about these workloads.
+    /// Returns why it cannot predict these workloads.
     pub fn check<'a>(&self, profiles: impl IntoIterator<Item = &'a SoloProfile>) -> Result<(), OutlookError> {
         for profile in profiles {
             let expected = self.model.gpu_model();
@@ -113,7 +114,7 @@ impl LearnedModels {
         self.kept.get(name).map(|kept| &kept.event)
     }
 
-    /// What was learned about a board.
+    /// Returns the model of a board.
     pub fn of(&self, gpu_model: &str) -> Option<&LearnedModel> {
         self.kept.get(&eadt_models::published::partition_name(gpu_model))
     }

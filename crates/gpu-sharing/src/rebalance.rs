@@ -1,13 +1,13 @@
-//! The controller `sm-partition`: workloads that share a GPU get the partition that was chosen for them.
+//! The controller `sm-partition`: sets the partition that was chosen for workloads that share a GPU.
 //!
-//! In: the workloads of one GPU with their present layouts, at the end of a window. Out: decisions for those whose share is to
-//! change. Reductions are decided first; raises only once every reduction is in force and ready, so that the shares in force never
-//! sum to more than they did, or than 100 %. It decides about workloads with one GPU and one process on it: a workload with
-//! several GPUs has one share for all of them, on which the others on each would have to agree.
+//! In: the workloads of one GPU with their present layouts, at the end of a window. Out: decisions for those whose share changes.
+//! Reductions are decided first, raises only once every reduction is in force and ready, so that the shares in force never sum to
+//! more than before, or than 100 %. It decides about workloads with one GPU and one process on it: a workload with several GPUs
+//! has one share for all of them, on which the others on each would have to agree.
 //!
-//! What a partition gave is measured beside what the one before it gave, in normalised work per watt of the same workloads. One that
-//! gave less, or slows somebody down by more than is allowed, is taken back and not tried again; the rest after it doubles. A way back
-//! that is refused, or a partition of which only a part came into force, is not left like that: after the rest it is taken back.
+//! A partition is compared with the one before it, in normalised work per watt of the same workloads. If it gave less, or slows a
+//! workload down by more than is allowed, it is reverted and not tried again, and the pause after it doubles. If a revert is
+//! refused, or only a part of a partition came into force, the former shares are restored after the pause.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::co_runs::idle_of;
 use crate::{ChoiceSettings, ChoiceVerdict, GpuTenants, OutlookError, Predictor, ShareCandidate, ShareChoice, SoloProfile};
 
 pub use eadt_core::gpu_sharing::CONTROLLER;
-/// Grows with every change of what it decides.
+/// Incremented with every change of its decisions.
 pub(crate) const VERSION: &str = "4";
 /// Partitions that did not help and are remembered of one GPU.
 const MAX_FAILED: usize = 16;
@@ -29,11 +29,11 @@ const MAX_RESTS: usize = 16;
 /// Longest rest after partitions that did not help.
 const DAY_SECONDS: f64 = 86_400.0;
 
-/// How shared GPUs are rebalanced.
+/// Settings of the rebalancing.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RebalanceSettings {
-    /// What is chosen. The least gain counts against the partition in force.
+    /// How a partition is chosen. The least gain counts against the partition in force.
     pub choice: ChoiceSettings,
     /// Shares are multiples of this percentage. 1 to 50. Default 10.
     pub step_percentage: u32,
@@ -43,7 +43,8 @@ pub struct RebalanceSettings {
     pub give_up_seconds: f64,
     /// A decision that was not applied within this time is void, in seconds. Above 0. Default 300.
     pub expiry_seconds: f64,
-    /// A partition is compared with the one before it by the medians of so many windows of each workload. At least 1. Default 3.
+    /// A partition is compared with the one before it by the medians of this many windows of each workload. At least 1. Default
+    /// 3.
     pub validation_windows: usize,
 }
 
@@ -60,7 +61,7 @@ impl Default for RebalanceSettings {
     }
 }
 
-/// A window of a workload that says what it did beside others.
+/// A usable window of a workload beside others.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WindowFigures {
     pub end: EventTime,
@@ -77,13 +78,13 @@ pub struct WindowFigures {
 pub struct GpuSharer<'a> {
     /// Layout and bounds in force.
     pub workload: &'a Workload,
-    /// What it does alone; `None`: not known yet.
+    /// Its measurements alone; `None`: not known yet.
     pub profile: Option<&'a SoloProfile>,
     /// Its newest windows beside others, in order.
     pub figures: &'a [WindowFigures],
 }
 
-/// What predicts.
+/// The predictor in use.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelChoice<'a> {
     pub predictor: &'a dyn Predictor,
@@ -93,9 +94,9 @@ pub struct ModelChoice<'a> {
     pub idle_watts: Option<f64>,
 }
 
-/// Of each workload its share.
+/// SM share of each workload.
 type SmShares = BTreeMap<String, u32>;
-/// Of each workload its throughput in samples per second.
+/// Throughput of each workload, in samples per second.
 type SampleRates = BTreeMap<String, f64>;
 
 /// A partition on its way.
@@ -107,20 +108,20 @@ struct WantedShares {
     sure_gain_ratio: f64,
     power_watts: f64,
     model_version: Option<String>,
-    /// What was in force, the work per watt that it gave and the throughput of each, where that was measured.
+    /// The shares before it, their work per watt and the throughput of each workload, if these were measured.
     before: SmShares,
     before_worth: Option<f64>,
     #[serde(default)]
     before_rates: SampleRates,
-    /// It is the way back.
+    /// It is a revert.
     back: bool,
-    /// The way back from a partition that was given up when a part of it was in force.
+    /// It restores the shares before a partition that was given up when a part of it was in force.
     #[serde(default)]
     half_way: bool,
 }
 
 impl WantedShares {
-    /// What is left to be asked for where it is given up: the way back, if a part of it is in force.
+    /// Returns the request that remains if it is given up: the former shares, if a part of it is in force.
     fn way_back(self) -> Self {
         if self.back {
             return self;
@@ -138,12 +139,12 @@ impl WantedShares {
         }
     }
 
-    /// What its decisions say of the partition before it.
+    /// Returns the validation that its decisions have of the partition before it.
     fn validation(&self) -> Validation {
         if self.back && !self.half_way { Validation::Failed } else { Validation::None }
     }
 
-    /// Whether the shares in force are those before it and those of it, mixed: nobody else chose them.
+    /// Returns whether the shares in force are a mixture of those before it and its own, so that nobody else chose them.
     fn is_on_its_way(&self, in_force: &SmShares) -> bool {
         let complete = *in_force == self.shares || (self.half_way && *in_force == self.before);
         !complete && in_force.iter().all(|(name, share)| [self.shares.get(name), self.before.get(name)].contains(&Some(share)))
@@ -172,7 +173,7 @@ struct RestPeriod {
     failures: u32,
 }
 
-/// What is remembered of one GPU.
+/// State of one GPU.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuState {
@@ -195,7 +196,8 @@ impl GpuState {
         }
     }
 
-    /// Whether a change of these workloads, by their names in order, is on its way or being judged, or has to be taken back.
+    /// Returns whether a change of these workloads, by their names in order, is in progress or being validated, or has to be
+    /// reverted.
     pub fn is_busy(&self, workloads: &[&str]) -> bool {
         let wanted = [&self.wanted, &self.retreat].into_iter().flatten().map(|wanted| &wanted.shares);
         wanted.chain(self.trial.as_ref().map(|trial| &trial.shares)).any(|shares| shares.keys().eq(workloads))
@@ -225,16 +227,16 @@ impl GpuState {
     }
 }
 
-/// What became of a look at a GPU.
+/// The result of evaluating a GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RebalanceOutcome {
     /// Changes to make now.
     pub decisions: Vec<Decision>,
     /// Why these, or why none.
     pub reason: String,
-    /// Where the judgement of the last partition stands.
+    /// State of the validation of the last partition.
     pub validation: Validation,
-    /// Of the learned model that was asked at this look.
+    /// Version of the learned model that was used.
     pub model_version: Option<String>,
 }
 
@@ -265,7 +267,7 @@ pub fn rebalance(
     };
     let in_force = named(&present);
     let others = |shares: &SmShares| !shares.keys().eq(in_force.keys());
-    // Other workloads: what is wanted or judged of these ones has no meaning for them. What has to be taken back waits.
+    // Other workloads: a change or validation of the former ones does not apply to them. A due restoration waits.
     if let Some(wanted) = state.wanted.take_if(|wanted| others(&wanted.shares)) {
         state.retreat = Some(wanted.way_back());
     }
@@ -298,7 +300,7 @@ pub fn rebalance(
         state.wanted = Some(if let Some(back) = state.retreat.take_if(|back| !others(&back.shares)) {
             WantedShares { since: time, ..back }
         } else {
-            // Whoever predicts, what it gives is judged beside this.
+            // The result of any predictor is validated against this.
             let Some(medians) = together(sharers, None, settings) else {
                 let count = settings.validation_windows;
                 return RebalanceOutcome::none(format!("{count} windows of each are needed at the shares in force"));
@@ -353,7 +355,7 @@ fn on_shares_in_force(
     }
 }
 
-/// What came of a partition; `None`: it is taken back.
+/// Returns the verdict on a partition; `None`: it is reverted.
 fn judge_trial(
     state: &mut GpuState,
     trial: SharesTrial,
@@ -376,7 +378,7 @@ fn judge_trial(
     let slowed = settings.choice.slowdown_max_ratio.and_then(|limit| {
         let too_slow = |(sharer, rate): &(&GpuSharer<'_>, f64)| {
             let before = trial.before_rates.get(&sharer.workload.workload);
-            // Where it was as slow before, taking the partition back does not help it.
+            // If it was as slow before, reverting the partition does not help it.
             before.is_none_or(|before| *rate < (1.0 - settings.choice.gain_min_ratio) * before)
                 && sharer.profile.is_some_and(|profile| *rate < (1.0 - limit) * profile.whole().samples_per_second)
         };
@@ -412,8 +414,8 @@ fn judge_trial(
     None
 }
 
-/// Of each workload the medians of throughput and power in its newest windows at its share beside all the others; `None`: they are
-/// too few.
+/// Returns the medians of each workload's throughput and power in its newest windows at its share beside all the others; `None`:
+/// there are too few.
 fn together(sharers: &[GpuSharer<'_>], since: Option<EventTime>, settings: &RebalanceSettings) -> Option<Vec<(f64, f64)>> {
     let of = |sharer: &GpuSharer<'_>| {
         let fits = |figure: &&WindowFigures| {
@@ -482,7 +484,7 @@ impl From<String> for NoChange {
     }
 }
 
-/// A better partition than the one in force, of which `medians` say what each does there, or why there is none.
+/// Returns a better partition than the one in force, for which `medians` has the measurements, or why there is none.
 fn search_shares(
     sharers: &[GpuSharer<'_>],
     present: &[u32],
@@ -496,7 +498,7 @@ fn search_shares(
         tenants.push(sharer.profile.ok_or_else(|| format!("{} was not measured alone yet", sharer.workload.workload))?);
     }
     let told = |error: OutlookError| error.to_string();
-    // Where the shares together are more than the GPU, nobody gets what they had alone.
+    // If the shares sum to more than the GPU, no workload gets its throughput alone.
     let fits = present.iter().sum::<u32>() <= 100;
     let idle_watts = match brain.idle_watts {
         Some(watts) => watts,
@@ -505,7 +507,7 @@ fn search_shares(
     };
     let together = GpuTenants::new(tenants, idle_watts).map_err(told)?;
     let inside = |candidate: &ShareCandidate| inside_bounds(sharers, candidate.mps_thread_percentages.iter());
-    // By name: other workloads may have had the same shares.
+    // By name, since other workloads may have had the same shares.
     let has_failed = |candidate: &ShareCandidate| {
         let named = || sharers.iter().map(|sharer| &sharer.workload.workload).zip(&candidate.mps_thread_percentages);
         failed.iter().any(|shares| shares.iter().eq(named()))

@@ -67,7 +67,7 @@ pub enum ModelError {
     #[error("the format is {found:?}, but this reads {FORMAT:?}")]
     Format { found: String },
     #[error(
-        "the model has version {found}, but this program reads version {VERSION}: train it anew or use another program version"
+        "the model has version {found}, but this program reads version {VERSION}: train it again or use another program version"
     )]
     Version { found: u32 },
     #[error("the model's forests do not fit its metrics: the document is damaged")]
@@ -84,9 +84,9 @@ pub enum ModelError {
     Leaf { logarithm: f32 },
 }
 
-/// As many trees as a megabyte of leaves would be, each with an opinion on each candidate, are nobody's model.
+/// A model with more trees than this is refused: each predicts every candidate.
 const TREES_MAX: usize = 1_000;
-/// As of a profile.
+/// The limit of a profile.
 const WATTS_MAX: f64 = 5_000.0;
 const CLOCK_MAX_MHZ: f64 = 1e5;
 /// Largest logarithm of a ratio: a factor of 22,000.
@@ -115,7 +115,7 @@ impl TryFrom<SlowdownDocument> for SlowdownModel {
 }
 
 impl SlowdownModel {
-    /// With figures by which every profile can be judged, to finite expectations.
+    /// Checks that its figures give finite predictions for every profile.
     fn checked(self) -> Result<Self, ModelError> {
         if !(self.idle_watts > 0.0 && self.idle_watts <= WATTS_MAX) {
             return Err(ModelError::Idle { watts: self.idle_watts });
@@ -138,7 +138,7 @@ impl SlowdownModel {
         absurd.map_or(Ok(self), |logarithm| Err(ModelError::Leaf { logarithm }))
     }
 
-    /// How its forests are grown unless told otherwise: leaves of three rows average some of the instruments' noise away.
+    /// Default settings of its forests: leaves of three rows average some of the instruments' noise.
     pub const FOREST: ForestSettings = ForestSettings { trees: 100, features_per_split: None, leaf_min: 3, seed: 0 };
 
     /// Learns from co-runs and the profiles of their workloads.
@@ -166,7 +166,7 @@ impl SlowdownModel {
         .checked()?)
     }
 
-    /// What the two forests are grown from, with the targets: to compare with other learners.
+    /// The training data of the two forests, with the targets, for a comparison with other learners.
     #[allow(clippy::type_complexity, reason = "two tables of rows with targets")]
     pub fn rows(measurements: &Measurements) -> Result<(Vec<(Vec<f64>, f64)>, Vec<(Vec<f64>, f64)>), TrainError> {
         let all: Vec<usize> = (0..measurements.runs().len()).collect();
@@ -290,7 +290,7 @@ impl SlowdownModel {
     }
 }
 
-/// What the forests look at.
+/// The features of the forests.
 #[derive(Debug)]
 struct FeatureSet<'a> {
     metrics: &'a [ProfileMetric],

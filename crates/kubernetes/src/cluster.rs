@@ -74,7 +74,7 @@ impl KubernetesCluster {
         Self { shared, runtime: Handle::current() }
     }
 
-    /// Watches, stands for election, and looks after rollouts and statuses while it leads; until `stop`.
+    /// Runs the watches and the leader election, and while it leads also the rollouts and statuses; returns after `stop`.
     pub async fn run(&self, stop: impl Future<Output = ()>) {
         let shared = &self.shared;
         let settings = &shared.settings;
@@ -124,17 +124,17 @@ impl KubernetesCluster {
         }
     }
 
-    /// Tells when leading begins and ends.
+    /// Returns a channel that reports the begin and end of leadership.
     pub fn subscribe_leadership(&self) -> tokio::sync::watch::Receiver<bool> {
         self.shared.leadership.subscribe()
     }
 
-    /// An object as the watch has it.
+    /// Returns an object as the watch last reported it.
     fn watched_object(&self, key: &ObjectKey) -> Option<WorkloadObject> {
         self.shared.read_index(|state| state.entry(key).map(|entry| entry.object.clone()))
     }
 
-    /// Whose agents a change needs, and for which GPUs; `None`: it turns nothing that agents hold, or was made before.
+    /// Returns the agents that a change needs, and the GPUs; `None`: it changes no setting of agents, or was already made.
     async fn check_device_target(&self, key: &ObjectKey, change: &WorkloadChange) -> Result<Option<GpuPlacement>, ClusterError> {
         let Some(seen) = self.watched_object(key) else { return Ok(None) };
         let applied = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
@@ -161,14 +161,14 @@ impl KubernetesCluster {
             nodes.iter().find_map(|node| Some((node, agents.reported_mps_default(node).filter(|default| *default < asked)?)));
         match lower {
             Some((node, default)) => {
-                let reason = format!("the MPS default of node {node} is {default} %, lower than the {asked} % asked for");
+                let reason = format!("the MPS default of node {node} is {default} %, lower than the requested {asked} %");
                 Err(ClusterError::new(ClusterRemedy::Refused, reason))
             }
             None => Ok(()),
         }
     }
 
-    /// What quotas and disruption budgets have against a change that replaces pods.
+    /// Checks quotas and disruption budgets for a change that replaces pods.
     async fn check_preflight(&self, key: &ObjectKey, change: &WorkloadChange) -> Result<(), ClusterError> {
         let (Some(seen), Some(kind)) = (self.watched_object(key), key.kind()) else { return Ok(()) };
         let applied = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
@@ -179,7 +179,7 @@ impl KubernetesCluster {
         if made || pods_of(&change.layout) == pods_of(&seen.layout) {
             return Ok(());
         }
-        // Its own read says that it is gone, and why nothing is done.
+        // The plan's own read reports that the object is gone, and the reason.
         let Some(object) = self.shared.server.get(kind, &key.namespace, &key.name).await? else { return Ok(()) };
         let Some((_, template)) = kind.templates.last().and_then(|place| values_at(&object, place).into_iter().next()) else {
             return Ok(());
@@ -212,7 +212,7 @@ impl KubernetesCluster {
         }
         let mut held = true;
         let what = match entry {
-            // The reason is better with what was seen; without it, the way back must not wait.
+            // The reason is better with the present status; without it, the rollback must not wait.
             Some(entry) => {
                 let pods = self.shared.server.pods(&entry.object).await.unwrap_or_default();
                 let applied = entry.object.mark.as_ref().and_then(|mark| mark.applied.as_ref());
@@ -246,7 +246,7 @@ impl KubernetesCluster {
     }
 }
 
-/// How much longer a rollout has that began before this process led; `None`: no longer. `ago`: seconds since the change.
+/// Returns the remaining time of a rollout that began before this process led; `None`: none. `ago`: seconds since the change.
 fn remaining_grace(ago: f64, led: Duration) -> Option<Duration> {
     (ago > led.as_secs_f64()).then(|| NEW_LEADER_GRACE.checked_sub(led)).flatten().filter(|left| !left.is_zero())
 }

@@ -1,6 +1,8 @@
-//! What the backend's tasks share: the API server, the leadership, the index of workloads, the statuses and the plan for devices.
+//! Shared parts of the backend's tasks: the API server, the leadership, the index of workloads, the statuses and the plan for
+//! devices.
 //!
-//! Every write to a workload goes through [`KubernetesContext::write`]: it plans with the newest version that is known, and is fenced by it.
+//! Every write to a workload goes through [`KubernetesContext::write`]: it plans with the newest known version, and is fenced by
+//! it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,12 +30,12 @@ use crate::policy::resource;
 use crate::settings::Settings;
 use crate::status::statuses::PolicyStatuses;
 
-/// How long a first look waits for the watches' first lists.
+/// Longest wait of a first read for the watches' first lists.
 const FIRST_LIST_WAIT: Duration = Duration::from_secs(2);
 /// Reads of an object for one write: its status may change all the time while pods come and go.
 const WRITE_ATTEMPTS: usize = 8;
 
-/// What is watched, as a part of being ready.
+/// A watch, as a part of readiness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WatchSource {
     Policies,
@@ -41,10 +43,10 @@ pub enum WatchSource {
     Kind(&'static str),
 }
 
-/// Tells the time: the wall's, or a simulated one.
+/// Returns the time of the wall clock, or a simulated one.
 pub type ClockFn = Arc<dyn Fn() -> EventTime + Send + Sync>;
 
-/// What everything behind the cluster shares.
+/// The state that all tasks of the backend share.
 pub struct KubernetesContext {
     pub server: ApiServer,
     pub leadership: Leadership,
@@ -52,7 +54,7 @@ pub struct KubernetesContext {
     pub settings: Settings,
     /// Something may be due.
     pub reconcile_due: Notify,
-    /// What agents are to hold may be something else.
+    /// Notified if the settings that agents should hold may have changed.
     pub device_targets_changed: Notify,
     device_planner: Mutex<DevicePlanner>,
     index: Mutex<WorkloadIndex>,
@@ -70,7 +72,7 @@ impl fmt::Debug for KubernetesContext {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind it is changed as a whole, so a panic elsewhere does not spoil it.
+    // The value is replaced as a whole, so a panic elsewhere leaves it consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -114,7 +116,7 @@ impl KubernetesContext {
         (self.clock)()
     }
 
-    /// Looks at the state or changes it; whoever waits for changes is told.
+    /// Reads or changes the index, and notifies those who wait for changes.
     pub fn update_index<T>(&self, with: impl FnOnce(&mut WorkloadIndex, EventTime) -> T) -> T {
         let now = self.now();
         let mut state = lock(&self.index);
@@ -128,13 +130,13 @@ impl KubernetesContext {
         result
     }
 
-    /// Looks at the state where nobody else needs to be told.
+    /// Accesses the index without a notification.
     pub fn read_index<T>(&self, with: impl FnOnce(&mut WorkloadIndex) -> T) -> T {
         with(&mut lock(&self.index))
     }
 
     pub fn reevaluate_workloads(&self, workloads: &BTreeSet<String>) {
-        // Everybody speaks once a minute; whoever waits for news is woken for news only.
+        // Every collector reports once a minute; only changes wake those who wait.
         if !workloads.is_empty() {
             self.update_index(|state, now| state.reevaluate_workloads(workloads, now));
         }
@@ -199,10 +201,10 @@ impl KubernetesContext {
         self.leadership.term().ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "another actuator leads"))
     }
 
-    /// Plans a write with an object as it is, writes, and takes the result into the state. `None`: nothing was to be written.
-    ///
-    /// First as the watch has it, which saves a request where that is the newest; the write is fenced by that version. Where it is
-    /// older, or nothing is to be written by it, the object is read; again where it changed meanwhile.
+    /// Plans a write with the present object, writes it, and updates the index with the result. `None`: there was nothing to
+    /// write. The first plan uses the watch's object, which saves a request if it is the newest; the write is fenced by its
+    /// version. If that is outdated, or the plan has nothing to write, the object is read, and read again if it changed in
+    /// between.
     pub async fn write<P>(&self, key: &ObjectKey, what: &str, plan: P) -> Result<Option<WorkloadObject>, ClusterError>
     where
         P: Fn(&WorkloadObject, &PolicyTerms, bool, u64) -> Result<PlannedWrite, ClusterError>,
@@ -222,7 +224,7 @@ impl KubernetesContext {
             eadt_faults::reach("change.planned");
             match self.server.apply(&seen, &write).await {
                 Ok(written) => return self.take_written(kind, &written).map(Some),
-                // What was refused for being old, or gone, is looked at; the same refusal comes again where it was neither.
+                // A write that was refused as outdated or gone is planned again with a new read; any other refusal repeats there.
                 Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {}
                 Err(error) => return Err(client::cluster_error(what, &error)),
             }
@@ -270,7 +272,7 @@ impl KubernetesContext {
     }
 }
 
-/// The object changed since it was read; nobody took a field back.
+/// Returns whether the object changed since it was read, without a conflict about owners.
 pub fn is_stale(status: &kube::core::Status) -> bool {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     status.code == 409 && !causes.into_iter().any(|cause| cause.reason == "FieldManagerConflict")

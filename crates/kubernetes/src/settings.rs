@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An agent or a collector that said nothing for this long is taken for dead: both say what they know every minute.
+/// An agent or a collector without a report for this long counts as dead: both report every minute.
 pub const REPORT_STALE_SECONDS: f64 = 180.0;
 
-/// How the Kubernetes backend works.
+/// Settings of the Kubernetes backend.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
@@ -16,7 +16,7 @@ pub struct Settings {
     /// Namespace of the Lease by which actuators elect their leader; absent: that of the context or the service account.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Only policies and workloads of this namespace are looked at; absent: of all.
+    /// Only policies and workloads of this namespace are managed; absent: those of all namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_namespace: Option<String>,
     /// Name of that Lease. Default `eadt-actuator`.
@@ -24,11 +24,11 @@ pub struct Settings {
     /// Name of this actuator in the Lease, unique among them; absent: host name and process id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
-    /// A policy's status is written this often at most where only its figures changed, in seconds. 1 to 86,400. Default 300.
+    /// Least time between two writes of a policy's status if only its figures changed, in seconds. 1 to 86,400. Default 300.
     pub status_seconds: f64,
     /// Figures that changed by less than this part are not written. 0 to 1. Default 0.05.
     pub status_change_ratio: f64,
-    /// Telemetry counts as fresh for so long after the window that was decided on last, in seconds. 1 to 86,400. Default 300.
+    /// Telemetry counts as fresh for this long after the last window with a decision, in seconds. 1 to 86,400. Default 300.
     pub fresh_seconds: f64,
 }
 
@@ -48,7 +48,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The first value that is out of its range, in words.
+    /// Returns an error about the first value out of its range.
     pub fn check(&self) -> Result<(), String> {
         for (name, value, low, high) in [
             ("status_seconds", self.status_seconds, 1.0, 86_400.0),
@@ -65,7 +65,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The name to stand for election with.
+    /// Returns the name of this process in the leader election.
     pub fn identity(&self) -> String {
         let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         self.identity.clone().unwrap_or_else(|| format!("{}-{}", host().trim(), std::process::id()))

@@ -29,8 +29,8 @@ impl std::fmt::Debug for NvmlDriver {
 }
 
 impl NvmlDriver {
-    /// Loads and initialises the library; without a path, the system's own. Blocks, and may hang with a broken driver.
-    /// `setting` is what whoever reads an error can set to name another path.
+    /// Loads and initialises the library; without a path, the system's own. Blocks, and may hang with a broken driver. `setting`
+    /// names the setting for another path, for the text of an error.
     pub fn load(path: Option<&Path>, setting: &str) -> Result<Self, Lost> {
         let candidates: Vec<&OsStr> = match path {
             Some(path) => vec![path.as_os_str()],
@@ -125,7 +125,7 @@ fn power_usage_is_average(device: &Device<'_>) -> bool {
     }
 }
 
-/// What is asked of a GPU.
+/// A call for a GPU's reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Call {
     PowerInstant,
@@ -149,7 +149,7 @@ enum Call {
 }
 
 impl Call {
-    /// Those whose support is told; the others are asked for only where somebody wants to know whose a shared GPU is.
+    /// Calls whose support is reported; the others are made only to find the workloads of a shared GPU.
     const ALL: [Self; 16] = [
         Self::PowerInstant,
         Self::PowerAverage,
@@ -226,7 +226,7 @@ struct NvmlGpu<'a> {
     gpm: Option<GpmSample<'a>>,
     /// Whether a process is an MPS server, by its id; `None` where its name cannot be had.
     mps_servers: BTreeMap<u32, Option<bool>>,
-    /// Time of the newest sample of what processes use, as the library counts.
+    /// Time of the newest sample of process utilisation, by the library's clock.
     processes_seen: u64,
 }
 
@@ -289,7 +289,7 @@ impl<'n> NvmlGpu<'n> {
         self.take(call, result, failed)
     }
 
-    /// The same for what is asked for only where it is wanted: that it is not supported is told, once.
+    /// As above, for calls that are made only on request: missing support is reported once.
     fn ask_told<T>(
         &mut self,
         call: Call,
@@ -429,7 +429,7 @@ impl Gpu for NvmlGpu<'_> {
     }
 
     fn features(&self) -> (Vec<&'static str>, Vec<&'static str>) {
-        // Usage is not asked for where a field says the same.
+        // Average usage is not read if a field has it.
         let field = if self.usage_is_average { Call::PowerAverage } else { Call::PowerInstant };
         let asked = Call::ALL.into_iter().filter(|call| *call != Call::PowerUsage || !self.asks(field));
         let (yes, no): (Vec<_>, Vec<_>) = asked.partition(|call| self.asks(*call));

@@ -1,7 +1,7 @@
-//! A `libnvidia-ml.so` of our own for tests: the real binding speaks to it as to NVIDIA's.
+//! A `libnvidia-ml.so` of our own for tests, which the real binding uses like NVIDIA's.
 //!
-//! Its GPUs, four where nothing else is asked, behave as the file `scenario` says, which is read again at every call:
-//! lines of GPU, key, value. The keys stand at the head of `fake/nvml.c`. Beside it stands a control program of MPS.
+//! Its GPUs, four by default, behave as the file `scenario` defines. It is read again at every call: lines of GPU, key, value.
+//! The keys are described at the top of `fake/nvml.c`. There is also a control program of MPS.
 
 mod mps;
 
@@ -17,12 +17,12 @@ pub struct FakeLibrary {
 }
 
 impl FakeLibrary {
-    /// Compiles it; the GPUs begin as `scenario` says.
+    /// Compiles it; its GPUs start with `scenario`.
     pub fn new(scenario: &str) -> Self {
         Self::with_gpus(4, scenario)
     }
 
-    /// The same with so many GPUs.
+    /// The same with this many GPUs.
     pub fn with_gpus(gpus: u32, scenario: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let fake = Self { folder };
@@ -77,7 +77,7 @@ impl Default for FakeSettings {
 }
 
 impl FakeLibrary {
-    /// The settings in force, whoever made them.
+    /// Returns the settings in force, whoever set them.
     pub fn settings(&self, gpu: u32) -> FakeSettings {
         let Ok(text) = std::fs::read_to_string(self.folder().join(format!("settings-{gpu}"))) else {
             return FakeSettings::default();

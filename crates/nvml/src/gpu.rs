@@ -1,11 +1,11 @@
-//! What the sampler needs of a GPU, so that it can be tested and simulated without one.
+//! The sampler's interface to a GPU, so that it can be tested and simulated without one.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use eadt_schemas::latest::GpuTelemetry;
 
-/// Who a GPU is.
+/// Identity of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub uuid: String,
@@ -28,7 +28,7 @@ pub struct FailedReading {
 #[error("{0}")]
 pub struct Lost(pub String);
 
-/// How a GPU in MIG mode is cut.
+/// The MIG configuration of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Instances {
     /// Slices of the whole GPU.
@@ -42,14 +42,15 @@ pub trait Gpu {
     fn identity(&self) -> &Identity;
     /// The readings that it supports and those that it does not, in words.
     fn features(&self) -> (Vec<&'static str>, Vec<&'static str>);
-    /// Fills in what the GPU says now: `power_watts` to `memory_temperature_celsius`, and with `slow` also what
-    /// changes rarely. What it does not support or fails to say stays `None`; failures go to `failed`.
+    /// Fills in the GPU's present readings: `power_watts` to `memory_temperature_celsius`, and with `slow` also those that change
+    /// rarely. Unsupported and failed readings stay `None`; failures are added to `failed`.
     fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost>;
-    /// What each process that computed used of the SMs since this was asked last, 0 to 1, by its id; `None`: nothing new is known.
+    /// Returns the SM utilisation of each process that computed since the last call, 0 to 1, by process id; `None`: there is
+    /// nothing new.
     fn process_utilization(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<BTreeMap<u32, f64>>, Lost> {
         Ok(None)
     }
-    /// The instances of a GPU in MIG mode; `None`: they cannot be told.
+    /// Returns the instances of a GPU in MIG mode; `None`: they cannot be read.
     fn instances(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<Instances>, Lost> {
         Ok(None)
     }

@@ -12,7 +12,7 @@ use nvml_wrapper::error::NvmlError;
 use crate::driver::{Failure, NvmlDriver, classify};
 use crate::gpu::{Identity, Lost};
 
-/// What a GPU lets be set; what it does not is `None`.
+/// The settings that a GPU supports; an unsupported one is `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
     pub power: Option<PowerRange>,
@@ -35,10 +35,10 @@ pub struct ClockRange {
     pub supported_mhz: Vec<u32>,
 }
 
-/// How the SM clock is bounded.
+/// The mechanism that bounds the SM clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockMechanism {
-    /// `nvmlDeviceSetGpuLockedClocks`, Volta and later. The library does not say what is locked.
+    /// `nvmlDeviceSetGpuLockedClocks`, Volta and later. The library does not report locked clocks.
     Locked,
     /// `nvmlDeviceSetApplicationsClocks`, before Volta.
     Application,
@@ -51,11 +51,11 @@ pub struct ApplicationClocks {
     pub graphics_mhz: u32,
 }
 
-/// What can be known about the bound of the SM clock.
+/// The observable state of the bound of the SM clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockReading {
     Application(ApplicationClocks),
-    /// Locks cannot be read; a present clock above a lock tells that it is gone.
+    /// Locked clocks cannot be read; a present clock above the lock shows that it is gone.
     Locked {
         sm_clock_mhz: Option<u32>,
     },
@@ -77,11 +77,11 @@ pub enum SetError {
 /// An open GPU whose settings can be changed. Calls block and may hang.
 pub trait SettableGpu {
     fn identity(&self) -> &Identity;
-    /// As found at opening.
+    /// Returns the limits as read when the GPU was opened.
     fn limits(&self) -> &Limits;
-    /// Whether the driver keeps settings while nobody uses the GPU; `None`: unknown.
+    /// Returns whether the driver keeps settings while no process uses the GPU; `None`: unknown.
     fn persistent(&self) -> Option<bool>;
-    /// The cap in force, whoever set it.
+    /// Returns the cap in force, whoever set it.
     fn power_limit_milliwatts(&mut self) -> Result<u32, SetError>;
     fn set_power_limit_milliwatts(&mut self, milliwatts: u32) -> Result<(), SetError>;
     fn clock(&mut self) -> Result<ClockReading, SetError>;
@@ -113,7 +113,7 @@ impl SettableDriver for NvmlDriver {
     }
 }
 
-/// `None` where the GPU cannot say; an error only where it is gone.
+/// Returns `None` if the GPU does not support the call; an error only if the GPU is gone.
 fn optional<T>(result: Result<T, NvmlError>) -> Result<Option<T>, Lost> {
     match result {
         Ok(value) => Ok(Some(value)),

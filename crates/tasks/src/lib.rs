@@ -1,7 +1,7 @@
-//! The tasks and threads of every process, and what the failure of each means: one table, [`ALL`].
+//! The tasks and threads of every process, and the consequence if one fails: one table, [`ALL`].
 //!
-//! Whatever runs beside its caller is started with its entry, so that a panic is said, counted, and followed by what the entry
-//! says. In: an entry and a body. Out: the body's end. It knows no runtime: async tasks are started by `eadt-service`.
+//! Every thread and task is started with its entry, so that a panic is logged and counted and has the consequence that the entry
+//! names. In: an entry and a body. Out: the body's result. It knows no async runtime: `eadt-service` starts async tasks.
 
 mod table;
 
@@ -15,40 +15,40 @@ use std::time::Duration;
 
 pub use table::*;
 
-/// What a failed task means for the others.
+/// The consequence of a failed task for the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The service cannot go on: everything drains, and the process ends with an error.
+    /// The service cannot continue: all tasks drain, and the process ends with an error.
     Fatal,
-    /// It is begun again; the others go on.
+    /// The task is restarted; the others continue.
     Restart,
-    /// Whoever started it waits for it, and gets an error.
+    /// The code that started the task waits for it, and gets an error.
     Starter,
-    /// The others go on without it.
+    /// The other tasks continue without it.
     Report,
 }
 
 impl OnFailure {
-    /// As in the page.
+    /// Returns the text for the page and for log lines.
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Fatal => "everything drains, and the process ends with an error",
-            Self::Restart => "begun again",
-            Self::Starter => "an error for who started it",
-            Self::Report => "the others go on without it",
+            Self::Fatal => "all tasks drain, and the process ends with an error",
+            Self::Restart => "it is restarted",
+            Self::Starter => "the caller that started it gets an error",
+            Self::Report => "the other tasks continue without it",
         }
     }
 }
 
-/// A task's entry: what its failure means, and how often it failed in this process.
+/// A task's entry: the consequence of its failure, and how often it failed in this process.
 #[derive(Debug)]
 pub struct Task {
-    /// As in logs and metrics.
+    /// The name in logs and metrics.
     pub name: &'static str,
-    /// Whose it is.
+    /// The services or commands that run it.
     pub place: &'static str,
     pub on_failure: OnFailure,
-    /// What that comes to.
+    /// The effect of that on users.
     pub meaning: &'static str,
     begun: AtomicBool,
     failures: AtomicU64,
@@ -59,22 +59,22 @@ impl Task {
         Self { name, place, on_failure, meaning, begun: AtomicBool::new(false), failures: AtomicU64::new(0) }
     }
 
-    /// It runs in this process. Whatever starts it says so.
+    /// Records that the task runs in this process. Called by the code that starts it.
     pub fn begin(&self) {
         self.begun.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has run in this process.
+    /// Returns whether the task has run in this process.
     pub fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// How often it failed in this process.
+    /// Returns how often the task failed in this process.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Says that it failed, and counts it.
+    /// Logs and counts a failure.
     pub fn failed(&self, detail: &str) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         tracing::error!(task = self.name, detail, "task failed: {}", self.on_failure.text());
@@ -89,19 +89,19 @@ impl Task {
         ended
     }
 
-    /// Runs a body here; a panic in it is said and counted, and is the error.
+    /// Runs a body on this thread. A panic in it is logged and counted, and is the error.
     pub fn watch<T>(&self, body: impl FnOnce() -> T) -> Result<T, String> {
         self.caught(body).map_err(|panic| panicked(&*panic))
     }
 
-    /// Runs a body here until it returns: after a panic again, with a pause.
+    /// Runs a body on this thread until it returns. After a panic it runs again, after a pause.
     pub fn until_it_returns(&self, pause: Duration, mut body: impl FnMut()) {
         while self.watch(&mut body).is_err() {
             std::thread::sleep(pause);
         }
     }
 
-    /// Runs a body on a thread of its own; a panic is said and counted, and goes on in who joins it.
+    /// Runs a body on a new thread. A panic is logged and counted, and resumes in the thread that joins it.
     pub fn thread<T: Send + 'static>(&'static self, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
         self.named(self.name.to_owned(), body)
     }
@@ -124,21 +124,22 @@ impl Task {
     }
 }
 
-/// What is said of a panic.
+/// Returns the text of a panic, for logs and errors.
 pub fn panicked(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("panicked: {}", text.unwrap_or("no message"))
 }
 
-/// The table as a page of the documentation.
+/// Returns the table as a page of the documentation.
 pub fn page() -> String {
     let mut page = String::from(
         "# What a failed task means\n\n\
-         <!-- Generated by `cargo xtask generate` from crates/tasks; a test fails when it drifts, or when code starts a task that is not here. -->\n\n\
+         <!-- Generated by `cargo xtask generate` from crates/tasks; a test fails if it is out of date, or if code starts a task that is not here. -->\n\n\
+         For operators who see a task in a log line or a metric.\n\n\
          Every process watches its tasks and threads. A panic or an error is logged with the task's name and counted in\n\
-         `eadt_service_task_failures_total`; what follows is this table's. Errors that pass, such as a broker that is away, are no failure: they are\n\
-         tried again inside, without end.\n\n\
-         | task | in | a failure means | that is |\n|---|---|---|---|\n",
+         `eadt_service_task_failures_total`; this table has the consequence. Temporary errors, such as an unavailable broker, are no failure of a task:\n\
+         the task itself retries without limit.\n\n\
+         | task | in | if it fails | effect |\n|---|---|---|---|\n",
     );
     for Task { name, place, on_failure, meaning, .. } in ALL {
         writeln!(page, "| `{name}` | {place} | {} | {meaning} |", on_failure.text()).expect("String");

@@ -1,18 +1,19 @@
-//! How many cases a property test runs.
+//! The number of cases of a property test.
 //!
-//! In: the number that a test usually runs. Out: proptest's settings with that number, or with the one that the variable
-//! `PROPTEST_CASES` asks for, so that every property test can be run for longer without being edited.
+//! In: the test's usual number. Out: proptest's settings with that number, or with that of the variable `PROPTEST_CASES`, so that
+//! every property test can be run longer without an edit.
 
 use proptest::test_runner::Config;
 
-/// So many cases, or as many as `PROPTEST_CASES` asks for. proptest's own `Config::with_cases` goes before that variable.
+/// Returns settings with this many cases, or as many as `PROPTEST_CASES` has. proptest's own `Config::with_cases` would override
+/// that variable.
 #[must_use]
 pub fn cases(usual: u32) -> Config {
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
     chosen(usual, asked.then(Config::default))
 }
 
-/// What was asked for, as proptest read it.
+/// Returns the requested settings, as proptest read them, or the usual number.
 fn chosen(usual: u32, asked: Option<Config>) -> Config {
     asked.unwrap_or_else(|| Config { cases: usual, ..Config::default() })
 }

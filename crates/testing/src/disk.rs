@@ -12,7 +12,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// In this folder, with room for so many bytes. An error where this process may not mount one, as others than root may not.
+    /// Mounts a file system in this folder, with room for this many bytes. Fails if this process may not mount one; usually only
+    /// root may.
     pub fn mount(place: &Path, bytes: u64) -> Result<Self> {
         mount(c"eadt-test", place, c"tmpfs", MountFlags::empty(), &*sized(bytes))?;
         Ok(Self { place: place.to_owned() })

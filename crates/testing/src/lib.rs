@@ -1,4 +1,4 @@
-//! What tests of several crates need. For tests only: nothing is built with it.
+//! Helpers for the tests of several crates. For tests only: no product code depends on it.
 
 mod cases;
 mod disk;

@@ -1,4 +1,4 @@
-//! What is said in log lines.
+//! Captured log lines.
 
 use std::io::{Result, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ struct Kept(Arc<Mutex<Vec<String>>>);
 
 impl Write for Kept {
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
-        // What is said is written in one piece.
+        // A line is written in one piece.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(String::from_utf8_lossy(bytes).trim().to_owned());
         Ok(bytes.len())
     }
@@ -20,8 +20,8 @@ impl Write for Kept {
     }
 }
 
-/// The lines that this says on this thread, down to the level `DEBUG`, and what it gives. Each begins with its level: a message, then
-/// `name=value` of each field.
+/// Returns the log lines that `of` writes on this thread, down to the level `DEBUG`, and its result. Each line begins with its
+/// level: a message, then `name=value` of each field.
 pub fn lines<T>(of: impl FnOnce() -> T) -> (Vec<String>, T) {
     let kept = Kept::default();
     let writer = kept.clone();

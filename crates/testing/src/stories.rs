@@ -1,5 +1,5 @@
-//! Stories by seed, as simulations tell them: chance that a seed repeats, many stories at a time, and how to repeat the one that
-//! went wrong.
+//! Simulated stories by seed: random numbers that a seed repeats, many stories in parallel, and the command that repeats a failed
+//! one.
 
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,11 +41,11 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")))
 }
 
-/// Which stories are told.
+/// The seeds of the stories to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Seeds {
     first: u64,
-    /// So many at least, of consecutive seeds.
+    /// Run at least this many stories, of consecutive seeds.
     least: u64,
     /// More, until then.
     until: Option<Instant>,
@@ -57,8 +57,8 @@ impl Seeds {
         Self { first: seed, least: 1, until: None }
     }
 
-    /// `EADT_TEST_SEED`: this one alone. Otherwise 250, or as many as `EADT_TEST_SEEDS` says, from `EADT_TEST_FIRST_SEED` (0) on, and then
-    /// more for `EADT_TEST_STORY_SECONDS`.
+    /// Reads the variables. `EADT_TEST_SEED`: only this seed. Otherwise 250 stories, or as many as `EADT_TEST_SEEDS` has, from
+    /// `EADT_TEST_FIRST_SEED` (0) on, and then more for `EADT_TEST_STORY_SECONDS`.
     fn from_environment() -> Self {
         if let Some(seed) = number("EADT_TEST_SEED") {
             return Self::one(seed);
@@ -75,9 +75,9 @@ impl Seeds {
     }
 }
 
-/// Tells one story a seed, as many at a time as there are cores; each returns the number of its crashes, or what is wrong at its end.
-/// Variables say which (`EADT_TEST_SEED`, `EADT_TEST_SEEDS`, `EADT_TEST_FIRST_SEED`, `EADT_TEST_STORY_SECONDS`). `package` and `test` are
-/// the package and the module of the test.
+/// Runs one story per seed, as many in parallel as there are cores. Each returns the number of its crashes, or the failure at its
+/// end. Variables select the seeds (`EADT_TEST_SEED`, `EADT_TEST_SEEDS`, `EADT_TEST_FIRST_SEED`, `EADT_TEST_STORY_SECONDS`).
+/// `package` and `test` are the package and the module of the test.
 pub fn tell(package: &str, test: &str, story: impl Fn(u64) -> Result<usize, String> + Sync) {
     let seeds = Seeds::from_environment();
     let (stories, crashes) = tell_all(seeds, story).unwrap_or_else(|(seed, wrong)| {
@@ -87,14 +87,14 @@ pub fn tell(package: &str, test: &str, story: impl Fn(u64) -> Result<usize, Stri
     assert!(stories == 1 || crashes as u64 > stories, "only {crashes} crashes: the simulation does not bite");
 }
 
-/// Returns how many stories were told and their crashes, or the lowest seed that goes wrong, whatever the threads did, and what is wrong
-/// with it.
+/// Returns the number of stories and of their crashes, or the lowest seed that fails, in any order of the threads, and its
+/// failure.
 pub fn tell_all(seeds: Seeds, story: impl Fn(u64) -> Result<usize, String> + Sync) -> Result<(u64, usize), (u64, String)> {
     let (next, first_wrong) = (AtomicU64::new(seeds.first), AtomicU64::new(u64::MAX));
     let thread = || {
         let (mut stories, mut crashes) = (0, 0);
         loop {
-            // In order: when one goes wrong, all before it have been taken, and are still told to their ends.
+            // In order: if one fails, all earlier seeds have been started, and run to their ends.
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= first_wrong.load(Ordering::Relaxed) || !seeds.has(seed) {
                 return Ok((stories, crashes));
@@ -122,7 +122,8 @@ pub fn tell_all(seeds: Seeds, story: impl Fn(u64) -> Result<usize, String> + Syn
     }
 }
 
-/// With what is broken on purpose, more than `least` of so many stories go wrong: the simulation notices. It ends once that many do.
+/// Checks that with a mechanism broken on purpose more than `least` of this many stories fail, so that the simulation notices it.
+/// It ends once that many failed.
 pub fn is_found_out(broken: &str, stories: u64, least: usize, story: impl Fn(u64) -> Result<usize, String>) {
     let mut found = Vec::new();
     for seed in 0..stories {

@@ -14,7 +14,7 @@ use crate::plan::PlannedChange;
 pub struct DecisionRefusal {
     /// Short and fixed, for metrics.
     pub kind: &'static str,
-    /// In words, for people.
+    /// Text for people.
     pub reason: String,
 }
 
@@ -43,7 +43,7 @@ impl CheckedChange {
     }
 }
 
-/// What the checks allow.
+/// The result of the checks.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CheckVerdict {
     Apply(CheckedChange),
@@ -101,7 +101,7 @@ fn check_time(
     if decision.expires != EventTime::default() && now >= decision.expires {
         return refuse("expired", format!("it expired at {}, now is {now}", decision.expires));
     }
-    // Whether it has expired cannot be told then.
+    // A decision from the future cannot be checked for expiry.
     if decision.time.seconds_since(now) > max_ahead_seconds {
         return refuse(
             "future",
@@ -192,7 +192,7 @@ fn check_bounds(to: &Layout, state: &Workload) -> Result<(), DecisionRefusal> {
             state.bounds.sm_clock_mhz_max.unwrap_or(f64::MAX),
         ),
     ] {
-        // What is not turned is not judged: the user may have set it outside the bounds.
+        // Unchanged values are not checked: the user may have set them outside the bounds.
         if let Some(to) = to.filter(|to| Some(*to) != now && !(low..=high).contains(to)) {
             let side = if to < low { format!("below {low}") } else { format!("above {high}") };
             return refuse("bounds", format!("{name} {to} is {side}"));
@@ -215,7 +215,7 @@ fn check_bounds(to: &Layout, state: &Workload) -> Result<(), DecisionRefusal> {
     Ok(())
 }
 
-/// What the job is asked for and the bounds do not allow; what it was asked for before counts as well.
+/// Returns the job settings that a layout requests and the bounds do not allow, also those that were requested before.
 pub fn job_settings_beyond_bounds(layout: &Layout, bounds: &Bounds) -> (Option<Precision>, Option<u32>) {
     let (precision, layers) = layout.asked_of_job();
     let allowed = |precision: &Precision| bounds.precisions.as_ref().is_none_or(|allowed| allowed.contains(precision));
@@ -253,7 +253,7 @@ fn check_feasible(
     if let (Some(asked), Some(default)) = (to.mps_thread_percentage, managed.mps_default_thread_percentage)
         && asked > default
     {
-        return refuse("mps_default", format!("the node's MPS default of {default} % is lower than the {asked} % asked for"));
+        return refuse("mps_default", format!("the node's MPS default of {default} % is lower than the requested {asked} %"));
     }
     if let (Some(replicas), Some(world)) = (to.replicas, to.world_size)
         && replicas != world
@@ -265,7 +265,8 @@ fn check_feasible(
     }
     if let Some(asked) = JobRequest::between(&state.layout, to) {
         if planned.restarts {
-            let reason = format!("it restarts the processes and asks the job for {asked}: what came of which could not be told");
+            let reason =
+                format!("it restarts the processes and requests {asked} from the job: their effects could not be distinguished");
             return refuse("two_at_once", reason);
         }
         if let Some(precision @ (Precision::Bf16 | Precision::Tf32)) = asked.precision
@@ -277,7 +278,7 @@ fn check_feasible(
     let day_ago = now.plus_seconds(-86_400.0);
     let recent = managed.restarts.iter().filter(|time| **time > day_ago).count() as u64;
     match state.bounds.restarts_per_day_max.map(u64::from) {
-        // The way back is never barred.
+        // The number of restarts never blocks a revert.
         Some(max) if planned.restarts && decision.action != Action::Revert && recent >= max => {
             refuse("restart_budget", format!("{recent} restarts within 24 h, allowed are {max}"))
         }
@@ -285,8 +286,8 @@ fn check_feasible(
     }
 }
 
-/// Deciders that contradict each other must not have a workload go to and fro. Kept by the object itself, so that it holds for every
-/// actuator and over restarts. What took effect in the future is of a clock that is wrong, and bars nothing.
+/// Checks the time since the last change, so that contradictory decisions cannot change a workload back and forth. The object has that
+/// time, so the check holds for every actuator and over restarts. A change with a future time is of a wrong clock, and blocks nothing.
 fn check_change_interval(managed: &ManagedWorkload, now: EventTime, interval_seconds: f64) -> Result<(), DecisionRefusal> {
     let Some(applied) = &managed.applied else { return Ok(()) };
     let last = applied.rolled_back.as_ref().map_or(applied.time, |back| back.time.max(applied.time));
@@ -493,8 +494,8 @@ pub(crate) mod tests {
             bf16(to);
             to.mps_thread_percentage = Some(40);
         };
-        refused(why(&both, &|_| {}), "asks the job for precision bf16");
-        // What it was asked for before is not judged again.
+        refused(why(&both, &|_| {}), "requests precision bf16 from the job");
+        // Settings that were requested before are not checked again.
         let before = |m: &mut ManagedWorkload| {
             m.state.layout.precision = Some(Precision::Fp32);
             m.state.bounds.precisions = Some(vec![]);

@@ -1,7 +1,8 @@
-//! A restart loses what a job did since its last checkpoint: a job that reports checkpoints is asked to write one, and waited for.
+//! A restart loses a job's progress since its last checkpoint, so a job that reports checkpoints gets a request for one, and the
+//! restart waits for it.
 //!
-//! In: what the job says of itself. Out: whether the change may be made now. A job that reports no checkpoint is not waited for, and
-//! neither is a simulated one, which keeps what it did by itself.
+//! In: the job's progress reports. Out: whether the change may be made now. The actuator does not wait for a job that reports no
+//! checkpoint, or for a simulated one, which keeps its progress by itself.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use eadt_schemas::v1::{Origin, TrainingProgress};
 use crate::ActuatorSettings;
 use crate::job::{JobReports, ProgressTopic};
 
-/// Whoever waits asks every few hundred milliseconds.
+/// A wait that is not checked for this long is abandoned; live ones are checked every few hundred milliseconds.
 const ABANDONED_AFTER: Duration = Duration::from_secs(10);
 
 /// Whether a restart may be made.
@@ -51,7 +52,7 @@ impl CheckpointWait {
         Ok(reports.map(|reports| Self { reports, began: now, asked: Instant::now(), first: last, last }))
     }
 
-    /// Takes in what was said since.
+    /// Reads the reports since the last call.
     pub fn poll_reports(&mut self) -> Result<(), BusError> {
         let last = &mut self.last;
         self.reports.poll(|report| *last = checkpoint_time(&report).or(*last))
@@ -61,7 +62,7 @@ impl CheckpointWait {
         self.reports.workload()
     }
 
-    /// Nobody asks any more: the decision was answered, or whoever approved it thought better of it.
+    /// Returns whether no decision waits any more: it was answered, or its approval was withdrawn.
     pub fn is_abandoned(&self) -> bool {
         self.asked.elapsed() > ABANDONED_AFTER
     }
@@ -72,7 +73,7 @@ impl CheckpointWait {
     }
 }
 
-/// The time of the last checkpoint that a report tells.
+/// Returns the time of the last checkpoint in a report.
 fn checkpoint_time(report: &TrainingProgress) -> Option<EventTime> {
     report.checkpoint_time.filter(|_| report.origin != Origin::Simulated)
 }
@@ -97,7 +98,7 @@ fn checkpoint_gate(
     let (wait, most) = (settings.checkpoint_wait_seconds, settings.checkpoint_max_age_seconds);
     CheckpointGate::Shut {
         reason: format!(
-            "the job's last checkpoint is of {last}, {age:.0} s ago, and a restart may lose {most} s of work; it was asked for one, and none came within {wait} s"
+            "the job's last checkpoint is of {last}, {age:.0} s ago, and a restart may lose {most} s of work; one was requested, and none came within {wait} s"
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! Step 1: which object a decision speaks of. Pure.
+//! Step 1: finds the object of a decision. Pure.
 
 use std::collections::BTreeMap;
 

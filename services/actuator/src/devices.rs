@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::DeviceIntent;
 
-/// How long an agent holds a wish that is not said again. It outlasts a change of leaders; where nobody decides any more, the
-/// devices are as before after this time.
+/// Time to live of an intent that is not renewed. It outlasts a change of leaders; if no actuator leads any more, devices are put
+/// back after this time.
 pub const TIME_TO_LIVE_SECONDS: f64 = 300.0;
-/// A wish that still holds is said again after this time.
+/// An intent that is still wanted is renewed after this time.
 const RENEW_SECONDS: f64 = 100.0;
 
 /// The last intent of every node, as published.
@@ -27,7 +27,7 @@ pub enum IntentUpdate {
 }
 
 impl PublishedIntents {
-    /// Takes note of what stands in the log; `None`: withdrawn.
+    /// Takes the published intent of a node from the log; `None`: withdrawn.
     pub fn set_from_log(&mut self, node: &str, intent: Option<DeviceIntent>) {
         match intent {
             Some(intent) => {
@@ -38,7 +38,7 @@ impl PublishedIntents {
         }
     }
 
-    /// What stands, by node.
+    /// Returns the published intents, by node.
     pub fn intents(&self) -> impl Iterator<Item = &DeviceIntent> {
         self.intents.values()
     }
@@ -68,7 +68,7 @@ impl PublishedIntents {
     }
 }
 
-/// Equal in everything but when it was said.
+/// Returns whether two intents are equal in everything but their time.
 fn equal_but_time(standing: &DeviceIntent, wish: &DeviceIntent) -> bool {
     let timeless = |i: &DeviceIntent| DeviceIntent { time: EventTime::default(), time_to_live_seconds: 0.0, ..i.clone() };
     timeless(standing) == timeless(wish)

@@ -1,8 +1,9 @@
-//! What jobs are asked for, and whether they do it. Pure, but for the reports that are heard.
+//! Directives to jobs, and whether jobs follow them. Pure, except for reading reports.
 //!
-//! A job turns its precision and its frozen layers itself. What it is asked for stands in `directives.v1`, one event a workload, as long
-//! as the workload's mark says it and its policy allows it; a request that nobody makes any more is withdrawn by a tombstone, and the
-//! job goes on as it was started. The change is ready when the job reports to do it, and taken back when it does not in time.
+//! A job changes its precision and its frozen layers itself. Its directive is in `directives.v1`, one event per workload, as long
+//! as the workload's mark has the request and its policy allows it. A request that is no longer wanted is withdrawn by a
+//! tombstone, and the job returns to the settings that it was started with. The change is ready when the job reports to follow
+//! it, and rolled back when it does not in time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +15,8 @@ use eadt_schemas::v1::{Directive, TrainingProgress, UpdateMode};
 use crate::check::job_settings_beyond_bounds;
 use crate::job::{ProgressTail, ProgressTopic};
 
-/// What a workload's job is asked for now. Without a policy that still allows it, or while it is paused, it is asked for nothing.
-/// `checkpoint`: the decision that waits for one.
+/// Returns the present directive for a workload's job. It requests nothing without a policy that still allows it, or while the
+/// workload is paused. `checkpoint`: the decision that waits for one.
 pub fn build_directive(managed: &ManagedWorkload, checkpoint: Option<&str>) -> Option<Directive> {
     let state = &managed.state;
     let mut directive = Directive { workload: state.workload.clone(), ..Directive::default() };
@@ -51,7 +52,7 @@ pub enum DirectiveUpdate {
 }
 
 impl PublishedDirectives {
-    /// Takes note of what stands in the log; `None`: withdrawn.
+    /// Takes the published directive of a workload from the log; `None`: withdrawn.
     pub fn set_from_log(&mut self, workload: &str, directive: Option<Directive>) {
         match directive {
             Some(directive) => drop(self.directives.insert(workload.to_owned(), directive)),
@@ -63,7 +64,7 @@ impl PublishedDirectives {
         self.directives.keys()
     }
 
-    /// Forgets workloads that are another one's to speak of.
+    /// Forgets workloads that another process publishes now.
     pub fn retain_workloads(&mut self, mine: impl Fn(&str) -> bool) {
         self.directives.retain(|workload, _| mine(workload));
     }
@@ -84,7 +85,7 @@ impl PublishedDirectives {
     }
 }
 
-/// Whether a report says that what was asked is done; `None`: it does not say.
+/// Returns whether a report shows that a request is followed; `None`: the report does not show it.
 fn follows_request(asked: JobRequest, report: &TrainingProgress) -> Option<bool> {
     let precision = match (asked.precision, &report.precision) {
         (None, _) => Some(true),
@@ -104,7 +105,7 @@ struct JobAnswers {
     request: JobRequest,
     /// Ranks from here on are of processes that are no more.
     replicas: u32,
-    /// How often in a row each rank said that it does what is asked.
+    /// Consecutive reports of each rank that follow the request.
     ranks: BTreeMap<u32, u32>,
     /// The last word that was another.
     contradiction: Option<String>,
@@ -141,17 +142,18 @@ impl JobAnswers {
         }
     }
 
-    /// All say so, and one of them for the second time: by then every other one that speaks as often has spoken.
+    /// Returns whether all ranks follow the request, and one of them has reported it twice: by then every other rank that reports
+    /// as often has reported.
     fn is_done(&self) -> bool {
         self.ranks.values().all(|times| *times > 0) && self.ranks.values().any(|times| *times > 1)
     }
 
     fn describe_missing(&self) -> String {
         if let Some(refusal) = &self.refusal {
-            return format!("the job was asked for {} and refused: {refusal}", self.request);
+            return format!("the job refused the requested {}: {refusal}", self.request);
         }
-        let instead = self.contradiction.as_deref().unwrap_or("none of its reports says what it does");
-        format!("the job was asked for {} and did not take it up: {instead}", self.request)
+        let instead = self.contradiction.as_deref().unwrap_or("none of its reports has these settings");
+        format!("the job did not follow the requested {}: {instead}", self.request)
     }
 }
 
@@ -159,7 +161,7 @@ impl JobAnswers {
 #[derive(Debug, Default)]
 pub struct JobFollower {
     news: Option<ProgressTail>,
-    /// By the decision.
+    /// Answers by decision.
     jobs: BTreeMap<String, JobAnswers>,
 }
 
@@ -173,7 +175,7 @@ impl JobFollower {
         self.jobs.len() == waiting.len() && waiting.iter().all(|(_, applied)| self.jobs.contains_key(&applied.decision_id))
     }
 
-    /// Follows exactly these workloads' changes from now on. What a job said before it was asked says nothing.
+    /// Follows exactly these workloads' changes from now on. Reports from before the request do not count.
     pub fn set_waiting(&mut self, progress: ProgressTopic<'_>, waiting: &[(&String, &AppliedDecision)]) -> Result<(), BusError> {
         self.jobs.retain(|decision, _| waiting.iter().any(|(_, applied)| applied.decision_id == *decision));
         for (workload, applied) in waiting {
@@ -212,12 +214,13 @@ impl JobFollower {
         self.jobs.get(decision)?.refusal.as_deref()
     }
 
-    /// What of the change of a decision the job does not do, in words; `None`: nothing. `withdrawn`: it is not asked any more.
+    /// Returns the part of a decision's change that the job does not follow, as text; `None`: it follows all of it. `withdrawn`:
+    /// the request no longer exists.
     pub fn describe_missing(&self, decision: &str, withdrawn: bool) -> Option<String> {
         let heard = self.jobs.get(decision).filter(|heard| !heard.is_done())?;
         if withdrawn {
             return Some(format!(
-                "{} is not asked of the job any more: it is paused, or the policy does not allow it now",
+                "{} is no longer requested from the job: it is paused, or the policy does not allow it now",
                 heard.request
             ));
         }
@@ -342,7 +345,7 @@ mod tests {
         assert!(!heard.is_done());
         assert_eq!(
             heard.describe_missing(),
-            "the job was asked for precision bf16 and did not take it up: rank 1 reports fp16 and 8 frozen layers"
+            "the job did not follow the requested precision bf16: rank 1 reports fp16 and 8 frozen layers"
         );
         heard.add_report(&report(5, Some("fp16"), Some(8)));
         heard.add_report(&report(1, Some("bf16"), Some(8)));
@@ -357,7 +360,7 @@ mod tests {
         asked.add_report(&refused("another", Some("no")));
         assert_eq!(asked.refusal, None);
         asked.add_report(&refused("d-0", Some("no scaler")));
-        assert_eq!(asked.describe_missing(), "the job was asked for precision bf16 and refused: no scaler");
+        assert_eq!(asked.describe_missing(), "the job refused the requested precision bf16: no scaler");
         asked.add_report(&refused("d-0", None));
         assert_eq!(asked.refusal, None, "it changed its mind");
 

@@ -1,5 +1,5 @@
-//! What a job says of itself: the end of `training.progress.v1`, read only while something of it is waited for, so that nothing is
-//! read in steady state.
+//! Progress reports of a job: the end of `training.progress.v1`, read only while a report is awaited, so that nothing is read in
+//! the steady state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct JobReports {
     reader: Box<dyn Reader>,
 }
 
-/// Where progress stands.
+/// The topic of progress on a bus.
 #[derive(Debug, Clone, Copy)]
 pub struct ProgressTopic<'a> {
     pub bus: &'a dyn Bus,
@@ -56,7 +56,7 @@ impl JobReports {
         &self.workload
     }
 
-    /// Takes what was said since.
+    /// Reads the reports since the last call.
     pub fn poll(&mut self, mut take: impl FnMut(TrainingProgress)) -> Result<(), BusError> {
         let mut polled = Vec::new();
         loop {
@@ -90,7 +90,7 @@ impl ProgressTail {
         Ok(Self { reader: progress.bus.reader(&from, Isolation::ReadCommitted)? })
     }
 
-    /// Takes what these workloads said since.
+    /// Reads the reports of these workloads since the last call.
     pub fn poll(&mut self, of: impl Fn(&str) -> bool, mut take: impl FnMut(TrainingProgress)) -> Result<(), BusError> {
         let mut polled = Vec::new();
         for _ in 0..MAX_POLLS {
@@ -110,7 +110,7 @@ impl ProgressTail {
     }
 }
 
-/// What a record says of this workload.
+/// Returns the report in a record, if it is of this workload.
 fn decode_report(workload: &str, record: &Record) -> Option<TrainingProgress> {
     // Most are of others, and not worth decoding.
     if record.key.as_deref() != Some(workload.as_bytes()) {

@@ -11,15 +11,15 @@ use crate::{ActuatorError, ActuatorService};
 /// A leader that was held up, and whose place was taken, knows that its term is over within this time.
 const TAKEN_OVER: Duration = Duration::from_secs(5);
 
-/// Stands by until this process leads, acts while it does, and stands by again; until the service's `shutdown`. All replicas have one
-/// name in the consumer group, so whoever leads next takes the place of the one before at once.
+/// Waits on standby until this process leads, acts while it does, and waits again; until the service's `shutdown`. All replicas
+/// have one name in the consumer group, so the next leader takes the place of the former one at once.
 ///
 /// # Errors
 ///
-/// As [`crate::run_actuator`], where the error is not that another one took the place.
+/// As [`crate::run_actuator`], except if another process took the place.
 pub async fn run_while_leading(service: ActuatorService, mut leading: watch::Receiver<bool>) -> Result<(), ActuatorError> {
     let metrics = ActuatorMetrics::new(&service.metrics);
-    // Who stands by is ready to: it is not its turn yet.
+    // A standby is ready, although it does not lead.
     service.ready.set(true);
     loop {
         tokio::select! {
@@ -54,7 +54,7 @@ pub async fn run_while_leading(service: ActuatorService, mut leading: watch::Rec
     }
 }
 
-/// A panic goes on in whoever waits for it.
+/// Resumes a panic in the caller.
 fn unwound(ended: Result<Result<(), ActuatorError>, tokio::task::JoinError>) -> Result<(), ActuatorError> {
     ended.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
@@ -63,7 +63,7 @@ fn unwound(ended: Result<Result<(), ActuatorError>, tokio::task::JoinError>) -> 
     })
 }
 
-/// Waits until this process leads, or no longer does; for ever where nobody tells any more.
+/// Waits until this process leads, or no longer leads; forever if the channel is closed.
 async fn wait_for_leadership(leading: &mut watch::Receiver<bool>, leads: bool) {
     if leading.wait_for(|now| *now == leads).await.is_err() {
         std::future::pending::<()>().await;

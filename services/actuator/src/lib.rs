@@ -1,15 +1,15 @@
-//! The actuator: has workloads changed as decided, and says what became of every decision.
+//! The actuator: changes workloads as decided, and publishes the outcome of every decision.
 //!
-//! In: `decisions.v1`, and a [`Cluster`]. Out: `workloads.v1` (each workload's present layout, at start and at every
-//! change), `actuations.v1`, `directives.v1` (precision, frozen layers, a checkpoint before a
-//! restart, answered in `training.progress.v1`), and on clusters with
-//! node agents `device-intents.v1`, answered in `device-states.v1`. A decision goes through dereference → plan → check → apply → watch →
-//! report, a file each; all but apply are pure, and only what was checked can be applied.
+//! In: `decisions.v1`, and a [`Cluster`]. Out: `workloads.v1` (each workload's present layout, at start and at every change),
+//! `actuations.v1`, `directives.v1` (precision, frozen layers, a checkpoint before a restart, answered in
+//! `training.progress.v1`), and on clusters with node agents `device-intents.v1`, answered in `device-states.v1`. A decision goes
+//! through dereference → plan → check → apply → watch → report, a file each; all except apply are pure, and only a checked change
+//! can be applied.
 //!
-//! Delivery is at-least-once with an idempotent, fenced effect: decision id and generation are written with the change,
-//! so a decision that is seen again is recognised on the object, and what was reported already is read from
-//! `workloads.v1`. The actuator keeps no state of its own. It never touches a workload that did not opt in, that is
-//! paused, or that is not in mode `enforce`; it never goes outside a workload's bounds; it never decides.
+//! Delivery is at-least-once with an idempotent, fenced effect: decision id and generation are written with the change, so a
+//! repeated decision is recognised by the object, and `workloads.v1` has what was already reported. The actuator has no state of
+//! its own. It never touches a workload that did not opt in, is paused, or is not in mode `enforce`; it never exceeds a
+//! workload's bounds; it never decides.
 
 pub mod apply;
 pub mod check;

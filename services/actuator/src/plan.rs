@@ -4,7 +4,7 @@ use eadt_bus::chaos;
 use eadt_cluster::ManagedWorkload;
 use eadt_schemas::v1::{Action, Decision, Layout};
 
-/// What is to be done about a decision.
+/// The necessary action for a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DecisionPlan {
     /// `maintain`: nothing, and nothing to report.

@@ -1,7 +1,7 @@
-//! Step 6: what is to be said about a workload. Pure: the difference between what `workloads.v1` says and what is.
+//! Step 6: the reports about a workload. Pure: the difference between the published state in `workloads.v1` and the present one.
 //!
-//! Because every `applied`, `ready`, `rolled_back` and `failed` is published in one atomic step with the workload event
-//! that shows it, the last published workload event says which of them were published: nothing is said twice or never.
+//! Every `applied`, `ready`, `rolled_back` and `failed` is published in one atomic step with the workload event that shows it. So
+//! the last published workload event shows which of them were published, and none is repeated or lost.
 
 use eadt_cluster::ManagedWorkload;
 use eadt_schemas::EventTime;
@@ -16,13 +16,13 @@ pub enum ActuatorReport {
     Workload(Box<Workload>),
 }
 
-/// What changed since `published`, oldest first.
+/// Returns the changes since `published`, oldest first.
 pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkload) -> Vec<ActuatorReport> {
     let state = &present.state;
     let mut reports = Vec::new();
     // Generations only grow, so this was another object of the same name.
     let published = published.filter(|published| published.generation <= state.generation);
-    // Of this generation or a later one something was published.
+    // An event of this generation or a later one was published.
     let said = |generation: u64| published.is_some_and(|w| w.generation >= generation);
     let said_ready = |generation: u64| {
         published.is_some_and(|w| w.generation > generation || w.generation == generation && w.ready_time.is_some())
@@ -99,7 +99,7 @@ pub fn recommended_report(decision: &Decision, managed: &ManagedWorkload, now: E
     untouched(decision, Outcome::Recommended, reason.into(), Some(managed), now)
 }
 
-/// A rollout that could not be taken back; what is left is the layout in force.
+/// Returns the report of a rollout that could not be rolled back; the layout in force stays.
 pub fn failed_report(managed: &ManagedWorkload, reason: &str, now: EventTime) -> Option<ActuatorReport> {
     let applied = managed.applied.as_ref()?;
     Some(ActuatorReport::Actuation(Box::new(Actuation {
@@ -109,7 +109,7 @@ pub fn failed_report(managed: &ManagedWorkload, reason: &str, now: EventTime) ->
         time: now,
         origin: managed.state.origin,
         outcome: Outcome::Failed,
-        reason: format!("not ready in time, and it could not be taken back: {reason}; the layout shown is still rolling out"),
+        reason: format!("not ready in time, and it could not be rolled back: {reason}; the layout shown is still rolling out"),
         layout: managed.state.layout.clone(),
         generation: managed.state.generation,
         downtime_seconds: None,
@@ -137,12 +137,12 @@ fn untouched(
     }))
 }
 
-/// Deterministic, so that a report that is made again after a crash is the same event.
+/// Deterministic, so that a report that is repeated after a crash is the same event.
 fn actuation_id(decision_id: &str, outcome: Outcome) -> String {
     format!("{decision_id}/{}", name(outcome))
 }
 
-/// The outcome as it stands on the wire.
+/// Returns the outcome as on the wire.
 pub const fn name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Applied => "applied",

@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How the actuator works.
+/// Settings of the actuator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActuatorSettings {
@@ -17,20 +17,21 @@ pub struct ActuatorSettings {
     pub instance: String,
     /// A rollout that is not ready after this long is rolled back, in seconds. 1 to 86,400. Default 600.
     pub rollout_deadline_seconds: f64,
-    /// Decisions that are further ahead of the actuator's clock are refused: some clock is wrong, and whether they have expired cannot be
-    /// told. At least what `processor.max_future_seconds` lets jobs be ahead. 0 to 86,400. Default 120.
+    /// Longest time, in seconds, by which a decision may be ahead of the actuator's clock. A later one is refused: a clock is
+    /// wrong, and its expiry cannot be checked. At least `processor.max_future_seconds`, by which jobs may be ahead. 0 to 86,400.
+    /// Default 120.
     pub max_ahead_seconds: f64,
-    /// A decision about a workload that was changed less than this long ago is refused, whoever made it, in seconds: whatever is decided, no
-    /// workload is changed more often. Three windows should fit in. 0 to 86,400. Default 10.
+    /// Least time between two changes of a workload, in seconds. A decision in that time is refused, whoever made it. Three windows
+    /// should fit in. 0 to 86,400. Default 10.
     pub change_interval_seconds: f64,
-    /// A job that reports checkpoints is restarted only with one that is not older than this, in seconds: so much work a restart may
-    /// lose. 0 to 86,400. Default 120.
+    /// Greatest age of the last checkpoint at a restart, in seconds, for jobs that report checkpoints: a restart may lose this
+    /// much work. 0 to 86,400. Default 120.
     pub checkpoint_max_age_seconds: f64,
-    /// How long a job that was asked to write a checkpoint is waited for, in seconds; then the decision is refused. Later decisions about
-    /// workloads of the same partition wait as well. 0: it is not waited for, and not asked. 0 to 3,600. Default 60.
+    /// Longest wait for a checkpoint that was requested from a job, in seconds; then the decision is refused. Later decisions
+    /// about workloads of the same partition wait as well. 0: no checkpoint is requested. 0 to 3,600. Default 60.
     pub checkpoint_wait_seconds: f64,
-    /// The whole cluster is looked at again this often even when nothing is said to have changed, in seconds of wall time.
-    /// 1 to 3,600. Default 30.
+    /// Interval in which the whole cluster is read even without reported changes, in seconds of wall time. 1 to 3,600. Default
+    /// 30.
     pub reconcile_seconds: f64,
     /// Pause before a failed call is tried again, in seconds of wall time; doubles up to `retry_max_seconds`.
     /// Above 0. Default 0.2.
@@ -58,7 +59,7 @@ impl Default for ActuatorSettings {
 }
 
 impl ActuatorSettings {
-    /// The first value that is out of its range, in words.
+    /// Returns an error about the first value out of its range.
     pub fn check(&self) -> Result<(), String> {
         for (name, value, low, high) in [
             ("rollout_deadline_seconds", self.rollout_deadline_seconds, 1.0, 86_400.0),

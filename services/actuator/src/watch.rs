@@ -3,14 +3,14 @@
 use eadt_cluster::{ManagedWorkload, RollBack};
 use eadt_schemas::EventTime;
 
-/// Returns what must be taken back because its time is over.
+/// Returns the rollback of a rollout whose deadline has passed.
 pub fn overdue_rollout(managed: &ManagedWorkload, now: EventTime) -> Option<RollBack> {
     let applied = managed.rolling_out().filter(|applied| now >= applied.ready_by)?;
     let reason = format!("not ready {} s after the change", applied.ready_by.seconds_since(applied.time).round());
     take_back(managed, reason)
 }
 
-/// Returns what must be taken back because the job refused what the change asks of it.
+/// Returns the rollback of a change that the job refused to follow.
 pub fn refused_rollout(managed: &ManagedWorkload) -> Option<RollBack> {
     take_back(managed, "refused by the job".to_owned())
 }

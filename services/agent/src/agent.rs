@@ -1,4 +1,4 @@
-//! Everything together: a thread a device, one for intents, one for what is said, and a watch over them.
+//! Composes the agent: a thread per device, one for intents, one for reports, and a supervisor.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +23,11 @@ use crate::publish::ReportOutbox;
 use crate::settings::AgentSettings;
 use crate::unit::{UnitOrders, UnitSlot};
 
-/// How long loading the library and counting the GPUs may take.
+/// Time limit for loading the library and counting the GPUs.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The node's state is said again after this time even where nothing changed.
+/// The node's state is published again after this time even if nothing changed.
 const SAY_AGAIN: Duration = Duration::from_mins(1);
-/// How long the last words wait for the log.
+/// Time limit for publishing the last reports at a stop.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 /// The pause before what talks to the log is begun again after a panic.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -35,10 +35,10 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Held over a step where the chaos harness has all devices share one thread's time; never otherwise.
 static IN_TURN: Mutex<()> = Mutex::new(());
 
-/// What the agent works with.
+/// The dependencies of the agent.
 #[derive(Debug, Clone)]
 pub struct AgentEnvironment {
-    /// `None`: nothing is said, and intents come from a file.
+    /// `None`: nothing is published, and intents come from a file.
     pub log: Option<Log>,
     /// `None`: NVML of this machine.
     pub driver: Option<Arc<dyn SettableDriver>>,
@@ -50,13 +50,13 @@ pub struct AgentEnvironment {
 }
 
 impl AgentEnvironment {
-    /// With this machine's clock and GPUs.
+    /// Creates the environment with this machine's clock and GPUs.
     pub fn new(log: Option<Log>, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
         Self { log, driver: None, metrics, health, shutdown, clock: Clock::wall() }
     }
 }
 
-/// Why the agent ended before it was told to, or could not begin.
+/// Why the agent ended before a stop, or could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     #[error(transparent)]
@@ -69,7 +69,7 @@ pub enum AgentError {
     Thread(#[from] std::io::Error),
 }
 
-/// How the agent ended.
+/// The result of a run of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AgentSummary {
     /// Devices whose original settings could not be put back; they stay recorded, and the next start tries again.
@@ -88,7 +88,7 @@ pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Resu
     let ledger = Ledger::open(&settings.state_dir)?;
     let (driver, count) = open(&settings, environment.driver.clone()).await?;
     if let Some(missing) = settings.gpus.iter().flatten().find(|index| **index >= count) {
-        return Err(AgentError::Gpus(format!("agent.gpus names GPU {missing}, but there are {count}: indices begin at 0")));
+        return Err(AgentError::Gpus(format!("agent.gpus names GPU {missing}, but there are {count}: indices start at 0")));
     }
     let orders = Arc::new(UnitOrders::new(environment.clock.clone()));
     let workers =
@@ -152,7 +152,7 @@ pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Resu
     Ok(AgentSummary { left })
 }
 
-/// Puts back what a dead agent left behind, and ends. Nothing is asked and nothing is said.
+/// Puts back the settings that a killed agent left behind, and ends. It reads no intents and publishes nothing.
 pub async fn restore(settings: AgentSettings, mut environment: AgentEnvironment) -> Result<AgentSummary, AgentError> {
     environment.log = None;
     let metrics = AgentMetrics::new(&environment.metrics);
@@ -196,7 +196,7 @@ async fn open(
             }),
         };
         let counted = opened.and_then(|driver| Ok((driver.count()?, driver)));
-        // Nobody listens any more when it took too long, which was said then.
+        // After a timeout, which was reported then, nobody receives it.
         drop(tell.send(counted));
     })?;
     let (count, driver) = match tokio::time::timeout(OPEN_TIMEOUT, told).await {
@@ -253,7 +253,7 @@ enum Follow {
     Log(Log),
 }
 
-/// What the threads of devices need.
+/// The shared parts of the threads for devices.
 struct Workers {
     settings: AgentSettings,
     orders: Arc<UnitOrders>,
@@ -363,7 +363,7 @@ fn hold_gpu(
         match opened.err().map(|Lost(reason)| reason).or(lost) {
             None => return,
             Some(reason) => {
-                tracing::error!(gpu = index, reason, "GPU lost; the others go on, and it is tried again");
+                tracing::error!(gpu = index, reason, "GPU lost; the others continue, and it is tried again");
                 slot.lost(reason);
             }
         }
@@ -408,7 +408,7 @@ impl<'a> UnitWatch<'a> {
                 tracing::error!(
                     device = look.name,
                     timeout_seconds = timeout.as_secs_f64(),
-                    "the device does not answer; the others go on"
+                    "the device does not answer; the others continue"
                 );
             }
             all &= look.report.is_some() || look.trouble.is_some();
@@ -420,7 +420,7 @@ impl<'a> UnitWatch<'a> {
         all
     }
 
-    /// Looks at everything; a state that is to be said.
+    /// Collects the state of all devices; returns a state if it is to be published.
     fn look(&mut self, gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]) -> Option<DeviceState> {
         let timeout = self.settings.call_timeout;
         // A daemon's commands have their own bound; several make one step.

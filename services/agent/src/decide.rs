@@ -1,23 +1,23 @@
-//! What to do about one setting of one device. Pure.
+//! Decides the next step for one setting of one device. Pure.
 //!
-//! In: what is asked, what the ledger says was changed, what is seen now. Out: one [`SettingStep`], and where the setting
-//! stands. A value is *ours* when the ledger names it: it is written there before it is set, so that a value which is
-//! neither ours nor the original can only be somebody else's.
+//! In: the requested value, the ledger's entry, the observed value. Out: one [`SettingStep`], and the outcome. A value is *ours*
+//! if the ledger has it: it is written there before it is set, so that a value which is neither ours nor the original was set by
+//! somebody else.
 
 use eadt_schemas::v1::SettingOutcome;
 
 use crate::ledger::LedgerEntry;
 
-/// What is seen of a setting.
+/// The observed value of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadSetting {
     /// The value in force.
     Value(u32),
-    /// The device does not tell. `escaped`: it behaves as if our value were no longer in force.
+    /// The device does not report the value. `escaped`: it behaves as if our value were no longer in force.
     Hidden { escaped: bool },
 }
 
-/// What is remembered of a setting while its device is open.
+/// Memory about a setting while its device is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SettingMemory {
     /// Our value was seen in force since the device was opened: what differs now was changed, not reset with the device.
@@ -28,7 +28,7 @@ pub struct SettingMemory {
     pub restored: bool,
 }
 
-/// What to do.
+/// The next step for a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingStep {
     Nothing,
@@ -42,7 +42,7 @@ pub enum SettingStep {
     GiveUp,
 }
 
-/// What to do, and where the setting stands if that succeeds.
+/// The next step, and the outcome if it succeeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepVerdict {
     pub step: SettingStep,
@@ -102,9 +102,9 @@ pub fn decide<O: OriginalValue>(
     }
 }
 
-/// What is put back.
+/// The original value of a setting, which is put back.
 pub trait OriginalValue {
-    /// As a value of the setting; `None`: it was not a value.
+    /// Returns it as a value of the setting; `None`: it was no value.
     fn value(&self) -> Option<u32>;
 }
 
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// What can happen to one setting.
+    /// Events that can happen to one setting.
     #[derive(Debug, Clone, Copy)]
     enum Event {
         Ask(u32),
@@ -157,8 +157,8 @@ mod tests {
         entry: Option<LedgerEntry<u32>>,
         memory: SettingMemory,
         asked: Option<u32>,
-        /// What may be in force once nothing is asked: the default, or what somebody else set last. After a reset of the
-        /// device either: what others had set went with it.
+        /// Values that may be in force once nothing is requested: the default, or the last one that somebody else set. After a
+        /// reset of the device both, since values of others are lost with it.
         rightful: Vec<u32>,
     }
 
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(step(Some(1410), Some(&entry), hidden(false), confirmed), SettingStep::Nothing);
         assert_eq!(step(Some(1200), Some(&entry), hidden(false), confirmed), SettingStep::Set(1200));
         assert_eq!(step(Some(1410), Some(&entry), hidden(true), confirmed), SettingStep::GiveUp);
-        // After a crash nobody knows whether it was set.
+        // After a crash it is unknown whether the value was set.
         assert_eq!(step(Some(1410), Some(&entry), hidden(true), SettingMemory::default()), SettingStep::Set(1410));
         assert_eq!(step(None, Some(&entry), hidden(true), SettingMemory::default()), SettingStep::PutBack);
         assert_eq!(step(None, Some(&entry), hidden(false), confirmed), SettingStep::PutBack);

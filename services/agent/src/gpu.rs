@@ -83,7 +83,7 @@ impl<'a> GpuHolder<'a> {
         };
         report.original_power_limit_watts = recorded.entry.as_ref().map(|entry| watts(entry.original));
         (record.power_limit_milliwatts, record.power_limit_left_alone) = (recorded.entry, recorded.left_alone);
-        // What is on disk is known even where the GPU was lost on the way.
+        // The record on disk is known even if the GPU was lost meanwhile.
         self.record = Ok(record.clone());
         let standing = result?;
         self.metrics.count(&report.device, "power_limit", &standing);

@@ -1,7 +1,7 @@
-//! Where intents come from: the node's partition of `device-intents.v1`, or a file.
+//! Sources of intents: the node's partition of `device-intents.v1`, or a file.
 //!
-//! An intent is accepted where it is for this node, readable, not older than the last one, not from the future, and
-//! still live. Every other one is counted by the reason, and on the log it goes to the dead letters, too.
+//! An intent is accepted if it is for this node, readable, not older than the last one, not from the future, and still live. Any
+//! other one is counted by the reason, and written to the dead letters if it came from the log.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub enum IntentRefusal {
 }
 
 impl IntentRefusal {
-    /// As in metrics.
+    /// Returns the kind as in metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "invalid",
@@ -52,7 +52,7 @@ impl IntentRefusal {
     }
 }
 
-/// Accepts an intent, or says why not, and until when it is live. `stamp` is when the log took it.
+/// Accepts an intent, or returns the refusal, and until when it is live. `stamp` is its append time in the log.
 pub fn accept(
     intent: &DeviceIntent,
     node: &str,
@@ -144,7 +144,7 @@ pub(crate) fn follow_log(
     let mut pause = RETRY_MIN;
     while !stop.is_cancelled() {
         let began = Instant::now();
-        // Whatever the log says, the agent goes on: without live intents it holds nothing, and it is there when they come.
+        // Whatever happens to the log, the agent continues: without live intents it holds nothing, and it follows the next ones.
         match log.bus().and_then(|bus| follow_session(&*bus, prefix, inbox, outbox, stop, seen)) {
             Ok(()) => break,
             Err(error) => {
@@ -216,15 +216,15 @@ fn take_record(record: &Record, inbox: &mut IntentInbox, outbox: &ReportOutbox) 
     if let Err(why) = taken {
         inbox.refuse(&why);
         if let IntentRefusal::Invalid(refusal) = &why {
-            // What it was meant to say is unknown; what was wished for before it is no longer wished for.
+            // Its requests are unknown, and the former ones end.
             inbox.orders.set(None);
             outbox.dead_letter(record, refusal);
         }
     }
 }
 
-/// Follows a file: one `DeviceIntent`, in which `time` (the file's own), `node` and `decision_id` may be left out. Without
-/// the file nothing is asked; to prolong an intent, touch it.
+/// Follows a file: one `DeviceIntent`, in which `time` (the file's modification time), `node` and `decision_id` may be omitted.
+/// Without the file nothing is requested; touch it to extend an intent.
 pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut IntentInbox, stop: &Shutdown, seen: &dyn Fn()) {
     let mut last: Option<(SystemTime, Vec<u8>)> = None;
     while !stop.is_cancelled() {
@@ -248,7 +248,7 @@ pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut IntentInbox,
                         tracing::warn!(%error, path = %path.display(), "the intents file cannot be read");
                     }
                     inbox.clear();
-                    // Whoever writes a new file may write an older time.
+                    // A new file may have an older time.
                     inbox.newest = None;
                 }
             }
@@ -278,7 +278,7 @@ fn parse(text: &[u8], modified: SystemTime, node: &str) -> Result<DeviceIntent, 
     decode(value.to_string().as_bytes())
 }
 
-/// Where intents come from.
+/// The source of intents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IntentSource {
     Log,

@@ -1,7 +1,7 @@
-//! What was changed and what it was before, on disk: written before a setting is changed, removed when it is back.
+//! Changed settings and their original values, on disk: written before a setting is changed, removed when it is put back.
 //!
-//! One JSON file a device, replaced as a whole (written aside, synced, renamed, the folder synced), so that a crash or
-//! a power cut at any point leaves the old text or the new one. One process at a time has the folder.
+//! One JSON file per device, replaced as a whole (written to a temporary file, synced, renamed, the folder synced), so that a
+//! crash or a power cut at any point leaves the old text or the new one. Only one process at a time can use the folder.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -20,7 +20,7 @@ use crate::decide::OriginalValue;
 /// A setting that was changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry<O = u32> {
-    /// What is put back.
+    /// The original value, which is put back.
     pub original: O,
     /// Every value that may be in force because of the agent; the last one is the one wished for.
     pub ours: Vec<u32>,
@@ -30,22 +30,22 @@ pub struct LedgerEntry<O = u32> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForeignSetting {
     pub asked: u32,
-    /// What they set; `None`: it cannot be read.
+    /// The value that others set; `None`: it cannot be read.
     pub theirs: Option<u32>,
 }
 
-/// What is known of one setting.
+/// The record of one setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecordedSetting<O> {
     pub entry: Option<LedgerEntry<O>>,
     pub left_alone: Option<ForeignSetting>,
 }
 
-/// What the bound of the SM clock was.
+/// The former bound of the SM clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClockOriginal {
-    /// Clocks that were locked cannot be told from ones that were not; unlocked is what is put back.
+    /// Locked clocks cannot be distinguished from unlocked ones; unlocked is put back.
     Unlocked,
     Application {
         memory_mhz: u32,
@@ -81,7 +81,7 @@ pub struct LedgerRecord {
     pub power_limit_milliwatts: Option<LedgerEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_clock_mhz: Option<LedgerEntry<ClockOriginal>>,
-    /// In thousandths of a percent, so that what the daemon said is put back exactly.
+    /// In thousandths of a percent, so that the daemon's value is put back exactly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps_default_millipercent: Option<LedgerEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,9 +122,9 @@ pub enum LedgerError {
     Newer { path: PathBuf, form: u64 },
 }
 
-/// How long a program takes to be started.
+/// Time limit for starting a program.
 const STARTING: Duration = Duration::from_secs(1);
-/// How long programs of an earlier agent are waited for.
+/// Time limit of the wait for programs of an earlier agent.
 const PROGRAMS: Duration = Duration::from_secs(6);
 const VERSION: u32 = 1;
 const EXTENSION: &str = "json";
@@ -133,9 +133,9 @@ const EXTENSION: &str = "json";
 #[derive(Debug, Clone)]
 pub struct Ledger {
     folder: Arc<Path>,
-    // Held as long as any clone lives; the kernel lets go of it when the process dies.
+    // Held as long as any clone lives; the kernel releases it when the process dies.
     _lock: Option<Arc<File>>,
-    // The same for the programs that the process has started, and let go of when these have ended, too.
+    // The same for the programs that the process has started; released when these have ended, too.
     _programs: Option<Arc<File>>,
 }
 
@@ -144,7 +144,7 @@ fn disk(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LedgerErro
     move |source| LedgerError::Disk { what, path, source }
 }
 
-/// False where somebody else has it for all that time.
+/// Returns false if another process holds the lock for the whole time.
 fn lock_within(file: &File, time: Duration) -> io::Result<bool> {
     let began = Instant::now();
     loop {
@@ -157,8 +157,8 @@ fn lock_within(file: &File, time: Duration) -> io::Result<bool> {
     }
 }
 
-/// A control program that an agent was killed over goes on, and sets what it was told to: what is read before that is not what will
-/// be. So programs inherit this lock, and it is waited for.
+/// Waits for control programs of a killed agent. Such a program keeps running and sets its value later, so a value that is read
+/// before it ends is not final. Programs therefore inherit this lock.
 fn wait_for_programs(folder: &Path) -> Result<File, LedgerError> {
     let path = folder.join("programs");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
@@ -206,7 +206,7 @@ impl Ledger {
         self.folder.join(format!("{name}.{EXTENSION}"))
     }
 
-    /// What was changed on a device; empty where nothing was.
+    /// Loads the record of a device; empty if nothing was changed.
     pub fn load(&self, unit: &str) -> Result<LedgerRecord, LedgerError> {
         let path = self.path(unit);
         match std::fs::read(&path) {
@@ -271,7 +271,7 @@ fn read(path: &Path, text: &[u8]) -> Result<LedgerRecord, LedgerError> {
     match fields.get("version").and_then(Value::as_u64) {
         Some(form) if form > u64::from(VERSION) => Err(LedgerError::Newer { path: path.to_owned(), form }),
         Some(1..) => serde_json::from_slice(text).map_err(failed),
-        _ => Err(unreadable("it does not say which form it has".to_owned())),
+        _ => Err(unreadable("it lacks its format version".to_owned())),
     }
 }
 
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    /// As the first release wrote it, and as the present one does: the first form has got fields since.
+    /// The first and the present format of a record: the first one got more fields since.
     #[test]
     fn what_was_ever_written_is_read() {
         let folder = tempfile::tempdir().unwrap();

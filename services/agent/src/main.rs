@@ -94,7 +94,7 @@ fn start(cli: &Cli, variables: &settings::Variables, secrets: &Secrets) -> anyho
     }
 }
 
-/// The log of the settings; `None`: intents come from a file and nothing is said.
+/// Returns the log of the settings; `None`: intents come from a file and nothing is published.
 fn log(raw: &RawSettings) -> anyhow::Result<Option<Log>> {
     if raw.bus.brokers.is_empty() {
         anyhow::ensure!(
@@ -115,7 +115,7 @@ async fn run(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     beside(&tasks::SIGNALS, on_signals(shutdown.clone(), || ()));
     let (metrics, health) = (Metrics::default(), Health::default());
     let routes = http::routes(metrics.clone(), health.clone());
-    // Ends with the process: it tells of the agent while everything is put back, too.
+    // Ends with the process, so that it also serves while settings are put back.
     let (bound, server) = eadt_service::serve(raw.address()?, routes, Shutdown::new()).await?;
     tracing::info!(address = %bound, "metrics and health");
     beside(&tasks::HTTP, server);

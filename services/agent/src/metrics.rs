@@ -77,7 +77,7 @@ impl AgentMetrics {
             all.changes.clone(),
         );
         registry.register("records", "Devices with original settings on disk that are to be put back", all.records.clone());
-        registry.register("intents", "Intents, by what became of them", all.intents.clone());
+        registry.register("intents", "Intents, by result", all.intents.clone());
         registry.register("intent_live", "1 while an intent is live; at 0 everything is put back", all.intent_live.clone());
         registry.register("log_reachable", "1 while intents can be read from the log", all.log_reachable.clone());
         registry.register("states_sent", "States of this node that the log acknowledged", all.states_sent.clone());

@@ -19,7 +19,7 @@ use crate::ledger::{Ledger, LedgerRecord, RecordedSetting};
 use crate::metrics::AgentMetrics;
 use crate::outcome::{KnobMemory, SettingKnob, apply_setting};
 
-/// The daemon says 33.333… for a third.
+/// The daemon reports 33.333… for a third.
 const TOLERANCE_MILLIPERCENT: u32 = 50;
 /// Longest answer that is read.
 const ANSWER_BYTES: u64 = 64 << 10;
@@ -30,7 +30,7 @@ pub struct MpsDaemon {
     /// NVIDIA's `nvidia-cuda-mps-control`.
     pub program: PathBuf,
     pub pipe_directory: PathBuf,
-    /// How long one command may take.
+    /// Time limit of one command.
     pub timeout: Duration,
 }
 
@@ -112,7 +112,7 @@ impl MpsDaemon {
         let value = value.filter(|percent| (0.0..=100.0).contains(percent));
         value
             .map(|percent| (percent * 1000.0).round() as u32)
-            .ok_or_else(|| format!("{} said {:?} where a percentage was expected", self.program.display(), answer.trim()))
+            .ok_or_else(|| format!("{} answered {:?} instead of a percentage", self.program.display(), answer.trim()))
     }
 
     fn set_default(&self, millipercent: u32) -> Result<(), String> {
@@ -121,18 +121,18 @@ impl MpsDaemon {
     }
 }
 
-/// Where a daemon's default stands.
+/// The state of a daemon's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MpsReport {
     pub outcome: SettingOutcome,
     pub reason: String,
     pub millipercent: Option<u32>,
-    /// What will be put back; `None`: it was not changed.
+    /// The value that will be put back; `None`: it was not changed.
     pub original_millipercent: Option<u32>,
 }
 
 impl MpsReport {
-    /// Of a daemon of which nothing more is known.
+    /// Returns the report of a daemon about which nothing else is known.
     pub(crate) fn told(outcome: SettingOutcome, reason: String) -> Self {
         Self { outcome, reason, ..Self::default() }
     }
@@ -239,7 +239,7 @@ impl SettingKnob<u32> for MpsKnob<'_> {
     }
 
     fn all_or_nothing(&self) -> bool {
-        // A program that was given up may have told its daemon.
+        // A program that was abandoned may have set the daemon's default.
         false
     }
 
@@ -272,7 +272,7 @@ pub(crate) fn together(reports: &[MpsReport]) -> MpsReport {
     all
 }
 
-/// Pipe folder of a daemon that nobody moved.
+/// Returns the pipe folder of a daemon in its default location.
 pub fn default_pipe_directory() -> &'static Path {
     Path::new("/tmp/nvidia-mps")
 }

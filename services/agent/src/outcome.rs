@@ -11,7 +11,7 @@ use crate::ledger::{ForeignSetting, LedgerEntry, RecordedSetting};
 /// One setting of one device.
 pub(crate) trait SettingKnob<O> {
     fn read(&mut self) -> Result<ReadSetting, SetError>;
-    /// What is to be put back one day, as last seen.
+    /// Returns the value to put back later, as last observed.
     fn original(&self) -> O;
     fn set(&mut self, value: u32) -> Result<(), SetError>;
     fn put_back(&mut self, original: &O) -> Result<(), SetError>;
@@ -24,7 +24,7 @@ pub(crate) trait SettingKnob<O> {
     fn describe(&self, value: u32) -> String;
 }
 
-/// What was done to a setting.
+/// An action on a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChangeResult {
     Set,
@@ -32,7 +32,7 @@ pub(crate) enum ChangeResult {
     GaveUp,
 }
 
-/// Where a setting stands.
+/// The outcome of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct SettingStatus {
     pub outcome: SettingOutcome,
@@ -42,17 +42,18 @@ pub(crate) struct SettingStatus {
     pub value: Option<u32>,
 }
 
-/// What is remembered of a setting between two looks.
+/// Memory about a setting between two checks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnobMemory {
     pub memory: SettingMemory,
-    /// What an earlier process left alone was looked at.
+    /// The value that an earlier process left alone was compared.
     begun: bool,
     reason: String,
 }
 
 impl KnobMemory {
-    /// What somebody else set, and earlier processes left alone, this one does, too, while it is there: a device that was reset has its own.
+    /// Also leaves alone a value that somebody else set and earlier processes left alone, as long as it is in force: after a
+    /// reset a device has another one.
     fn begin(&mut self, left_alone: Option<ForeignSetting>, seen: ReadSetting, tolerance: u32) {
         let still = |left: &ForeignSetting| match (seen, left.theirs) {
             (ReadSetting::Value(value), Some(theirs)) => value.abs_diff(theirs) <= tolerance,
@@ -61,7 +62,7 @@ impl KnobMemory {
         };
         if let Some(left) = left_alone.filter(still).filter(|_| !self.begun) {
             self.memory.taken_away = Some(left.asked);
-            "somebody else changed it after an earlier agent had; left as it is until another value is asked for"
+            "somebody else changed it after an earlier agent had; left as it is until another value is requested"
                 .clone_into(&mut self.reason);
         }
         self.begun = true;
@@ -121,10 +122,10 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                 Some(value) => {
                     let value = knob.describe(value);
                     format!(
-                        "somebody else set {value} after the agent had set {ours}; left as it is until another value is asked for"
+                        "somebody else set {value} after the agent had set {ours}; left as it is until another value is requested"
                     )
                 }
-                None => format!("somebody else lifted the bound of {ours}; left as it is until another value is asked for"),
+                None => format!("somebody else removed the bound of {ours}; left as it is until another value is requested"),
             };
             standing.reason.clone_from(&remembered.reason);
             standing.done = Some(ChangeResult::GaveUp);
@@ -141,7 +142,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                 Some(now) if original.value().is_some_and(|original| now.abs_diff(original) > tolerance) => {
                     let (now, original) = (knob.describe(now), knob.describe(original.value().unwrap_or_default()));
                     return failed(format!(
-                        "the original of {original} was put back, and the device says {now}; it is tried again"
+                        "the original of {original} was put back, but the device reports {now}; it is tried again"
                     ));
                 }
                 now => now,
@@ -170,7 +171,8 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                 Err(SetError::Lost(lost)) => return Err(lost),
                 Err(error) => {
                     let unsupported = matches!(error, SetError::Unsupported { .. });
-                    // Where nothing was changed there is nothing to put back. Where it may have been the record tells our value from others'.
+                    // Without a change there is nothing to put back. If there may have been one, the record distinguishes our
+                    // value from that of others.
                     if before.entry.is_none() && (unsupported || knob.all_or_nothing()) {
                         *recorded = before;
                         if let Err(reason) = save(recorded) {
@@ -196,7 +198,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                     }
                 }
                 let (wanted, kept) = (knob.describe(wanted), knob.describe(kept));
-                return failed(format!("the device took {wanted} and says {kept}"));
+                return failed(format!("the device accepted {wanted} but reports {kept}"));
             }
             if entry.ours.len() > 1 {
                 entry.ours = vec![wanted];
@@ -237,7 +239,7 @@ mod tests {
         value: u32,
         becomes: Option<u32>,
         rounds: bool,
-        /// It does what it is told, and says that it failed.
+        /// It sets the value, and reports a failure.
         fails: bool,
     }
 
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!([None, Some(50)].map(|asked| next(&mut second, asked, None)), [SettingOutcome::ChangedByOthers; 2]);
         assert_eq!(next(&mut second, Some(60), None), SettingOutcome::Held);
         assert_eq!(next(&mut second, None, None), SettingOutcome::Restored);
-        // A device that was reset has nobody's value.
+        // A device that was reset has no value of others.
         let mut third = KnobMemory::default();
         assert_eq!([Some(50), Some(50)].map(|asked| next(&mut third, asked, None)), [SettingOutcome::Held; 2]);
         assert_eq!(next(&mut third, Some(50), Some(80)), SettingOutcome::ChangedByOthers);

@@ -1,4 +1,5 @@
-//! What the agent says: its node's state, the newest only, and dead letters, bounded. By one thread; the log may be away.
+//! Publishes the agent's reports: the newest state of its node, and dead letters, bounded. Runs on one thread; the log may be
+//! unavailable.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ struct QueuedReports {
     closed: Option<Instant>,
 }
 
-/// What is being said. Dropped before it was settled, by a panic, too, it waits again.
+/// Reports that are being published. If they are dropped before the outcome is known, also by a panic, they are queued again.
 struct TakenReports<'a> {
     outbox: &'a ReportOutbox,
     state: Option<DeviceState>,
@@ -51,7 +52,7 @@ impl Drop for TakenReports<'_> {
     }
 }
 
-/// What waits for the log.
+/// Queued reports.
 #[derive(Debug)]
 pub(crate) struct ReportOutbox {
     prefix: String,
@@ -75,7 +76,7 @@ impl ReportOutbox {
         self.changed.notify_all();
     }
 
-    /// After this nothing comes; what waits is given so long.
+    /// Closes the queue; queued reports have this long to be published.
     pub fn close(&self, drain: Duration) {
         self.lock().closed = Some(Instant::now() + drain);
         self.changed.notify_all();
@@ -94,7 +95,7 @@ impl ReportOutbox {
         self.changed.notify_all();
     }
 
-    /// Waits for something to say, or for the end.
+    /// Waits for a report, or for the end.
     fn take(&self) -> TakenReports<'_> {
         let waiting = self.lock();
         let idle = |w: &mut QueuedReports| w.state.is_none() && w.letters.is_empty() && w.closed.is_none();
@@ -162,11 +163,11 @@ impl ReportOutbox {
                 true
             }
             Ok(false) => {
-                tracing::warn!("the log did not acknowledge what the agent says; it is said again");
+                tracing::warn!("the log did not acknowledge a report; it is sent again");
                 false
             }
             Err(error) => {
-                tracing::warn!(%error, "the log does not take what the agent says; it is said again");
+                tracing::warn!(%error, "the log does not accept a report; it is sent again");
                 false
             }
         }

@@ -1,4 +1,4 @@
-//! What an operator writes ([`RawSettings`]) and what the agent runs on ([`AgentSettings`]).
+//! Settings as an operator writes them ([`RawSettings`]) and as the agent uses them ([`AgentSettings`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::mps::{MpsDaemon, default_pipe_directory};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawSettings {
-    /// Where the log is.
+    /// Connection to the log.
     pub bus: RawBus,
     /// Names of the topics.
     pub topics: RawTopics,
@@ -28,19 +28,19 @@ pub struct RawSettings {
     pub log: RawLog,
     /// The operational endpoints.
     pub http: RawHttp,
-    /// What the agent does.
+    /// Settings of the agent itself.
     pub agent: RawAgent,
 }
 
-/// Where the log is.
+/// Connection to the log.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawBus {
     /// Kafka bootstrap servers, `host:port` separated by commas. The variable `KAFKA_BROKERS` sets it, too.
     pub brokers: String,
-    /// By what records are read from Kafka: `librdkafka` or `native`. Default: `librdkafka`.
+    /// Client that reads records from Kafka: `librdkafka` or `native`. Default: `librdkafka`.
     pub fetch: FetchPath,
-    /// How Kafka's brokers know this process, and it them.
+    /// Authentication between this process and Kafka's brokers.
     pub security: Security,
     /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only.
     #[serde(serialize_with = "hide")]
@@ -92,7 +92,7 @@ impl Default for RawHttp {
     }
 }
 
-/// What the agent does.
+/// Settings of the agent itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawAgent {
@@ -100,8 +100,8 @@ pub struct RawAgent {
     pub node: Option<String>,
     /// Folder of the original settings; it must outlive the process and the container.
     pub state_dir: PathBuf,
-    /// A file that holds one intent, instead of the log: where there is no Kafka, or a batch system's prologue says what
-    /// to set. Without the file nothing is asked.
+    /// A file with one intent, instead of the log: without Kafka, or if a batch system's prologue writes the settings. Without
+    /// the file nothing is requested.
     pub intents_file: Option<PathBuf>,
     /// Whether power caps may be set on this node.
     pub power_limits: bool,
@@ -118,7 +118,7 @@ pub struct RawAgent {
     pub call_timeout_seconds: f64,
     /// Seconds until a lost device is tried again. 0.1 to 3600.
     pub retry_seconds: f64,
-    /// How long a stop waits until everything is put back, in seconds; below the time that the process is given. 0.1 to 600.
+    /// Longest wait of a stop until everything is put back, in seconds; below the grace period of the process. 0.1 to 600.
     pub stop_seconds: f64,
     /// MPS control daemons.
     pub mps: RawMps,
@@ -153,7 +153,7 @@ pub struct RawMps {
     pub pipe_directories: Vec<PathBuf>,
     /// NVIDIA's control program.
     pub control_program: PathBuf,
-    /// How long one command to a daemon may take, in seconds. 0.1 to 60.
+    /// Time limit of one command to a daemon, in seconds. 0.1 to 60.
     pub timeout_seconds: f64,
 }
 
@@ -212,7 +212,7 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, Stri
     read(text.transpose()?.as_deref(), variables, overrides)
 }
 
-/// As [`load`], with the text of the file.
+/// Loads the settings as [`load`] does, from the text of the file.
 pub fn read(file: Option<&str>, variables: &Variables, overrides: &[(&str, String)]) -> Result<RawSettings, SettingsError> {
     let unusable = |error: config::ConfigError| SettingsError::Unusable(error.to_string());
     let mut builder = Config::builder();
@@ -255,7 +255,7 @@ pub fn read(file: Option<&str>, variables: &Variables, overrides: &[(&str, Strin
     Ok(settings)
 }
 
-/// Taken as they stand, not as the numbers that they may look like; and no error about settings can show them.
+/// Variables that are taken as text, even if they look like numbers; no error about settings can show them.
 const VERBATIM: [&str; 3] = ["EADT_BUS__SECURITY__USERNAME", "EADT_BUS__SECURITY__PASSWORD", "EADT_BUS__SECURITY__KEY_PASSWORD"];
 
 fn seconds(key: &'static str, value: f64, low: f64, high: f64) -> Result<Duration, SettingsError> {
@@ -311,7 +311,7 @@ impl RawSettings {
     }
 }
 
-/// This host's name as the kernel has it; `localhost` where that cannot be read.
+/// Returns this host's name; `localhost` if it cannot be read.
 pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }

@@ -1,4 +1,4 @@
-//! What the threads of devices share with the rest of the agent: the wish in force, and how each of them fares.
+//! State that the threads of devices share with the rest of the agent: the intent in force, and the progress of each thread.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ pub(crate) struct LiveIntent {
     pub wish: Arc<NodeTarget>,
     pub intent_time: EventTime,
     pub decision_id: String,
-    /// By the clock on the wall, which the sender shares more or less.
+    /// By the wall clock, which the sender roughly shares.
     pub until: EventTime,
-    /// By a clock that nobody sets.
+    /// By a monotonic clock.
     pub until_instant: Instant,
 }
 
@@ -29,7 +29,7 @@ struct OrderState {
     stopping: bool,
 }
 
-/// What all threads follow.
+/// The intent that all threads follow.
 #[derive(Debug)]
 pub(crate) struct UnitOrders {
     order: Mutex<OrderState>,
@@ -37,7 +37,7 @@ pub(crate) struct UnitOrders {
     clock: Clock,
 }
 
-/// What a thread is to do now.
+/// The present task of a thread.
 #[derive(Debug, Clone)]
 pub(crate) struct OrderSnapshot {
     pub wish: Arc<NodeTarget>,
@@ -63,7 +63,7 @@ impl UnitOrders {
         self.changed.notify_all();
     }
 
-    /// Replaces the wish; `None`: nothing is asked.
+    /// Replaces the intent; `None`: nothing is requested.
     pub fn set(&self, live: Option<LiveIntent>) {
         self.change(|order| order.live = live);
     }
@@ -92,18 +92,18 @@ impl UnitOrders {
         }
     }
 
-    /// Waits until there is something else to do than `now`, at most so long.
+    /// Waits until the task differs from `now`, at most for `longest`.
     pub fn wait(&self, now: &OrderSnapshot, longest: Duration) {
         let order = self.lock();
         let left = order.live.as_ref().map_or(longest, |live| live.until_instant.saturating_duration_since(Instant::now()));
-        // Past its time a wish is over without anybody saying so.
+        // An intent ends with its time to live, without a message.
         let wait = if left.is_zero() { longest } else { longest.min(left) };
         let waited = self.changed.wait_timeout_while(order, wait, |order| order.version == now.version);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-/// How one thread fares, seen from outside while it may hang in a call.
+/// The progress of one thread, visible to others while it hangs in a call.
 #[derive(Debug)]
 pub(crate) struct UnitSlot<R> {
     state: Mutex<SlotState<R>>,

@@ -1,13 +1,13 @@
-//! From a node's intent to what is asked of each of its devices. Pure.
+//! Derives the target of each device from a node's intent. Pure.
 
 use std::collections::BTreeMap;
 
 use eadt_schemas::v1::{DeviceIntent, DeviceSetting, MpsTenant};
 
-/// One value that is asked for, or why it is not to be had.
+/// A requested value, or the reason why it cannot be followed.
 pub type RequestedValue = Option<Result<f64, String>>;
 
-/// What is asked of one device.
+/// The requested settings of one device.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DeviceTarget {
     pub decision_id: Option<String>,
@@ -15,12 +15,12 @@ pub struct DeviceTarget {
     pub sm_clock_mhz: RequestedValue,
 }
 
-/// What is asked of a node.
+/// The requested settings of a node.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NodeTarget {
-    /// By UUID.
+    /// Devices by UUID.
     named: BTreeMap<String, DeviceTarget>,
-    /// Of every device that is not named.
+    /// All other devices.
     others: DeviceTarget,
     /// Default thread percentage of MPS.
     pub mps_default_thread_percentage: Option<Result<u32, String>>,
@@ -45,14 +45,14 @@ impl NodeTarget {
                 Some(device) => wish.named.entry(device).or_default(),
                 None => &mut wish.others,
             };
-            add(&mut of.power_limit_watts, setting.power_limit_watts, "W");
-            add(&mut of.sm_clock_mhz, setting.sm_clock_mhz, "MHz");
+            merge_request(&mut of.power_limit_watts, setting.power_limit_watts, "W");
+            merge_request(&mut of.sm_clock_mhz, setting.sm_clock_mhz, "MHz");
             of.decision_id = Some(decision_id);
         }
         wish
     }
 
-    /// What is asked of this device.
+    /// Returns the requested settings of a device.
     pub fn of_device(&self, uuid: &str) -> &DeviceTarget {
         self.named.get(uuid).unwrap_or(&self.others)
     }
@@ -63,20 +63,20 @@ impl NodeTarget {
     }
 }
 
-/// Two different wishes for one thing are none: which is right is not the agent's to say.
-fn add(asked: &mut RequestedValue, value: Option<f64>, unit: &str) {
+/// Adds a requested value. Two different values for one setting are refused, since the agent cannot decide which one is right.
+fn merge_request(asked: &mut RequestedValue, value: Option<f64>, unit: &str) {
     let Some(value) = value else { return };
     *asked = Some(match asked.take() {
         None => Ok(value),
         Some(Ok(before)) if before == value => Ok(value),
-        Some(Ok(before)) => Err(format!("the intent asks for {before} {unit} and for {value} {unit}: ask for one")),
+        Some(Ok(before)) => Err(format!("the intent requests {before} {unit} and {value} {unit}: request one")),
         Some(Err(reason)) => Err(reason),
     });
 }
 
 fn check_tenants(tenants: &[MpsTenant]) -> Result<(), String> {
     if tenants.is_empty() {
-        return Err("the intent does not say which workloads share the node's GPUs (mps_tenants)".to_owned());
+        return Err("the intent does not name the workloads that share the node's GPUs (mps_tenants)".to_owned());
     }
     let against: Vec<&str> = tenants.iter().filter(|t| !t.allows_default_change).map(|t| t.workload.as_str()).collect();
     if against.is_empty() { Ok(()) } else { Err(format!("not every tenant's policy allows it: {}", against.join(", "))) }
@@ -121,7 +121,7 @@ mod tests {
             intent(Some(vec![setting(Some("a"), Some(300.0)), setting(Some("a"), Some(250.0)), setting(Some("b"), Some(1.0))]));
         let wish = NodeTarget::of(&twice);
         let refused = wish.of_device("a").power_limit_watts.clone().unwrap().unwrap_err();
-        assert_eq!(refused, "the intent asks for 300 W and for 250 W: ask for one");
+        assert_eq!(refused, "the intent requests 300 W and 250 W: request one");
         assert_eq!(wish.of_device("b").power_limit_watts, Some(Ok(1.0)));
         let same = intent(Some(vec![setting(Some("a"), Some(300.0)), setting(Some("a"), Some(300.0))]));
         assert_eq!(NodeTarget::of(&same).of_device("a").power_limit_watts, Some(Ok(300.0)));

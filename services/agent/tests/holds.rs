@@ -241,10 +241,10 @@ async fn what_cannot_be_is_refused_with_the_reason_and_nothing_is_touched() {
     assert_eq!(told[0], (SettingOutcome::Refused, "100 W is not between 200 and 700 W, which this GPU takes"));
     assert_eq!(told[1], (SettingOutcome::Refused, "this GPU takes no power cap"));
     assert_eq!(told[2], (SettingOutcome::Failed, "set power limit failed: no permission; run the agent as root"));
-    assert_eq!(told[3], (SettingOutcome::Failed, "the device took 300 W and says 700 W"));
+    assert_eq!(told[3], (SettingOutcome::Failed, "the device accepted 300 W but reports 700 W"));
     assert_eq!(
         (devices[0].sm_clock_outcome, devices[0].sm_clock_reason.as_str()),
-        (SettingOutcome::Refused, "the intent asks for 1410 MHz and for 1500 MHz: ask for one")
+        (SettingOutcome::Refused, "the intent requests 1410 MHz and 1500 MHz: request one")
     );
     assert!((0..4).all(|gpu| of(&fake, gpu) == AS_BEFORE));
     running.stop().await.unwrap();

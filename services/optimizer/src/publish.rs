@@ -11,13 +11,13 @@ use eadt_schemas::{Envelope, EventType, Topic};
 use crate::service::Error;
 
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// So much is on its way at once.
+/// Limit of unacknowledged bytes.
 const BUFFER_BYTES: usize = 4 << 20;
 
 /// The models topic, and what each of its partitions has.
 pub(crate) struct Published {
     topic: Arc<str>,
-    /// By partition, then by name.
+    /// Models in the log, by partition and name.
     partitions: Vec<BTreeMap<String, Model>>,
 }
 

@@ -24,7 +24,7 @@ pub struct Service {
     /// Prefix of every topic.
     pub prefix: String,
     pub bus: Arc<dyn Bus>,
-    /// What time it is, for the event time of what is published.
+    /// Clock for the event time of published models.
     pub clock: Clock,
     pub shutdown: Shutdown,
     pub metrics: Metrics,
@@ -57,7 +57,7 @@ impl Error {
     }
 }
 
-/// What a round found out.
+/// The result of a round.
 #[derive(Debug, Clone, Default)]
 pub struct Round {
     pub proposals: Vec<Proposal>,
@@ -65,8 +65,8 @@ pub struct Round {
     pub sent: usize,
 }
 
-/// What is known about each workload at last, and of those that changed their board since when they have the present one: figures of
-/// another board are worth nothing on this one.
+/// Returns the last known facts about each workload, and the time since which workloads that moved to another board have the
+/// present one: windows of another board are not usable for this one.
 fn latest(mut events: Vec<Workload>) -> (BTreeMap<String, Workload>, BTreeMap<String, EventTime>) {
     events.sort_by_key(|workload| workload.time);
     let (mut latest, mut moved): (BTreeMap<String, Workload>, BTreeMap<String, EventTime>) = Default::default();
@@ -80,7 +80,7 @@ fn latest(mut events: Vec<Workload>) -> (BTreeMap<String, Workload>, BTreeMap<St
     (latest, moved)
 }
 
-/// What an archive has to learn from, and how many of its records are no valid events.
+/// Returns the training data of an archive, and the number of its records that are no valid events.
 pub fn read(archive: &Archive) -> Result<(Training, usize), LakeError> {
     let windows = read_events::<EfficiencyWindow>(archive, Topic::EfficiencyWindows)?;
     let decisions = read_events::<Decision>(archive, Topic::Decisions)?;
@@ -133,13 +133,18 @@ pub fn run(service: &Service) -> Result<Round, Error> {
     }
 }
 
-type Seen = BTreeMap<(Topic, i32), (i64, i64)>;
+type ArchivedOffsets = BTreeMap<(Topic, i32), (i64, i64)>;
 
-fn round(service: &Service, archive: &Archive, metrics: &OptimizerMetrics, seen: &mut Option<Seen>) -> Result<Round, Error> {
+fn round(
+    service: &Service,
+    archive: &Archive,
+    metrics: &OptimizerMetrics,
+    seen: &mut Option<ArchivedOffsets>,
+) -> Result<Round, Error> {
     let published = Published::read(&*service.bus, &service.prefix)?;
     let there = archive.files()?.partitions();
     if seen.as_ref() == Some(&there) {
-        // What an interrupted round left out is still due.
+        // Models that an interrupted round did not publish are still due.
         return Ok(Round { proposals: Vec::new(), sent: published.write(&*service.bus, &[])? });
     }
     let (training, refused) = read(archive)?;
@@ -155,7 +160,7 @@ fn round(service: &Service, archive: &Archive, metrics: &OptimizerMetrics, seen:
         match verdict {
             Verdict::Publish => tracing::info!(model = name, reason, "a new version"),
             Verdict::Keep => tracing::info!(model = name, reason, "nothing better"),
-            Verdict::CannotTell => tracing::info!(model = name, reason, "the data cannot tell"),
+            Verdict::CannotTell => tracing::info!(model = name, reason, "no model: the data are not sufficient"),
         }
     }
     let new: Vec<_> = proposals.iter().filter_map(|proposal| proposal.model.clone()).collect();

@@ -7,16 +7,17 @@ use serde::{Deserialize, Serialize};
 pub struct Settings {
     /// The archive to learn from: a folder or an object-store URL. Default: the archiver's.
     pub location: String,
-    /// Seconds between two looks at the archive, 1 to 604,800; a look that finds no new files learns nothing. Default: 3600.
+    /// Seconds between two reads of the archive, 1 to 604,800; without new files nothing is trained. Default: 3600.
     pub interval_seconds: f64,
-    /// Part of the windows, the latest ones, that no model is fitted to and every model is judged by, 0.05 to 0.5. Default: 0.25.
+    /// Part of the windows, the latest ones, that is held back from training and used to evaluate every model, 0.05 to 0.5.
+    /// Default: 0.25.
     pub held_back_ratio: f64,
     /// Least usable windows of a model's subject, 8 to 1,000,000. Default: 60.
     pub windows_min: usize,
-    /// Windows of a model's subject that are learned from, the latest ones, up to 10,000,000: jobs change, and a curve over two of
-    /// them fits neither. Models of shared GPUs have limits of their own. At least `windows_min`. Default: 1440.
+    /// Largest number of windows of a model's subject that are used, the latest ones, up to 10,000,000: jobs change, and a curve
+    /// over two of them fits neither. Models of shared GPUs have limits of their own. At least `windows_min`. Default: 1440.
     pub windows_max: usize,
-    /// By how much of its error on held-back data a model must beat the one in force, 0 to 0.5. Default: 0.02.
+    /// Part by which a model's error on held-back data must be smaller than that of the model in force, 0 to 0.5. Default: 0.02.
     pub margin_ratio: f64,
 }
 
@@ -34,7 +35,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The first value that is out of its range, in words.
+    /// Returns an error about the first value out of its range.
     pub fn check(&self) -> Result<(), String> {
         if self.location.is_empty() {
             return Err("optimizer.location is empty: name a folder or an object-store URL".to_owned());

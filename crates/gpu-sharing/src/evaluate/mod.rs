@@ -25,7 +25,7 @@ use score::{Group, Judge, Tally, groups};
 /// Measurements to learn from, and what to hold the choices against.
 #[derive(Debug, Clone)]
 pub struct EvaluationSet {
-    /// What a model may see.
+    /// The measurements that a model may use.
     pub measured: Measurements,
     /// The same co-runs in the same order as they really are. The same as `measured` for real measurements; for simulated ones
     /// without their noise.
@@ -39,10 +39,10 @@ impl EvaluationSet {
     }
 }
 
-/// How the experiment is run.
+/// The settings of the experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvaluateSettings {
-    /// Of the slowdown model. The paper's model has single rows as leaves, as its authors had.
+    /// Settings of the slowdown model. The paper's model has single rows as leaves, as its authors had.
     pub forest: ForestSettings,
     /// Parts of the groups that are learned from; the others are tested.
     pub training_ratios: Vec<f64>,
@@ -50,7 +50,7 @@ pub struct EvaluateSettings {
     pub repeats: u32,
     /// Seed of the splits.
     pub seed: u64,
-    /// What is sought and within which limits; the methods add how they deal with doubt. Default: the paper's rule.
+    /// The objective and the limits; the methods add how they treat uncertainty. Default: the paper's rule.
     pub choice: ChoiceSettings,
 }
 
@@ -88,7 +88,7 @@ impl EvaluatedMethod {
     pub const ALL: [Self; 6] =
         [Self::Equal, Self::Additive, Self::Paper, Self::SlowdownMean, Self::SlowdownQuantile, Self::Oracle];
 
-    /// As in tables.
+    /// Returns the title for tables.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Equal => "equal shares",
@@ -104,7 +104,7 @@ impl EvaluatedMethod {
 /// A method under a split.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FindingLine {
-    /// What was learned from and what was tested.
+    /// The training set and the test set.
     pub split: String,
     pub method: EvaluatedMethod,
     pub score: Score,
@@ -123,7 +123,7 @@ pub struct WorkloadLine {
     pub gain_ratio: f64,
 }
 
-/// What an experiment found.
+/// The results of an experiment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct EvaluationFindings {
     pub lines: Vec<FindingLine>,

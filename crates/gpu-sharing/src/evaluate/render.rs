@@ -14,7 +14,7 @@ impl EvaluationFindings {
         text
     }
 
-    /// One self-contained page: the tables, and a bar for every workload. `notes` stand below the heading.
+    /// Renders one self-contained page: the tables, and a bar for every workload. `notes` come below the heading.
     pub fn html(&self, heading: &str, notes: &[String]) -> String {
         let mut page = String::new();
         write_html(self, heading, notes, &mut page).expect("writing to a String cannot fail");
@@ -27,7 +27,7 @@ impl EvaluationFindings {
     }
 }
 
-/// Head of a column and what stands in it.
+/// Header of a column, and its value.
 type Column = (&'static str, fn(&FindingLine) -> Option<f64>);
 
 const COLUMNS: [Column; 7] = [

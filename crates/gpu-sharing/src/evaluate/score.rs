@@ -1,4 +1,4 @@
-//! What predictions and choices are worth.
+//! Scores of predictions and choices.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use crate::paper::PaperModel;
 use crate::slowdown::TrainError;
 use crate::{CoRun, GpuTenants, Predictor, ShareCandidate};
 
-/// How well a method did over the tested groups.
+/// The score of a method over the tested groups.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Score {
     /// Choices: groups over all splits.
     pub choices: usize,
-    /// Mean absolute error of the throughput sum, as a part of what it is; absent where nothing is predicted.
+    /// Mean absolute error of the sum of throughputs, as a part of it; absent without a prediction.
     pub throughput_error_ratio: Option<f64>,
     /// The same of the power.
     pub power_error_ratio: Option<f64>,
-    /// What the choices are worth, as a part of the oracle's, on average. The oracle keeps the limits; a choice that does not may be
-    /// worth more.
+    /// Mean value of the choices, as a part of the oracle's. The oracle keeps the limits; a choice that violates them may have a
+    /// higher value.
     pub of_oracle_ratio: f64,
     /// Gain over equal shares, on average.
     pub gain_mean_ratio: f64,
@@ -32,7 +32,7 @@ pub struct Score {
     pub starved_ratio: f64,
 }
 
-/// Who chooses.
+/// The method that chooses.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Judge<'a> {
     Equal,
@@ -106,7 +106,7 @@ fn keeps_limits(own: &[f64], equal: &[f64], group: &Group<'_>, choice: &ChoiceSe
     })
 }
 
-/// Sums of what becomes a [`Score`].
+/// Sums for a [`Score`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
     choices: usize,
@@ -121,14 +121,14 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Lets the judge choose in one group.
+    /// Adds the method's choice in one group.
     pub fn add(&mut self, trial: &EvaluationSet, group: &Group<'_>, judge: &Judge<'_>, choice: &ChoiceSettings) {
         let runs: Vec<&CoRun> = group.runs.iter().map(|run| &trial.truth.runs()[*run]).collect();
         let scale = ObjectiveScale::new(choice.objective, &group.truth);
         let rates = |run: &CoRun| run.tenants.iter().map(|tenant| tenant.samples_per_second).collect::<Vec<_>>();
         let worth: Vec<f64> = runs.iter().map(|run| scale.worth(&rates(run), run.power_watts)).collect();
         let allowed = |place: &usize| keeps_limits(&rates(runs[*place]), &rates(runs[0]), group, choice);
-        // Where nothing keeps the limits, equal shares stay.
+        // If no candidate keeps the limits, equal shares are kept.
         let oracle = (0..worth.len()).filter(allowed).reduce(|best, place| if worth[place] > worth[best] { place } else { best });
         let oracle = oracle.unwrap_or(0);
         let predicted: Option<Vec<(f64, f64)>>;

@@ -17,11 +17,11 @@ use crate::{ProfileError, SoloProfile};
 
 /// Newest windows beside others that are remembered: those before and after a change.
 const MAX_FIGURES: usize = 32;
-/// How much later than it expired a decision may still show up in `workloads.v1`: clocks differ.
+/// A decision may appear in `workloads.v1` this long after its expiry, since clocks differ.
 const SETTLE_SECONDS: f64 = 60.0;
 const DAY_SECONDS: f64 = 86_400.0;
 
-/// Where the newest window says that the workload was.
+/// The GPUs of the workload in its newest window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GpuSeat {
     pub end: EventTime,
@@ -54,16 +54,16 @@ impl ShareProbe {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct RequestedShare {
     to: u32,
-    /// Of the layout that is to be changed. The change cannot be made any more once another one is in force.
+    /// Generation of the layout that is to be changed. The change is impossible once another one is in force.
     generation: u64,
     /// Times of the first decision and of the newest one.
     first: EventTime,
     newest: EventTime,
-    /// One of them was applied: that the others are refused says nothing.
+    /// One of them was applied, so refusals of the others do not count.
     applied: bool,
 }
 
-/// What became of a decision.
+/// The outcome of a decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct ActuationAnswer {
     time: EventTime,
@@ -75,16 +75,16 @@ struct ActuationAnswer {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SharingMemberState {
-    /// What is in force as of the last look.
+    /// The state in force at the last evaluation.
     now: Option<Workload>,
-    /// What came into force after it, in the order of its times.
+    /// Later states, in the order of their times.
     coming: PendingLayouts,
-    /// What became of decisions after the last look, in the order of its times.
+    /// Outcomes of decisions after the last evaluation, in the order of their times.
     answers: VecDeque<ActuationAnswer>,
     asked: Option<RequestedShare>,
     /// Time of the first layout.
     joined: Option<EventTime>,
-    /// Ends of the newest window, and of the newest one that says something.
+    /// Ends of the newest window, and of the newest usable one.
     through: Option<EventTime>,
     heard: Option<EventTime>,
     /// End of the newest window that counts as one of the workload alone.
@@ -93,9 +93,9 @@ pub struct SharingMemberState {
     origin: Origin,
     seat: Option<GpuSeat>,
     gathered: Gatherer,
-    /// Why the newest window alone says nothing about the workload alone.
+    /// Why the newest window does not count for the profile.
     passed: Option<SkippedWindow>,
-    /// Why the newest window says nothing at all.
+    /// Why the newest window is not usable at all.
     mute: Option<SkippedWindow>,
     figures: Vec<WindowFigures>,
     /// When changes of this controller came into force, within a day.
@@ -132,7 +132,7 @@ impl SharingMemberState {
         *self = Self { gathered, restarts, probe, through: self.through, saying, ..Self::default() };
     }
 
-    /// What became of a decision; that of another controller is passed over.
+    /// Takes the outcome of a decision; that of another controller is ignored.
     pub fn on_answer(&mut self, answer: &Actuation) {
         let Some(decided) = decided_at(&answer.workload, &answer.decision_id) else { return };
         let place = self.answers.partition_point(|other| other.time <= answer.time);
@@ -157,12 +157,13 @@ impl SharingMemberState {
         self.now.as_ref().filter(|now| settings.shares_gpus(now))
     }
 
-    /// Its share is one to measure it at, or may be in a moment: it has to be given back, whoever decides about it by now.
+    /// Returns whether its share is one for a measurement, or may be soon: its own share must be restored, whichever controller
+    /// decides about it by now.
     pub fn must_restore(&self) -> bool {
         self.probe.is_some() && self.now.is_some()
     }
 
-    /// Nobody names this controller for it any more, and it has its own share.
+    /// Returns whether it names another controller now, and has its own share.
     pub fn is_idle(&self, settings: &FoldSettings) -> bool {
         self.coming.is_empty() && self.present(settings).is_none() && !self.must_restore()
     }
@@ -171,7 +172,7 @@ impl SharingMemberState {
         self.through
     }
 
-    /// Time goes on to a look; whether a part of its GPU's partition was refused or taken back meanwhile.
+    /// Advances to the time of an evaluation; returns whether a part of its GPU's partition was refused or rolled back meanwhile.
     pub fn advance(&mut self, time: EventTime, own: &GpuSharingSettings) -> bool {
         for layout in self.coming.take_due(time) {
             self.adopt(layout);
@@ -252,7 +253,7 @@ impl SharingMemberState {
         self.origin
     }
 
-    /// Where it was in the window that ended right before a look.
+    /// Returns its GPUs in the window that ended right before an evaluation.
     pub fn seat(&self, time: EventTime, settings: &FoldSettings) -> Option<&GpuSeat> {
         let longest = 1.5 * settings.window as f64 / 1e6;
         self.seat.as_ref().filter(|seat| time.seconds_since(seat.end) <= longest)
@@ -375,7 +376,7 @@ impl SharingMemberState {
         self.restore_share(time, &now, own, &format!("{CONTROLLER} does not decide about it any more")).ok().flatten()
     }
 
-    /// No new window says where it is.
+    /// Handles an evaluation without a new window.
     pub fn unseen(&mut self, time: EventTime, workload: &Workload, own: &GpuSharingSettings) -> Decision {
         let unknown = || draft(workload, time, own, "no new window of it says which GPU it is on".to_owned());
         if !self.is_mute(time, workload, own) {
@@ -387,7 +388,7 @@ impl SharingMemberState {
             .unwrap_or_else(unknown)
     }
 
-    /// What is to be done while it has its GPU to itself: measure it at the next share that is not known.
+    /// Returns the action while it has its GPU to itself: to measure it at the next unknown share.
     pub fn alone(&mut self, time: EventTime, name: &str, workload: &Workload, own: &GpuSharingSettings) -> Decision {
         let stay = |reason: String| draft(workload, time, own, format!("alone on its GPU: {reason}"));
         if workload.ready_time.is_none() {
@@ -409,12 +410,12 @@ impl SharingMemberState {
         }
     }
 
-    /// Whether no window said anything for a while, though processes run.
+    /// Returns whether it has had no usable window for a while, although its processes run.
     fn is_mute(&self, time: EventTime, workload: &Workload, own: &GpuSharingSettings) -> bool {
         self.heard.max(workload.ready_time).is_none_or(|since| time.seconds_since(since) > own.silence_seconds)
     }
 
-    /// Whether the share that it is to be measured at does not come into force, or is in force and tells nothing.
+    /// Returns whether the share for its measurement does not come into force, or is in force without usable windows.
     fn is_measured_in_vain(&self, time: EventTime, name: &str, workload: &Workload, own: &GpuSharingSettings) -> bool {
         let Some(probe) = self.probe.as_ref().filter(|probe| probe.asked != probe.before) else { return false };
         if workload.layout.mps_thread_percentage != Some(probe.asked) {
@@ -479,7 +480,7 @@ impl SharingMemberState {
         if workload.mode != UpdateMode::Enforce || workload.paused {
             return nothing("only in mode enforce, and while it is not paused, it is measured at other shares");
         }
-        // One is kept for the way back, which may use it.
+        // One restart is reserved for the restoration of its own share.
         if self.restarts_left(workload, own) < 2 {
             let restarts = self.restarts.len();
             return NextMeasurement::Nothing(format!(
@@ -513,7 +514,7 @@ impl SharingMemberState {
     }
 }
 
-/// What follows for a workload that has its GPU to itself.
+/// The next action for a workload that has its GPU to itself.
 enum NextMeasurement {
     /// It is to be measured at this share.
     Change(u32),
@@ -529,7 +530,7 @@ fn inside_bounds(share: u32, workload: &Workload) -> u32 {
     share.min(most).max(workload.bounds.mps_thread_percentage_min.unwrap_or(0))
 }
 
-/// When decisions that nobody applied by then never will be.
+/// Returns the time after which decisions that were not applied never will be.
 fn request_expiry(asked: &RequestedShare, own: &GpuSharingSettings) -> EventTime {
     asked.newest.plus_seconds(own.expiry_seconds + SETTLE_SECONDS)
 }

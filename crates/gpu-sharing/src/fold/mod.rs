@@ -1,21 +1,23 @@
-//! The stage of shared GPUs: decides about all workloads of a GPU together, for those whose controller is `sm-partition`.
+//! The joint stage of GPU sharing: decides about all workloads of a GPU together, for those whose controller is `sm-partition`.
 //!
-//! In: efficiency windows, workloads and actuations, in the order that the log gives them. Out: decisions of the workloads that name
-//! this controller, its *members*; their windows come from the first stage, which leaves deciding to this one. It reads no
-//! clock, never awaits, does no I/O.
+//! In: efficiency windows, workloads and actuations, in the order of the log. Out: decisions of the workloads that name this
+//! controller, its *members*; their windows come from the first stage, which leaves the decisions to this one. It reads no clock,
+//! never awaits, does no I/O.
 //!
-//! **When it looks, and when it says so**: as the cluster's stage does ([`eadt_core::power_budget`]). At the end of every window that any
-//! member has, once, by the windows before it and the layouts up to it; a member's decision comes with its own window of that end.
+//! **Evaluations** are those of the power budget's stage ([`eadt_core::power_budget`]): at the end of every window that any
+//! member has, once, with the windows before it and the layouts up to it. A member's decision is published with its own window of
+//! that end.
 //!
-//! **Who shares with whom** is what the windows say: each names the shared devices that it was on, and how many workloads were there.
-//! Only where members account for all of them a GPU's partition is turned. Windows of other workloads are read for their names only.
+//! **Which workloads share a GPU** is known from the windows: each has the shared devices of its workload, and the number of
+//! workloads there. A GPU's partition is changed only if members account for all of them. Only the names in windows of other
+//! workloads are used.
 //!
-//! **What each does alone** is gathered of windows without other tenants. A job seldom runs alone at several shares by itself, so a
-//! member that has its GPU to itself is measured at some ([`GpuSharingSettings::probe_percentages`]), by changes of its layout like
-//! any other, and put back. Who is never alone is never measured, and its GPU's partition stays as it is.
+//! **Profiles** are gathered from windows without other tenants. A job seldom runs alone at several shares by itself, so a member
+//! that has its GPU to itself is measured at some ([`GpuSharingSettings::probe_percentages`]), by changes of its layout like any
+//! other, and restored. A workload that is never alone is never measured, and its GPU's partition stays as it is.
 //!
-//! **What they do to each other** says the slowdown model of the board that the log brought last ([`crate::published`]). Where there is
-//! none, or it needs what a profile lacks, the additive model decides.
+//! **Mutual slowdown** is predicted by the last model of the board in the log ([`crate::published`]). If there is none, or it
+//! needs a value that a profile lacks, the additive model decides.
 
 mod member;
 mod state;
@@ -56,22 +58,22 @@ pub struct GpuSharingTally {
     pub late: u64,
     /// GPUs that several workloads share, one of them a member at least, at the last look.
     pub shared_gpus: u64,
-    /// Of members, those whose profile is complete, at the last look.
+    /// Number of members with a complete profile, at the last evaluation.
     pub measured: u64,
     /// Learned models that came into force.
     pub models: u64,
     pub models_ignored: ModelsIgnored,
 }
 
-/// What belongs to no member and no GPU.
+/// State that belongs to no member and no GPU.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct GpuSharingHead {
     /// Time of the last look.
     looked: Option<EventTime>,
-    /// The least time of what came since the last look and belonged to one before.
+    /// The earliest time of events that came since the last evaluation and belonged to an earlier one.
     late: Option<EventTime>,
-    /// When GPUs were last forgotten that nobody shares any more.
+    /// The last time at which unshared GPUs were dropped.
     swept: Option<EventTime>,
 }
 
@@ -86,7 +88,7 @@ struct SharedGpu {
     strangers: BTreeMap<String, UnmanagedTenant>,
 }
 
-/// A workload of another controller: ends of the two newest windows that say that it is there.
+/// A workload of another controller: ends of the two newest windows that show it on the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct UnmanagedTenant {
     newest: EventTime,
@@ -175,7 +177,7 @@ pub struct GpuSharingFold {
 }
 
 impl GpuSharingFold {
-    /// Where it is not enabled it has no members.
+    /// Creates the fold. If it is not enabled, it has no members.
     pub fn new(settings: FoldSettings) -> Self {
         Self {
             own: settings.gpu_sharing.clone().unwrap_or_default(),
@@ -195,7 +197,7 @@ impl GpuSharingFold {
         let own = &self.own;
         RebalanceSettings {
             choice: ChoiceSettings {
-                // What is unsure is found out: a partition that does not help is taken back.
+                // Uncertainty is resolved by a trial: a partition that does not help is reverted.
                 risk_quantile: None,
                 floor_ratio: Some(own.floor_ratio),
                 slowdown_max_ratio: own.max_slowdown_ratio,
@@ -228,7 +230,7 @@ impl GpuSharingFold {
 
     /// A workload that somebody else decides about.
     fn on_unmanaged_window(&mut self, window: &EfficiencyWindow) {
-        // Without members nobody looks, and GPUs come and go nevertheless.
+        // Without members there are no evaluations, although GPUs come and go.
         let swept = *self.head.swept.get_or_insert(window.window_end);
         if window.window_end.seconds_since(swept) > self.own.silence_seconds {
             self.drop_unshared(window.window_end);
@@ -325,7 +327,7 @@ impl GpuSharingFold {
         self.tally.looks += 1;
     }
 
-    /// What is to be done about the members on one GPU.
+    /// Returns the decisions about the members on one GPU.
     fn decide_for_gpu(&mut self, time: EventTime, device: &str, names: &BTreeSet<String>) -> BTreeMap<String, Decision> {
         let rebalance_settings = self.rebalance_settings();
         let own = &self.own;
@@ -399,7 +401,7 @@ impl GpuSharingFold {
         decisions
     }
 
-    /// Of GPUs that no members have shared for a day nothing is kept: until then they may come back.
+    /// Drops the state of GPUs that no members have shared for a day; until then they may return.
     fn drop_unshared(&mut self, time: EventTime) {
         self.head.swept = Some(time);
         let silence = self.own.silence_seconds;
@@ -492,7 +494,7 @@ impl JointFold for GpuSharingFold {
             Taken::Older => ignored.older += 1,
             Taken::Unusable(Unusable::Version) => ignored.version += 1,
             Taken::Unusable(Unusable::Damaged | Unusable::Gpu) => ignored.damaged += 1,
-            // The first stage's, or nobody's.
+            // An event of the first stage, or of no member.
             Taken::Foreign => {}
         }
     }

@@ -1,4 +1,4 @@
-//! What a commit writes of the stage's state, beside the other stages' in partition 0 of the state topic, and how it is read again.
+//! Writes and reads the stage's state of a commit, beside that of the other stages in partition 0 of the state topic.
 
 use eadt_core::state::{GPU_SHARING_PREFIX, from_json, json};
 use eadt_core::{StateError, StateRecord};

@@ -28,7 +28,7 @@ pub enum DocumentError {
     #[error("the format is {found:?}, but this reads {FORMAT:?}")]
     Format { found: String },
     #[error(
-        "the forest has version {found}, but this program reads version {VERSION}: train it anew or use another program version"
+        "the forest has version {found}, but this program reads version {VERSION}: train it again or use another program version"
     )]
     Version { found: u32 },
     #[error("the forest has {features} features and {trees} trees: it needs at least one of both, and at most 65,535 features")]

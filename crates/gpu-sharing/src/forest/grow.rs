@@ -19,7 +19,7 @@ pub(super) struct Grower<'a> {
     low: Vec<[f32; LANES]>,
     high: Vec<[f32; LANES]>,
     cut: Vec<[f32; LANES]>,
-    /// What each feature's cut is worth, or [`REFUSED`].
+    /// The gain of each feature's cut, or [`REFUSED`].
     score: Vec<[f32; LANES]>,
     /// Features in the order in which a draw takes them.
     drawn: Vec<u32>,
@@ -105,8 +105,8 @@ impl<'a> Grower<'a> {
         Mean { value, varies }
     }
 
-    /// Of one random cut a feature the one that takes away most variance; where several do, one of them by chance. `None` where no
-    /// feature varies or every cut leaves too few on a side.
+    /// Draws one random cut per feature and returns the one that reduces variance most; if several do, one of them at random.
+    /// `None` if no feature varies or every cut leaves too few rows on a side.
     fn best_split(&mut self, task: Task, leaf_min: u32, tried: u32, random: &mut Pcg64Mcg) -> Option<Split> {
         if task.end - task.start == 2 && leaf_min == 1 {
             return self.split_of_two(task, random);
@@ -178,7 +178,7 @@ impl<'a> Grower<'a> {
         best.map(|feature| Split { feature, cut: self.cut[feature as usize / LANES][feature as usize % LANES] })
     }
 
-    /// Two rows, about a third of all splits: every cut of every feature that tells them apart is as good.
+    /// Splits two rows, which is about a third of all splits: every cut of every feature that separates them is equally good.
     fn split_of_two(&mut self, task: Task, random: &mut Pcg64Mcg) -> Option<Split> {
         let [one, two] = [self.order[task.start], self.order[task.start + 1]];
         let value = |row: u32, feature: u32| self.data.vector(row, feature as usize / LANES)[feature as usize % LANES];

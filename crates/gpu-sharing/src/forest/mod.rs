@@ -1,7 +1,7 @@
 //! Extremely randomised trees for regression (Geurts, Ernst and Wehenkel, Machine Learning 63, 2006).
 //!
-//! In: [`Samples`], checked. Out: a [`Forest`] whose trees can be asked one by one, because their spread says how sure
-//! the forest is. The same samples, settings and seed give the same forest, bit for bit, whatever the number of threads.
+//! In: [`Samples`], checked. Out: a [`Forest`] whose trees predict one by one, because their spread shows how certain the forest
+//! is. The same samples, settings and seed give the same forest, bit for bit, with any number of threads.
 
 mod document;
 mod grow;
@@ -16,13 +16,13 @@ pub use samples::{Samples, SamplesError};
 use document::Document;
 use grow::Grower;
 
-/// How a forest is grown.
+/// Settings of a forest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ForestSettings {
     /// Number of trees. 1 to 10,000. Default 100.
     pub trees: u32,
-    /// Features tried at each split, drawn anew each time; absent: all, which is best for regression.
+    /// Features tried at each split, drawn for each split; absent: all, which is best for regression.
     pub features_per_split: Option<u32>,
     /// Least number of samples in a leaf. At least 1. Default 1.
     pub leaf_min: u32,
@@ -46,7 +46,7 @@ pub struct SettingsError {
     high: u32,
 }
 
-/// A row that a forest cannot judge.
+/// A row that a forest cannot predict.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RowError {
     #[error("a row has {found} values, but the forest was grown from {expected} features")]
@@ -58,7 +58,7 @@ pub enum RowError {
 /// A node of a tree; nodes lie in pre-order, so the left child follows its parent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Node {
-    /// Of a split: values up to this go left. Of a leaf: its value.
+    /// In a split: values up to this go left. In a leaf: its value.
     value: f32,
     /// [`LEAF`], or the feature that is compared.
     feature: u32,
@@ -113,12 +113,12 @@ impl Forest {
         self.trees.iter().map(Vec::len).sum()
     }
 
-    /// Everything that a tree may say.
+    /// Returns all values that the trees may predict.
     pub(crate) fn leaves(&self) -> impl Iterator<Item = f32> {
         self.trees.iter().flatten().filter(|node| node.feature == LEAF).map(|node| node.value)
     }
 
-    /// What each tree says of each row. `rows` holds the rows one after another.
+    /// Returns the prediction of each tree for each row. `rows` holds the rows one after another.
     pub fn judge(&self, rows: &[f64]) -> Result<TreePredictions, RowError> {
         let width = self.features.len();
         if !rows.len().is_multiple_of(width) {
@@ -156,7 +156,7 @@ fn leaf(tree: &[Node], row: &[f32]) -> f32 {
     }
 }
 
-/// What each tree of a forest says of each row.
+/// The predictions of each tree of a forest for each row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TreePredictions {
     rows: usize,
@@ -173,7 +173,7 @@ impl TreePredictions {
         self.values.len() / self.rows.max(1)
     }
 
-    /// What one tree says of a row.
+    /// Returns the prediction of one tree for a row.
     pub fn of(&self, tree: usize, row: usize) -> f64 {
         f64::from(self.values[tree * self.rows + row])
     }

@@ -26,7 +26,7 @@ pub enum SamplesError {
     Names { name: String },
 }
 
-/// What a forest learns from: rows of features, each with a target. Rows are counted from 0.
+/// The training data of a forest: rows of features, each with a target. Rows are counted from 0.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Samples {
     names: Vec<String>,
@@ -83,7 +83,7 @@ impl Samples {
         &self.values[row * self.names.len()..][..self.names.len()]
     }
 
-    /// In single precision, rows padded with zeros, which never split.
+    /// Returns the samples in single precision, with rows padded by zeros, which never split.
     pub(super) fn packed(&self) -> Packed<'_> {
         let width = self.names.len();
         let chunks = width.div_ceil(LANES);

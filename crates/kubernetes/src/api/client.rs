@@ -57,7 +57,7 @@ pub fn error_text(error: &Error) -> String {
     }
 }
 
-/// What a failed request means. `what`: what was tried, to what.
+/// Returns the cluster error of a failed request. `what`: the attempted operation and its object.
 pub fn cluster_error(what: &str, error: &Error) -> ClusterError {
     let remedy = match error {
         Error::Api(status) => match status.code {
@@ -106,7 +106,7 @@ pub async fn call_with_timeout<T>(what: &str, call: impl Future<Output = Result<
     }
 }
 
-/// A write within its time; the caller judges its failure.
+/// Runs a write with a time limit; the caller handles its failure.
 async fn with_timeout<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = |_| Err(Error::Service(format!("no answer within {} s", CALL_TIMEOUT.as_secs()).into()));
     tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap_or_else(late)
@@ -117,7 +117,7 @@ impl ApiServer {
         Api::namespaced_with(self.client.clone(), namespace, &kind_resource(kind))
     }
 
-    /// The object now, as the API server's store has it; `None`: there is none.
+    /// Returns the present object in the API server's store; `None`: there is none.
     pub async fn get(&self, kind: &'static WorkloadKind, namespace: &str, name: &str) -> Result<Option<Value>, ClusterError> {
         let what = format!("reading {} {namespace}/{name}", kind.kind);
         let object = call_with_timeout(&what, self.api(kind, namespace).get_opt(name)).await?;
@@ -263,7 +263,7 @@ fn core_resource(kind: &str, plural: &str) -> ApiResource {
     ApiResource { group: String::new(), version: "v1".into(), api_version: "v1".into(), kind: kind.into(), plural: plural.into() }
 }
 
-/// How the pods of a workload are found.
+/// Returns the label selector for the pods of a workload.
 pub fn pod_selector(seen: &WorkloadObject) -> Option<String> {
     let name = &seen.name;
     match seen.kind.kind {
@@ -276,8 +276,8 @@ pub fn pod_selector(seen: &WorkloadObject) -> Option<String> {
     }
 }
 
-/// A pod of this workload: its own, or of something between, as far as the pod says what that belongs to. A selector alone does not
-/// say it: another workload's pods may have the same labels.
+/// Returns whether a pod belongs to this workload: directly, or through an owner in between, as far as the pod names it. A
+/// selector alone is not enough, since pods of another workload may have the same labels.
 fn is_owned_by(pod: &Value, seen: &WorkloadObject) -> bool {
     let meta = &pod["metadata"];
     let between = |owner: &Value| match seen.kind.kind {

@@ -13,17 +13,17 @@ use kube::api::{Api, PostParams};
 use kube::{Client, Error};
 use tokio::sync::watch;
 
-/// A leader that has not renewed for so long is replaced.
+/// A leader that has not renewed its Lease for this long is replaced.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// A leader trusts itself for so long after its last renewal was begun.
+/// A leader trusts its leadership for this long after the start of its last renewal.
 const LEADER_TRUST: Duration = Duration::from_secs(10);
 const RENEW_PERIOD: Duration = Duration::from_secs(2);
-/// Whoever waits for another term looks again after this time.
+/// Interval in which waits for another term check again.
 const TERM_POLL: Duration = Duration::from_secs(1);
 /// One request; several fit into `TRUST`.
 const CALL_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Who leads, as this process knows it.
+/// The present leadership, as this process knows it.
 #[derive(Debug)]
 pub struct Leadership {
     inner: Mutex<LeaseHold>,
@@ -57,7 +57,7 @@ impl Leadership {
         held.until.filter(|until| Instant::now() < *until).and_then(|_| held.since).map(|since| since.elapsed())
     }
 
-    /// Tells when leading begins and ends.
+    /// Returns a channel that reports the begin and end of leadership.
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.changed.subscribe()
     }
@@ -87,11 +87,11 @@ pub struct LeaseCandidate {
     name: String,
     /// Unique among the candidates.
     identity: String,
-    /// What the Lease was like when it changed last, and when that was seen.
+    /// The Lease at its last change, and the time at which that was seen.
     observed: Option<(LeaseSpec, Instant)>,
 }
 
-/// What to do about the Lease. Pure.
+/// The next action on the Lease. Pure.
 #[derive(Debug, Clone, PartialEq)]
 enum LeaseMove {
     /// Write this.
@@ -106,7 +106,7 @@ impl LeaseCandidate {
         Self { api, name: name.to_owned(), identity: identity.to_owned(), observed: None }
     }
 
-    /// Stands for election until `stop`; then gives the Lease back, so that the next one need not wait.
+    /// Runs the leader election until `stop`; then releases the Lease, so that the next leader need not wait.
     pub async fn run(mut self, leadership: &Leadership, stop: impl Future<Output = ()>) {
         tokio::pin!(stop);
         let mut said = String::new();
@@ -267,7 +267,7 @@ mod tests {
         let mut given = taken(next_move("a", None, Duration::ZERO, now()));
         given.holder_identity = Some(String::new());
         assert_eq!(taken(next_move("b", Some(&given), Duration::ZERO, now())).lease_transitions, Some(2));
-        // The same identity, started anew, has a term of its own.
+        // A restarted process with the same identity has a new term.
         assert_eq!(taken(next_move("a", Some(&given), Duration::ZERO, now())).lease_transitions, Some(2));
     }
 

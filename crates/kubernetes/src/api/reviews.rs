@@ -1,8 +1,8 @@
-//! Whose a token is, by the API server's word (`TokenReview`).
+//! Asks the API server for the user of a token (`TokenReview`).
 //!
-//! In: a bearer token and the audience that it is to be for. Out: the user and the audiences that the API server found, nobody, or
-//! why it does not say. Whether that is worth anything is for others to judge. The token goes to the API server and nowhere else:
-//! its answer repeats the question, so nothing of an answer is said but the words of a refusal, without the token.
+//! In: a bearer token and its audience. Out: the user and the audiences from the API server, nobody, or the reason why there is
+//! no answer. The caller decides about access. The token is sent to the API server only. Since an answer repeats the request,
+//! nothing of an answer is shown except the text of a refusal, without the token.
 
 use std::fmt;
 use std::time::Duration;
@@ -50,7 +50,8 @@ impl TokenReviews {
         Self { client }
     }
 
-    /// Asks whose a token is; `None`: nobody's, or not for this audience. The error says why there is no answer, in words.
+    /// Returns the user of a token; `None`: it is invalid, or not for this audience. The error has the reason why there is no
+    /// answer, as text.
     pub async fn review(&self, token: &str, audience: &str) -> Result<Option<TokenBearer>, String> {
         let answer = tokio::time::timeout(ANSWER, self.ask(token, audience)).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer from the API server within {} s", ANSWER.as_secs())));
@@ -67,7 +68,7 @@ impl TokenReviews {
         let body = serde_json::to_vec(&review).map_err(|error| error.to_string())?;
         let request = Request::new(TokenReview::url_path(&(), None)).create(&PostParams::default(), body);
         let request = request.map_err(|error| error.to_string())?;
-        // As text: the client's own reading logs an answer that it cannot read.
+        // Read as text, since the client's own parser logs an answer that it cannot parse.
         let text = self.client.request_text(request).await.map_err(|error| review_error(&error))?;
         let answer: CachedReview =
             serde_json::from_str(&text).map_err(|_| "the API server's answer is no TokenReview".to_owned())?;
@@ -89,7 +90,7 @@ fn review_error(error: &Error) -> String {
     }
 }
 
-/// What somebody says who may repeat what he was sent.
+/// Returns a server's text, in which it may repeat the token, without the token.
 fn redact_token(token: &str, text: &str) -> String {
     text.replace(token, "TOKEN")
 }

@@ -3,13 +3,13 @@
 use eadt_schemas::EventTime;
 use serde_json::Value;
 
-/// A pod that holds GPUs of a node, whoever's.
+/// A pod that holds GPUs of a node, of any workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuPod {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// When the API server took it in; `None`: it does not say.
+    /// Creation time by the API server; `None`: it is absent.
     pub created: Option<EventTime>,
 }
 

@@ -1,7 +1,8 @@
 //! Index of the pods that hold GPUs, by node, and the workload of each. Pure.
 //!
-//! The watch says that pods come and go, and what a pod asks for. Whether a new one is a workload's own may take more than that (what
-//! owns its owner), so that it is asked: once for each workload that it may be of, and not again until another such pod comes.
+//! The watch reports pods and the resources that they request. To decide whether a new pod belongs to a workload may need more
+//! than that (the owner of its owner), so the API server is queried: once for each workload that it may belong to, and not again
+//! until another such pod comes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,12 +18,12 @@ use crate::devices::target::{self, GpuPlacement};
 use crate::objects::key::ObjectKey;
 use crate::objects::object::WorkloadObject;
 
-/// A pod as the watch has it.
+/// A pod as the watch last reported it.
 #[derive(Debug)]
 struct WatchedPod {
     pod: GpuPod,
     terminating: bool,
-    /// Of its labels and owners, which say whose it is.
+    /// Hash of its labels and owners, which determine its workload.
     ownership_hash: u64,
 }
 
@@ -47,7 +48,7 @@ impl WorkloadPods {
 /// Pods that hold GPUs, and workloads whose pods are of interest.
 #[derive(Debug, Default)]
 pub struct GpuPodIndex {
-    /// By node and uid.
+    /// Pods by node and uid.
     pods_by_node: BTreeMap<String, BTreeMap<String, WatchedPod>>,
     /// Nodes by the uids of their pods.
     node_by_uid: BTreeMap<String, String>,
@@ -103,7 +104,7 @@ impl GpuPodIndex {
         if same && before.is_some_and(|before| before.terminating == kept.terminating) {
             return false;
         }
-        // Before that nobody's pods are known.
+        // Before the first complete list, no pods are known.
         if !same && self.complete {
             for (_, own) in self.workloads.iter_mut().filter(|(key, _)| key.namespace == kept.pod.namespace) {
                 let may = own.selector.as_ref().is_some_and(|selector| selector_matches(selector, &meta["labels"]));
@@ -154,7 +155,7 @@ impl GpuPodIndex {
             return;
         };
         let before = std::mem::replace(&mut own.pods, pods);
-        // What the watch does not know to be gone is no stranger for that.
+        // A pod that the watch has not removed yet may still be the workload's own.
         own.pods.extend(before.into_iter().filter(|uid| self.node_by_uid.contains_key(uid)));
         let nodes = own.pods.iter().filter_map(|uid| self.node_by_uid.get(uid));
         self.changed_nodes.extend(nodes.cloned());
@@ -165,7 +166,7 @@ impl GpuPodIndex {
         std::mem::take(&mut self.changed_nodes)
     }
 
-    /// What a workload has for itself, or who else is there; `None`: it is not known yet.
+    /// Returns the GPUs that a workload has for itself, or the others on its nodes; `None`: unknown so far.
     pub fn placement(
         &self,
         key: &ObjectKey,
@@ -184,8 +185,8 @@ impl GpuPodIndex {
         Some(target::find_placement(&own.pods, &tenants, holders, now))
     }
 
-    /// Whose the pods are that hold GPUs of each node; `None`: they are not known yet. A pod may be of any workload of its namespace of
-    /// which is being asked which pods it has.
+    /// Returns the workloads of the pods that hold GPUs, by node; `None`: unknown so far. A pod may belong to any workload of its
+    /// namespace whose pods are being queried.
     pub fn node_gpu_pods(&self) -> Option<NodeGpuPods<'_>> {
         if !self.complete {
             return None;
@@ -317,7 +318,7 @@ mod tests {
             [PodOwnership::Unknown]
         );
         assert_eq!((nodes.take_unresolved(), nodes.take_changed_nodes()), (vec![key("a")], uids(&["o"])));
-        // What comes while it is asked is asked about again; so is what got no answer.
+        // Pods that come during a query are queried again; so are those without an answer.
         assert!(nodes.upsert(&pod("a-3", "a", "p")));
         nodes.resolve(&key("a"), Some(uids(&["a-0", "a-1", "a-2"])));
         assert_eq!((place(&nodes, "a"), nodes.take_unresolved()), (None, vec![key("a")]));
@@ -339,7 +340,7 @@ mod tests {
         );
         assert!(nodes.remove("x") && !nodes.remove("x"));
         assert_eq!(place(&nodes, "a"), Some(Ok(whole(&["n", "o", "p"]))));
-        // A pod of these labels elsewhere is nobody's here.
+        // A pod with these labels in another namespace belongs to no workload here.
         let mut elsewhere = pod("a-9", "a", "n");
         elsewhere["metadata"]["namespace"] = json!("lab");
         assert!(nodes.upsert(&elsewhere) && nodes.take_unresolved().is_empty());

@@ -1,4 +1,5 @@
-//! Power caps, clocks and MPS defaults: which GPUs a workload has for itself, and what node agents are asked to hold.
+//! Power caps, clocks and MPS defaults: the GPUs that a workload has for itself, and the settings that node agents are requested
+//! to hold.
 
 pub mod gpu_pod;
 pub mod gpu_pods;

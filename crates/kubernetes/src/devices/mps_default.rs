@@ -1,6 +1,7 @@
-//! The MPS default of nodes: what processes get that ask for no share of their own. Pure.
+//! The MPS default of nodes: the thread percentage of processes that request none themselves. Pure.
 //!
-//! A default is a node's, so it is asked for only where every pod with GPUs there is of a workload whose policy names the same one.
+//! A default applies to a whole node. It is requested only if every pod with GPUs there belongs to a workload whose policy has
+//! the same value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +13,21 @@ use crate::index::workloads::WorkloadEntry;
 use crate::objects::key::{ObjectKey, PolicyKey};
 use crate::settings::REPORT_STALE_SECONDS;
 
-/// What a policy asks for of the nodes where its workload runs.
+/// The MPS default that a policy requests for the nodes of its workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MpsDefaultRequest {
     /// `namespace/name`.
     pub workload: String,
     pub policy: PolicyKey,
     pub thread_percentage: u32,
-    /// What its processes ask for themselves.
+    /// The thread percentage that its processes request themselves.
     pub own_thread_percentage: Option<u32>,
     /// Its pods are being replaced.
     pub is_rolling_out: bool,
 }
 
 impl MpsDefaultRequest {
-    /// `None`: nothing is asked for, or not now.
+    /// Returns the request of a workload; `None`: it has none, or none now.
     pub fn from_entry(entry: &WorkloadEntry) -> Option<Self> {
         let (terms, seen) = (&entry.terms, &entry.object);
         let thread_percentage = terms.mps_default_thread_percentage?;
@@ -49,12 +50,12 @@ pub struct MpsDefaultAgreement {
     pub thread_percentage: u32,
     /// Never empty.
     workloads: BTreeSet<String>,
-    /// The policy that stands for all.
+    /// One of the policies, which represents all of them.
     policy: PolicyKey,
 }
 
 impl MpsDefaultAgreement {
-    /// What a leader before asked a node for.
+    /// Returns the agreement of an earlier leader's intent.
     pub fn from_intent(intent: &DeviceIntent) -> Option<Self> {
         let thread_percentage = intent.mps_default_thread_percentage?;
         let workloads = intent.mps_tenants.iter().flatten().map(|tenant| tenant.workload.clone()).collect();
@@ -67,7 +68,7 @@ impl MpsDefaultAgreement {
         Some(Self { policy, ..self.clone() })
     }
 
-    /// Names what is asked for: no decision does.
+    /// Returns an id for the request, which no decision made.
     pub fn decision_id(&self) -> String {
         format!("{}/{}@mps-default", self.policy.0, self.policy.1)
     }
@@ -88,7 +89,7 @@ impl MpsDefaultAgreement {
     }
 }
 
-/// Whose a pod is.
+/// The workload of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodOwnership<'a> {
     /// A workload's that is followed.
@@ -102,18 +103,18 @@ pub enum PodOwnership<'a> {
 /// The pods that hold GPUs of each node, and whose they are.
 pub type NodeGpuPods<'a> = BTreeMap<&'a str, Vec<(&'a GpuPod, PodOwnership<'a>)>>;
 
-/// What came out of what workloads ask for.
+/// The result of comparing the requests of all workloads.
 #[derive(Debug, PartialEq, Eq, Default)]
 pub struct AgreementOutcome {
-    /// What nodes are asked for.
+    /// Requested defaults by node.
     pub agreed: BTreeMap<String, MpsDefaultAgreement>,
     /// Why not, by workload.
     pub disputes: BTreeMap<ObjectKey, String>,
-    /// Workloads of nodes of which it is not known yet who is there: what was said of them stands.
+    /// Workloads of nodes whose pods are not known yet: their earlier messages are kept.
     pub undetermined: BTreeSet<ObjectKey>,
 }
 
-/// What nodes are asked for, and why not. `before`: what they were asked for.
+/// Returns the requested default of each node, or why there is none. `before`: the requests so far.
 pub fn agree_defaults(
     asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
     parties: &NodeGpuPods<'_>,
@@ -126,7 +127,7 @@ pub fn agree_defaults(
         let here: BTreeMap<&ObjectKey, &MpsDefaultRequest> = pods.iter().filter_map(|(_, whose)| asks(whose)).collect();
         let Some(first) = here.values().min_by_key(|asked| &asked.workload) else { continue };
         if pods.iter().any(|(_, whose)| *whose == PodOwnership::Unknown) {
-            // What stands, stands until it is known better, while all whose word it was still ask for it.
+            // A request is kept until more is known, while all policies behind it still have it.
             let stands = before.get(*node).filter(|stands| stands.is_still_requested(asked));
             outcome
                 .agreed
@@ -187,7 +188,7 @@ fn find_disagreement(
     })
 }
 
-/// What keeps a node from having what was agreed; `None`: nothing, or its agent has not answered yet.
+/// Returns why a node does not have the agreed default; `None`: it has it, or its agent has not answered yet.
 pub fn agreement_problem(
     node: &str,
     agreed: &MpsDefaultAgreement,
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
 
     impl MpsDefaultAgreement {
-        /// Of one workload, by a policy of its name.
+        /// Returns the request of one workload, by a policy of its name.
         pub fn by(workload: &str, thread_percentage: u32) -> Self {
             let (namespace, name) = workload.split_once('/').unwrap();
             let policy = (namespace.to_owned(), name.to_owned());
@@ -238,7 +239,7 @@ mod tests {
         GpuPod { namespace: "eadt".into(), name: name.into(), uid: name.into(), created: None }
     }
 
-    /// Agrees on node n, which these workloads share; an empty name is nobody's.
+    /// Compares the requests on node n, which these workloads share; an empty name is a pod of no workload.
     fn on_one_node(
         asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
         names: &[&str],
@@ -301,7 +302,7 @@ mod tests {
         all.get_mut(&key("a")).unwrap().is_rolling_out = true;
         assert_eq!(after(&all, NodeGpuPods::new()), before);
         let other = pod("other");
-        // A new leader has it from the log.
+        // A new leader reads it from the log.
         let intent = DeviceIntent {
             mps_default_thread_percentage: Some(40),
             mps_tenants: Some(before["n"].tenants()),

@@ -1,4 +1,5 @@
-//! What node agents report, and what they are asked to hold. The tasks that drive it are in [`crate::reconcile::devices`].
+//! Reports of node agents, and the settings that they are requested to hold. The tasks that drive it are in
+//! [`crate::reconcile::devices`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::objects::key::{ObjectKey, PolicyKey};
 
 /// A watch that does not work fails again within this time.
 const POD_WATCH_FAILURE_REPEATS: Duration = Duration::from_secs(90);
-/// A new leader waits so long until it is known of every workload where its pods run.
+/// Longest wait of a new leader until it knows the nodes of every workload's pods.
 pub const FIRST_PLACEMENT_WAIT: Duration = Duration::from_mins(1);
 
 /// A target, and the GPUs that it is assigned to.
@@ -30,22 +31,22 @@ pub struct TargetAssignment {
 pub struct DevicePlanner {
     /// The last report of every node.
     pub device_states: BTreeMap<String, DeviceState>,
-    /// Who holds the GPUs of every node.
+    /// Reports on the holders of GPUs, by node.
     pub holders: BTreeMap<String, DeviceHolders>,
-    /// Where pods run, as their watch has it.
+    /// Pods with GPUs, from their watch.
     pub gpu_pods: GpuPodIndex,
     /// Whether that is to be watched.
     pod_watch: watch::Sender<bool>,
     pub assignments: BTreeMap<ObjectKey, TargetAssignment>,
     /// MPS defaults by node.
     pub mps_defaults: BTreeMap<String, MpsDefaultAgreement>,
-    /// What was said of policies' MPS defaults.
+    /// Messages about MPS defaults, by policy.
     mps_default_messages: BTreeMap<PolicyKey, String>,
     /// When the watch of pods failed last.
     pod_watch_failed: Option<Instant>,
     /// Since when something is wished for, and where pods run is not known.
     placement_unknown_since: Option<Instant>,
-    /// It is known what agents and collectors said before this process led.
+    /// The reports of agents and collectors from before this process led were read.
     pub took_over: bool,
     /// `None` until the first look of this leadership.
     pub wanted_intents: Option<Arc<Vec<DeviceIntent>>>,
@@ -65,7 +66,7 @@ impl DevicePlanner {
         self.device_states.get(node)?.mps_default_thread_percentage
     }
 
-    /// `standing`: what nodes are asked for, by the log.
+    /// Takes over from an earlier leader. `standing`: the intents of all nodes in the log.
     pub fn on_takeover(&mut self, standing: &[DeviceIntent]) {
         self.took_over = true;
         if self.wanted_intents.is_none() {
@@ -79,7 +80,7 @@ impl DevicePlanner {
         self.wanted_intents.clone()
     }
 
-    /// Tells when pods are to be watched, and when no more.
+    /// Returns a channel that tells whether pods are to be watched.
     pub fn subscribe_pod_watch(&self) -> watch::Receiver<bool> {
         self.pod_watch.subscribe()
     }
@@ -96,7 +97,7 @@ impl DevicePlanner {
     /// Since when where pods run is not known, although it should be.
     pub fn placement_unknown_for(&mut self, followed: &BTreeSet<&ObjectKey>, now: EventTime) -> Option<Duration> {
         let failing = self.pod_watch_failed.is_some_and(|failed| failed.elapsed() < POD_WATCH_FAILURE_REPEATS);
-        // What the leader before asked for stands until it is known where its pods run.
+        // The earlier leader's requests are kept until the nodes of their pods are known.
         let first = self.wanted_intents.is_none()
             && self.placement_unknown_since.is_none_or(|since| since.elapsed() < FIRST_PLACEMENT_WAIT);
         let unknown = || followed.iter().any(|key| self.gpu_pods.placement(key, &self.holders, now).is_none());
@@ -121,7 +122,8 @@ impl DevicePlanner {
         self.mps_defaults.clear();
     }
 
-    /// What is to be said to policies of their MPS defaults, `None` being nothing, where this is why some have not what they ask for.
+    /// Returns the messages for policies about their MPS defaults, `None` for no message. `why` has the reasons of policies that
+    /// lack their default.
     pub fn mps_default_messages(
         &mut self,
         asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
@@ -135,7 +137,7 @@ impl DevicePlanner {
         said
     }
 
-    /// What is to be said where pods run is not known for so long that nothing is asked for.
+    /// Returns the messages if the nodes of pods are unknown for so long that nothing is requested.
     pub fn placement_unknown_messages(
         &mut self,
         asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
@@ -143,20 +145,20 @@ impl DevicePlanner {
         let reason = if self.pod_watch_failed.is_some_and(|failed| failed.elapsed() < POD_WATCH_FAILURE_REPEATS) {
             "the pods of all namespaces cannot be watched (see the actuator's log and its rights; actuator.onlyNamespace leaves them out)"
         } else {
-            "it is not known where pods run"
+            "the nodes of pods are not known"
         };
         let why = format!("the MPS default is not asked for: {reason}");
         self.mps_default_messages(asked, asked.values().map(|asked| (asked.policy.clone(), why.clone())).collect())
     }
 
-    /// Asks nodes for what is agreed, and gives what is to be said of it to policies; `None`: nothing any more.
+    /// Requests the agreed defaults from nodes, and returns the messages for policies; `None`: no request remains.
     pub fn agree_mps_defaults(
         &mut self,
         asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
         now: EventTime,
     ) -> BTreeMap<PolicyKey, Option<String>> {
         let Some(parties) = self.gpu_pods.node_gpu_pods() else {
-            // What stands, stands until it is known better.
+            // Requests are kept until more is known.
             self.mps_defaults.retain(|_, agreed| agreed.is_still_requested(asked));
             return BTreeMap::new();
         };

@@ -1,7 +1,9 @@
-//! Power caps, clocks and MPS defaults for the agents of the nodes: who is asked, whether the devices take it, and what became of it. Pure.
+//! Power caps, clocks and MPS defaults for the agents of the nodes: which agents are addressed, whether the devices support the
+//! values, and the result. Pure.
 //!
-//! A node whose GPUs are all one workload's is addressed as a whole. Of a node that workloads share its collector says which pod holds
-//! which GPU; those that a workload has for itself are addressed by name, and without that word none.
+//! If all GPUs of a node belong to one workload, the node is addressed as a whole. On a node that workloads share, its collector
+//! reports which pod holds which GPU; the GPUs that a workload has for itself are addressed by name. Without a report no GPU is
+//! addressed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +19,7 @@ use crate::objects::change::agent_settings;
 use crate::objects::rollout::WorkloadPod;
 use crate::settings::REPORT_STALE_SECONDS;
 
-/// A report says something of a pod that is older than it by this much: clocks of API server and broker differ.
+/// A report counts for a pod only if it is newer than the pod by this much, since the clocks of API server and broker differ.
 const CLOCK_SKEW_SECONDS: f64 = 2.0;
 /// Caps in force may differ from those asked for by the device's resolution.
 const RESOLUTION_WATTS: f64 = 1.0;
@@ -35,9 +37,9 @@ pub struct DeviceTarget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnGpus {
     All,
-    /// By UUID.
+    /// These devices, by UUID.
     Listed(BTreeSet<String>),
-    /// Not known yet, and why; it should be in a moment. None is asked for meanwhile.
+    /// Not known yet, with the reason; it will be soon. No GPU is addressed until then.
     NotYet(String),
 }
 
@@ -67,7 +69,8 @@ impl DeviceTarget {
         })
     }
 
-    /// What a workload's nodes are to hold now. Without a policy that still allows it, or while it is paused, nothing.
+    /// Returns the settings that a workload's nodes are to hold now; none without a policy that still allows them, or while it is
+    /// paused.
     pub fn from_entry(entry: &WorkloadEntry) -> Option<Self> {
         let (terms, seen) = (&entry.terms, &entry.object);
         if entry.orphaned || entry.paused || seen.deleting || terms.mode == UpdateMode::Observe {
@@ -98,8 +101,8 @@ pub fn nodes_of_pods(own: &[WorkloadPod]) -> BTreeSet<String> {
     own.iter().filter(|pod| !pod.terminating).filter_map(|pod| pod.node.clone()).collect()
 }
 
-/// What of each node is the workload's alone, by the uids of its pods; the error names who else is there, and why no GPU can be told
-/// from theirs. A node where its pods hold no GPU is none of its nodes.
+/// Returns the GPUs of each node that the workload has for itself, by the uids of its pods. The error names the other workload
+/// there, and why its GPUs cannot be distinguished. Nodes on which its pods hold no GPU are left out.
 pub fn find_placement(
     own: &BTreeSet<String>,
     tenants: &BTreeMap<String, Vec<GpuPod>>,
@@ -118,10 +121,10 @@ pub fn find_placement(
     tenants.iter().filter(|(_, tenants)| tenants.iter().any(is_own)).map(gpus).collect()
 }
 
-/// The GPUs of a shared node that the workload has for itself; the error says why none can be named.
+/// Returns the GPUs of a shared node that the workload has for itself; the error has the reason if there is none.
 ///
-/// The report is believed when it is younger than every pod that holds GPUs there and names each of them: the kubelet tells pods by
-/// name, and one of the same name may have come since.
+/// The report counts if it is newer than every pod that holds GPUs there and names each of them: the kubelet identifies pods by
+/// name, and another pod of the same name may have come since.
 fn exclusive_gpus(
     tenants: &[GpuPod],
     is_own: impl Fn(&GpuPod) -> bool,
@@ -129,21 +132,22 @@ fn exclusive_gpus(
     now: EventTime,
 ) -> Result<OwnGpus, String> {
     let Some(holders) = holders else {
-        let why = "no collector says which GPU is whose: run one there that asks the kubelet (collector.kubelet.enabled)";
+        let why =
+            "no collector reports which workload has which GPU: run one there that asks the kubelet (collector.kubelet.enabled)";
         return Err(why.into());
     };
     if now.seconds_since(holders.time).abs() > REPORT_STALE_SECONDS {
-        return Err(format!("what the collector there said last of which GPU is whose is of {}", holders.time));
+        return Err(format!("the last report of the collector there on which workload has which GPU is of {}", holders.time));
     }
     if let Some(pod) = holders.unplaced.first() {
-        return Err(format!("of pod {}/{} it is not known which GPU it holds", pod.namespace, pod.name));
+        return Err(format!("it is not known which GPU pod {}/{} holds", pod.namespace, pod.name));
     }
     let is = |tenant: &GpuPod, pod: &PodName| tenant.namespace == pod.namespace && tenant.name == pod.name;
     for tenant in tenants {
         let told = holders.devices.iter().flat_map(|device| &device.pods).any(|pod| is(tenant, pod));
         let since = tenant.created.is_none_or(|created| holders.time.seconds_since(created) >= CLOCK_SKEW_SECONDS);
         if !told || !since {
-            let why = format!("its collector has not said yet which GPU pod {}/{} holds", tenant.namespace, tenant.name);
+            let why = format!("its collector has not reported yet which GPU pod {}/{} holds", tenant.namespace, tenant.name);
             return Ok(OwnGpus::NotYet(why));
         }
     }
@@ -159,7 +163,7 @@ fn exclusive_gpus(
     Ok(OwnGpus::Listed(gpus))
 }
 
-/// The reports of these GPUs; the error names one that the agent does not know, or says that it knows none.
+/// Returns the reports of these GPUs. The error names a GPU that the agent does not know, or says that it knows none.
 fn device_reports<'a>(whose: &OwnGpus, node: &str, state: &'a DeviceState) -> Result<Vec<&'a DeviceReport>, String> {
     if state.devices.is_empty() {
         return Err(format!("the agent of node {node} knows no GPU"));
@@ -177,7 +181,7 @@ fn device_reports<'a>(whose: &OwnGpus, node: &str, state: &'a DeviceState) -> Re
     }
 }
 
-/// Whether the agent of a node is there and its devices take the wish.
+/// Checks that the agent of a node reports and that its devices support the target.
 pub fn check_supported(
     wish: &DeviceTarget,
     node: &str,
@@ -266,7 +270,7 @@ fn device_status(wish: &DeviceTarget, node: &str, device: &DeviceReport) -> Targ
     waiting.map_or(TargetStatus::Held, TargetStatus::Pending)
 }
 
-/// One intent a node. Where two wishes meet on a GPU none of the node's is followed: neither is asked for by both.
+/// Returns one intent per node. If two targets conflict on a GPU, neither of them is requested on that node.
 pub fn build_intents<'a>(
     wishes: impl IntoIterator<Item = (&'a DeviceTarget, &'a GpuPlacement)>,
     mps_defaults: &'a BTreeMap<String, MpsDefaultAgreement>,
@@ -360,7 +364,7 @@ mod tests {
         GpuPod { namespace: "eadt".into(), name: name.into(), uid: name.into(), created: Some(at(-60.0)) }
     }
 
-    /// Who holds the GPUs of node m, so many seconds after the beginning.
+    /// Returns the holders of GPUs of node m, this many seconds after the start.
     fn holders(devices: &[(&str, &[&str])], unplaced: &[&str]) -> DeviceHolders {
         let pods = |names: &[&str]| {
             names
@@ -407,10 +411,11 @@ mod tests {
         assert_eq!(placed(&tenants, Some(good.clone()), 60.0), Ok(shared));
         assert!(refused(None, 0.0).contains("collector.kubelet.enabled"));
         assert!(
-            refused(Some(good.clone()), 181.0).contains("said last") && refused(Some(good.clone()), -181.0).contains("said last")
+            refused(Some(good.clone()), 181.0).contains("last report")
+                && refused(Some(good.clone()), -181.0).contains("last report")
         );
         let all: (&str, &[&str]) = ("GPU-2", &["other"]);
-        assert!(refused(Some(holders(&[("GPU-1", &["c"])], &["other"])), 0.0).contains("pod eadt/other it is not known"));
+        assert!(refused(Some(holders(&[("GPU-1", &["c"])], &["other"])), 0.0).contains("which GPU pod eadt/other holds"));
         assert!(refused(Some(holders(&[("GPU-1", &["c", "other"])], &[])), 0.0).contains("GPU-1 is shared"));
         // A pod that the report does not name, one of that name elsewhere, and one that has come since may hold any of them.
         let mut elsewhere = holders(&[("GPU-1", &["c"]), all], &[]);
@@ -424,8 +429,8 @@ mod tests {
             (&again, good.clone()),
         ] {
             let said = placed(tenants, Some(holders), 0.0).unwrap();
-            assert!(matches!(&said["m"], OwnGpus::NotYet(why) if why.contains("has not said yet")), "{said:?}");
-            // Nothing is asked for there meanwhile, and on other nodes what was.
+            assert!(matches!(&said["m"], OwnGpus::NotYet(why) if why.contains("has not reported yet")), "{said:?}");
+            // Nothing is requested there meanwhile; other nodes keep their requests.
             assert_eq!(said["n"], OwnGpus::All);
             let asked = build_intents([(&wish(), &said)], &BTreeMap::new());
             assert_eq!(asked.iter().map(|intent| intent.node.as_str()).collect::<Vec<_>>(), ["n"]);
@@ -490,7 +495,7 @@ mod tests {
             s.devices[0].sm_clock_reason = "agent.clocks is off".into();
         });
         assert!(matches!(&refused, TargetStatus::Refused(why) if why.contains("agent.clocks is off")), "{refused:?}");
-        // Another workload's GPU says nothing of this one's.
+        // The GPU of another workload does not count for this one.
         let mut shared = state();
         shared.devices.push(DeviceReport { device: "GPU-2".into(), ..DeviceReport::default() });
         let board = BTreeMap::from([("n".to_owned(), shared)]);
@@ -499,7 +504,7 @@ mod tests {
         };
         assert_eq!(of("GPU-1"), TargetStatus::Held);
         assert!(matches!((of("GPU-2"), of("GPU-3")), (TargetStatus::Pending(_), TargetStatus::Pending(_))));
-        // What an older decision was refused says nothing of this one.
+        // A refusal of an older decision does not count for this one.
         let old = stands(|s| {
             s.devices[0].decision_id = Some("d-0".into());
             s.devices[0].sm_clock_outcome = SettingOutcome::Refused;
@@ -556,7 +561,7 @@ mod tests {
         let alone = ("a", "eadt/llm@mps-default", Some(0), Some(40));
         assert_eq!(shape, [alone, ("b", "d-1", Some(1), Some(40)), ("c", "d-1", Some(1), None)]);
         assert_eq!((&said[0].mps_tenants, &said[2].mps_tenants), (&Some(agreed.tenants()), &None));
-        // Where no cap is followed, the default still is.
+        // A node that follows no cap still follows the default.
         let two = DeviceTarget { decision_id: "d-2".into(), ..wish() };
         let said = build_intents([(&wish(), &all), (&two, &all)], &defaults);
         let caps: Vec<_> = said.iter().map(|i| (i.node.as_str(), i.devices.as_ref().map(Vec::len))).collect();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeviceHolders, DeviceState};
 
-/// A node whose collector said nothing for this long is gone, and what it held with it.
+/// A node whose collector has not reported for this long is removed, with the GPUs that its workloads held there.
 const NODE_GONE_SECONDS: f64 = 3600.0;
 
 /// Model and power limit that all GPUs of a workload share; absent if they differ or nobody reports it.
@@ -17,7 +17,7 @@ pub struct GpuModel {
 }
 
 impl GpuModel {
-    /// What both have in common.
+    /// Returns the values that both have in common.
     fn common(self, other: &Self) -> Self {
         Self {
             model: self.model.filter(|model| other.model.as_ref() == Some(model)),
@@ -39,7 +39,7 @@ struct NodeGpus {
     /// When its collector spoke last.
     time: EventTime,
     held: BTreeMap<String, Vec<(String, GpuModel)>>,
-    /// Of the devices that are held, by UUID.
+    /// Models of the held devices, by UUID.
     models: BTreeMap<String, GpuModel>,
     /// The boards by UUID, as its agent has them.
     reported: BTreeMap<String, GpuModel>,

@@ -11,15 +11,15 @@ use crate::objects::object::WorkloadObject;
 use crate::objects::terms::PolicyTerms;
 use crate::policy::read_pause;
 
-/// What was seen of a workload before, to tell since when something is so.
+/// The last published state of a workload, which gives the times since which its values hold.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StateHistory {
     /// The last state, and its times.
     state: Option<Workload>,
 }
 
-/// The state of a workload at `now`. The object counts as ready from the moment at which it was first seen so, unless its mark
-/// says when.
+/// Returns the state of a workload at `now`. The object counts as ready from the moment at which it was first seen ready, unless
+/// its mark has the time.
 pub fn build_managed(
     seen: &WorkloadObject,
     terms: &PolicyTerms,
@@ -47,7 +47,7 @@ pub fn build_managed(
         kind: seen.kind.kind.into(),
         generation,
         layout: seen.layout.clone(),
-        // What cannot be read is not acted on.
+        // An object that cannot be read is only observed.
         mode: if readable { terms.mode } else { UpdateMode::Observe },
         paused,
         mode_set_by: terms.mode_set_by.clone().filter(|_| readable),
@@ -65,7 +65,7 @@ pub fn build_managed(
         decision_id: current.map(|applied| applied.decision_id.clone()),
         ready_time,
     };
-    // Since when it is so: as before where nothing changed, else as its mark says, else now.
+    // The time since which this state holds: the former one if nothing changed, else that of the mark, else now.
     let marked = current.map(|applied| applied.ready_time.unwrap_or(applied.time)).or_else(|| {
         let back = mark.applied.as_ref()?.rolled_back.as_ref()?;
         (back.generation == generation && ready_time.is_none()).then_some(back.time)
@@ -85,7 +85,7 @@ pub fn build_managed(
     }
 }
 
-/// Who paused the workload, or resumed it. Of a pause or its end by the namespace nobody is on record.
+/// Returns who paused or resumed the workload. For a pause of the namespace, or its end, nobody is recorded.
 fn pause_set_by(seen: &WorkloadObject, paused: bool, since: &StateHistory) -> Option<String> {
     let own = seen.pause_set_by.clone().filter(|_| read_pause(&seen.annotations, &BTreeMap::new()).0 == paused)?;
     let resumed_by_namespace = |last: &Workload| !paused && last.pause_set_by.is_none();

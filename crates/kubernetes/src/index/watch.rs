@@ -1,6 +1,6 @@
-//! Watches: what the API server says goes into the state. Lists come in pages, watches go on where they broke off (also after
-//! 410 Gone), and errors are said once and tried again with growing pauses. What the API server does not serve is asked for now and
-//! then, and counts as read; what it does not answer about does not.
+//! Watches that feed the index. Lists are paged, and watches resume where they broke off (also after 410 Gone). An error is
+//! logged once and retried with growing pauses. A kind that the API server does not serve is probed now and then, and counts as
+//! synced; a kind without an answer does not.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::policy::resource;
 
 /// Objects of one page of a list; a page is held in memory as a whole.
 const PAGE: u32 = 100;
-/// How often is asked whether a kind that was not served is served now.
+/// Interval between probes of a kind that was not served.
 const UNSERVED_POLL: Duration = Duration::from_mins(2);
 
 async fn is_served(shared: &KubernetesContext, resource: &ApiResource) -> Result<bool, Error> {
@@ -39,7 +39,7 @@ async fn is_served(shared: &KubernetesContext, resource: &ApiResource) -> Result
     }
 }
 
-/// Waits until the API server serves a resource. Whenever it says that it does not, there is nothing of it: it counts as read.
+/// Waits until the API server serves a resource. While it does not, the resource has no objects and counts as synced.
 async fn until_served(
     shared: &KubernetesContext,
     resource: &ApiResource,
@@ -75,11 +75,11 @@ fn watched_api(shared: &KubernetesContext, resource: &ApiResource) -> Api<Dynami
     }
 }
 
-/// Attempts to read something: an error is said once, until something else is said, and followed by a pause.
+/// Retries of a read: an error is logged once, until another one comes, and followed by a pause.
 ///
-/// Pauses are a quarter of client-go's (0.8 s, doubled up to 30 s, and up to as much again by chance): one actuator has few watches,
-/// and whoever waits for what it does waits for them after an outage. Not by `WatchStreamExt::backoff`: that begins anew at every
-/// [`Event::Init`], which comes before each list, also before one that fails.
+/// Pauses are a quarter of client-go's (0.8 s, doubled up to 30 s, and up to as much again at random): one actuator has few
+/// watches, and everybody who waits for its results waits for them after an outage. `WatchStreamExt::backoff` is not used: it
+/// resets at every [`Event::Init`], which comes before each list, even before one that fails.
 struct WatchBackoff<'a> {
     what: &'a str,
     said: String,
@@ -107,9 +107,9 @@ impl<'a> WatchBackoff<'a> {
             watcher::Error::WatchError(status) => format!("{} ({})", status.message, status.code),
             watcher::Error::NoResourceVersion => error.to_string(),
         };
-        // Watches that have run out are the everyday case: they are listed anew.
+        // Expired watches are normal: they are listed again.
         if matches!(error, watcher::Error::WatchError(status) if status.code == 410) {
-            tracing::debug!(what = self.what, "the watch has run out; listing anew");
+            tracing::debug!(what = self.what, "the watch has expired; listing again");
             self.pause().await;
         } else {
             self.failed_with(text).await;
@@ -118,7 +118,7 @@ impl<'a> WatchBackoff<'a> {
 
     async fn failed_with(&mut self, text: String) {
         if self.said != text {
-            tracing::warn!(what = self.what, error = text, "reading is interrupted; it goes on with pauses up to 15 s");
+            tracing::warn!(what = self.what, error = text, "reading is interrupted; it is retried with pauses of up to 15 s");
             self.said = text;
         }
         self.pause().await;
@@ -250,7 +250,7 @@ pub async fn watch_namespaces(shared: Arc<KubernetesContext>) {
 
 /// Watches the objects of a kind for ever; keeps those that opted in.
 pub async fn watch_objects(shared: Arc<KubernetesContext>, kind: &'static WorkloadKind) {
-    // Who lost its policy is known only once the policies are.
+    // Which objects lost their policy is known only once the policies were listed.
     shared.wait_synced(WatchSource::Policies).await;
     let resource = kind_resource(kind);
     let mut attempts = WatchBackoff::new(kind.kind);

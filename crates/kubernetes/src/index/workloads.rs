@@ -23,7 +23,7 @@ use crate::policy::resource::Policy;
 use crate::policy::{PolicyProblem, ProblemReason, TargetLookup, find_target_problems, observe_label_terms, read_pause};
 use crate::settings::REPORT_STALE_SECONDS;
 
-/// Changes of workloads that are gone are remembered up to so many beside those that are there.
+/// Removed workloads are kept in the change history up to this many beyond the number of existing ones.
 const MAX_GONE: usize = 1000;
 
 /// A managed workload.
@@ -32,10 +32,10 @@ pub struct WorkloadEntry {
     pub object: WorkloadObject,
     pub terms: PolicyTerms,
     pub paused: bool,
-    /// No policy or label is left, or only one that was made anew, and fields of it are still EADT's.
+    /// Its policy or label is gone, or the policy was created again, and EADT still owns fields of it.
     pub orphaned: bool,
     pub managed: ManagedWorkload,
-    /// What its GPUs were when it last held some.
+    /// Model of its GPUs when it last held some.
     gpu_model: GpuModel,
     history: StateHistory,
 }
@@ -43,7 +43,7 @@ pub struct WorkloadEntry {
 /// The index, with secondary indexes by policy, workload name and owner.
 #[derive(Debug, Default)]
 pub struct WorkloadIndex {
-    /// Grows with every change of what [`WorkloadIndex::workloads`] gives.
+    /// Incremented with every change of the result of [`WorkloadIndex::workloads`].
     pub revision: u64,
     pub origin: Origin,
     policies: BTreeMap<PolicyKey, Policy>,
@@ -58,11 +58,11 @@ pub struct WorkloadIndex {
     namespace_pauses: BTreeMap<String, String>,
     /// Objects by the object that manages them, as `namespace/Kind/name`.
     children: BTreeMap<String, BTreeSet<ObjectKey>>,
-    /// Policies were listed; before that nobody's fields are given back.
+    /// Policies were listed; before that no fields are restored.
     policies_listed: bool,
     /// Objects that must be looked at: something may be due.
     dirty: BTreeSet<ObjectKey>,
-    /// Policies of which something else is to be said now.
+    /// Policies whose status may have changed.
     touched: BTreeSet<PolicyKey>,
     /// Targets of policies that have not been read yet.
     unread: BTreeSet<ObjectKey>,
@@ -79,7 +79,7 @@ struct ChangeLog {
     /// Workloads by the revision of their last change.
     changes: BTreeMap<u64, String>,
     last: BTreeMap<String, u64>,
-    /// What changed up to this revision may be forgotten.
+    /// Changes up to this revision may have been dropped from the history.
     complete_after: u64,
 }
 
@@ -142,12 +142,12 @@ impl WorkloadIndex {
         self.reevaluate(&key, Some(seen), now);
     }
 
-    /// A node's collector says who holds its GPUs; gives the workloads that this concerns.
+    /// Takes a collector's report on which pods hold its node's GPUs; returns the workloads that it concerns.
     pub fn on_device_holders(&mut self, said: &DeviceHolders) -> BTreeSet<String> {
         self.gpu_models.on_device_holders(said)
     }
 
-    /// A node's agent says what its GPUs are; gives the workloads that this concerns.
+    /// Takes an agent's report on its node's GPUs; returns the workloads that it concerns.
     pub fn on_device_state(&mut self, state: &DeviceState) -> BTreeSet<String> {
         self.gpu_models.on_device_state(state)
     }
@@ -195,7 +195,7 @@ impl WorkloadIndex {
             self.approvals.remove(&name);
         }
         let before = self.policies.insert(name.clone(), rule);
-        // Whoever applies changes looks for approvals where something is new.
+        // A new revision makes the actuator check for approvals.
         self.revision += u64::from(before.as_ref().and_then(Policy::approved_decision) != approved.as_deref());
         let before = before.and_then(|before| before.target_key());
         if let Some(target) = before.filter(|before| Some(before) != after.as_ref()) {
@@ -283,7 +283,7 @@ impl WorkloadIndex {
         self.approvals.iter().filter_map(|name| self.policies.get(name))
     }
 
-    /// What the policies of an object have against it, beside what each says of itself.
+    /// Returns the problems between the policies of an object, beside those of each policy itself.
     pub fn problems(&self, rule: &Policy) -> Vec<PolicyProblem> {
         let parents =
             rule.target_key().and_then(|key| Some(self.entries.get(&key)?.object.controlled_by.clone())).unwrap_or_default();
@@ -318,7 +318,7 @@ impl WorkloadIndex {
         problems
     }
 
-    /// What may be done to an object, whether it is paused, and whether it is an orphan; `None`: it did not opt in.
+    /// Returns the terms of an object, whether it is paused, and whether it is an orphan; `None`: it did not opt in.
     pub fn terms(&self, seen: &WorkloadObject, now: EventTime) -> Option<(PolicyTerms, bool, bool)> {
         let key = ObjectKey::of(seen);
         let around = self.namespace_pauses.get(&seen.namespace).map(|value| (PAUSED.to_owned(), value.clone()));
@@ -334,7 +334,7 @@ impl WorkloadIndex {
                 if related && self.problems_below(rule, &seen.controlled_by).iter().any(conflict) {
                     terms = terms.only_observed();
                 }
-                // One that is made again begins anew: what was taken over, or asked for, for the former one goes back first.
+                // A policy that was created again takes effect later: fields and requests of the former one are restored first.
                 let taken = seen.take_over.iter().map(|taken| &taken.policy_uid);
                 let mut uids = taken.chain(seen.mark.iter().map(|mark| &mark.policy_uid));
                 let of_former = uids.any(|uid| !uid.is_empty() && *uid != rule.uid);
@@ -443,7 +443,7 @@ impl WorkloadIndex {
         self.keys_by_workload.keys().filter_map(|workload| self.find_managed(workload)).cloned().collect()
     }
 
-    /// What changed since a revision.
+    /// Returns the changes since a revision.
     pub fn changes(&self, since: Option<u64>) -> ClusterChanges {
         let revision = self.revision;
         let Some(changed) = since.and_then(|since| self.log.changed_since(since)) else {
@@ -481,7 +481,7 @@ impl WorkloadIndex {
         std::mem::take(&mut self.dirty)
     }
 
-    /// The job of a workload does what the change of a decision asked of it.
+    /// Records that the job of a workload follows the change of a decision.
     pub fn set_job_follows(&mut self, workload: &str, decision_id: &str) {
         let Some(key) = self.find(workload).map(|entry| ObjectKey::of(&entry.object)) else { return };
         if self.followed_decisions.get(&key).is_none_or(|known| known != decision_id) {
@@ -530,7 +530,7 @@ impl WorkloadEntry {
         self.orphaned
     }
 
-    /// What is said of it; an orphan is spoken of only where its label asks for that.
+    /// Returns the workload if it is to be reported; an orphan is reported only if its label requests that.
     fn reportable(&self) -> Option<&ManagedWorkload> {
         (!self.orphaned || self.object.labels.contains_key(OBSERVE)).then_some(&self.managed)
     }
@@ -552,7 +552,7 @@ impl WorkloadEntry {
             && crate::objects::change::knob_fields(seen, self.terms.knobs).iter().any(|field| !is_taken(field))
     }
 
-    /// A change is on its way: its own, or the way back from one.
+    /// Returns whether a change or a rollback is in progress.
     pub fn is_rolling(&self) -> bool {
         let Some(mark) = &self.object.mark else { return false };
         let generation = self.object.layout_generation();
@@ -572,7 +572,7 @@ impl WorkloadEntry {
         applied.is_some_and(|a| a.job_request().is_some() && of_others(&a.before) == of_others(&a.layout))
     }
 
-    /// What a policy's status says of it, figures apart.
+    /// Returns the facts that a policy's status shows, without figures.
     fn status_facts(&self) -> (Layout, UpdateMode, bool, bool, Option<&String>, u32, &[TakenBackField]) {
         let seen = &self.object;
         let (problem, ready) = (seen.problems.first(), seen.progress.ready);

@@ -1,7 +1,8 @@
-//! What to write for a change, a way back, a take-over and a letting-go. Pure.
+//! Plans the writes of a change, a rollback, a take-over and a restoration. Pure.
 //!
-//! In: the object as it was read a moment ago, or as the watch saw it last. Out: values for exactly the fields that were taken over, and the mark that goes
-//! with them in the same write; or the reason why nothing is written. Every write is fenced by the resource version of that read.
+//! In: the object as it was just read, or as the watch last reported it. Out: values for exactly the fields that were taken over,
+//! and the mark that is written with them in the same request; or the reason why nothing is written. Every write is fenced by the
+//! resource version of that read.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +27,11 @@ pub type FieldValues = BTreeMap<ManagedField, Option<String>>;
 pub struct ObjectWrite {
     pub values: FieldValues,
     pub mark: ChangeMark,
-    /// What its flag of suspension becomes; `None`: it is not touched.
+    /// New value of its suspend flag; `None`: the flag is not written.
     pub suspend: Option<bool>,
 }
 
-/// What a call comes to.
+/// The result of planning a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PlannedWrite {
     /// It was done before.
@@ -108,7 +109,8 @@ pub fn plan_apply(
         layout: change.layout.clone(),
         before: seen.layout.clone(),
         ready_by: now.plus_seconds(change.ready_within_seconds),
-        // Pods follow, or the agents of their nodes, or the job; where none of them is asked it is in force at once.
+        // The pods, the agents of their nodes or the job must follow; if none of them is involved, the change is in force at
+        // once.
         ready_time: (!turned.any()
             && agent_settings(&seen.layout) == agent_settings(&change.layout)
             && JobRequest::between(&seen.layout, &change.layout).is_none())
@@ -119,7 +121,7 @@ pub fn plan_apply(
     Ok(PlannedWrite::Write(Box::new(complete_write(seen, values, turned, mark, &change.layout, now, term))))
 }
 
-/// Plans the way back from a change that did not become ready.
+/// Plans the rollback of a change that did not become ready.
 pub fn plan_roll_back(
     seen: &WorkloadObject,
     back: &RollBack,
@@ -137,14 +139,14 @@ pub fn plan_roll_back(
     }
     check_term(&mark, term)?;
     if generation != back.generation {
-        return conflict(format!("generation {generation} is in force, to be taken back is {}", back.generation));
+        return conflict(format!("generation {generation} is in force, the one to roll back is {}", back.generation));
     }
     if applied.ready_time.is_some() {
         return conflict(format!("decision {} became ready meanwhile", back.decision_id));
     }
     let before = applied.before.clone();
     let values = match (&seen.take_over, layout_values(seen, &taken_over_fields(seen), &before)) {
-        (None, Err(_)) => return refuse("the record of what was taken over is gone, so what was before is not known"),
+        (None, Err(_)) => return refuse("the record of taken-over fields is gone, so the former values are not known"),
         (_, values) => values?,
     };
     let turned = changed_knobs(seen, &values);
@@ -212,7 +214,7 @@ fn complete_write(
     ObjectWrite { values, mark, suspend: suspends.then_some(true) }
 }
 
-/// What differs between an object and the values to be written.
+/// The difference between an object and the values to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ChangedKnobs {
     environment: bool,
@@ -234,7 +236,7 @@ fn changed_knobs(seen: &WorkloadObject, values: &FieldValues) -> ChangedKnobs {
     ChangedKnobs { environment: differs(false), world: differs(true) }
 }
 
-/// Refuses what the kind never lets be changed. Its fields are nobody's to take over, so a write would wait for them in vain.
+/// Refuses changes that the kind never allows. Its fields cannot be taken over, so a write would wait for them in vain.
 fn check_layout_possible(seen: &WorkloadObject, to: &Layout) -> Result<(), ClusterError> {
     let world = |layout: &Layout| (layout.replicas, layout.world_size, layout.local_world_size);
     let (from, kind) = (&seen.layout, seen.kind);
@@ -247,7 +249,7 @@ fn check_layout_possible(seen: &WorkloadObject, to: &Layout) -> Result<(), Clust
     Ok(())
 }
 
-/// What was taken over: nothing, where no field of the object had to be.
+/// Returns the record of taken-over fields; empty if the object has none.
 fn taken_over_fields(seen: &WorkloadObject) -> TakeOverRecord {
     seen.take_over.clone().unwrap_or_default()
 }
@@ -284,7 +286,7 @@ pub fn knob_fields(seen: &WorkloadObject, knobs: AllowedKnobs) -> Vec<ManagedFie
     fields
 }
 
-/// The value of a field as it stands in the object.
+/// Returns the present value of a field of the object.
 pub fn current_value(seen: &WorkloadObject, field: &ManagedField) -> Option<String> {
     match field {
         ManagedField::Replicas => seen.scaled_pods.map(|count| count.to_string()),
@@ -322,7 +324,7 @@ fn layout_values(seen: &WorkloadObject, taken: &TakeOverRecord, layout: &Layout)
                 }
                 continue;
             }
-            // What the layout does not know stays: LOCAL_WORLD_SIZE without MPS means something else.
+            // Variables that the layout does not cover stay: LOCAL_WORLD_SIZE without MPS has another meaning.
             let value = if wanted == now { current_value(seen, &field) } else { text(wanted) };
             values.insert(field, value);
         }
@@ -356,7 +358,7 @@ fn scaled_replicas(seen: &WorkloadObject, layout: &Layout) -> Result<u32, Cluste
     }
 }
 
-/// What was there before a take-over of these fields: the record of it; `None`: there is none to take over.
+/// Plans the take-over of these fields, with a record of their former values and owners; `None`: there is nothing to take over.
 pub fn plan_take_over(
     seen: &WorkloadObject,
     terms: &PolicyTerms,
@@ -382,9 +384,9 @@ pub fn plan_take_over(
     Some(taken)
 }
 
-/// Plans writing back what was there before the take-over; `lost`: fields that somebody else took back. What makes up the world of
-/// processes goes back together or not at all: with a number of pods that is somebody else's by now, the former world would be
-/// another one than theirs. `None`: everything stands as it was.
+/// Plans the restoration of the values before the take-over; `lost`: fields that somebody else took back. Fields that define the
+/// number of processes are restored together or not at all: if somebody else owns the number of pods by now, the former world
+/// would not match theirs. `None`: everything is as it was.
 pub fn plan_restore(
     seen: &WorkloadObject,
     lost: &[ManagedField],
@@ -395,7 +397,7 @@ pub fn plan_restore(
     let of_world = |field: &ManagedField| !matches!(field, ManagedField::Variable { name, .. } if name == MPS_PERCENTAGE);
     let world_is_lost = seen.kind.world == WorldSource::Variables && lost.iter().any(of_world);
     let stays = |field: &ManagedField| world_is_lost && of_world(field);
-    // What stays is written as it is: a field that is left out is deleted, where nobody else owns it.
+    // Unchanged values are written, too: an apply deletes fields that it leaves out, if nobody else owns them.
     let value =
         |former: &FormerField| if stays(&former.field) { current_value(seen, &former.field) } else { former.value.clone() };
     let own = taken.fields.iter().filter(|former| !lost.contains(&former.field));
@@ -479,7 +481,7 @@ fn set_replicas(seen: &WorkloadObject, object: &mut Value, value: &str) {
 }
 
 fn set_variables(object: &mut Value, container: &GpuContainer, values: &FieldValues) {
-    // Of a kind without templates nothing is written there, and what is not there is not made.
+    // For a kind without templates nothing is written there, and missing fields are not created.
     let Some(template) = value_at_mut(object, &container.template) else { return };
     let containers = template.pointer_mut("/spec/containers");
     let Some(found) = containers.and_then(|list| list.get_mut(container.index)) else { return };
@@ -568,7 +570,7 @@ mod tests {
         }
     }
 
-    /// What an API server makes of a write, its controller's progress included.
+    /// Returns the object as an API server would store a write, with the progress of its controller.
     fn written(object: &Value, before: &WorkloadObject, write: &ObjectWrite) -> Value {
         let mut after = object.clone();
         for container in &before.containers {
@@ -657,7 +659,7 @@ mod tests {
         // Somebody else owns the number of pods by now: they are nine, and so is their world.
         let write = plan_restore(&seen(&after), &[ManagedField::Replicas], at(90.0), 1).unwrap().unwrap();
         assert!(!names(write.values.clone()).contains("replicas"));
-        // What an apply leaves out is deleted, where nobody else owns it.
+        // An apply deletes fields that it leaves out, if nobody else owns them.
         let applied = apply_configuration(&seen(&after), &write);
         let env = &applied["spec"]["template"]["spec"]["containers"][0]["env"];
         let value =
@@ -704,7 +706,7 @@ mod tests {
         let undone = plan_roll_back(&seen(&after), &back, "not held", at(80.0), 1);
         let Ok(PlannedWrite::Write(write)) = undone else { panic!("it can be taken back: {undone:?}") };
         assert_eq!((write.mark.power_limit_watts, write.values), (None, FieldValues::new()));
-        // Where fields are to be written back, they must be known.
+        // Restored fields must be known.
         let set = taken(training(6, "50", "6", "2"));
         let threads = planned(&set, &change("d", 4, layout(6, 40, 2))).unwrap();
         let mut lost = written(&set, &seen(&set), &threads);

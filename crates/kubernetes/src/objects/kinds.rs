@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-/// A path into an object; `*` stands for every element of a list.
+/// A path into an object; `*` matches every element of a list.
 pub type FieldPath = &'static [&'static str];
 
-/// How a field of the pod template is changed.
+/// How a field of the pod template is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeMethod {
     /// It is written; the kind's own controller replaces the pods.
@@ -16,7 +16,7 @@ pub enum ChangeMethod {
     Immutable(&'static str),
 }
 
-/// Who tells the processes how many they are.
+/// Where processes get the world size from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorldSource {
     /// `WORLD_SIZE` and `LOCAL_WORLD_SIZE` in the pod template.
@@ -25,7 +25,7 @@ pub enum WorldSource {
     Operator,
 }
 
-/// How a write keeps other people's fields out of it.
+/// How a write avoids overwriting the fields of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteMethod {
     /// Server-side apply: containers and variables are lists that merge by name.
@@ -44,11 +44,11 @@ pub struct WorkloadKind {
     pub plural: &'static str,
     /// Pod templates whose containers may hold GPUs.
     pub templates: &'static [FieldPath],
-    /// Where a kind without templates describes what its processes run: `env` beside `resourcesPerNode`.
+    /// Where a kind without templates defines the environment of its processes: `env` beside `resourcesPerNode`.
     pub trainer: Option<FieldPath>,
     /// Numbers of processes, which are added up; one that is absent counts as 1.
     pub replicas: &'static [FieldPath],
-    /// Copies of what `replicas` stand in, where the kind has such a number; absent counts as 1.
+    /// The number by which `replicas` is multiplied, if the kind has one; absent counts as 1.
     pub copies: Option<FieldPath>,
     /// Processes of one of them, where a replica is a group; absent counts as 1.
     pub group_size: Option<FieldPath>,
@@ -60,7 +60,7 @@ pub struct WorkloadKind {
     pub scale: ChangeMethod,
     pub world: WorldSource,
     pub write_method: WriteMethod,
-    /// A change of its annotations alone raises its generation, as the API server has it for a `Deployment`.
+    /// Whether a change of annotations alone raises the object's generation, as the API server does for a `Deployment`.
     pub annotations_count: bool,
 }
 
@@ -198,7 +198,7 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
         scaled: None,
         suspend: Some(&["spec", "suspend"]),
         environment: ChangeMethod::Immutable("the environment of a Job's pods is immutable, even while it is suspended"),
-        scale: ChangeMethod::Immutable("the world of a Job's processes stands in their environment, which is immutable"),
+        scale: ChangeMethod::Immutable("the world of a Job's processes is in their environment, which is immutable"),
         world: WorldSource::Variables,
         write_method: WriteMethod::ReplaceList,
         annotations_count: false,

@@ -1,6 +1,6 @@
-//! Reads a workload's object: what it is, how it is laid out, what stands on it. Pure.
+//! Reads a workload's object: its kind, its layout, and EADT's marks on it. Pure.
 //!
-//! In: the object as the API server has it. Out: [`WorkloadObject`], small, with a reason in words wherever the object cannot be turned.
+//! In: the object from the API server. Out: [`WorkloadObject`], small, with a reason in text if the object cannot be changed.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub struct WorkloadObject {
     pub resource_version: String,
     /// The object's own generation.
     pub generation: i64,
-    /// So much of it is of annotations alone: seen by the watch, written down with the next mark.
+    /// The number of generations that only annotations raised: counted by the watch, stored with the next mark.
     quiet_generations: i64,
     /// Hash of its spec, of kinds whose annotations count.
     spec_hash: Option<u64>,
@@ -45,9 +45,9 @@ pub struct WorkloadObject {
     /// Labels and annotations of EADT's.
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// The objects that manage this one, as `Kind/name`, from the nearest up, as far as it says.
+    /// The objects that manage this one, as `Kind/name`, from the nearest to the outermost known one.
     pub controlled_by: Vec<String>,
-    /// Label selector of its pods; `None`: the kind does not say.
+    /// Label selector of its pods; `None`: the kind has none.
     pub selector: Option<String>,
     /// Containers that hold GPUs.
     pub containers: Vec<GpuContainer>,
@@ -57,7 +57,7 @@ pub struct WorkloadObject {
     pub scaled_pods: Option<u32>,
     /// Processes of a pod.
     pub ranks_per_pod: u32,
-    /// As written in the object; what its fields do not show is as its mark says.
+    /// The layout in the object; values that its fields do not show are those of its mark.
     pub layout: Layout,
     /// GPUs that it holds.
     pub gpus: Option<u32>,
@@ -66,7 +66,7 @@ pub struct WorkloadObject {
     pub progress: RolloutProgress,
     pub mark: Option<ChangeMark>,
     pub take_over: Option<TakeOverRecord>,
-    /// Of the fields that were taken over those that others own by now.
+    /// Taken-over fields that others own by now.
     pub taken_back: Vec<TakenBackField>,
     /// The field manager of its annotation that pauses or resumes it.
     pub pause_set_by: Option<String>,
@@ -77,14 +77,14 @@ pub struct WorkloadObject {
 /// A container that holds GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuContainer {
-    /// Where its pod template stands.
+    /// Path of its pod template.
     pub template: Vec<PathStep>,
     /// The same as text: `spec.template`.
     pub place: String,
     pub index: usize,
     pub name: String,
     pub gpus: u32,
-    /// The known variables that stand in it.
+    /// The known variables that are set in it.
     pub variables: BTreeMap<&'static str, VariableValue>,
     /// Their order, which a write must keep: another one is another template, and restarts all pods.
     pub order: Vec<&'static str>,
@@ -104,7 +104,7 @@ impl WorkloadObject {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Reads an object of a kind; the error says what of it every object has and this one has not.
+    /// Reads an object of a kind. The error names a field that every object has and that is missing here.
     pub fn read(kind: &'static WorkloadKind, object: &Value) -> Result<Self, String> {
         let meta = &object["metadata"];
         let text =
@@ -181,7 +181,7 @@ impl WorkloadObject {
 
     fn derive_layout(&mut self) {
         if self.containers.is_empty() {
-            self.problems.push("none of its containers asks for a GPU".into());
+            self.problems.push("none of its containers requests a GPU".into());
         }
         let mps = self.agreed_variable(MPS_PERCENTAGE).filter(|percentage| {
             let possible = (1..=100).contains(percentage);
@@ -284,7 +284,7 @@ fn read_containers(kind: &'static WorkloadKind, object: &Value, problems: &mut V
         }
     }
     for (place, trainer) in kind.trainer.iter().flat_map(|place| values_at(object, place)) {
-        // What it does not say itself its runtime does: it may hold GPUs all the same.
+        // Without resources of its own it uses those of its runtime, so it may hold GPUs.
         found.push(read_container(&place, 0, "trainer", requested_gpus(&trainer["resourcesPerNode"]), &trainer["env"]));
     }
     if found.iter().enumerate().any(|(i, a)| found[..i].iter().any(|b| (&a.place, &a.name) == (&b.place, &b.name))) {
@@ -342,7 +342,7 @@ fn read_variable(entry: &Value) -> VariableValue {
     }
     let text = entry["value"].as_str().unwrap_or_default();
     match text.parse::<u32>() {
-        // What was written would not be what was read.
+        // A value that does not read back as it was written.
         Ok(number) if number.to_string() == text => VariableValue::Number(number),
         _ => {
             let shown: String = text.chars().take(40).collect();
@@ -415,7 +415,7 @@ fn selector_text(object: &Value) -> Option<String> {
     (!terms.is_empty()).then(|| terms.join(","))
 }
 
-/// What manages an object whose metadata these are: its controller, and what that is known to belong to in turn.
+/// Returns the objects that manage an object with this metadata: its controller, and the known owners of that.
 fn controlling_objects(meta: &Value, controller: Option<(&str, &str)>) -> Vec<String> {
     let mut managers: Vec<String> = controller.iter().map(|(kind, name)| format!("{kind}/{name}")).collect();
     let beyond = match controller {

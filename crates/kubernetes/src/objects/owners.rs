@@ -1,7 +1,7 @@
-//! Who owns a field, as `metadata.managedFields` has it, and handing fields over. Pure.
+//! Owners of fields by `metadata.managedFields`, and the transfer of fields to another owner. Pure.
 //!
-//! Applying the same value as another manager only makes two owners, and the next other value would be a conflict. So taking
-//! over rewrites the list of owners once, as `kubectl` does when it migrates from client-side apply; no value changes with it,
+//! Applying the same value as another manager only adds a second owner, and the next different value would be a conflict. So a
+//! take-over rewrites the list of owners once, as `kubectl` does when it migrates from client-side apply. This changes no value,
 //! and nothing is ever forced.
 
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use crate::objects::record::{FieldOwner, FormerField, ManagedField, TakeOverReco
 
 /// The manager of the fields that EADT turns and of its marks.
 pub const MANAGER: &str = "eadt-actuator";
-/// The manager of the record of what was taken over.
+/// The field manager of the record of taken-over fields.
 pub const RECORDER: &str = "eadt-takeover";
 
 /// A field that was taken over, and the others who own it by now.
@@ -39,7 +39,7 @@ pub fn field_owners(managed_fields: &Value, kind: &WorkloadKind, field: &Managed
     owners
 }
 
-/// Returns the manager that wrote a field last, by the field's path in the object; `None`: nobody is on record.
+/// Returns the manager that wrote a field last, by the field's path in the object; `None`: no manager is recorded.
 pub fn last_manager(managed_fields: &Value, path: &[&str]) -> Option<String> {
     let path: Vec<_> = path.iter().map(|name| ManagedPathPart::Field((*name).to_owned())).collect();
     let owners = managed_entries(managed_fields).filter(|entry| find_field(&entry["fieldsV1"], &path).is_some());
@@ -48,9 +48,9 @@ pub fn last_manager(managed_fields: &Value, path: &[&str]) -> Option<String> {
     Some(last["manager"].as_str()?.to_owned())
 }
 
-/// Of the fields that were taken over those that others own by now.
+/// Returns the taken-over fields that others own by now.
 pub fn taken_back(managed_fields: &Value, kind: &WorkloadKind, taken: &TakeOverRecord) -> Vec<TakenBackField> {
-    // Of other kinds nothing is fenced by owners.
+    // For other kinds no write is fenced by owners.
     let fields = taken.fields.iter().filter(|_| kind.write_method == WriteMethod::ServerSideApply);
     let owned = fields
         .map(|former| TakenBackField { field: former.field.clone(), owners: field_owners(managed_fields, kind, &former.field) });
@@ -95,12 +95,12 @@ pub fn entries_after_take_over(managed_fields: &Value, kind: &WorkloadKind, fiel
     list.into()
 }
 
-/// The list of owners after EADT let go of everything: the fields are again their former owners'.
+/// Returns the list of owners after EADT has released everything: the former owners own the fields again.
 pub fn entries_after_return(managed_fields: &Value, kind: &WorkloadKind, former: &[FormerField], time: &str) -> Value {
     let mut list: Vec<Value> =
         managed_entries(managed_fields).filter(|entry| !entry["manager"].as_str().is_some_and(is_ours)).cloned().collect();
     for FormerField { field, value, owners } in former {
-        // What somebody else owns by now stays theirs, and what was not there has no owner.
+        // Fields that somebody else owns by now stay theirs, and missing fields have no owner.
         if value.is_none() || !field_owners(managed_fields, kind, field).is_empty() {
             continue;
         }

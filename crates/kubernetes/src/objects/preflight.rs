@@ -1,7 +1,7 @@
-//! What would hold a change up that can be known before it is made: quotas and disruption budgets. Pure.
+//! Obstacles to a change that can be known before it is made: quotas and disruption budgets. Pure.
 //!
-//! Budgets bind evictions, not the controllers that replace pods; they are kept here because they say how many pods may be away at
-//! once.
+//! Budgets bind evictions, not the controllers that replace pods. They are respected here because they define how many pods may
+//! be unavailable at once.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn quantity(value: &Value) -> Option<f64> {
     scaled.or_else(|| text.parse().ok()).filter(|number| number.is_finite())
 }
 
-/// What these resources come to, by the names that quotas have for them. One without a request is asked for by its limit.
+/// Returns these resources by the names that quotas use. A resource without a request counts with its limit.
 fn flatten_resources(resources: &Value) -> BTreeMap<String, f64> {
     let mut asked = BTreeMap::new();
     for (group, name) in [("limits", "requests"), ("limits", "limits"), ("requests", "requests")] {
@@ -38,8 +38,8 @@ fn flatten_resources(resources: &Value) -> BTreeMap<String, f64> {
     asked
 }
 
-/// What a pod of this template asks for, by the names that quotas have for it, as Kubernetes adds it up: with what runs beside, before
-/// and after, or as the pod says of itself as a whole.
+/// Returns the resources that a pod of this template requests, by the names that quotas use, as Kubernetes adds them up: with
+/// init containers and sidecars, or as the pod-level resources.
 fn pod_demand(template: &Value) -> BTreeMap<String, f64> {
     let spec = &template["spec"];
     let list = |name: &str| spec[name].as_array().into_iter().flatten();
@@ -55,7 +55,7 @@ fn pod_demand(template: &Value) -> BTreeMap<String, f64> {
             add(&mut sidecars, own);
             continue;
         }
-        // They run one after another, beside those that were started before them and go on.
+        // They run one after another, beside the sidecars that were started before them and keep running.
         let mut now = sidecars.clone();
         add(&mut now, own);
         for (name, value) in now {
@@ -139,7 +139,7 @@ fn reaches_other_namespaces(affinity: &Value) -> bool {
     of(&affinity["podAffinity"]) || of(&affinity["podAntiAffinity"])
 }
 
-/// Which quota does not allow so many more pods of a template, in words.
+/// Returns the quota that does not allow this many more pods of a template, as text.
 fn exceeded_quota(quotas: &[Value], template: &Value, more: u32) -> Option<String> {
     if more == 0 {
         return None;
@@ -164,7 +164,7 @@ fn exceeded_quota(quotas: &[Value], template: &Value, more: u32) -> Option<Strin
     })
 }
 
-/// What a change asks of the namespace while it is rolled out.
+/// The pods that a change needs or removes in the namespace during its rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RolloutDemand {
     /// Pods that are away at once.
@@ -174,8 +174,8 @@ pub struct RolloutDemand {
 }
 
 impl RolloutDemand {
-    /// Of a change that needs no other number of processes, by how the kind's controller replaces `pods` of them; defaults are
-    /// those of its API.
+    /// Returns the demand of a change with the same number of processes, by how the kind's controller replaces `pods` of them.
+    /// Defaults are those of its API.
     pub fn of_rollout(kind: &WorkloadKind, object: &Value, pods: u32) -> Self {
         let spec = &object["spec"];
         match (RolloutStrategy::read(kind, object), kind.kind) {
@@ -187,7 +187,8 @@ impl RolloutDemand {
                 let rolling = &spec["strategy"]["rollingUpdate"];
                 let away = percentage_down(&rolling["maxUnavailable"], pods).unwrap_or(pods / 4);
                 let surge = percentage_up(&rolling["maxSurge"], pods).unwrap_or(pods.div_ceil(4));
-                // Where none may be away, one comes before one goes; where none may be more either, one goes first.
+                // If no pod may be unavailable, one is added before one is removed; if none may be added either, one is removed
+                // first.
                 if away == 0 && surge == 0 {
                     Self { pods_away: 1, pods_added: 0 }
                 } else {
@@ -205,8 +206,8 @@ impl RolloutDemand {
         }
     }
 
-    /// What quotas and budgets have against it, in words. The way back from a change is not barred by a budget, as a rollback is
-    /// not; where its pods have no room there is none.
+    /// Returns the quota or budget that blocks the change, as text. A budget does not block a revert, as it does not block a
+    /// rollback; a quota that leaves no room for the pods does.
     pub fn find_obstacle(
         self,
         quotas: &[Value],
@@ -220,7 +221,7 @@ impl RolloutDemand {
     }
 }
 
-/// Which disruption budget does not allow so many of `pods` pods of a template to be away at once, in words.
+/// Returns the disruption budget that does not allow this many of `pods` pods of a template to be unavailable at once, as text.
 fn exceeded_disruption_budget(budgets: &[Value], template: &Value, needed: u32, pods: u32) -> Option<String> {
     let labels = &template["metadata"]["labels"];
     budgets.iter().filter(|budget| label_selector_matches(&budget["spec"]["selector"], labels)).find_map(|budget| {

@@ -1,4 +1,4 @@
-//! What EADT writes down on a workload's object: the last change and what it took over. Pure.
+//! EADT's annotations on a workload's object: the last change, and the record of taken-over fields. Pure.
 
 use eadt_cluster::AppliedDecision;
 use eadt_schemas::EventTime;
@@ -28,8 +28,8 @@ pub struct ChangeMark {
     /// Added to the object's own generation: changes that the object's fields do not show, less those of annotations alone and
     /// those of EADT's own that belong to the change before.
     pub generation_offset: i64,
-    /// The spec as it was when this was written, of kinds whose annotations count: as long as it is the same, later generations are
-    /// of annotations alone. Absent where the write changes it.
+    /// The spec at the time of this write, for kinds whose annotations raise the generation: while it is the same, annotations
+    /// alone caused later generations. Absent if the write changes the spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<SpecVersion>,
     /// When processes were restarted by a change, oldest first.
@@ -44,10 +44,10 @@ pub struct ChangeMark {
     /// Upper bound of the SM clock in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_clock_mhz: Option<f64>,
-    /// Precision that the job is asked for.
+    /// Precision that is requested from the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
-    /// Layers that it is asked to freeze.
+    /// Frozen layers that are requested from the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frozen_prefix_layers: Option<u32>,
 }
@@ -76,7 +76,8 @@ pub struct TakeOverRecord {
     pub time: EventTime,
     /// Name of the policy that allowed it.
     pub policy: String,
-    /// That policy's own id: one that is made again under its name is another one. Empty in records of older versions.
+    /// The uid of that policy: a policy that is created again under the same name has another one. Empty in records of older
+    /// versions.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub policy_uid: String,
     pub fields: Vec<FormerField>,
@@ -108,7 +109,7 @@ pub struct FieldOwner {
 pub enum ManagedField {
     Replicas,
     Variable {
-        /// Where the pod template stands, `spec.template`.
+        /// Path of the pod template, `spec.template`.
         template: String,
         container: String,
         name: String,
@@ -127,9 +128,9 @@ impl std::fmt::Display for ManagedField {
 /// Reads one of the two annotations; the error is for people.
 pub fn read_annotation<T: serde::de::DeserializeOwned>(name: &str, text: Option<&str>) -> Result<Option<T>, String> {
     let Some(text) = text else { return Ok(None) };
-    serde_json::from_str(text).map(Some).map_err(|error| {
-        format!("annotation {name} cannot be read ({error}): restore it, or delete it to let go of what it remembers")
-    })
+    serde_json::from_str(text)
+        .map(Some)
+        .map_err(|error| format!("annotation {name} cannot be read ({error}): restore it, or delete it to drop its record"))
 }
 
 #[cfg(test)]

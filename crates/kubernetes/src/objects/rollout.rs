@@ -1,4 +1,4 @@
-//! How far a rollout is, what holds it up, and what must be done about its pods. Pure.
+//! Progress of a rollout, its obstacles, and the necessary steps on its pods. Pure.
 
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ impl RolloutStrategy {
                 "its rolling update holds pods back (partition): set the partition to 0 to let changes reach all pods".into(),
             ),
             Self::OnDelete => {
-                Some("its update strategy is OnDelete: pods are replaced by whoever deletes them, not by EADT".into())
+                Some("its update strategy is OnDelete: pods are replaced when somebody deletes them, not by EADT".into())
             }
             Self::Held => Some("its rollouts are held (spec.paused)".into()),
             Self::Rolling { .. } if together && kind.kind != "StatefulSet" => Some(format!(
@@ -54,7 +54,7 @@ impl RolloutStrategy {
     }
 }
 
-/// What an object's status says of its pods.
+/// The status of an object about its pods.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RolloutProgress {
     /// The controller has seen the present generation.
@@ -62,11 +62,11 @@ pub struct RolloutProgress {
     pub wanted: u32,
     pub updated: u32,
     pub ready: u32,
-    /// Pods there are, old ones included; `None`: the kind does not say.
+    /// Existing pods, old ones included; `None`: the kind does not report them.
     pub present: Option<u32>,
     /// Label value of the pods of the newest template, where the kind has one.
     pub revision: Option<String>,
-    /// What its conditions complain about.
+    /// Messages of failed conditions.
     pub complaints: Vec<String>,
     /// It has ended.
     pub finished: bool,
@@ -134,7 +134,7 @@ impl RolloutProgress {
     }
 }
 
-/// What a condition says is wrong.
+/// Returns the message of a condition that reports a failure.
 fn condition_complaint(condition: &Value) -> Option<String> {
     let (kind, status) = (condition["type"].as_str()?, condition["status"].as_str()?);
     let bad = match kind {
@@ -204,7 +204,7 @@ fn pod_trouble(status: &Value, scheduled: Option<&Value>, ready: Option<&Value>)
     message.map(|message| format!("is not ready: {message}"))
 }
 
-/// What holds a rollout up, in words; empty where nothing is known to.
+/// Returns the obstacles of a rollout as text; empty if none is known.
 pub fn describe_obstacles(seen: &WorkloadObject, pods: &[WorkloadPod]) -> String {
     let mut said = Vec::new();
     let progress = &seen.progress;
@@ -229,7 +229,7 @@ pub fn describe_obstacles(seen: &WorkloadObject, pods: &[WorkloadPod]) -> String
     said.join("; ")
 }
 
-/// What the actuator itself must do for a rollout to go on.
+/// A step that the actuator itself must do so that a rollout continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RolloutStep {
     /// Deletes a pod that the kind's controller would keep.
@@ -238,11 +238,11 @@ pub enum RolloutStep {
     Resume,
     /// Every process is ready: write that down.
     Ready,
-    /// What was taken over stands as it was: let go of it.
+    /// All taken-over fields have their former values: release them.
     LetGo,
 }
 
-/// What is due for an object whose rollout is under way. `pods`: those of the workload.
+/// Returns the steps that are due for an object during its rollout. `pods`: those of the workload.
 pub fn due_steps(seen: &WorkloadObject, pods: &[WorkloadPod], restoring: bool) -> Vec<RolloutStep> {
     let Some(mark) = &seen.mark else { return vec![] };
     if mark.resume && seen.suspended {

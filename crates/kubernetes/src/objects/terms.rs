@@ -1,4 +1,4 @@
-//! What may be done to a workload, whoever said so. Pure.
+//! The permissions for a workload, from policy, label and pause. Pure.
 
 use eadt_schemas::v1::{Bounds, Layout, UpdateMode};
 
@@ -7,7 +7,7 @@ use eadt_schemas::v1::{Bounds, Layout, UpdateMode};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AllowedKnobs {
     pub mps_thread_percentage: bool,
-    /// With `WORLD_SIZE` and `LOCAL_WORLD_SIZE`.
+    /// Includes `WORLD_SIZE` and `LOCAL_WORLD_SIZE`.
     pub replicas: bool,
     pub power_limit: bool,
     pub clocks: bool,
@@ -32,20 +32,20 @@ impl AllowedKnobs {
     }
 }
 
-/// What may be done to one workload.
+/// What may be changed on one workload.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PolicyTerms {
     /// The policy's name, in the workload's namespace; `None`: the label, which only lets it be observed.
     pub policy: Option<String>,
     pub policy_uid: String,
     pub mode: UpdateMode,
-    /// The field manager that set the mode; `None`: nobody is on record, or the policy has no say.
+    /// The field manager that set the mode; `None`: none is recorded, or there is no policy.
     pub mode_set_by: Option<String>,
     pub controller: Option<String>,
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
     pub bounds: Bounds,
     pub knobs: AllowedKnobs,
-    /// The MPS default that the nodes of its pods are asked for.
+    /// The MPS default that is requested for the nodes of its pods.
     pub mps_default_thread_percentage: Option<u32>,
     /// Why no process may be restarted now; `None`: it may.
     pub no_restarts_now: Option<String>,
@@ -56,13 +56,14 @@ pub struct PolicyTerms {
 }
 
 impl PolicyTerms {
-    /// The same, but nothing is changed, whatever the policy says.
+    /// Returns the same terms without permission for any change, whatever the policy allows.
     #[must_use]
     pub fn only_observed(self) -> Self {
         Self { mode: UpdateMode::Observe, mode_set_by: None, ..self }
     }
 
-    /// The bounds that travel in events: a knob that may not be turned is pinned to where it stands, and a job is asked for nothing.
+    /// Returns the bounds for events: a knob that may not be changed is limited to its present value, and nothing is requested
+    /// from a job.
     pub fn bounds_for(&self, layout: &Layout) -> Bounds {
         let mut bounds = self.bounds.clone();
         if !self.knobs.mps_thread_percentage {

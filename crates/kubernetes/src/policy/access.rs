@@ -23,9 +23,9 @@ use crate::api::client::{call_with_timeout, kind_resource};
 use crate::context::ClockFn;
 use crate::objects::kinds::WorkloadKind;
 
-/// The manager of what the command line writes.
+/// The field manager of writes by the command line.
 const MANAGER: &str = "eadt-policy";
-/// Begins the managers of what is written for others: the name of who asked follows.
+/// Prefix of the field managers for writes on behalf of others; the user's name follows.
 const ON_BEHALF: &str = "eadt-page:";
 /// Longest manager that an API server takes.
 const MAX_MANAGER_BYTES: usize = 128;
@@ -33,10 +33,10 @@ const MAX_MANAGER_BYTES: usize = 128;
 /// Requests at once.
 const CONCURRENT_READS: usize = 16;
 
-/// How long a change for the page may take, with everything that is read for it.
+/// Time limit of a change through the page, including its reads.
 const CHANGE_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often a write is repeated that a newer status overtook.
+/// Number of retries of a write that conflicts with a newer status.
 const CONFLICTS: usize = 5;
 
 /// Why a call failed, in words for the person who made it.
@@ -54,7 +54,7 @@ pub enum AccessError {
     Refused(String),
 }
 
-/// A cluster, as the kubeconfig or the pod's own service account has it.
+/// A cluster, by the kubeconfig or the pod's own service account.
 #[derive(Clone)]
 pub struct PolicyAccess {
     client: Client,
@@ -107,7 +107,8 @@ impl PolicyAccess {
         Self { manager, ..self.clone() }
     }
 
-    /// The annotation that pauses or resumes. Resumed for somebody it stays, so that its owner says who that was; else it goes.
+    /// Returns the annotation's value for a pause or resume. On behalf of a user it stays after a resume, so that its owner shows
+    /// who that was; else it is removed.
     fn pause_value(&self, pause: bool) -> Option<&'static str> {
         if pause { Some("true") } else { (self.manager != MANAGER).then_some("false") }
     }
@@ -343,7 +344,7 @@ impl PolicyAccess {
         }
         let api: Api<EnergyPolicy> = Api::namespaced(self.client.clone(), namespace);
         let mut patch = annotation_patch(APPROVED, Some(&recommendation.decision_id));
-        // What was looked at is what is approved.
+        // Only the version that was read is approved.
         patch["metadata"]["resourceVersion"] = json!(policy.resource_version());
         match api.patch(name, &self.params(), &Patch::Merge(&patch)).await {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
@@ -378,7 +379,7 @@ impl fmt::Debug for PolicyEditor {
 }
 
 impl PolicyEditor {
-    /// Writes to a cluster; `clock` tells which recommendations have expired, calls go through `runtime`.
+    /// Creates a writer for a cluster. `clock` decides which recommendations have expired, calls run on `runtime`.
     pub fn new(access: PolicyAccess, clock: ClockFn, runtime: Handle) -> Self {
         Self { access, clock, runtime }
     }
@@ -430,16 +431,16 @@ impl ChangeTerms for PolicyEditor {
     }
 }
 
-/// What became of a pause or its end.
+/// The result of a pause or resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PauseResult {
     /// The workload was not so before.
     pub changed: bool,
-    /// Its namespace is paused, and so it is whatever is said of it alone.
+    /// Its namespace is paused, so the workload is paused whatever its own annotation is.
     pub by_namespace: bool,
 }
 
-/// Whether an annotation says so already. What cannot be read pauses, but is not what anybody meant, so it is written over.
+/// Returns whether an annotation already has this value. An unreadable value pauses, but was not intended, so it is overwritten.
 fn is_paused_as(annotations: &BTreeMap<String, String>, pause: bool) -> bool {
     match annotations.get(PAUSED).map(String::as_str) {
         Some("true") => pause,
@@ -465,7 +466,7 @@ impl PauseTarget {
     }
 }
 
-/// What there is to see; a kind that the cluster does not know has no objects.
+/// Reads the objects of a kind; a kind that the cluster does not have has no objects.
 async fn read_pause_target<T: ResourceExt>(
     request: impl Future<Output = Result<Option<T>, kube::Error>>,
 ) -> Result<PauseTarget, kube::Error> {

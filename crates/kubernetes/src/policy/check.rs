@@ -1,4 +1,4 @@
-//! What policies and their targets say about each other.
+//! Conflicts between policies and their targets.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::problem::{PolicyProblem, ProblemReason};
 use super::spec::TargetRef;
 use crate::objects::kinds::WorkloadKind;
 
-/// What is known of a policy's target.
+/// The known facts about a policy's target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TargetLookup {
     /// There is none.
@@ -18,10 +18,10 @@ pub enum TargetLookup {
     },
 }
 
-/// The problems of every policy of one namespace. `policies` are their names with the targets that they name; `target` looks one up.
-/// Policies without a problem have no entry.
+/// Returns the problems of every policy of one namespace. `policies` are their names with the targets that they name; `target`
+/// looks one up. Policies without a problem have no entry.
 ///
-/// Of several policies on one workload none is in force: which one is meant is not EADT's to guess.
+/// If several policies have one workload, none is in force, since EADT cannot know which one is meant.
 pub fn find_target_problems(
     policies: &BTreeMap<String, TargetRef>,
     target: impl Fn(&TargetRef) -> TargetLookup,

@@ -1,11 +1,14 @@
-//! `EnergyPolicy`: one object says what may be done to one workload. Its definition, its checks, and what it means for the actuator.
+//! `EnergyPolicy`: one object defines what may be changed on one workload. Its definition, its checks, and its terms for the
+//! actuator.
 //!
-//! In: policies as the API server has them, and the labels and annotations of workloads and namespaces. Out: [`PolicyTerms`] in force, or
-//! [`PolicyProblem`]s in words. The definition ([`crd_definition`]) is generated from these types. Everything here but [`access`] is pure.
+//! In: policies from the API server, and the labels and annotations of workloads and namespaces. Out: [`PolicyTerms`] in force,
+//! or [`PolicyProblem`]s as text. The definition ([`crd_definition`]) is generated from these types. Everything here except
+//! [`access`] is pure.
 //!
-//! It never decides what a workload should be like, and never guesses what a policy may have meant: what is contradictory permits nothing.
+//! It never decides on a workload's settings, and never guesses the intention of a policy: a contradictory policy permits
+//! nothing.
 //!
-//! [`PolicyTerms`]: crate::objects::terms::Terms
+//! [`PolicyTerms`]: crate::objects::terms::PolicyTerms
 
 pub mod access;
 mod check;

@@ -17,7 +17,7 @@ pub enum ProblemReason {
     InvalidSchedule,
     /// The controller's settings are not such.
     InvalidSettings,
-    /// Two fields say different things.
+    /// Two fields contradict each other.
     Contradiction,
     /// A label or an annotation cannot be read.
     MalformedAnnotation,
@@ -52,7 +52,7 @@ impl fmt::Display for ProblemReason {
 #[error("{message}")]
 pub struct PolicyProblem {
     pub reason: ProblemReason,
-    /// What is wrong, with what, and what to do.
+    /// The problem, its object, and the remedy.
     pub message: String,
 }
 

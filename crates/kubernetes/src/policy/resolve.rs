@@ -1,4 +1,4 @@
-//! What a policy, a label and a pause mean for the actuator.
+//! Terms for the actuator from a policy, a label and a pause.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::spec::{EnergyPolicy, EnergyPolicySpec, Knob};
 use crate::objects::owners::last_manager;
 use crate::objects::terms::{AllowedKnobs, PolicyTerms};
 
-/// What a policy means.
+/// The meaning of a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedPolicy {
     terms: PolicyTerms,
@@ -26,7 +26,7 @@ pub struct ResolvedPolicy {
     pub cooldown: Duration,
     /// The decision that may be applied once although the mode is `Recommend`.
     pub approved: Option<String>,
-    /// The field manager that approved it; `None`: nobody is on record.
+    /// The field manager that approved it; `None`: none is recorded.
     pub approved_by: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl ResolvedPolicy {
     }
 }
 
-/// Reads a policy by itself; what other objects have to say is [`super::find_target_problems`]'s.
+/// Reads a policy by itself; [`super::find_target_problems`] checks it against other objects.
 pub fn resolve_policy(policy: &EnergyPolicy) -> Result<ResolvedPolicy, Vec<PolicyProblem>> {
     let spec = &policy.spec;
     let mut problems = Vec::new();
@@ -90,7 +90,7 @@ pub fn resolve_policy(policy: &EnergyPolicy) -> Result<ResolvedPolicy, Vec<Polic
     Ok(ResolvedPolicy { terms, schedule, cooldown, approved, approved_by })
 }
 
-/// What may be turned.
+/// Returns the knobs that may be changed.
 fn allowed_knobs(spec: &EnergyPolicySpec) -> AllowedKnobs {
     let bounds = spec.bounds.clone().unwrap_or_default();
     let bounded = |knob: Knob| match knob {
@@ -155,7 +155,7 @@ fn controller_settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Val
     for (field, name, value) in [
         ("objective.minimize", "objective", minimize),
         ("objective.maxSlowdownPercent", "max_slowdown_ratio", number(slowdown)),
-        // The controllers of the matrix judge a change by this one.
+        // The matrix controllers validate a change by this setting.
         ("objective.maxSlowdownPercent", "validation_throughput_ratio", number(slowdown.map(|ratio| 1.0 - ratio))),
         ("objective.minSamplesPerSecond", "samples_per_second_min", number(objective.min_samples_per_second)),
         ("bounds.smClockMegahertz.max", "sm_clock_mhz_max", number(clock.max)),
@@ -163,7 +163,7 @@ fn controller_settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Val
     ] {
         let Some(value) = value else { continue };
         if settings.insert(name.to_owned(), value).is_some() {
-            let message = format!("spec.{field} and spec.controller.settings.{name} say the same: remove one of them");
+            let message = format!("spec.{field} and spec.controller.settings.{name} define the same: remove one of them");
             return Err(PolicyProblem::new(ProblemReason::Contradiction, message));
         }
     }
@@ -177,13 +177,14 @@ fn controller_settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Val
     Ok(Some(settings))
 }
 
-/// What a workload's labels say by themselves: with the short form it is observed, and without it is not EADT's at all.
+/// Returns the terms of a workload's labels alone: with the short form it is observed; without it, it does not opt in.
 pub fn observe_label_terms(labels: &BTreeMap<String, String>) -> Result<Option<PolicyTerms>, PolicyProblem> {
     let observed = read_flag(OBSERVE, "label", labels.get(OBSERVE))?;
     Ok(observed.then(|| PolicyTerms { mode: UpdateMode::Observe, ..PolicyTerms::default() }))
 }
 
-/// Whether a pause is asked for by the annotations of the workload or of its namespace. What cannot be read pauses, and is told.
+/// Returns whether the annotations of the workload or of its namespace request a pause. An unreadable value pauses, and is
+/// reported.
 pub fn read_pause(workload: &BTreeMap<String, String>, namespace: &BTreeMap<String, String>) -> (bool, Vec<PolicyProblem>) {
     let mut problems = Vec::new();
     let mut any = false;
@@ -327,7 +328,7 @@ mod tests {
             AllowedKnobs { clocks: true, ..AllowedKnobs::default() }
         );
         assert_eq!(open(json!({"bounds": bounds, "knobs": []})), AllowedKnobs::default());
-        // As no API server would take it.
+        // A policy that an API server would refuse.
         assert_eq!(open(json!({"updateMode": "Enforce"})), AllowedKnobs::default());
         let unlimited = json!({"updateMode": "Enforce", "bounds": bounds, "knobs": ["Clocks", "Replicas"]});
         assert_eq!(open(unlimited), AllowedKnobs { replicas: true, ..AllowedKnobs::default() });

@@ -1,4 +1,4 @@
-//! What a policy's object says about workloads. Pure.
+//! Reads a policy's object. Pure.
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::UpdateMode;
@@ -20,7 +20,7 @@ pub struct Policy {
     pub uid: String,
     pub generation: i64,
     pub target: TargetRef,
-    /// What it means; the problems say why it means nothing.
+    /// The meaning of the policy, or the problems that prevent it.
     pub resolved: Result<ResolvedPolicy, Vec<PolicyProblem>>,
 }
 
@@ -46,7 +46,7 @@ pub fn read_policy(object: &Value) -> Result<(Policy, EnergyPolicyStatus), Strin
     Ok((rule, policy.status.unwrap_or_default()))
 }
 
-/// A policy that this version cannot read: it permits nothing, and that is said.
+/// Returns a policy that this version cannot read: it permits nothing, and has a problem that says so.
 fn unreadable_policy(object: &Value, error: &str) -> Result<(Policy, EnergyPolicyStatus), String> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let meta = &object["metadata"];
@@ -65,7 +65,7 @@ fn unreadable_policy(object: &Value, error: &str) -> Result<(Policy, EnergyPolic
         },
         resolved: Err(vec![problem]),
     };
-    // What came of it before stays.
+    // Its status stays.
     Ok((rule, serde_json::from_value(object["status"].clone()).unwrap_or_default()))
 }
 

@@ -23,12 +23,12 @@ struct DailyWindow {
     days: Vec<Day>,
     start: u32,
     end: u32,
-    /// As written.
+    /// The text as written.
     words: String,
 }
 
 impl RestartSchedule {
-    /// Reads what a policy says.
+    /// Reads the restart windows of a policy.
     pub fn read(spec: &Restarts) -> Result<Self, PolicyProblem> {
         let invalid = |message: String| PolicyProblem::new(ProblemReason::InvalidSchedule, message);
         let name = &spec.time_zone;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::EnergyPolicyStatus;
 
-/// What may be done to one workload to save energy.
+/// Permitted changes of one workload to save energy.
 #[derive(CustomResource, KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "eadt.dev",
@@ -23,9 +23,9 @@ use super::status::EnergyPolicyStatus;
     namespaced,
     status = "EnergyPolicyStatus",
     derive = "PartialEq",
-    doc = "What may be done to one workload of this namespace to save energy, and what came of it.",
+    doc = "Permitted changes of one workload of this namespace to save energy, and their results.",
     printcolumn(name = "Target", type_ = "string", json_path = ".spec.targetRef.name", description = "The workload"),
-    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.updateMode", description = "What may be done"),
+    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.updateMode", description = "Permitted changes"),
     printcolumn(
         name = "J/sample",
         type_ = "number",
@@ -36,7 +36,7 @@ use super::status::EnergyPolicyStatus;
         name = "Recommendation",
         type_ = "string",
         json_path = ".status.recommendation.summary",
-        description = "What would be changed"
+        description = "Recommended change"
     ),
     printcolumn(name = "Saving", type_ = "string", json_path = ".status.effect.summary", description = "Energy saved, verified"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -58,7 +58,7 @@ use super::status::EnergyPolicyStatus;
         name = "Controller",
         type_ = "string",
         json_path = ".spec.controller.name",
-        description = "Who decides",
+        description = "Controller",
         priority = 1
     )
 )]
@@ -95,26 +95,26 @@ pub struct EnergyPolicySpec {
         validation = Rule::new("self == oldSelf").message("targetRef cannot be changed: delete the policy and create another one")
     )]
     pub target_ref: TargetRef,
-    /// `Observe`: report only. `Recommend`: also say what would be changed and why. `Enforce`: also change it, within the bounds.
+    /// `Observe`: report only. `Recommend`: also show what would be changed and why. `Enforce`: also change it, within the bounds.
     #[serde(default)]
     pub update_mode: Mode,
-    /// Who decides, and by which settings. Absent: the processor's default controller and its settings.
+    /// The controller and its settings. Absent: the processor's default controller and settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Controller>,
-    /// What is made as small as the bounds allow, and what must not suffer. Absent: energy per sample, at the controller's own limits.
+    /// What is minimised within the bounds, and the limits on throughput. Absent: energy per sample, at the controller's own limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<Objective>,
     /// Limits inside which the workload is changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounds: Option<Bounds>,
-    /// What may be turned. Absent: everything that has bounds; where nothing has, every knob is open to recommendations.
+    /// Knobs that may be changed. Absent: all knobs with bounds; if there are none, every knob may be recommended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 6))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub knobs: Option<Vec<Knob>>,
-    /// Default thread percentage of MPS on the nodes where the workload runs, for processes that ask for no share of their own, in
-    /// mode `Enforce`. A node has it while the policies of all workloads that hold GPUs there name the same one, and MPS servers
-    /// that start from then on follow it. Absent: it is left alone, and stays as it is for others on these nodes, too.
+    /// Default thread percentage of MPS on the nodes where the workload runs, for processes that request no share themselves, in mode
+    /// `Enforce`. It is set on a node while the policies of all workloads that hold GPUs there have the same value, and applies to
+    /// MPS servers that start after that. Absent: it is not changed, also for others on these nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub mps_default_thread_percentage: Option<u32>,
@@ -124,14 +124,14 @@ pub struct EnergyPolicySpec {
     /// How often they may be restarted.
     #[serde(default)]
     pub restart_budget: RestartBudget,
-    /// Least time between two restarts, as `90s`, `5m`, `1h30m`. Going back after a change that did not help is not held up by it.
+    /// Least time between two restarts, as `90s`, `5m`, `1h30m`. The revert of a change that did not help does not wait for it.
     #[serde(default = "cooldown")]
     #[schemars(length(min = 2, max = 32), pattern("^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"))]
     pub cooldown: String,
-    /// What electricity costs and emits here. Absent: neither is reported.
+    /// Price and carbon intensity of electricity. Absent: neither is reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price_and_carbon: Option<PriceAndCarbon>,
-    /// What EADT has to know about the job before it scales it.
+    /// Facts about the job that EADT needs to scale it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<Training>,
 }
@@ -155,12 +155,12 @@ pub struct TargetRef {
     pub name: String,
 }
 
-/// What may be done to a workload.
+/// What EADT may do to a workload.
 #[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Mode {
     /// Report only.
     Observe,
-    /// Say what would be changed, change nothing.
+    /// Show what would be changed, change nothing.
     #[default]
     Recommend,
     /// Change the workload within its bounds.
@@ -204,14 +204,13 @@ pub struct Controller {
     /// Its name. Absent: the processor's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<ControllerName>,
-    /// Its settings, by their names in the configuration reference (`controller_settings`); those that are not named have their
-    /// defaults.
+    /// Its settings, by their names in the configuration reference (`controller_settings`). Others have their defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "controller_settings")]
     pub settings: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// Numbers, flags and short words. The API server does not know their names; the actuator says which it does not know.
+/// Numbers, flags and short texts. The API server does not check the names; the actuator reports unknown ones.
 fn controller_settings(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object", "nullable": true, "maxProperties": 64,
@@ -219,8 +218,9 @@ fn controller_settings(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     })
 }
 
-/// What is made as small as the bounds allow, per sample: `Energy`, `EDP` (times time per sample) or `ED2P` (times its square). The
-/// products give up energy for speed even within `maxSlowdownPercent`. Absent, the controller's own, which is `Energy`.
+/// What is minimised per sample within the bounds: `Energy`, `EDP` (energy times time per sample) or `ED2P` (energy times
+/// its square). The products trade energy for speed even within `maxSlowdownPercent`. Absent, the controller's own, which is
+/// `Energy`.
 #[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Minimize {
     /// Energy per sample.
@@ -244,17 +244,17 @@ impl From<Minimize> for controller::Objective {
     }
 }
 
-/// What is made as small as the bounds allow, and what must not suffer.
+/// What is minimised within the bounds, and the limits on throughput.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Objective {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimize: Option<Minimize>,
-    /// How much slower the job may become, in percent of its throughput. Absent: the controller's own limit.
+    /// Largest slowdown of the job, in percent of its throughput. Absent: the controller's own limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 90))]
     pub max_slowdown_percent: Option<f64>,
-    /// Throughput under which nothing is changed for the worse, in samples per second. Absent: no floor beside `maxSlowdownPercent`.
+    /// Throughput below which no change may reduce it further, in samples per second. Absent: no floor beside `maxSlowdownPercent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.000_001, max = 1_000_000_000))]
     pub min_samples_per_second: Option<f64>,
@@ -276,17 +276,17 @@ pub struct Bounds {
     /// Upper limit of a GPU's SM clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_clock_megahertz: Option<Megahertz>,
-    /// Precisions that the job may be asked to compute in. It must take such requests and report its precision.
+    /// Precisions that may be requested from the job. It must follow such requests and report its precision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub precisions: Option<Vec<Precision>>,
-    /// Greatest number of layers that the job may be asked to freeze, counted from the input side; half of them is much. It must take
-    /// such requests and report its frozen layers.
+    /// Greatest number of layers that the job may be requested to freeze, counted from the input side; half of them is much. It must
+    /// follow such requests and report its frozen layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub max_frozen_prefix_layers: Option<u32>,
-    /// Largest sum of thread percentages on one GPU; above 100 processes get less than they ask for. Absent: 100.
+    /// Largest sum of thread percentages on one GPU; above 100, processes get less than they request. Absent: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 100, max = 200))]
     pub max_oversubscription_percentage: Option<u32>,
@@ -333,7 +333,7 @@ range!(
     Megahertz, f64, 1, 100_000, "Least, in megahertz.", "Greatest, in megahertz."
 );
 
-/// Something that can be turned.
+/// A setting that can be changed.
 #[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Knob {
     /// MPS thread percentage of the processes; restarts them.
@@ -344,9 +344,9 @@ pub enum Knob {
     PowerLimit,
     /// Clocks of the GPUs.
     Clocks,
-    /// Precision that the job computes in; it is asked for it while it runs.
+    /// Precision of the job, requested while it runs.
     Precision,
-    /// Layers that the job does not train; it is asked for it while it runs.
+    /// Frozen layers of the job, requested while it runs.
     FrozenLayers,
 }
 
@@ -371,15 +371,15 @@ fn utc() -> String {
 #[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartWindow {
-    /// Days on which it begins. Absent: every day.
+    /// Days on which it starts. Absent: every day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 7))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub days: Option<Vec<Weekday>>,
-    /// When it begins, as `22:00`.
+    /// Start time, as `22:00`.
     #[schemars(length(max = 5), pattern("^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub start: String,
-    /// When it ends; not after `start`: on the next day.
+    /// End time; if not after `start`, on the next day.
     #[schemars(length(max = 5), pattern("^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub end: String,
 }
@@ -416,11 +416,11 @@ impl Default for RestartBudget {
     }
 }
 
-/// What electricity costs and emits.
+/// Price and carbon intensity of electricity.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PriceAndCarbon {
-    /// Price, in units of your currency per kWh; negative where one is paid for taking it.
+    /// Price, in units of your currency per kWh; negative if consumers are paid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1_000_000, max = 1_000_000))]
     pub price_per_kilowatt_hour: Option<f64>,
@@ -430,7 +430,7 @@ pub struct PriceAndCarbon {
     pub carbon_grams_per_kilowatt_hour: Option<f64>,
 }
 
-/// What has to be known about a job before it is scaled.
+/// Facts about a job that are needed to scale it.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Training {

@@ -13,7 +13,7 @@ const CONDITION_MAX: usize = 32_768;
 const TEXT_MAX: usize = 4096;
 const WORDS_MAX: usize = 1024;
 
-/// What came of the policy.
+/// The present state and the results of the policy.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EnergyPolicyStatus {
@@ -28,13 +28,13 @@ pub struct EnergyPolicyStatus {
     /// The workload as it is now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<CurrentState>,
-    /// What would be changed. Absent: nothing.
+    /// The recommended change. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recommendation: Option<Recommendation>,
-    /// The last decision, also one that left everything as it was.
+    /// The last decision, also one that changed nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_decision: Option<LastDecision>,
-    /// What the changes saved.
+    /// Saving of the changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<SavingEffect>,
     /// The last changes, the newest first.
@@ -58,7 +58,7 @@ pub struct Condition {
     /// Why, for people.
     #[schemars(length(max = 32_768))]
     pub message: String,
-    /// Since when it has this status.
+    /// Time since which it has this status.
     pub last_transition_time: EventTime,
     /// The generation of the policy that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,15 +78,15 @@ pub enum ConditionStatus {
 pub enum ConditionType {
     /// The policy is in force.
     Ready,
-    /// Its workload is there.
+    /// Its workload exists.
     TargetFound,
-    /// What the workload draws and does is known.
+    /// Current telemetry and progress of the workload are known.
     TelemetryFresh,
-    /// Something would be changed.
+    /// There is a recommended change.
     RecommendationAvailable,
     /// A change is being rolled out.
     Progressing,
-    /// Something does not work as it should.
+    /// Something does not work.
     Degraded,
 }
 
@@ -106,7 +106,7 @@ impl ConditionType {
     }
 }
 
-/// How a workload is laid out.
+/// Layout of a workload.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
@@ -128,10 +128,10 @@ pub struct Settings {
     /// Upper limit of a GPU's SM clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_clock_megahertz: Option<f64>,
-    /// Precision that the job is asked for.
+    /// Precision that is requested from the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
-    /// Layers that it is asked to freeze, counted from the input side.
+    /// Frozen layers that are requested, counted from the input side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_prefix_layers: Option<u32>,
 }
@@ -155,13 +155,13 @@ impl From<&eadt_schemas::v1::Layout> for Settings {
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CurrentState {
-    /// End of the window that the figures are of.
+    /// End of the window of these figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<EventTime>,
-    /// How it is laid out.
+    /// Its layout.
     #[serde(default)]
     pub settings: Settings,
-    /// `simulated` or `imported` where the figures are not measured.
+    /// `simulated` or `imported` if the figures are not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub origin: Option<String>,
@@ -176,7 +176,7 @@ pub struct CurrentState {
     pub power_watts: Option<f64>,
 }
 
-/// What would be changed.
+/// The recommended change.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Recommendation {
@@ -185,23 +185,23 @@ pub struct Recommendation {
     pub decision_id: String,
     /// Its event time.
     pub time: EventTime,
-    /// It is void from this time on.
+    /// Time of its expiry.
     pub expires: EventTime,
-    /// In a few words: `threads 50 % → 40 %`.
+    /// Short text: `threads 50 % → 40 %`.
     #[schemars(length(max = 1024))]
     pub summary: String,
-    /// Why, in words.
+    /// Reason, as text.
     #[schemars(length(max = 4096))]
     pub reason: String,
-    /// From here.
+    /// Layout before the change.
     pub from: Settings,
-    /// To here.
+    /// Layout after the change.
     pub to: Settings,
-    /// Processes are restarted by it.
+    /// Whether it restarts processes.
     pub restarts: bool,
 }
 
-/// A decision and what became of it.
+/// A decision and its outcome.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastDecision {
@@ -214,19 +214,19 @@ pub struct LastDecision {
     /// `set_precision`, `freeze_layers`.
     #[schemars(length(max = 63))]
     pub action: String,
-    /// Why, in words.
+    /// Reason, as text.
     #[schemars(length(max = 4096))]
     pub reason: String,
-    /// What became of it. Absent: nothing was to be done.
+    /// Its outcome. Absent: it changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// Why it became that, in words.
+    /// Reason of the outcome, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub message: Option<String>,
 }
 
-/// What became of a decision.
+/// Outcome of a decision.
 #[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// It was recommended, not applied.
@@ -239,15 +239,15 @@ pub enum Outcome {
     Applied,
     /// It helped, and is kept.
     Kept,
-    /// It was taken back.
+    /// It was rolled back or reverted.
     RolledBack,
 }
 
-/// What the changes saved.
+/// Saving of the changes.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SavingEffect {
-    /// In a few words: `12.3 %`, or `12.3 % (simulated)`.
+    /// Short text: `12.3 %`, or `12.3 % (simulated)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub summary: Option<String>,
@@ -257,7 +257,7 @@ pub struct SavingEffect {
     /// Energy per sample before the first of them, in joules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules_per_sample_before: Option<f64>,
-    /// When it was verified last.
+    /// Time of the last verification.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verified_time: Option<EventTime>,
 }
@@ -269,13 +269,13 @@ pub struct PastChange {
     /// The decision.
     #[schemars(length(max = 253))]
     pub decision_id: String,
-    /// When it took effect, or was refused.
+    /// Time at which it took effect, or was refused.
     pub time: EventTime,
-    /// In a few words: `threads 50 % → 40 %`.
+    /// Short text: `threads 50 % → 40 %`.
     #[schemars(length(max = 1024))]
     pub summary: String,
     pub outcome: Outcome,
-    /// Why it became that, in words.
+    /// Reason of the outcome, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub message: Option<String>,

@@ -62,7 +62,7 @@ fn policy_state(view: &PolicyView) -> (String, Option<String>) {
             let target = &view.policy.spec.target_ref;
             ("waiting".into(), Some(format!("there is no {} {} in this namespace", target.kind, target.name)))
         }
-        None => ("waiting".into(), Some("no actuator has looked at it yet".into())),
+        None => ("waiting".into(), Some("no actuator has read it yet".into())),
         Some(ready) if ready.status != ConditionStatus::True => (ready.reason.clone(), Some(ready.message.clone())),
         Some(_) => match (holds(ConditionType::Degraded), holds(ConditionType::Progressing)) {
             (Some(degraded), _) => (format!("degraded: {}", degraded.reason), Some(degraded.message.clone())),
@@ -86,7 +86,7 @@ pub fn explain_policy(view: &PolicyView) -> String {
     let (word, why) = policy_state(view);
     line("state", &why.map_or_else(|| word.clone(), |why| format!("{word}: {why}")));
     if view.paused == Some(true) {
-        line("", &format!("go on with: eadt policy resume {name} -n {namespace} (--all, if the namespace is paused)"));
+        line("", &format!("resume with: eadt policy resume {name} -n {namespace} (--all, if the namespace is paused)"));
     }
     write_rules(&policy.spec, &mut line);
 
@@ -135,7 +135,7 @@ pub fn explain_policy(view: &PolicyView) -> String {
 fn mode_text(mode: Mode) -> &'static str {
     match mode {
         Mode::Observe => "Observe: reported only",
-        Mode::Recommend => "Recommend: it says what it would change, and changes nothing",
+        Mode::Recommend => "Recommend: it shows what it would change, and changes nothing",
         Mode::Enforce => "Enforce: it is changed within its bounds",
     }
 }

@@ -1,4 +1,5 @@
-//! Has the agents of the nodes hold what changes ask for, and follows what they say; the acting side of [`crate::devices::target`].
+//! Requests the settings of changes from the agents of the nodes, and follows their reports; the acting side of
+//! [`crate::devices::target`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use crate::objects::change::agent_settings;
 use crate::objects::key::{ObjectKey, PolicyKey};
 use crate::objects::object::WorkloadObject;
 
-/// Nodes or workloads that are asked about at once.
+/// Nodes or workloads that are queried concurrently.
 const CONCURRENT_QUERIES: usize = 8;
-/// How often it is asked for one look whose pods are: others come meanwhile.
+/// Queries for the workloads of pods in one pass: new pods may come meanwhile.
 const MAX_QUERY_ROUNDS: u32 = 3;
-/// Without a picture of the nodes for so long what is held is no longer asked for: it goes back where agents hear nothing more.
+/// If the nodes' pods are unknown for this long, settings are no longer requested, so that agents put them back.
 const MAX_PLACEMENT_UNKNOWN: Duration = Duration::from_mins(3);
-/// Everything that is held is judged anew this often: what collectors say grows old.
+/// All held settings are checked again this often, since reports of collectors expire.
 const REEVALUATION_PERIOD: Duration = Duration::from_secs(15);
 /// Between two looks, however much news there is.
 const MIN_ROUND_PAUSE: Duration = Duration::from_millis(200);
@@ -35,7 +36,7 @@ pub async fn run(shared: Arc<KubernetesContext>) {
     let mut round = tokio::time::Instant::now();
     loop {
         if shared.leadership.term().is_none() {
-            // What is wanted is the leader's to say.
+            // Only the leader may request settings.
             shared.device_planner().step_down();
             lease::term_changed(&mut leading).await;
             continue;
@@ -60,13 +61,13 @@ pub async fn run(shared: Arc<KubernetesContext>) {
     }
 }
 
-/// What is wished for now, for workloads and of the nodes where they run.
+/// Collects the present targets of workloads, and the MPS defaults that they request for their nodes.
 fn collect_targets(state: &mut WorkloadIndex) -> (BTreeMap<ObjectKey, DeviceTarget>, BTreeMap<ObjectKey, MpsDefaultRequest>) {
     let wishes = state.entries().filter_map(|(key, entry)| Some((key.clone(), DeviceTarget::from_entry(entry)?))).collect();
     (wishes, state.entries().filter_map(|(key, entry)| Some((key.clone(), MpsDefaultRequest::from_entry(entry)?))).collect())
 }
 
-/// Addresses what is wished for and withdraws the rest. `all`: judges anew what stands where nothing happened, too.
+/// Requests the present targets and withdraws the rest. `all`: also checks targets without news.
 async fn reconcile_devices(shared: &KubernetesContext, all: bool) {
     let followed: BTreeMap<ObjectKey, WorkloadPods> = shared.read_index(|state| {
         let wished = state
@@ -89,14 +90,14 @@ async fn reconcile_devices(shared: &KubernetesContext, all: bool) {
     }
     let now = shared.now();
     let mut agents = shared.device_planner();
-    // Read while nobody can ask for anything: what was withdrawn meanwhile must not come back, and what was asked must not go.
+    // Read while no other task can change the targets: a withdrawn target must not return, and a new one must not be lost.
     let (wishes, asked) = shared.read_index(collect_targets);
     if let Some(lasts) = agents.placement_unknown_for(&wishes.keys().chain(asked.keys()).collect(), now) {
         if lasts >= MAX_PLACEMENT_UNKNOWN && agents.wanted_intents.take().is_some() {
             agents.withdraw_all();
             tracing::warn!(
                 seconds = lasts.as_secs(),
-                "where pods run is not known, and so not whose their GPUs are: power caps, clocks and MPS defaults are not asked for any more"
+                "the nodes of pods are not known, and so not the workloads of their GPUs: power caps, clocks and MPS defaults are no longer requested"
             );
         }
         if agents.wanted_intents.is_none() {
@@ -125,7 +126,7 @@ async fn reconcile_devices(shared: &KubernetesContext, all: bool) {
                 }
                 return None;
             }
-            // What stands, stands until it is known better.
+            // A target is kept until more is known.
             None => known?,
         };
         Some((key, TargetAssignment { target: wish, placement: place }))
@@ -167,7 +168,7 @@ async fn resolve_unknown_pods(shared: &KubernetesContext) -> bool {
     any
 }
 
-/// What a workload has for itself, or who else is there, by what the API server says now.
+/// Returns the GPUs that a workload has for itself, or the others on its nodes, by the API server's present answer.
 async fn query_placement(
     shared: &KubernetesContext,
     seen: &WorkloadObject,
@@ -183,7 +184,7 @@ async fn query_placement(
     Ok(target::find_placement(&own, &tenants, &shared.device_planner().holders, shared.now()))
 }
 
-/// Whether a wish can be held, before anything of it is written; what to ask.
+/// Checks that a target can be held, before anything of it is written; returns its GPUs.
 pub async fn check_target(
     shared: &KubernetesContext,
     seen: &WorkloadObject,

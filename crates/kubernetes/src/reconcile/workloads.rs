@@ -1,5 +1,5 @@
-//! Looks after workloads while this process leads: takes over the fields of the enabled knobs, follows rollouts to their end, and
-//! gives everything back once a policy is gone. Driven by what the watches see; nothing is polled while nothing is due.
+//! Reconciles workloads while this process leads: takes over the fields of the enabled knobs, follows rollouts to their end, and
+//! restores everything once a policy is gone. Driven by the watches; nothing is polled while nothing is due.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,17 +24,17 @@ use crate::objects::rollout::{RolloutStep, due_steps};
 use crate::objects::terms::PolicyTerms;
 use crate::reconcile::devices;
 
-/// Workloads that are looked after at once.
+/// Workloads that are reconciled concurrently.
 const CONCURRENT_WORKLOADS: usize = 16;
 /// Between two rounds, so that a burst of news of one workload is one round.
 const MIN_ROUND_PAUSE: Duration = Duration::from_millis(20);
 /// Until what failed is tried again; it doubles with every failure in a row.
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
-/// What is in motion is looked at so often even without news: the end of a pod is no news of its workload.
+/// Workloads in a rollout are checked this often even without news, since the end of a pod is no news of its workload.
 const ROLLOUT_POLL: Duration = Duration::from_secs(1);
 
-/// How one round for a workload ended.
+/// The result of one reconciliation of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReconcileResult {
     Done,
@@ -43,7 +43,8 @@ enum ReconcileResult {
     Failed,
 }
 
-/// Workloads that could not be looked after: news of them does not bring the next attempt forward, which may well have caused them.
+/// Workloads whose reconciliation failed: their news does not bring the next attempt forward, since the attempt may have caused
+/// it.
 #[derive(Debug, Default)]
 struct RetrySchedule(BTreeMap<ObjectKey, (u32, Instant)>);
 
@@ -76,7 +77,7 @@ pub async fn run(shared: Arc<KubernetesContext>) {
             continue;
         }
         if term != led {
-            // Who led meanwhile may have solved, or met, trouble that no news tells of.
+            // An earlier leader may have solved a problem, or met one, without any news of it.
             led = term;
             shared.read_index(WorkloadIndex::mark_all_dirty);
         }
@@ -108,7 +109,7 @@ pub async fn run(shared: Arc<KubernetesContext>) {
                 later.insert(key);
             }
         }
-        // What is gone, or is not its to look after any more, is not tried again.
+        // Workloads that are gone or no longer managed are not retried.
         failing.0.retain(|key, _| later.contains(key));
         for key in later {
             shared.read_index(|state| state.mark_dirty(key));
@@ -274,13 +275,13 @@ pub async fn take_over_fields(shared: &KubernetesContext, key: &ObjectKey, appro
     Ok(())
 }
 
-/// Writes back what was there, waits for the pods to follow, and lets go.
+/// Writes back the former values, waits for the pods to follow, and releases the fields.
 async fn restore_fields(shared: &KubernetesContext, key: &ObjectKey, entry: &WorkloadEntry) -> Result<bool, ClusterError> {
     let Some(kind) = key.kind() else { return Ok(false) };
     let Some(object) = shared.server.get(kind, &key.namespace, &key.name).await? else { return Ok(false) };
     let seen = read_object(kind, &object)?;
     let seen = shared.read_index(|state| state.with_history(seen));
-    // Only what is new is told: being told is what wakes this task.
+    // The index gets only new versions, since its updates wake this task.
     if seen.resource_version != entry.object.resource_version {
         shared.update_index(|state, now| state.upsert(seen.clone(), now));
     }
@@ -304,7 +305,7 @@ async fn restore_fields(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
                 return Ok(true);
             }
             Err(error) if client::field_conflict(&error).is_some() => {
-                // Somebody took fields back; what they are now is theirs to say.
+                // Somebody took fields back; their present values belong to the new owner.
                 lost = lost_fields(&seen, &client::conflicting_fields(&error));
                 tracing::info!(%key, fields = ?lost, "fields that others own by now stay as they are");
                 if let Some(write) = change::plan_restore(&seen, &lost, shared.now(), shared.term()?)? {

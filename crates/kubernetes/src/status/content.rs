@@ -15,7 +15,7 @@ use crate::policy::{
 };
 use crate::settings::Settings;
 
-/// Ids of one recommendation that are remembered: what was looked at may have been decided anew since.
+/// Remembered ids of one recommendation: the one that a user saw may have been decided again since.
 const MAX_IDS: usize = 100;
 /// News of one policy that are not written yet; more than that are beyond every history.
 const MAX_NEWS: usize = 100;
@@ -41,15 +41,15 @@ pub enum MpsDefaultState {
 /// The previous status of a policy, which may be stale, and the updates that it lacks.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyHistory {
-    /// Of the object: one that is made again begins anew.
+    /// Uid of the object: a policy that is created again starts without a status.
     uid: String,
     /// Resource version of the object that had this status.
     pub version: String,
-    /// As it was written or read last, by whomever.
+    /// The status as it was last written or read, by any writer.
     pub status: EnergyPolicyStatus,
     /// When this process wrote it.
     pub written: Option<Instant>,
-    /// What keeps its workload from being looked after.
+    /// The reason why its workload cannot be reconciled.
     pub trouble: Option<String>,
     /// Whether the nodes have the MPS default that it names.
     pub mps_default: MpsDefaultState,
@@ -58,7 +58,7 @@ pub struct PolicyHistory {
     ids: Vec<String>,
     last: Option<Decision>,
     last_outcome: Option<Actuation>,
-    /// What `status` does not have yet, oldest first.
+    /// Updates that `status` does not contain yet, oldest first.
     pending_updates: Vec<StatusUpdate>,
 }
 
@@ -93,7 +93,7 @@ impl PolicyHistory {
         self.set_status(version, status);
     }
 
-    /// The status as the object has it since this version. That of an older one is no news, and this version's own is known.
+    /// Takes the status that the object has since this version. An older version is ignored, and so is the known one.
     fn set_status(&mut self, version: &str, status: EnergyPolicyStatus) {
         if version != self.version && !is_older_version(version, &self.version) {
             version.clone_into(&mut self.version);
@@ -101,19 +101,19 @@ impl PolicyHistory {
         }
     }
 
-    /// What this process knew beside the status is of another term: whoever led since has said it, or something newer. Trouble
-    /// stands until the workload, and its nodes, were looked after again.
+    /// Drops the knowledge of an earlier term: another leader has published it since, or something newer. The reconciliation
+    /// trouble stays until the workload and its nodes were reconciled again.
     pub fn begin_term(&mut self) {
         let Self { uid, version, status, trouble, mps_default, .. } = std::mem::take(self);
         *self = Self { uid, version, status, trouble, mps_default, ..Self::default() };
     }
 
-    /// How much news there is.
+    /// Returns the number of pending updates.
     pub const fn pending_count(&self) -> usize {
         self.pending_updates.len()
     }
 
-    /// A status with the first `told` of the news was written, and the object got this version.
+    /// Records that a status with the first `told` pending updates was written, and that the object got this version.
     pub fn on_status_written(&mut self, version: &str, status: EnergyPolicyStatus, told: usize) {
         self.pending_updates.drain(..told.min(self.pending_updates.len()));
         self.written = Some(Instant::now());
@@ -283,7 +283,7 @@ pub fn layout_text(layout: &Layout) -> String {
     if parts.is_empty() { "nothing known".into() } else { parts.join(", ") }
 }
 
-/// What differs between two layouts: `threads 50 % → 40 %`.
+/// Returns the difference between two layouts: `threads 50 % → 40 %`.
 fn layout_change_text(from: &Layout, to: &Layout) -> String {
     let number = |name: &str, from: Option<f64>, to: Option<f64>, unit: &str| {
         let shown = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), |value| format!("{value}{unit}"));
@@ -318,7 +318,7 @@ pub fn build_status(
     settings: &Settings,
     now: EventTime,
 ) -> EnergyPolicyStatus {
-    // What was known before a restart stays until there is something newer.
+    // Values from before a restart stay until there are newer ones.
     let mut status = EnergyPolicyStatus { observed_generation: Some(rule.generation), ..known.status.clone() };
     set_conditions(&mut status, rule, entry, known, problems, settings, now);
     status.recommendation = known.recommendation.as_ref().map(build_recommendation);
@@ -352,7 +352,7 @@ pub fn build_status(
     if let Some(past) = entry.and_then(|entry| last_change(rule, entry)) {
         add_missing_change(&mut status, past);
     }
-    // They say something of changes that are known by now, and only of these.
+    // Verdicts belong to known changes only.
     for news in before {
         news.apply_to(&mut status);
     }
@@ -360,7 +360,7 @@ pub fn build_status(
     status
 }
 
-/// The last change of a workload that this policy allowed, and what became of it, as the mark on the object says.
+/// Returns the last change of a workload that this policy allowed, and its outcome, from the mark on the object.
 fn last_change(rule: &Policy, entry: &WorkloadEntry) -> Option<PastChange> {
     let mark = entry.object.mark.as_ref().filter(|mark| mark.policy_uid == rule.uid)?;
     let applied = mark.applied.as_ref()?;
@@ -377,7 +377,7 @@ fn last_change(rule: &Policy, entry: &WorkloadEntry) -> Option<PastChange> {
     Some(PastChange { decision_id: applied.decision_id.clone(), time, summary: layout_text(&applied.layout), outcome, message })
 }
 
-/// Adds what the status lacks of the last change: who led before may have told it, and gone before it wrote the status.
+/// Adds the last change if the status lacks it: an earlier leader may have published it and ended before it wrote the status.
 fn add_missing_change(status: &mut EnergyPolicyStatus, past: PastChange) {
     let unfinished = |outcome| outcome == Outcome::Progressing && past.outcome != Outcome::Progressing;
     if let Some(last) = status.last_decision.as_mut().filter(|last| last.decision_id == past.decision_id)
@@ -386,7 +386,7 @@ fn add_missing_change(status: &mut EnergyPolicyStatus, past: PastChange) {
         (last.outcome, last.message) = (Some(past.outcome), past.message.clone());
     }
     match status.history.iter_mut().find(|known| known.decision_id == past.decision_id) {
-        // What became of it is told once; whether it was kept is not on the object.
+        // An outcome is published once; whether the change was kept is not on the object.
         Some(known) if unfinished(known.outcome) => {
             *known = PastChange { summary: std::mem::take(&mut known.summary), ..past };
         }
@@ -479,7 +479,7 @@ fn set_conditions(
     }
     let bad =
         told.filter(|told| matches!(told.outcome, eadt_schemas::v1::Outcome::RolledBack | eadt_schemas::v1::Outcome::Failed));
-    // Of an object that is gone there is none.
+    // An object that is gone has no trouble.
     let trouble = known.trouble.as_ref().filter(|_| entry.is_some() || target.is_none());
     let passing = match (trouble, bad) {
         (Some(trouble), _) => Some(("CannotChange", trouble)),
@@ -496,17 +496,17 @@ fn set_conditions(
         (Some(owners), None) => set(ConditionType::Degraded, True, TAKEN_BACK, &owners),
         (Some(owners), Some((_, why))) => set(ConditionType::Degraded, True, TAKEN_BACK, &format!("{owners}; {why}")),
         (None, Some((reason, why))) => set(ConditionType::Degraded, True, reason, why),
-        // Where its pods run has not been looked at yet.
+        // Its nodes were not checked yet.
         (None, None) if was_not_set => {}
         (None, None) => set(ConditionType::Degraded, False, "AsExpected", "everything works as it should"),
     }
 }
 
-/// The fields that others took back, and who they are; `None`: nobody did. It stands on the object, so it outlasts decisions and
-/// processes.
+/// Returns the fields that others took back, with their owners; `None`: there are none. This is read from the object, so it
+/// outlasts decisions and processes.
 fn describe_taken_back(entry: &WorkloadEntry) -> Option<String> {
     owners::describe_taken_back(&entry.object.taken_back)
-        .map(|fields| format!("taken back: {fields}; no decision is applied until the policy is deleted and made again"))
+        .map(|fields| format!("taken back: {fields}; no decision is applied until the policy is deleted and created again"))
 }
 
 /// Whether a status is worth a request. `since`: seconds since the last one.
@@ -520,7 +520,7 @@ pub fn must_write_status(before: &EnergyPolicyStatus, after: &EnergyPolicyStatus
     if since < settings.status_seconds {
         return false;
     }
-    // What is shown as approvable must be so.
+    // A recommendation that is shown as approvable must be approvable.
     let expires = |status: &EnergyPolicyStatus| status.recommendation.as_ref().map(|r| r.expires);
     expires(before) != expires(after) || figures_moved(before, after, settings.status_change_ratio)
 }
@@ -529,7 +529,7 @@ pub fn must_write_status(before: &EnergyPolicyStatus, after: &EnergyPolicyStatus
 fn without_figures(status: &EnergyPolicyStatus) -> EnergyPolicyStatus {
     let mut said = status.clone();
     for condition in &mut said.conditions {
-        // Messages hold times and counts; the reason says what is so, but not who took what back, or does not agree.
+        // Messages contain times and counts, so only the reason is compared, except for messages that name owners or workloads.
         if condition.kind != ConditionType::Progressing.as_str()
             && ![TAKEN_BACK, MPS_DEFAULT].contains(&condition.reason.as_str())
         {
@@ -786,7 +786,7 @@ mod tests {
         before.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
         before.on_actuation(&applied("d-2", 110.0));
         let mut known = PolicyHistory { status: said_of(&before), ..PolicyHistory::default() };
-        // Of an earlier policy, known, and not known.
+        // Verdicts on a change of an earlier policy, a known one, and an unknown one.
         for verdict in [kept("d-0", 30.0, 0.5, 8.0), kept("d-1", 60.0, 0.10, 4.0), kept("d-2", 120.0, 0.20, 3.6)] {
             known.on_verified_decision(&verdict);
         }
@@ -850,7 +850,7 @@ mod tests {
         let ready = say(&known, &of_policy(&applied, "p"));
         assert_eq!(history(&ready)[0], ("d-3".to_owned(), Outcome::Applied, at(200.0), None));
         assert_eq!(ready.last_decision.as_ref().unwrap().outcome, Some(Outcome::Applied));
-        // What was verified since stays so, and a policy that was made again begins anew.
+        // A verdict stays, and a policy that is created again starts without one.
         let mut kept = ready;
         kept.history[0].outcome = Outcome::Kept;
         let known = PolicyHistory { status: kept, ..PolicyHistory::default() };

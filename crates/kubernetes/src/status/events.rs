@@ -88,7 +88,7 @@ async fn publish_event(shared: &KubernetesContext, said: &WorkloadEvent, regardi
     for attempt in 1..=ATTEMPTS {
         let error = match tokio::time::timeout(CALL_TIMEOUT, api.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => return,
-            // Said before a restart, or by an attempt whose answer got lost.
+            // The Event was written before a restart, or by an attempt whose answer got lost.
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => return,
             Ok(Err(error)) => error_text(&error),
             Err(_) => format!("no answer within {} s", CALL_TIMEOUT.as_secs()),
@@ -102,7 +102,7 @@ async fn publish_event(shared: &KubernetesContext, said: &WorkloadEvent, regardi
 }
 
 fn build_event(said: &WorkloadEvent, regarding: ObjectReference, identity: &str) -> Event {
-    // The same thing has the same name, so that it is said once also across restarts.
+    // The same fact has the same name, so that it is written once, also across restarts.
     let kind = regarding.kind.as_deref().unwrap_or_default();
     let id = Fnv1a::of(format!("{}/{}/{kind}", said.decision, event_reason(said.outcome)).as_bytes());
     let name = regarding.name.clone().unwrap_or_default();

@@ -13,19 +13,19 @@ use crate::policy::EnergyPolicyStatus;
 use crate::policy::resource::Policy;
 use crate::status::content::{self, MpsDefaultState, PolicyHistory};
 
-/// Events that wait to be written; a cluster that takes none for so long gets no more.
+/// Largest number of queued Events; further ones are dropped and counted.
 const MAX_QUEUED_EVENTS: usize = 1000;
 /// Workloads whose last Event is remembered.
 const MAX_LAST: usize = 20_000;
 /// The longest note that Kubernetes takes.
 const MAX_NOTE: usize = 1024;
 
-/// What is to be told.
+/// Statuses and Events to write.
 #[derive(Debug, Default)]
 pub struct PolicyStatuses {
     pub(super) queued_events: VecDeque<WorkloadEvent>,
     pub(super) dropped: u64,
-    /// What was said last of each workload: it is not repeated.
+    /// Last Event of each workload: it is not repeated.
     last: BTreeMap<String, (Outcome, String, Layout)>,
     pub(super) policies: BTreeMap<PolicyKey, PolicyHistory>,
     /// Policies whose status may have to be written.
@@ -34,7 +34,7 @@ pub struct PolicyStatuses {
     pub(super) term: Option<u64>,
 }
 
-/// One thing to say about a workload.
+/// An Event about a workload.
 #[derive(Debug, Clone)]
 pub(super) struct WorkloadEvent {
     pub workload: String,
@@ -52,7 +52,7 @@ impl PolicyStatuses {
         }
     }
 
-    /// A policy was seen in this version with this status, whoever wrote it.
+    /// Takes a policy's status as the watch reported it in this version, by any writer.
     pub fn on_policy_object(&mut self, rule: &Policy, version: &str, status: EnergyPolicyStatus) {
         let name = (rule.namespace.clone(), rule.name.clone());
         self.policies.entry(name.clone()).or_default().on_policy_object(&rule.uid, version, status);
@@ -69,7 +69,7 @@ impl PolicyStatuses {
         self.changed.insert(name.clone());
     }
 
-    /// What keeps a policy's workload from being looked after; `None`: nothing does.
+    /// Sets the reason why a policy's workload cannot be reconciled; `None`: there is none.
     pub fn set_trouble(&mut self, name: PolicyKey, trouble: Option<String>) {
         let known = self.policies.entry(name.clone()).or_default();
         if known.trouble != trouble {
@@ -80,7 +80,7 @@ impl PolicyStatuses {
 
     /// Why the nodes of a policy's workload do not have the MPS default that it names; `None`: they have, or it names none.
     pub fn set_mps_default(&mut self, name: PolicyKey, why: Option<String>) {
-        // Of a policy that is gone there is nothing to say.
+        // A policy that is gone has no status.
         let Some(known) = self.policies.get_mut(&name) else { return };
         let found = why.map_or(MpsDefaultState::AsNamed, MpsDefaultState::NotSet);
         if known.mps_default != found {
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(statuses.policies.len(), 1);
         statuses.on_policy_object(&rule(), "5", saving(1.0));
         assert_eq!(statuses.policies[&name].status, saving(10.0), "what it wrote itself is newer than that");
-        // For a moment it is not sure whether it leads: it goes on where it was.
+        // Leadership is uncertain for a moment: the statuses stay as they are.
         statuses.set_term(None);
         statuses.set_term(Some(1));
         assert_eq!(statuses.policies[&name].pending_count(), 1);
@@ -205,7 +205,7 @@ mod tests {
         statuses.set_term(Some(3));
         let known = &statuses.policies[&name];
         assert_eq!((&known.status, &*known.version, known.pending_count(), known.written), (&saving(28.0), "9", 0, None));
-        // It is looked after anew in every term, and until then it is as it was.
+        // It is reconciled again in every term, and stays as it was until then.
         assert_eq!(known.trouble.as_deref(), Some("the object is too large"));
         assert_eq!(known.mps_default, MpsDefaultState::NotSet("somebody else is there".into()));
     }

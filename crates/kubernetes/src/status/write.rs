@@ -34,7 +34,7 @@ pub async fn write_statuses(shared: Arc<KubernetesContext>) {
         }
         let mut names = std::mem::take(&mut shared.statuses().changed);
         names.extend(shared.read_index(WorkloadIndex::take_touched));
-        // Freshness ends without news, and a new leader says what it sees.
+        // Freshness ends without news, and a new leader publishes its own view.
         if next_round <= Instant::now() || term != shared.leadership.term() {
             next_round = Instant::now() + REFRESH_PERIOD;
             term = shared.leadership.term();
@@ -43,7 +43,7 @@ pub async fn write_statuses(shared: Arc<KubernetesContext>) {
             }));
         }
         for name in names {
-            // Another one leads by now, and says it itself; this one goes on where it left off when it leads again.
+            // Another process leads by now and writes the statuses; this one continues when it leads again.
             if shared.leadership.term() != term {
                 shared.statuses().changed.insert(name);
                 continue;
@@ -87,7 +87,7 @@ async fn write_status(shared: &KubernetesContext, name: &PolicyKey) -> Result<()
     match tokio::time::timeout(CALL_TIMEOUT, api.patch_status(&name.1, &params, &Patch::Apply(object))).await {
         Ok(Ok(written)) => {
             let mut statuses = shared.statuses();
-            // In another term other news came.
+            // Another term has other updates.
             let told = if statuses.term == term { known.pending_count() } else { 0 };
             if let Some(known) = statuses.policies.get_mut(name) {
                 known.on_status_written(&written.resource_version().unwrap_or_default(), status, told);

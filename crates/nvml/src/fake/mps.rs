@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// The program and one daemon, in a folder of their own, which goes with this value.
+/// The program and one daemon, in a folder of their own, which is removed with this value.
 ///
-/// A file `hang` in the pipe folder: the program never answers. `slow`: it sets a default only when that file is gone, and makes a file
-/// `waits` meanwhile. `mute`: it sets a default, and does not say so.
+/// With a file `hang` in the pipe folder the program never answers. With `slow` it sets a default only when that file is removed,
+/// and creates a file `waits` until then. With `mute` it sets a default without an answer.
 #[derive(Debug)]
 pub struct FakeMps {
     folder: tempfile::TempDir,
@@ -44,13 +44,13 @@ impl FakeMps {
         self.folder.path().join("nvidia-cuda-mps-control")
     }
 
-    /// The default in force, whoever made it.
+    /// Returns the default in force, whoever set it.
     pub fn default(&self) -> String {
         let text = std::fs::read_to_string(self.pipe_directory().join("default")).expect("a daemon has a default");
         text.trim().to_owned()
     }
 
-    /// Everything that the daemon was told to have as its default, oldest first.
+    /// Returns all defaults that the daemon was set to, oldest first.
     pub fn told(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.pipe_directory().join("told")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()

@@ -112,7 +112,7 @@ impl ClusterView {
         Ok(None)
     }
 
-    /// Drops what a read says is gone, before its workloads are [put](Self::put).
+    /// Drops workloads that a read reports as gone, before its workloads are [put](Self::put).
     pub fn begin_changes(&mut self, all: bool, gone: &[String]) {
         if all {
             self.workloads.clear();

@@ -17,16 +17,16 @@ use crate::dereference::dereference;
 use crate::plan::{DecisionPlan, plan};
 use crate::report::{self, ActuatorReport};
 
-/// How a decision went through the steps.
+/// The result of a decision's steps.
 enum DecisionOutcome {
     Done(Option<ActuatorReport>),
     /// The job's checkpoint is waited for.
     WaitsForCheckpoint,
-    /// What was published of the workload is committed first.
+    /// The published events of the workload must be committed first.
     WaitsForCommit,
 }
 
-/// What became of one attempt at a decision.
+/// The result of one attempt at a decision.
 enum AttemptResult {
     Done,
     /// Not its turn yet, or the cluster did not answer.
@@ -132,7 +132,7 @@ impl ActuatorSession<'_> {
         };
         let planned = match plan(decision, managed) {
             DecisionPlan::Nothing => return Ok(DecisionOutcome::Done(None)),
-            // What it did is published by the difference between what was published and what is.
+            // Its effect is published as the difference between the published and the present state.
             DecisionPlan::AppliedAlready => {
                 self.publisher.mark_unsettled(&decision.workload);
                 return Ok(DecisionOutcome::Done(None));
@@ -236,13 +236,14 @@ impl ActuatorSession<'_> {
         }
     }
 
-    /// Returns whether the job of a change that restarts it has a checkpoint to go on from.
+    /// Returns whether the job of a change that restarts it has a recent checkpoint.
     fn checkpoint_gate(&mut self, decision: &Decision, origin: Origin, now: EventTime) -> Result<CheckpointGate, ClusterError> {
         if self.directives.is_checkpoint_waived(origin) {
             return Ok(CheckpointGate::Open);
         }
         let gate = self.directives.checkpoint_gate(decision, now)?;
-        // It is asked once, and what it was asked is withdrawn when nobody waits any more: a restarted job must not take it for news.
+        // The request is made once, and withdrawn when no decision waits any more: a restarted job must not take it for a new
+        // one.
         self.publish_directive(&decision.workload);
         Ok(gate)
     }

@@ -99,7 +99,7 @@ fn read_published(service: &ActuatorService, topics: &ActuatorTopics) -> Result<
 fn take_report(agents: &dyn DeviceAgents, holders: &str, record: &Record) {
     let Some(value) = record.value.as_deref() else { return };
     let taken = if *record.at.topic == *holders {
-        // By the log's clock: a node whose own is ahead must not be believed for longer.
+        // By the log's clock: a report from a node whose clock is ahead must not count for longer.
         decode::<DeviceHolders>(value).map(|holders| agents.on_device_holders(DeviceHolders { time: record.stamp, ..holders }))
     } else {
         decode::<DeviceState>(value).map(|state| agents.on_device_state(state))

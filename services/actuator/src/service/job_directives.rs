@@ -1,4 +1,4 @@
-//! Directives to jobs: what each is asked for, whether it follows, and the checkpoints that restarts wait for.
+//! Directives to jobs: the request to each job, whether it follows, and the checkpoints that restarts wait for.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::checkpoint::{CheckpointGate, CheckpointWait};
 use crate::directives::{self, DirectiveUpdate, JobFollower, PublishedDirectives};
 use crate::job::ProgressTopic;
 
-/// How often it is checked whether a job does what it was asked for.
+/// Interval between checks whether jobs follow their directives.
 pub const JOB_POLL: Duration = Duration::from_millis(200);
 
 pub struct JobDirectives<'a> {
@@ -45,7 +45,7 @@ impl<'a> JobDirectives<'a> {
         }
     }
 
-    /// Reads what the jobs of a partition are asked for.
+    /// Reads the published directives of a partition.
     pub fn read_published(&mut self, partition: i32) -> Result<(), BusError> {
         let published = &mut self.published;
         read_keys(self.service, &self.topics.directives, partition, |workload, value| {
@@ -61,7 +61,7 @@ impl<'a> JobDirectives<'a> {
         self.published.retain_workloads(is_own);
     }
 
-    /// Returns the workloads whose jobs are asked for anything.
+    /// Returns the workloads whose jobs have a directive.
     pub fn workloads(&self) -> impl Iterator<Item = &String> {
         self.published.workloads()
     }
@@ -79,8 +79,8 @@ impl<'a> JobDirectives<'a> {
         self.service.settings.checkpoint_wait_seconds == 0.0 || origin == Origin::Simulated
     }
 
-    /// Returns whether the job of a change that restarts it has a checkpoint to go on from. A job that reports checkpoints is asked
-    /// for one: its directive may be another one afterwards.
+    /// Returns whether the job of a change that restarts it has a recent checkpoint. A job that reports checkpoints gets a
+    /// request for one: its directive may change by this.
     pub fn checkpoint_gate(&mut self, decision: &Decision, now: EventTime) -> Result<CheckpointGate, ClusterError> {
         let settings = &self.service.settings;
         let unread = |error: BusError| {
@@ -112,20 +112,20 @@ impl<'a> JobDirectives<'a> {
         self.checkpoints.remove(&decision.id).is_some()
     }
 
-    /// Drops the waits that nobody asks about any more; returns their workloads.
+    /// Drops the waits that no decision needs any more; returns their workloads.
     pub fn drop_abandoned(&mut self) -> Vec<String> {
         let abandoned = self.checkpoints.extract_if(.., |_, wait| wait.is_abandoned());
         abandoned.map(|(_, wait)| wait.workload().to_owned()).collect()
     }
 
-    /// Tells the cluster which jobs do by now what a change asked of them. `pause`: until an error is retried.
+    /// Reports to the cluster which jobs follow their change now. `pause`: until an error is retried.
     pub fn poll_jobs(&mut self, view: &ClusterView, pause: Duration) {
         let paused = self.retry_not_before.is_some_and(|not_before| Instant::now() < not_before);
         if paused || !view.has_rollouts() && self.follower.is_idle() {
             return;
         }
         if let Err(error) = self.follow_jobs(view) {
-            // What they reported meanwhile they report again.
+            // The jobs report it again later.
             tracing::warn!(%error, "what jobs report cannot be read; it is tried again");
             self.follower = JobFollower::default();
             self.retry_not_before = Some(Instant::now() + pause);
@@ -136,7 +136,7 @@ impl<'a> JobDirectives<'a> {
         let early = self.poll_not_before.is_some_and(|not_before| Instant::now() < not_before);
         let rolling = view.rolling().filter_map(|(name, managed)| Some((name, managed.rolling_out()?)));
         let waiting: Vec<_> = rolling.filter(|(_, applied)| applied.job_request().is_some()).collect();
-        // Begun before the job is asked, so that none of its answers is missed.
+        // Starts before the request is published, so that no answer is missed.
         if early && self.follower.follows_exactly(&waiting) {
             return Ok(());
         }

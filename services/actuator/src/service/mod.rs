@@ -1,7 +1,7 @@
-//! The loop: decisions in, cluster calls at the edge, reports and positions out in one atomic step.
+//! The main loop: decisions in, cluster calls at the edge, reports and positions out in one atomic step.
 //!
-//! A session connects five parts, a file each: the [`decision_queue`], the [`cluster_view`], the [`device_intents`] for node agents, the
-//! [`job_directives`], and the [`publisher`]. How a decision is carried out is in [`decide`], how a rollout is taken back in [`rollbacks`].
+//! A session connects five parts, a file each: the [`decision_queue`], the [`cluster_view`], the [`device_intents`] for node
+//! agents, the [`job_directives`], and the [`publisher`]. [`decide`] carries out decisions, [`rollbacks`] rolls back rollouts.
 
 mod cluster_view;
 mod decide;
@@ -37,8 +37,8 @@ use publisher::Publisher;
 use rollbacks::RollbackRetries;
 use topics::{ActuatorTopics, partition_count};
 
-/// Decisions of a partition that are read again for what they found of changes: many more than come while a status is written, also
-/// where the API server is away for some minutes.
+/// Decisions of a partition that are read again at a start for their verdicts on changes: many more than arrive while a status is
+/// written, even if the API server is unavailable for some minutes.
 const VERDICTS: i64 = 10_000;
 /// Longest wait for the next record; it bounds how late a finished rollout is noticed. Each look costs some 60 µs.
 const POLL: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ pub enum ActuatorError {
     Bus(#[from] BusError),
 }
 
-/// What the actuator works with.
+/// The dependencies of the actuator.
 #[derive(Debug, Clone)]
 pub struct ActuatorService {
     pub settings: ActuatorSettings,
@@ -81,7 +81,7 @@ pub(crate) fn run_with(service: &ActuatorService, metrics: &ActuatorMetrics) -> 
             Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {
                 metrics.restarts.inc();
-                let what = "beginning anew from the committed positions";
+                let what = "restarting from the committed positions";
                 if began.elapsed() > most {
                     patience.worked(what);
                 }
@@ -100,7 +100,7 @@ fn sleep(shutdown: &Shutdown, time: Duration) {
     }
 }
 
-/// From joining the group to the first error.
+/// One session on the bus, from joining the group to the first error.
 struct ActuatorSession<'a> {
     service: &'a ActuatorService,
     metrics: &'a ActuatorMetrics,
@@ -254,7 +254,7 @@ impl<'a> ActuatorSession<'a> {
             Ok(Some(changes)) => self.on_changes(changes),
             Ok(None) => {}
             Err(error) => {
-                self.on_cluster_failure(&error, "the cluster cannot be looked at");
+                self.on_cluster_failure(&error, "the cluster cannot be read");
                 return self.view.is_current();
             }
         }
@@ -272,7 +272,7 @@ impl<'a> ActuatorSession<'a> {
     fn on_changes(&mut self, changes: ClusterChanges) {
         let ClusterChanges { revision, all, workloads, gone } = changes;
         self.view.begin_changes(all, &gone);
-        // Those that are gone are asked for nothing any more.
+        // Workloads that are gone get no directives any more.
         let asked: Vec<_> = if all { self.directives.workloads().cloned().collect() } else { gone };
         for managed in workloads {
             if self.queue.has_partition(partition_for_key(managed.state.workload.as_bytes(), self.partitions)) {
@@ -300,7 +300,7 @@ impl<'a> ActuatorSession<'a> {
         self.put_workload(written.0);
     }
 
-    /// Publishes what a job is asked for, in the same step as the change that asks for it.
+    /// Publishes the directive of a job, in the same step as the change that requires it.
     fn publish_directive(&mut self, workload: &str) {
         if let Some(update) = self.directives.take_update(workload, self.view.get(workload)) {
             self.publisher.publish_directive(workload, update);

@@ -113,14 +113,14 @@ impl<'a> Publisher<'a> {
                     precision = directive.precision,
                     frozen_prefix_layers = directive.frozen_prefix_layers,
                     checkpoint_now = directive.checkpoint_now,
-                    "the job is asked"
+                    "directive published"
                 );
                 let id = format!("{workload}/{}", directive.time.micros());
                 let envelope = envelope(id, EventType::Directive, directive.time, workload.to_owned());
                 Outgoing::event(topic, workload, &envelope, &directive)
             }
             DirectiveUpdate::Withdraw => {
-                tracing::info!(workload, "the job is asked for nothing any more");
+                tracing::info!(workload, "directive withdrawn");
                 Outgoing::tombstone(topic, workload)
             }
         });
@@ -130,7 +130,7 @@ impl<'a> Publisher<'a> {
         let topic = &self.topics.device_intents;
         self.outputs.push(match update {
             IntentUpdate::Publish(intent) => {
-                tracing::debug!(node = intent.node, decision = intent.decision_id, "an agent is asked");
+                tracing::debug!(node = intent.node, decision = intent.decision_id, "device intent published");
                 let id = format!("{}/{}", intent.node, intent.time.micros());
                 let envelope = envelope(id, EventType::DeviceIntent, intent.time, intent.node.clone());
                 Outgoing::event(topic, &intent.node, &envelope, &intent)

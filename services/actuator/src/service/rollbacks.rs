@@ -13,7 +13,7 @@ use crate::{apply, directives, report, watch};
 #[derive(Debug, Default)]
 pub struct RollbackRetries {
     given_up: BTreeSet<String>,
-    /// How often each failed, and when it is tried again.
+    /// Failures of each rollback, and the time of the next attempt.
     retries: BTreeMap<String, (u32, Instant)>,
 }
 
@@ -85,7 +85,7 @@ impl ActuatorSession<'_> {
                     decision = back.decision_id,
                     %error,
                     pause_seconds = pause.as_secs_f64(),
-                    "a rollout cannot be taken back; it is tried again"
+                    "a rollout cannot be rolled back; it is tried again"
                 );
                 self.rollbacks.retry_after(back.decision_id, pause);
             }

@@ -34,7 +34,7 @@ pub(super) fn fit(windows: &[&EfficiencyWindow], gpu_model: Option<&str>) -> Res
         windows.iter().map(|w| w.layout.as_ref().and_then(|layout| layout.power_limit_watts).map(f64::to_bits)).collect();
     if caps.len() < 3 {
         return Err(format!(
-            "{} power cap(s) were in force; 3 are needed to tell what a cap costs: let power-cap or hybrid decide for a while",
+            "{} power cap(s) were in force; 3 are needed to estimate the cost of a cap: let power-cap or hybrid decide for a while",
             caps.len()
         ));
     }

@@ -1,4 +1,4 @@
-//! Models out of windows, judged by windows that they have not seen. Pure.
+//! Fits models to windows, and evaluates them on held-back windows. Pure.
 
 mod cap_curve;
 mod partition;
@@ -14,18 +14,18 @@ use serde_json::Value;
 
 use crate::settings::Settings;
 
-/// What is learned from.
+/// The data that models are trained on.
 #[derive(Debug, Clone, Default)]
 pub struct Training {
     /// Usable tumbling windows, by workload and time.
     pub windows: Vec<EfficiencyWindow>,
-    /// What is known about the workloads, by name.
+    /// Facts about the workloads, by name.
     pub workloads: BTreeMap<String, Workload>,
-    /// Of all the data: equal data have equal ones.
+    /// Fingerprint of all the data: equal data have equal ones.
     pub fingerprint: String,
 }
 
-/// What is to be done with a model.
+/// The action for a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -33,17 +33,17 @@ pub enum Verdict {
     Publish,
     /// The one in force is as good, or a constant is.
     Keep,
-    /// The data cannot tell.
+    /// The data are not sufficient.
     CannotTell,
 }
 
-/// What became of one model's fit.
+/// The result of fitting one model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Proposal {
     /// The model's name: `power/GPU MODEL`, `cap-curve/NAMESPACE/NAME`, `partition/GPU MODEL`.
     pub name: String,
     pub verdict: Verdict,
-    /// In words.
+    /// The reason as text.
     pub reason: String,
     /// Figures on training and held-back data; empty where nothing was fitted.
     pub metrics: BTreeMap<String, f64>,
@@ -62,7 +62,7 @@ fn parameters(document: &impl Serialize) -> Value {
     serde_json::to_value(document).expect("invariant fits_are_json: finite numbers and texts")
 }
 
-/// Fits every model that the windows are about, and judges it. `now` becomes the event time of what is published.
+/// Fits and evaluates every model that the windows allow. `now` becomes the event time of published models.
 pub fn learn(training: &Training, present: &BTreeMap<String, Model>, settings: &Settings, now: EventTime) -> Vec<Proposal> {
     let scope = Scope { training, present, settings, now };
     let mut proposals = Vec::new();
@@ -94,7 +94,7 @@ fn is_alone(window: &EfficiencyWindow) -> bool {
     window.tenants.is_none_or(|tenants| tenants <= 1)
 }
 
-/// What all models are learned from, and what they are held against.
+/// The inputs that the fits of all models share.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
     training: &'a Training,
@@ -104,7 +104,7 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// The next version of a model; `range`: of what it was fitted to.
+    /// Builds the next version of a model; `range`: the time range of its training data.
     fn event(
         &self,
         name: &str,
@@ -149,9 +149,9 @@ struct Subject<'a> {
     scope: Scope<'a>,
 }
 
-/// What a window is and what a model says it should be; `None`: the model says nothing about it.
+/// Returns the value of a window and the model's prediction; `None`: the model makes none.
 type Predict = fn(&Value, &EfficiencyWindow) -> Option<(f64, f64)>;
-/// The reason in words where the windows cannot tell.
+/// Fits a model; the error has the reason if the windows are not sufficient.
 type Fit = fn(&[&EfficiencyWindow], Option<&str>) -> Result<Fitted, String>;
 
 /// Mean absolute error as a part of the true value, and over how many windows.
@@ -165,7 +165,7 @@ fn error_of(parameters: &Value, predict: Predict, windows: &[&EfficiencyWindow])
     (!errors.is_empty()).then(|| (errors.iter().sum::<f64>() / errors.len() as f64, errors.len()))
 }
 
-/// As [`error_of`], of always saying the mean of `seen`.
+/// Returns the error, as [`error_of`] does, of a constant: the mean of `seen`.
 fn error_of_constant(
     parameters: &Value,
     predict: Predict,

@@ -1,8 +1,8 @@
-//! What workloads that share a board do to each other.
+//! The mutual slowdown of workloads that share a board.
 //!
-//! In: all usable windows of a board. Those in which a workload was alone make its profile; those in which several shared a GPU make
-//! co-runs. A model is judged by co-runs of workloads that it never saw together, those that came last, beside the additive model and
-//! the one in force: what the latter was learned from came before them, too.
+//! In: all usable windows of a board. Windows of a workload alone make its profile; windows of several workloads on a GPU make
+//! co-runs. A model is evaluated on the latest sets of workloads, which it never saw together, beside the additive model and the
+//! one in force: the training data of the latter are also earlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,36 +18,37 @@ use eadt_schemas::v1::{EfficiencyWindow, Origin};
 
 use super::{Proposal, Scope, Verdict, percent};
 
-/// Least sets of workloads that ran together, and of those the ones that are held back: of fewer nobody can tell what holds for others.
+/// Minimum number of sets of workloads that ran together, and of the held-back ones: with fewer, an evaluation would say nothing
+/// about other sets.
 const SETS_MIN: usize = 6;
 const SETS_HELD_BACK_MIN: usize = 2;
 /// Co-runs that are learned from, the latest ones.
 const RUNS_MAX: usize = 1_000;
 /// Largest document: an event is carried by Kafka's default limits of 1 MB for a record, envelope and all.
 const DOCUMENT_BYTES_MAX: usize = 900_000;
-/// More cannot be told apart.
+/// More tenants cannot be distinguished.
 const TENANTS_MAX: usize = 16;
 
 type Profiles = BTreeMap<String, SoloProfile>;
 
-/// What a model misses co-runs by: means of the relative errors.
+/// Errors of a model on co-runs: means of the relative errors.
 #[derive(Debug, Clone, Copy)]
-struct Missed {
-    /// Of each workload's throughput.
+struct CoRunErrors {
+    /// Error of each workload's throughput.
     throughput_ratio: f64,
-    /// Of the GPU's power.
+    /// Error of the GPU's power.
     power_ratio: f64,
 }
 
-impl Missed {
+impl CoRunErrors {
     /// A partition is chosen by both.
     fn ratio(self) -> f64 {
         f64::midpoint(self.throughput_ratio, self.power_ratio)
     }
 }
 
-/// `None`: it can say nothing about some of them.
-fn missed(predictor: &dyn Predictor, idle_watts: f64, profiles: &Profiles, runs: &[CoRun]) -> Option<Missed> {
+/// Returns the errors on these co-runs; `None`: there is no prediction for some of them.
+fn co_run_errors(predictor: &dyn Predictor, idle_watts: f64, profiles: &Profiles, runs: &[CoRun]) -> Option<CoRunErrors> {
     let (mut throughput, mut rates, mut power) = (0.0, 0, 0.0);
     for run in runs {
         let tenants = run.tenants.iter().map(|tenant| profiles.get(&tenant.workload)).collect::<Option<_>>()?;
@@ -57,19 +58,19 @@ fn missed(predictor: &dyn Predictor, idle_watts: f64, profiles: &Profiles, runs:
             sm_clock_mhz: None,
         };
         let outlook = predictor.outlook(&together, &[candidate]).ok()?;
-        let told = outlook.means().next()?;
-        for (tenant, told) in run.tenants.iter().zip(&told.samples_per_second) {
-            throughput += (told / tenant.samples_per_second - 1.0).abs();
+        let predicted = outlook.means().next()?;
+        for (tenant, rate) in run.tenants.iter().zip(&predicted.samples_per_second) {
+            throughput += (rate / tenant.samples_per_second - 1.0).abs();
             rates += 1;
         }
-        power += (told.power_watts / run.power_watts - 1.0).abs();
+        power += (predicted.power_watts / run.power_watts - 1.0).abs();
     }
-    let missed = Missed { throughput_ratio: throughput / f64::from(rates), power_ratio: power / runs.len() as f64 };
-    missed.ratio().is_finite().then_some(missed)
+    let errors = CoRunErrors { throughput_ratio: throughput / f64::from(rates), power_ratio: power / runs.len() as f64 };
+    errors.ratio().is_finite().then_some(errors)
 }
 
 /// The same of adding up, at its best: with the idle power of each set of workloads that fits its own co-runs, as online.
-fn missed_by_adding_up(found: &Found, runs: &[CoRun]) -> Option<f64> {
+fn additive_error(found: &BoardCoRuns, runs: &[CoRun]) -> Option<f64> {
     let mut sets: BTreeMap<Vec<&str>, Vec<CoRun>> = BTreeMap::new();
     for run in runs {
         sets.entry(run.group()).or_default().push(run.clone());
@@ -77,12 +78,12 @@ fn missed_by_adding_up(found: &Found, runs: &[CoRun]) -> Option<f64> {
     let mut sum = 0.0;
     for runs in sets.values() {
         let idle_watts = implied_idle_watts(&found.profiles_of(runs), runs)?;
-        sum += missed(&AdditivePredictor, idle_watts, &found.profiles, runs)?.ratio() * runs.len() as f64;
+        sum += co_run_errors(&AdditivePredictor, idle_watts, &found.profiles, runs)?.ratio() * runs.len() as f64;
     }
     Some(sum / runs.len() as f64)
 }
 
-/// What each workload does alone, as its windows say.
+/// Returns the profile of each workload, from its windows alone on a GPU.
 fn profiles(scope: &Scope<'_>, windows: &[&EfficiencyWindow], settings: &GatherSettings) -> Profiles {
     let mut gatherer = Gatherer::default();
     for window in windows {
@@ -97,7 +98,7 @@ fn profiles(scope: &Scope<'_>, windows: &[&EfficiencyWindow], settings: &GatherS
     known.map(|profile| (profile.workload().to_owned(), profile)).collect()
 }
 
-/// Grown anew with fewer trees where the document would be too large.
+/// Trains a model, with fewer trees if the document would be too large.
 fn train(measurements: &Measurements) -> Result<(PartitionDocument, u32), String> {
     let mut forest = SlowdownModel::FOREST;
     loop {
@@ -127,8 +128,8 @@ fn sets(runs: &[GatheredRun]) -> Vec<Vec<String>> {
     sets.into_iter().map(|(_, set)| set.into_iter().map(str::to_owned).collect()).collect()
 }
 
-/// What a board's windows say.
-struct Found {
+/// Profiles and co-runs from a board's windows.
+struct BoardCoRuns {
     profiles: Profiles,
     /// Co-runs whose workloads are known at their shares, the oldest first.
     runs: Vec<GatheredRun>,
@@ -136,11 +137,11 @@ struct Found {
     sets: Vec<Vec<String>>,
     /// Co-runs of workloads that are not.
     unprofiled: usize,
-    /// Windows beside others that say nothing.
+    /// Windows beside other workloads that are not usable.
     passed: usize,
 }
 
-impl Found {
+impl BoardCoRuns {
     /// `None`: no GPU was shared.
     fn of(scope: &Scope<'_>, windows: &[&EfficiencyWindow]) -> Option<Self> {
         let settings = GatherSettings::default();
@@ -171,7 +172,7 @@ impl Found {
         self.runs.iter().map(|run| run.windows * run.run.tenants.len()).sum()
     }
 
-    /// The profiles of some co-runs' workloads: those of others would have a say in which metrics all have.
+    /// Returns the profiles of the workloads of some co-runs: those of others would affect which metrics all of them have.
     fn profiles_of(&self, runs: &[CoRun]) -> Profiles {
         let tenants = runs.iter().flat_map(|run| &run.tenants);
         tenants.filter_map(|tenant| Some((tenant.workload.clone(), self.profiles.get(&tenant.workload)?.clone()))).collect()
@@ -182,8 +183,8 @@ impl Found {
 pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&EfficiencyWindow]) -> Option<Proposal> {
     let mut windows = windows.to_vec();
     windows.sort_by(|a, b| (a.window_end, &a.workload).cmp(&(b.window_end, &b.workload)));
-    let found = Found::of(scope, &windows)?;
-    let Found { profiles, runs, sets, unprofiled, passed } = &found;
+    let found = BoardCoRuns::of(scope, &windows)?;
+    let BoardCoRuns { profiles, runs, sets, unprofiled, passed } = &found;
     let name = partition_name(gpu_model);
     let mut metrics = BTreeMap::from([
         ("co_runs".to_owned(), runs.len() as f64),
@@ -211,7 +212,7 @@ pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&Efficiency
     let [unseen, seen] = [unseen, seen].map(|runs| runs.into_iter().map(|run| run.run.clone()).collect::<Vec<CoRun>>());
     let of_seen = found.profiles_of(&seen);
     let origin = windows.iter().filter(|window| of_seen.contains_key(&window.workload)).map(|window| window.origin).max();
-    // By all profiles: some job may draw less than those that shared.
+    // With all profiles: a job may draw less than those that shared a GPU.
     let Some(idle_watts) = implied_idle_watts(profiles, &seen) else {
         return cannot_tell("no co-run's workloads are known at their shares".to_owned(), metrics);
     };
@@ -228,41 +229,41 @@ pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&Efficiency
         ("held_back_sets".to_owned(), held_back.len() as f64),
         ("trees".to_owned(), f64::from(trees)),
     ]);
-    let Some(own) = missed(&document.model, idle_watts, profiles, &unseen) else {
+    let Some(own) = co_run_errors(&document.model, idle_watts, profiles, &unseen) else {
         let reason = "the held-back workloads were measured without metrics that the others have".to_owned();
         return cannot_tell(reason, metrics);
     };
-    let training = missed(&document.model, idle_watts, profiles, &seen);
-    let additive = missed_by_adding_up(&found, &unseen);
+    let training = co_run_errors(&document.model, idle_watts, profiles, &seen);
+    let additive = additive_error(&found, &unseen);
     let present = scope.present.get(&name);
     let in_force = present
         .and_then(|model| PartitionDocument::of(model)?.ok())
-        .and_then(|document| missed(&document.model, document.model.idle_watts(), profiles, &unseen))
-        .map(Missed::ratio);
+        .and_then(|document| co_run_errors(&document.model, document.model.idle_watts(), profiles, &unseen))
+        .map(CoRunErrors::ratio);
     let figures = [
         ("held_back_mape_ratio", Some(own.ratio())),
         ("held_back_throughput_mape_ratio", Some(own.throughput_ratio)),
         ("held_back_power_mape_ratio", Some(own.power_ratio)),
         ("held_back_additive_mape_ratio", additive),
         ("held_back_present_mape_ratio", in_force),
-        ("training_mape_ratio", training.map(Missed::ratio)),
+        ("training_mape_ratio", training.map(CoRunErrors::ratio)),
     ];
     metrics.extend(figures.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
 
-    let told = format!("misses held-back co-runs by {}", percent(own.ratio()));
+    let text = format!("misses held-back co-runs by {}", percent(own.ratio()));
     let beats = |other: f64| own.ratio() <= other * (1.0 - scope.settings.margin_ratio);
     if let Some(additive) = additive.filter(|additive| !beats(*additive)) {
-        let reason = format!("{told}, the additive model by {}", percent(additive));
+        let reason = format!("{text}, the additive model by {}", percent(additive));
         return Some(Proposal::without_model(&name, Verdict::Keep, reason, metrics));
     }
     if let (Some(model), Some(in_force)) = (present, in_force.filter(|in_force| !beats(*in_force))) {
-        let reason = format!("{told}, version {} in force by {}", model.version, percent(in_force));
+        let reason = format!("{text}, version {} in force by {}", model.version, percent(in_force));
         return Some(Proposal::without_model(&name, Verdict::Keep, reason, metrics));
     }
     let than = additive.map_or(String::new(), |additive| format!(", the additive model by {}", percent(additive)));
     let reason = match in_force {
-        Some(in_force) => format!("{told}{than}, the one in force by {}", percent(in_force)),
-        None => format!("{told}{than}; there is none in force for them"),
+        Some(in_force) => format!("{text}{than}, the one in force by {}", percent(in_force)),
+        None => format!("{text}{than}; there is none in force for them"),
     };
     let model = scope.event(&name, super::parameters(&document), &metrics, origin.unwrap_or(Origin::Measured), range);
     Some(Proposal { model: Some(model), ..Proposal::without_model(&name, Verdict::Publish, reason, metrics) })

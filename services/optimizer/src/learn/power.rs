@@ -16,7 +16,7 @@ pub(super) fn fit(windows: &[&EfficiencyWindow], _: Option<&str>) -> Result<Fitt
     let clocks = windows.iter().filter_map(|window| window.mean_sm_clock_mhz);
     let clock_max_mhz = clocks.fold(0.0, f64::max);
     if clock_max_mhz <= 0.0 {
-        return Err("no window says at which clocks the GPUs ran".to_owned());
+        return Err("no window has the clocks of the GPUs".to_owned());
     }
     let observed = |window: &&EfficiencyWindow| {
         let watts = window.mean_power_per_gpu_watts.filter(|watts| *watts > 0.0)?;

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::knob::Knob;
 use super::phase::Phases;
-use super::{Barred, Base, Change, Seek, Spot, Stand, Step, View, cap_curve};
+use super::{Base, Change, LayoutKey, OperatingPoint, Seek, Step, Tabu, View, cap_curve};
 use crate::controller::testing::{Bench, layout};
 use crate::controller::{Context, ControllerName, ControllerState, Objective};
 use crate::models::Models;
@@ -15,17 +15,17 @@ use crate::models::Models;
 pub(super) struct Desk {
     pub bench: Bench,
     pub seek: Seek,
-    pub stand: Stand,
+    pub stand: OperatingPoint,
 }
 
-pub(super) const HERE: Spot = Spot { replicas: 6, threads: 50 };
-pub(super) const OTHER: Spot = Spot { replicas: 6, threads: 100 };
-pub(super) const THIRD: Spot = Spot { replicas: 9, threads: 30 };
+pub(super) const HERE: LayoutKey = LayoutKey { replicas: 6, threads: 50 };
+pub(super) const OTHER: LayoutKey = LayoutKey { replicas: 6, threads: 100 };
+pub(super) const THIRD: LayoutKey = LayoutKey { replicas: 9, threads: 30 };
 /// A setting where nothing is held back.
 pub(super) const FREE: f64 = 400.0;
 
 /// Layout, setting, power of all GPUs, throughput and windows of a point; three GPUs draw a third of the power each.
-pub(super) type Measured = (Spot, f64, f64, f64, u32);
+pub(super) type Measured = (LayoutKey, f64, f64, f64, u32);
 
 pub(super) fn phases(present: usize, all: &[&[Measured]]) -> Phases {
     let point = |(spot, setting, watts, rate, windows): &Measured| {
@@ -40,11 +40,11 @@ impl Desk {
     pub fn new(setting: f64, all: &[&[Measured]]) -> Self {
         let base = Some(Base { spot: HERE, own: None });
         let seek = Seek { base, phases: phases(0, all), began: EventTime::from_seconds(0.0), ..Seek::default() };
-        Self { bench: Bench::new(ControllerName::Hybrid), seek, stand: Stand { spot: HERE, setting } }
+        Self { bench: Bench::new(ControllerName::Hybrid), seek, stand: OperatingPoint { spot: HERE, setting } }
     }
 
     /// In this layout instead.
-    pub fn at(mut self, spot: Spot) -> Self {
+    pub fn at(mut self, spot: LayoutKey) -> Self {
         self.stand.spot = spot;
         let set = layout(spot.replicas, spot.threads, 3);
         self.bench.workload.layout = Layout { power_limit_watts: Some(self.stand.setting).filter(|watts| *watts < FREE), ..set };
@@ -136,7 +136,7 @@ fn what_the_actuator_undid_is_not_tried_again_for_a_day() {
     let until = now.plus_seconds(86_400.0);
     let told = |id: &str, outcome| {
         let (mut seek, mut state, _) = changing();
-        let barred = |spot| Barred { spot, until: now, why: "before".into() };
+        let barred = |spot| Tabu { spot, until: now, why: "before".into() };
         seek.barred = vec![barred(OTHER), barred(THIRD)];
         let actuation = Actuation { decision_id: id.into(), time: now, outcome, reason: "why".into(), ..Actuation::default() };
         let note = seek.settle(&mut state, &bench.workload, &actuation, now, &bench.settings);
@@ -186,7 +186,7 @@ fn a_layout_that_no_decision_made_is_from_outside_unless_it_is_what_was_before()
     let mut seek = known();
     let note = follow(&mut seek, layout(3, 100, 3)).unwrap();
     assert_eq!((note.concerns.as_str(), note.validation), ("moved", Validation::None));
-    assert_eq!((seek.base.map(|base| base.spot), seek.began), (Some(Spot { replicas: 3, threads: 100 }), bench.now));
+    assert_eq!((seek.base.map(|base| base.spot), seek.began), (Some(LayoutKey { replicas: 3, threads: 100 }), bench.now));
     assert_eq!((seek.trial, seek.highest_mhz), (None, Some(1_400.0)), "boards stay what they are");
     // Also after what was undone is forgotten.
     let mut seek = Seek { trial: None, turn: None, restoring: Some(layout(6, 50, 3)), ..known() };
@@ -214,7 +214,7 @@ fn a_layout_is_barred_until_its_time_and_no_longer() {
     let mut bench = Bench::new(ControllerName::Hybrid);
     bench.feed(390.0, 0.08);
     let next = bench.now.plus_seconds(60.0);
-    let barred = |spot, seconds| Barred { spot, until: next.plus_seconds(seconds), why: String::new() };
+    let barred = |spot, seconds| Tabu { spot, until: next.plus_seconds(seconds), why: String::new() };
     bench.state.seek.as_mut().unwrap().barred = vec![barred(OTHER, 0.0), barred(THIRD, 1.0), barred(HERE, -1.0)];
     bench.feed(390.0, 0.08);
     assert_eq!(bench.state.seek.unwrap().barred.iter().map(|barred| barred.spot).collect::<Vec<_>>(), [THIRD]);
@@ -245,8 +245,8 @@ fn a_layout_whose_starting_one_was_never_measured_here_is_not_slowed_down_agains
 
 #[test]
 fn ten_settings_of_a_layout_are_enough_and_those_of_another_one_are_not_counted() {
-    let of = |spot: Spot, rate: f64| (0..9).map(move |n| (spot, 390.0 - f64::from(n), 1_170.0, rate, 3));
-    let plan = |other: Spot| {
+    let of = |spot: LayoutKey, rate: f64| (0..9).map(move |n| (spot, 390.0 - f64::from(n), 1_170.0, rate, 3));
+    let plan = |other: LayoutKey| {
         let mut points: Vec<Measured> = vec![(HERE, FREE, 1_200.0, 100.0, 8)];
         points.extend(of(other, 100.0));
         Desk::new(FREE, &[&points]).plan(false)
@@ -326,7 +326,7 @@ fn a_learned_curve_is_asked_only_where_nothing_else_is_known_and_nothing_is_held
         let Desk { bench, .. } = Desk::new(390.0, &[]).at(OTHER);
         desk.bench.workload.layout = bench.workload.layout;
         desk.bench.models = models;
-        desk.stand = Stand { spot: OTHER, setting: 390.0 };
+        desk.stand = OperatingPoint { spot: OTHER, setting: 390.0 };
         desk.seek.phases = phases(0, &[&points]);
     });
     assert_eq!(capped, None);

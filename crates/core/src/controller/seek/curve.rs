@@ -13,7 +13,7 @@ use crate::controller::Objective;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Packed", into = "Packed")]
 pub(super) struct Point {
-    pub spot: Spot,
+    pub spot: LayoutKey,
     pub setting: f64,
     /// Mean of what the setting limits: power of a GPU, or its clock.
     pub reading: f64,
@@ -28,7 +28,7 @@ type Packed = (u32, u32, f64, f64, f64, f64, u32);
 
 impl From<Packed> for Point {
     fn from((replicas, threads, setting, reading, watts, samples_per_second, windows): Packed) -> Self {
-        Self { spot: Spot { replicas, threads }, setting, reading, watts, samples_per_second, windows }
+        Self { spot: LayoutKey { replicas, threads }, setting, reading, watts, samples_per_second, windows }
     }
 }
 
@@ -40,7 +40,7 @@ impl From<Point> for Packed {
 
 /// The part of a layout that only a restart changes; 0 where it is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Spot {
+pub(super) struct LayoutKey {
     pub replicas: u32,
     pub threads: u32,
 }
@@ -354,7 +354,7 @@ mod tests {
     }
 
     fn point(setting: f64, reading: f64, samples_per_second: f64) -> Point {
-        Point { spot: Spot::default(), setting, reading, watts: 3.0 * reading, samples_per_second, windows: 10 }
+        Point { spot: LayoutKey::default(), setting, reading, watts: 3.0 * reading, samples_per_second, windows: 10 }
     }
 
     fn near(a: f64, b: f64) -> bool {

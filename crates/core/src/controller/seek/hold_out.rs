@@ -5,7 +5,7 @@ use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
 
 use super::knob::Knob;
-use super::phase::{Phase, Stand};
+use super::phase::{OperatingPoint, Phase};
 
 /// Windows at the starting setting.
 const WINDOWS: u32 = 3;
@@ -73,7 +73,14 @@ impl HoldOuts {
 
     /// Returns what a hold-out takes beyond the held setting, in watts, and why it is due: the baseline of this phase is old, and the
     /// bound on energy allows it.
-    pub fn due(&self, phase: &Phase, stand: Stand, knob: &Knob, energy_ratio: f64, now: EventTime) -> Option<(f64, String)> {
+    pub fn due(
+        &self,
+        phase: &Phase,
+        stand: OperatingPoint,
+        knob: &Knob,
+        energy_ratio: f64,
+        now: EventTime,
+    ) -> Option<(f64, String)> {
         let here = phase.point(stand)?;
         let free = phase.points.iter().find(|point| point.spot == stand.spot && point.setting >= knob.top)?;
         let age = now.seconds_since(phase.start_seen?);

@@ -5,7 +5,7 @@
 //! measured counts as measured; a layout that was never tried in this phase is expected to do what it did in others, against
 //! the best known one; and where nothing is known it is given a chance that shrinks with every other one that was tried.
 
-use super::curve::{Best, Spot};
+use super::curve::{Best, LayoutKey};
 use super::hour::HOUR_SECONDS;
 use super::phase::Phase;
 use super::{Step, View};
@@ -14,7 +14,7 @@ use crate::controller::target::{self, Knobs};
 /// The time that a job is taken to go on for where it does not say is no longer than this.
 const FUTURE_SECONDS_MAX: f64 = 7.0 * 86_400.0;
 /// While a layout is being explored it may still become better by this part.
-const HOPE: f64 = 0.05;
+const EXPLORATION_BONUS: f64 = 0.05;
 /// A layout that lacks more than this factor of throughput at its first setting is given up.
 const TOO_SLOW: f64 = 1.2;
 /// Two phases whose power differs by this, as a logarithm, say a third as much about each other as equal ones.
@@ -36,7 +36,7 @@ const AHEAD: f64 = 1.1;
 
 /// Score of a layout in a phase, at its best.
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct MeasuredLayout {
     score: f64,
     setting: f64,
     /// It is fast enough. Where it is not, its score is what more speed would cost at least.
@@ -45,7 +45,7 @@ struct Known {
 
 #[derive(Debug)]
 struct Candidate {
-    to: Spot,
+    to: LayoutKey,
     setting: f64,
     measured: bool,
     /// It is gone to for comparison only.
@@ -63,7 +63,7 @@ impl View<'_> {
         let from = Knobs::of(&self.workload.layout).ok().filter(|_| gpus > 0)?;
         let settings = self.context.settings;
         let spot = self.stand.spot;
-        let hope = if settled { 1.0 } else { 1.0 - HOPE };
+        let hope = if settled { 1.0 } else { 1.0 - EXPLORATION_BONUS };
         // What is a little too slow at a setting that was not meant for it may be fast enough at a higher one, at the price of
         // energy; what stays too slow is no choice, so anything that is fast enough is better.
         let short = floor / here.expected.samples_per_second;
@@ -79,9 +79,9 @@ impl View<'_> {
         let most = self.restarts_allowed();
         let came_from = self.seek.trial.as_ref().map(|trial| super::spot(&trial.from));
 
-        let mut spots: Vec<Spot> = target::alternatives(from, gpus, self.workload, settings)
+        let mut spots: Vec<LayoutKey> = target::alternatives(from, gpus, self.workload, settings)
             .into_iter()
-            .map(|knobs| Spot { replicas: knobs.replicas, threads: knobs.threads })
+            .map(|knobs| LayoutKey { replicas: knobs.replicas, threads: knobs.threads })
             .collect();
         let visited = phase.points.iter().map(|point| point.spot).chain(self.seek.base.map(|base| base.spot));
         for known in visited {
@@ -137,10 +137,10 @@ impl View<'_> {
     /// Whether a layout keeps the floor of throughput in the phases that may come: not if it was too slow in one of them. One with fewer
     /// processes or threads than the starting one may be slow in any phase in which it was not measured, so it is tried only where a long
     /// time has shown no such phase.
-    fn fast_enough_elsewhere(&self, to: Spot) -> bool {
+    fn fast_enough_elsewhere(&self, to: LayoutKey) -> bool {
         let (settings, phases) = (self.context.settings, &self.seek.phases);
         let Some(base) = self.seek.base.map(|base| base.spot).filter(|base| *base != to) else { return true };
-        let free = |phase: &Phase, spot: Spot| phase.free_rate(spot, self.knob, settings.seek_windows);
+        let free = |phase: &Phase, spot: LayoutKey| phase.free_rate(spot, self.knob, settings.seek_windows);
         let mut measured_everywhere = true;
         for other in phases.others() {
             match (free(other, to), free(other, base)) {
@@ -149,7 +149,7 @@ impl View<'_> {
                 _ => measured_everywhere = false,
             }
         }
-        let threads = |spot: Spot| f64::from(spot.replicas) * f64::from(spot.threads);
+        let threads = |spot: LayoutKey| f64::from(spot.replicas) * f64::from(spot.threads);
         let fewer = to.replicas < base.replicas || threads(to) < FEWER_THREADS * threads(base);
         let long = self.now.seconds_since(self.seek.began) >= settings.horizon_seconds;
         !fewer || (measured_everywhere && long)
@@ -237,7 +237,7 @@ impl View<'_> {
         Some(if free { Step::Stay(why) } else { self.turn(self.knob.top, why) })
     }
 
-    fn candidate(&self, to: Spot, phase: &Phase, floor: f64, score: f64, settled: bool) -> Option<Candidate> {
+    fn candidate(&self, to: LayoutKey, phase: &Phase, floor: f64, score: f64, settled: bool) -> Option<Candidate> {
         let settings = self.context.settings;
         let phases = &self.seek.phases;
         let known = self.known(phase, to, Some(floor)).filter(|known| known.feasible);
@@ -278,13 +278,13 @@ impl View<'_> {
 
     /// Going to the starting layout to see what throughput it would have in this phase. Where that is not known, more is
     /// demanded than perhaps need be, and energy is spent on it.
-    fn comparison(&self, base: Spot, phase: &Phase, floor: f64, score: f64) -> Option<Candidate> {
+    fn comparison(&self, base: LayoutKey, phase: &Phase, floor: f64, score: f64) -> Option<Candidate> {
         let settings = self.context.settings;
         let phases = &self.seek.phases;
         if phase.free_rate(base, self.knob, settings.reference_windows).is_some() {
             return None;
         }
-        let free = |phase: &Phase, spot: Spot| phase.free_rate(spot, self.knob, settings.seek_windows);
+        let free = |phase: &Phase, spot: LayoutKey| phase.free_rate(spot, self.knob, settings.seek_windows);
         let (mut sum, mut weights) = (AHEAD.ln(), 1.0);
         for other in phases.others() {
             let (Some(there), Some(here)) = (free(other, self.stand.spot), free(other, base)) else { continue };
@@ -314,12 +314,12 @@ impl View<'_> {
         self.context.remaining_seconds.filter(|seconds| seconds.is_finite()).unwrap_or(lasted).max(0.0)
     }
 
-    fn tried(&self, phase: &Phase, spot: Spot) -> bool {
+    fn tried(&self, phase: &Phase, spot: LayoutKey) -> bool {
         phase.points.iter().any(|p| p.spot == spot && p.windows >= self.context.settings.seek_windows)
     }
 
     /// What a layout was measured to do in a phase; `None` where it was not.
-    fn known(&self, phase: &Phase, spot: Spot, floor: Option<f64>) -> Option<Known> {
+    fn known(&self, phase: &Phase, spot: LayoutKey, floor: Option<f64>) -> Option<MeasuredLayout> {
         if !self.tried(phase, spot) {
             return None;
         }
@@ -332,17 +332,21 @@ impl View<'_> {
         let curve = phase.curve(spot, self.knob)?;
         let best = curve.best_measured(floor, settings.objective);
         if best.feasible {
-            return Some(Known { score: best.expected.score(settings.objective), setting: best.setting, feasible: true });
+            return Some(MeasuredLayout {
+                score: best.expected.score(settings.objective),
+                setting: best.setting,
+                feasible: true,
+            });
         }
         let fastest = curve.fastest();
         let short = floor / fastest.samples_per_second;
-        Some(Known { score: fastest.score(settings.objective) * short.powi(2), setting: best.setting, feasible: false })
+        Some(MeasuredLayout { score: fastest.score(settings.objective) * short.powi(2), setting: best.setting, feasible: false })
     }
 
     /// What a layout that was never tried in this phase may do, and the setting to begin with: what it did in other phases,
     /// those that draw alike before the others, and a chance that shrinks with every other layout that was tried.
-    fn estimate(&self, phase: &Phase, to: Spot, floor: f64) -> Option<(f64, f64)> {
-        let mut spots: Vec<Spot> = phase.points.iter().map(|point| point.spot).collect();
+    fn estimate(&self, phase: &Phase, to: LayoutKey, floor: f64) -> Option<(f64, f64)> {
+        let mut spots: Vec<LayoutKey> = phase.points.iter().map(|point| point.spot).collect();
         spots.sort_by_key(|spot| (spot.replicas, spot.threads));
         spots.dedup();
         let measured = spots.iter().filter_map(|spot| Some((*spot, self.known(phase, *spot, Some(floor))?)));
@@ -366,7 +370,7 @@ fn alike(a: &Phase, b: &Phase, top: f64) -> f64 {
     watts(a).zip(watts(b)).map_or(1.0, |(a, b)| (-(a / b).ln().abs() / ALIKE).exp())
 }
 
-fn words(spot: Spot) -> String {
+fn words(spot: LayoutKey) -> String {
     format!("{} replicas at {} %", spot.replicas, spot.threads)
 }
 
@@ -376,7 +380,7 @@ mod tests {
     use eadt_schemas::v1::Bounds;
 
     use super::super::by_hand::{Desk, FREE, HERE, Measured, OTHER, THIRD, phases};
-    use super::super::{Barred, Change};
+    use super::super::{Change, Tabu};
     use super::*;
     use crate::controller::testing::layout;
 
@@ -408,7 +412,7 @@ mod tests {
     }
 
     /// What it is worth to go to a layout from here, where a sample takes 12 J.
-    fn candidate(desk: &Desk, to: Spot, settled: bool) -> Option<Candidate> {
+    fn candidate(desk: &Desk, to: LayoutKey, settled: bool) -> Option<Candidate> {
         desk.view(|view| view.candidate(to, view.seek.phases.present().unwrap(), 93.0, 12.0, settled))
     }
 
@@ -579,7 +583,7 @@ mod tests {
     }
 
     /// Where to go from here, at 12 J/sample and with nothing better to turn to.
-    fn other_layout(desk: &Desk, feasible: bool, settled: bool) -> Option<(Spot, f64, String)> {
+    fn other_layout(desk: &Desk, feasible: bool, settled: bool) -> Option<(LayoutKey, f64, String)> {
         let knob = desk.knob();
         let phase = desk.seek.phases.present().unwrap();
         let expected = phase.curve(desk.stand.spot, &knob).unwrap().at(desk.stand.setting);
@@ -618,7 +622,8 @@ mod tests {
         let elsewhere = [(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 600.0, 100.0, 8)];
         let mut desk = desk(100_000.0, &[&here, &elsewhere]);
         lasted(&mut desk, &[1_000.0, 3_000.0]);
-        desk.seek.barred = [THIRD, Spot { replicas: 3, threads: 100 }, Spot { replicas: 12, threads: 25 }].map(bar).to_vec();
+        desk.seek.barred =
+            [THIRD, LayoutKey { replicas: 3, threads: 100 }, LayoutKey { replicas: 12, threads: 25 }].map(bar).to_vec();
         let (to, _, why) = other_layout(&desk, true, true).unwrap();
         assert_eq!((to, why.as_str()), (OTHER, "6 replicas at 100 % is better over all phases, though not in this one"));
     }
@@ -630,22 +635,27 @@ mod tests {
         let elsewhere = [(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_200.0, 1_200.0, 8), (THIRD, FREE, 1_200.0, 400.0, 8)];
         let mut desk = desk(100_000.0, &[&here, &elsewhere]);
         lasted(&mut desk, &[1_000.0, 3_000.0]);
-        desk.seek.barred = [OTHER, Spot { replicas: 3, threads: 100 }, Spot { replicas: 12, threads: 25 }].map(bar).to_vec();
+        desk.seek.barred =
+            [OTHER, LayoutKey { replicas: 3, threads: 100 }, LayoutKey { replicas: 12, threads: 25 }].map(bar).to_vec();
         let (to, _, why) = other_layout(&desk, true, true).unwrap();
         assert_eq!((to, why.as_str()), (THIRD, "9 replicas at 30 % is better over all phases, though not in this one"));
     }
 
     #[test]
     fn the_starting_layout_is_seen_in_a_phase_in_which_it_never_was() {
-        let desk = |barred: &[Spot]| {
+        let desk = |barred: &[LayoutKey]| {
             let mut desk = desk(10_000.0, &[&[BOTH[1]]]).at(OTHER);
             desk.seek.barred = barred.iter().copied().map(bar).collect();
             desk.stand.setting = 395.0;
             desk
         };
-        let others =
-            [THIRD, Spot { replicas: 3, threads: 100 }, Spot { replicas: 12, threads: 25 }, Spot { replicas: 6, threads: 50 }];
-        let goes = |barred: &[Spot]| {
+        let others = [
+            THIRD,
+            LayoutKey { replicas: 3, threads: 100 },
+            LayoutKey { replicas: 12, threads: 25 },
+            LayoutKey { replicas: 6, threads: 50 },
+        ];
+        let goes = |barred: &[LayoutKey]| {
             let desk = desk(barred);
             let knob = desk.knob();
             let expected = desk.seek.phases.present().unwrap().curve(OTHER, &knob).unwrap().at(FREE);
@@ -668,8 +678,8 @@ mod tests {
         assert_eq!(other_layout(&none, true, true), None);
     }
 
-    fn bar(spot: Spot) -> Barred {
-        Barred { spot, until: EventTime::from_seconds(0.0), why: String::new() }
+    fn bar(spot: LayoutKey) -> Tabu {
+        Tabu { spot, until: EventTime::from_seconds(0.0), why: String::new() }
     }
 
     #[test]

@@ -38,11 +38,11 @@ use super::target::Knobs;
 use super::trial::{Note, Proposal};
 use super::{Context, ControllerName, ControllerSettings};
 use crate::models::InForce;
-use curve::{Point, Spot};
+use curve::{LayoutKey, Point};
 use hold_out::HoldOuts;
 use hour::Hour;
 use knob::Knob;
-use phase::{Heard, Phase, Phases, Seen, Stand};
+use phase::{Observation, OperatingPoint, Phase, PhaseMatch, Phases};
 
 /// What these controllers remember of a workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -60,11 +60,11 @@ pub(super) struct Seek {
     /// Usable windows that are still to be left out.
     warming_up: u32,
     /// Layouts that are not tried for some time.
-    barred: Vec<Barred>,
+    barred: Vec<Tabu>,
     /// What a roll-back restores, until it is seen.
     restoring: Option<Layout>,
     /// The knob is not turned for some time.
-    knob_barred: Option<Barred>,
+    knob_barred: Option<Tabu>,
     /// Highest SM clock that was seen without a limit.
     highest_mhz: Option<f64>,
     /// Work of the last hour against what the starting layout would have done; only `hybrid` keeps it.
@@ -77,7 +77,7 @@ pub(super) struct Seek {
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Base {
-    spot: Spot,
+    spot: LayoutKey,
     /// Setting of the knob that the user had chosen.
     own: Option<f64>,
 }
@@ -94,8 +94,8 @@ struct Change {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Barred {
-    spot: Spot,
+struct Tabu {
+    spot: LayoutKey,
     until: EventTime,
     why: String,
 }
@@ -118,7 +118,7 @@ enum Step {
         why: String,
     },
     Move {
-        to: Spot,
+        to: LayoutKey,
         setting: f64,
         why: String,
     },
@@ -146,8 +146,8 @@ fn cap_curve<'a>(name: ControllerName, workload: &Workload, context: &Context<'a
     models.cap_curve(&workload.workload, workload.gpu_model.as_deref())?.ok()
 }
 
-fn spot(layout: &Layout) -> Spot {
-    Spot { replicas: layout.replicas.unwrap_or(0), threads: layout.mps_thread_percentage.unwrap_or(0) }
+fn spot(layout: &Layout) -> LayoutKey {
+    LayoutKey { replicas: layout.replicas.unwrap_or(0), threads: layout.mps_thread_percentage.unwrap_or(0) }
 }
 
 impl Seek {
@@ -205,8 +205,8 @@ impl Seek {
         if measured.samples_per_second <= 0.0 {
             return self.under_way(state, draft).maintain("the job makes no progress: no setting can be compared");
         }
-        let stand = Stand { spot: spot(&workload.layout), setting: knob.of(&workload.layout) };
-        let seen = Seen {
+        let stand = OperatingPoint { spot: spot(&workload.layout), setting: knob.of(&workload.layout) };
+        let seen = Observation {
             samples_per_second: measured.samples_per_second,
             watts: measured.watts,
             reading: knob.reading(window, measured.watts_per_gpu),
@@ -216,7 +216,7 @@ impl Seek {
                 .map(|ratio| ratio / measured.samples_per_second),
         };
         let heard = self.phases.hear(stand, seen, &knob, (1.0 + settings.phase_change_ratio).ln(), now);
-        if matches!(heard, Heard::Known | Heard::New) {
+        if matches!(heard, PhaseMatch::Known | PhaseMatch::New) {
             // What was being tried was tried on other work.
             (self.turn, self.trial) = (None, None);
             self.hold_outs.end();
@@ -224,14 +224,14 @@ impl Seek {
         let seconds = now.seconds_since(window.window_start);
         self.hold_outs.count(measured.watts * seconds, seconds);
         if let Some(base) = self.base {
-            if stand.spot == base.spot && stand.setting >= knob.top && heard != Heard::Doubtful {
+            if stand.spot == base.spot && stand.setting >= knob.top && heard != PhaseMatch::Doubtful {
                 self.phases.see_start(now);
             }
             let of_start = |phase: &Phase| phase.free_rate(base.spot, &knob, settings.seek_windows);
             if name == ControllerName::Hybrid {
                 self.hour.due_rate = self.phases.present().and_then(of_start);
                 // What the starting layout would do of work that nobody knows yet is not known either.
-                self.account(window, self.hour.due_rate.filter(|_| heard != Heard::Doubtful));
+                self.account(window, self.hour.due_rate.filter(|_| heard != PhaseMatch::Doubtful));
             }
         }
         if workload.paused {
@@ -248,14 +248,14 @@ impl Seek {
         let hot = window.max_temperature_celsius.is_some_and(|celsius| celsius >= settings.temperature_celsius_max);
         let patience = if name == ControllerName::Hybrid { 1 } else { 2 };
         let may_turn = workload.mode == UpdateMode::Enforce && self.knob_barred.is_none() && !hot && stand.setting < knob.top;
-        if heard == Heard::Doubtful && self.phases.doubts() >= patience && may_turn && !self.phases.are_brief() {
+        if heard == PhaseMatch::Doubtful && self.phases.doubts() >= patience && may_turn && !self.phases.are_brief() {
             // What was best for the old work may be far too slow for the new one.
             let (top, unit) = (knob.top, knob.unit());
             let why =
                 format!("the job does something else than before: nothing is held back at {top:.0} {unit} until it is known");
             return self.tell(Step::Turn { to: top, why }, &heard, state, workload, &knob, stand, draft, settings);
         }
-        if heard == Heard::Doubtful {
+        if heard == PhaseMatch::Doubtful {
             return self.under_way(state, draft).maintain("the job does something else than before: the next windows will tell");
         }
         let learned = cap_curve(name, workload, context);
@@ -277,11 +277,11 @@ impl Seek {
     fn tell(
         &mut self,
         step: Step,
-        heard: &Heard,
+        heard: &PhaseMatch,
         state: &mut ControllerState,
         workload: &Workload,
         knob: &Knob,
-        stand: Stand,
+        stand: OperatingPoint,
         mut draft: Draft,
         settings: &ControllerSettings,
     ) -> Decision {
@@ -355,8 +355,8 @@ impl Seek {
             draft = draft.validating(Validation::Pending, &id);
         }
         let news = match heard {
-            Heard::New if phase_number > 1 => "the job does something new; ",
-            Heard::Known => "the job does again what it did before; ",
+            PhaseMatch::New if phase_number > 1 => "the job does something new; ",
+            PhaseMatch::Known => "the job does again what it did before; ",
             _ => "",
         };
         let words = |why: &str| format!("phase {phase_number}: {news}{verdict}{why}");
@@ -481,7 +481,7 @@ impl Seek {
     }
 
     fn bar(&mut self, to: &Layout, moves: bool, until: EventTime, why: &str) {
-        let barred = Barred { spot: spot(to), until, why: why.to_owned() };
+        let barred = Tabu { spot: spot(to), until, why: why.to_owned() };
         if moves {
             self.barred.retain(|known| known.spot != barred.spot);
             self.barred.push(barred);
@@ -608,13 +608,13 @@ impl Seek {
     /// Throughput of the starting layout with nothing held back, in a phase. Where only other layouts were measured so, the
     /// best of them stands in for it: what one is ahead by in one phase says nothing about another, and rather too much
     /// throughput is demanded than too little. One that was behind in another phase is taken to be so here, too.
-    fn reference(&self, phase: &Phase, base: Spot, knob: &Knob, settings: &ControllerSettings) -> Option<f64> {
-        let free = |phase: &Phase, spot: Spot, need: u32| phase.free_rate(spot, knob, need);
+    fn reference(&self, phase: &Phase, base: LayoutKey, knob: &Knob, settings: &ControllerSettings) -> Option<f64> {
+        let free = |phase: &Phase, spot: LayoutKey, need: u32| phase.free_rate(spot, knob, need);
         let well = settings.reference_windows;
         if let Some(rate) = free(phase, base, well) {
             return Some(rate);
         }
-        let behind = |spot: Spot| {
+        let behind = |spot: LayoutKey| {
             let ratios = self
                 .phases
                 .others()
@@ -628,14 +628,14 @@ impl Seek {
 
     /// J/sample of the starting layout with nothing held back, in a phase: what savings are reckoned against. Where it was not
     /// measured in this phase, that of other layouts here, over what these took of it in phases where both were measured.
-    fn reference_energy(&self, phase: &Phase, base: Spot, knob: &Knob, settings: &ControllerSettings) -> Option<f64> {
-        let free = |phase: &Phase, spot: Spot| {
+    fn reference_energy(&self, phase: &Phase, base: LayoutKey, knob: &Knob, settings: &ControllerSettings) -> Option<f64> {
+        let free = |phase: &Phase, spot: LayoutKey| {
             let free = |p: &&Point| p.spot == spot && p.setting >= knob.top && p.windows >= settings.seek_windows;
             phase.points.iter().find(free).map(Point::joules_per_sample)
         };
         let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
         free(phase, base).or_else(|| {
-            let of_spot = |spot: Spot| {
+            let of_spot = |spot: LayoutKey| {
                 let ratios: Vec<f64> = self.phases.others().filter_map(|o| Some(free(o, base)? / free(o, spot)?)).collect();
                 Some(free(phase, spot)? * mean(&ratios)?)
             };
@@ -650,7 +650,7 @@ impl Seek {
 struct View<'a> {
     seek: &'a Seek,
     state: &'a ControllerState,
-    stand: Stand,
+    stand: OperatingPoint,
     knob: &'a Knob,
     workload: &'a Workload,
     context: &'a Context<'a>,

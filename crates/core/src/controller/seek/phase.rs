@@ -3,7 +3,7 @@
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
 
-use super::curve::{Curve, Point, Spot, six_digits};
+use super::curve::{Curve, LayoutKey, Point, six_digits};
 use super::knob::Knob;
 
 /// Phases remembered; beyond them the one that lasted least in all is forgotten.
@@ -19,7 +19,7 @@ const BRIEF_SECONDS: f64 = 1200.0;
 
 /// What one usable window says.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct Observation {
     pub samples_per_second: f64,
     pub watts: f64,
     /// What the knob limits.
@@ -31,8 +31,8 @@ pub(super) struct Seen {
 
 /// Where the knobs stand.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Stand {
-    pub spot: Spot,
+pub(super) struct OperatingPoint {
+    pub spot: LayoutKey,
     pub setting: f64,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Stand {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Phase {
-    /// See [`Seen::dram_seconds_per_sample`].
+    /// See [`Observation::dram_seconds_per_sample`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dram_seconds_per_sample: Option<f64>,
     pub points: Vec<Point>,
@@ -55,21 +55,21 @@ pub(super) struct Phase {
 }
 
 impl Phase {
-    pub fn point(&self, stand: Stand) -> Option<&Point> {
+    pub fn point(&self, stand: OperatingPoint) -> Option<&Point> {
         self.points.iter().find(|p| p.spot == stand.spot && (p.setting - stand.setting).abs() < 0.5)
     }
 
-    pub fn curve<'a>(&self, spot: Spot, knob: &'a Knob) -> Option<Curve<'a>> {
+    pub fn curve<'a>(&self, spot: LayoutKey, knob: &'a Knob) -> Option<Curve<'a>> {
         Curve::of(self.points.iter().filter(|p| p.spot == spot), knob)
     }
 
     /// Throughput of a layout with nothing held back, where it was measured over so many windows.
-    pub fn free_rate(&self, spot: Spot, knob: &Knob, windows: u32) -> Option<f64> {
+    pub fn free_rate(&self, spot: LayoutKey, knob: &Knob, windows: u32) -> Option<f64> {
         let free = self.points.iter().find(|p| p.spot == spot && p.setting >= knob.top && p.windows >= windows);
         free.map(|p| p.samples_per_second)
     }
 
-    fn add(&mut self, stand: Stand, seen: &Seen) {
+    fn add(&mut self, stand: OperatingPoint, seen: &Observation) {
         if let Some(intensity) = seen.dram_seconds_per_sample {
             let windows: u32 = self.points.iter().map(|p| p.windows).sum();
             let weight = 1.0 / f64::from(windows.min(59) + 1);
@@ -93,7 +93,7 @@ impl Phase {
 
     /// How far a window is from what this phase does at a stand, as the largest logarithm of a ratio over the tolerance of
     /// each figure; above 1 it does not fit. `None`: nothing is known about this stand.
-    fn misfit(&self, stand: Stand, seen: &Seen, knob: &Knob, tolerance: f64) -> Option<f64> {
+    fn misfit(&self, stand: OperatingPoint, seen: &Observation, knob: &Knob, tolerance: f64) -> Option<f64> {
         let (rates, watts, slack) = if let Some(p) = self.point(stand) {
             let slack = if p.windows > 1 { 1.0 } else { 1.4 };
             ((p.samples_per_second, p.samples_per_second), (p.watts, p.watts), slack)
@@ -108,7 +108,7 @@ impl Phase {
     }
 
     /// The same of memory activity alone, which does not depend on the layout. `None`: it is not known.
-    fn misfit_of_intensity(&self, seen: &Seen, tolerance: f64) -> Option<f64> {
+    fn misfit_of_intensity(&self, seen: &Observation, tolerance: f64) -> Option<f64> {
         let (now, then) = seen.dram_seconds_per_sample.zip(self.dram_seconds_per_sample)?;
         // Activity and throughput are uneven both, and each in its own way.
         Some(apart(now, then) / (1.25 * tolerance))
@@ -127,12 +127,12 @@ pub(super) struct Phases {
     all: Vec<Phase>,
     present: usize,
     /// Windows that do not fit the present phase, the last ones in a row.
-    doubts: Vec<Seen>,
+    doubts: Vec<Observation>,
 }
 
 /// What a window turned out to be.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Heard {
+pub(super) enum PhaseMatch {
     /// More of the same.
     Same,
     /// Perhaps something else.
@@ -169,27 +169,27 @@ impl Phases {
     }
 
     /// Takes in a window. `tolerance` is a logarithm.
-    pub fn hear(&mut self, stand: Stand, seen: Seen, knob: &Knob, tolerance: f64, now: EventTime) -> Heard {
+    pub fn hear(&mut self, stand: OperatingPoint, seen: Observation, knob: &Knob, tolerance: f64, now: EventTime) -> PhaseMatch {
         let Some(phase) = self.all.get_mut(self.present) else {
             self.begin(stand, &[seen], now);
-            return Heard::New;
+            return PhaseMatch::New;
         };
         // Of a layout that was not measured yet, all that is known is what does not depend on it.
         let misfit = phase.misfit(stand, &seen, knob, tolerance).or_else(|| phase.misfit_of_intensity(&seen, tolerance));
         if misfit.is_none_or(|misfit| misfit <= 1.0) {
             self.doubts.clear();
             phase.add(stand, &seen);
-            return Heard::Same;
+            return PhaseMatch::Same;
         }
         self.doubts.push(seen);
         if self.doubts.len() < DOUBTS {
-            return Heard::Doubtful;
+            return PhaseMatch::Doubtful;
         }
         let doubts = std::mem::take(&mut self.doubts);
         let clean = &doubts[1..];
-        let mean = |of: fn(&Seen) -> f64| clean.iter().map(of).sum::<f64>() / clean.len() as f64;
+        let mean = |of: fn(&Observation) -> f64| clean.iter().map(of).sum::<f64>() / clean.len() as f64;
         let intensities: Vec<f64> = clean.iter().filter_map(|seen| seen.dram_seconds_per_sample).collect();
-        let typical = Seen {
+        let typical = Observation {
             samples_per_second: mean(|s| s.samples_per_second),
             watts: mean(|s| s.watts),
             reading: mean(|s| s.reading),
@@ -202,7 +202,7 @@ impl Phases {
         let Some((known, _)) = misfits.min_by(|(_, a), (_, b)| a.total_cmp(b)) else {
             self.leave(now);
             self.begin(stand, clean, now);
-            return Heard::New;
+            return PhaseMatch::New;
         };
         let same = known == self.present;
         if !same {
@@ -214,7 +214,7 @@ impl Phases {
         for seen in clean {
             phase.add(stand, seen);
         }
-        if same { Heard::Same } else { Heard::Known }
+        if same { PhaseMatch::Same } else { PhaseMatch::Known }
     }
 
     fn leave(&mut self, now: EventTime) {
@@ -224,7 +224,7 @@ impl Phases {
         }
     }
 
-    fn begin(&mut self, stand: Stand, seen: &[Seen], now: EventTime) {
+    fn begin(&mut self, stand: OperatingPoint, seen: &[Observation], now: EventTime) {
         if self.all.len() >= PHASES_MAX
             && let Some(least) = (0..self.all.len()).min_by(|a, b| self.all[*a].seconds.total_cmp(&self.all[*b].seconds))
         {
@@ -303,14 +303,14 @@ mod tests {
             Self { phases: Phases::default(), knob: knob(), now: EventTime::from_seconds(1_767_225_600.0) }
         }
 
-        fn hear(&mut self, samples_per_second: f64) -> Heard {
+        fn hear(&mut self, samples_per_second: f64) -> PhaseMatch {
             self.now = self.now.plus_seconds(60.0);
-            let seen = Seen { samples_per_second, watts: 900.0, reading: 300.0, dram_seconds_per_sample: None };
-            let stand = Stand { spot: Spot { replicas: 6, threads: 50 }, setting: 400.0 };
+            let seen = Observation { samples_per_second, watts: 900.0, reading: 300.0, dram_seconds_per_sample: None };
+            let stand = OperatingPoint { spot: LayoutKey { replicas: 6, threads: 50 }, setting: 400.0 };
             self.phases.hear(stand, seen, &self.knob, TOLERANCE, self.now)
         }
 
-        fn hear_times(&mut self, count: usize, samples_per_second: f64) -> Vec<Heard> {
+        fn hear_times(&mut self, count: usize, samples_per_second: f64) -> Vec<PhaseMatch> {
             (0..count).map(|_| self.hear(samples_per_second)).collect()
         }
     }
@@ -318,13 +318,13 @@ mod tests {
     #[test]
     fn three_windows_running_are_another_phase_and_are_known_when_they_come_again() {
         let mut job = Job::new();
-        assert_eq!(job.hear_times(3, 100.0), [Heard::New, Heard::Same, Heard::Same]);
+        assert_eq!(job.hear_times(3, 100.0), [PhaseMatch::New, PhaseMatch::Same, PhaseMatch::Same]);
         // One or two are noise.
-        assert_eq!(job.hear_times(2, 130.0), [Heard::Doubtful, Heard::Doubtful]);
-        assert_eq!(job.hear_times(1, 100.0), [Heard::Same]);
-        assert_eq!(job.hear_times(4, 130.0), [Heard::Doubtful, Heard::Doubtful, Heard::New, Heard::Same]);
+        assert_eq!(job.hear_times(2, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful]);
+        assert_eq!(job.hear_times(1, 100.0), [PhaseMatch::Same]);
+        assert_eq!(job.hear_times(4, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::New, PhaseMatch::Same]);
         assert_eq!((job.phases.number(), job.phases.others().count()), (2, 1));
-        assert_eq!(job.hear_times(3, 100.0), [Heard::Doubtful, Heard::Doubtful, Heard::Known]);
+        assert_eq!(job.hear_times(3, 100.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::Known]);
         assert_eq!(job.phases.number(), 1);
     }
 
@@ -334,7 +334,7 @@ mod tests {
         job.hear_times(3, 100.0);
         job.hear_times(2, 130.0);
         job.phases.turned();
-        assert_eq!(job.hear_times(3, 130.0), [Heard::Doubtful, Heard::Doubtful, Heard::New]);
+        assert_eq!(job.hear_times(3, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::New]);
     }
 
     #[test]
@@ -350,15 +350,15 @@ mod tests {
         assert_eq!(job.phases.dwell_seconds(job.now.plus_seconds(780.0)), Some(450.0), "of 15 minutes half");
     }
 
-    const HERE: Spot = Spot { replicas: 6, threads: 50 };
-    const OTHER: Spot = Spot { replicas: 6, threads: 100 };
+    const HERE: LayoutKey = LayoutKey { replicas: 6, threads: 50 };
+    const OTHER: LayoutKey = LayoutKey { replicas: 6, threads: 100 };
 
-    fn at(spot: Spot, setting: f64) -> Stand {
-        Stand { spot, setting }
+    fn at(spot: LayoutKey, setting: f64) -> OperatingPoint {
+        OperatingPoint { spot, setting }
     }
 
-    fn seen(samples_per_second: f64, watts: f64, dram_seconds_per_sample: Option<f64>) -> Seen {
-        Seen { samples_per_second, watts, reading: watts / 3.0, dram_seconds_per_sample }
+    fn seen(samples_per_second: f64, watts: f64, dram_seconds_per_sample: Option<f64>) -> Observation {
+        Observation { samples_per_second, watts, reading: watts / 3.0, dram_seconds_per_sample }
     }
 
     /// A phase of 100/s at 900 W without a cap, and of 90/s at 720 W at 240 W a GPU, over so many windows each.
@@ -438,7 +438,8 @@ mod tests {
     #[test]
     fn a_window_fits_a_point_within_the_tolerance_of_each_figure() {
         let knob = knob();
-        let misfit = |phase: &Phase, setting, seen: Seen| phase.misfit(at(HERE, setting), &seen, &knob, TOLERANCE).unwrap();
+        let misfit =
+            |phase: &Phase, setting, seen: Observation| phase.misfit(at(HERE, setting), &seen, &knob, TOLERANCE).unwrap();
         let known = phase(2);
         for (rate, watts, apart) in [
             (100.0, 900.0, 0.0),
@@ -484,7 +485,7 @@ mod tests {
     fn in_a_layout_that_was_not_measured_memory_activity_alone_tells_phases_apart() {
         let fits = |known: Phase, intensity| {
             let mut phases = Phases { all: vec![known], ..Phases::default() };
-            phases.hear(at(OTHER, 400.0), seen(1.0, 1.0, intensity), &knob(), TOLERANCE, EventTime::default()) == Heard::Same
+            phases.hear(at(OTHER, 400.0), seen(1.0, 1.0, intensity), &knob(), TOLERANCE, EventTime::default()) == PhaseMatch::Same
         };
         let most = (1.25 * TOLERANCE).exp();
         for factor in [0.999 * most, 1.001 / most] {
@@ -516,7 +517,10 @@ mod tests {
         let mut job = Job::new();
         job.hear_times(3, 100.0);
         // Each is 10 % off, and both together are not.
-        assert_eq!([130.0, 110.0, 90.0].map(|rate| job.hear(rate)), [Heard::Doubtful, Heard::Doubtful, Heard::Same]);
+        assert_eq!(
+            [130.0, 110.0, 90.0].map(|rate| job.hear(rate)),
+            [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::Same]
+        );
         let phase = job.phases.present().unwrap();
         assert_eq!((phase.points[0].windows, phase.visits, phase.seconds), (5, 0, 0.0));
     }
@@ -529,7 +533,7 @@ mod tests {
         job.hear_times(3, 155.0);
         job.hear_times(3, 100.0);
         // 146/s are 4 % from 140/s and 6 % from 155/s.
-        assert_eq!(job.hear_times(3, 146.0)[2], Heard::Known);
+        assert_eq!(job.hear_times(3, 146.0)[2], PhaseMatch::Known);
         assert_eq!(job.phases.number(), 2);
         let phase = job.phases.present().unwrap();
         assert_eq!((phase.points[0].windows, phase.entered, phase.visits), (4, job.now, 1));
@@ -545,10 +549,10 @@ mod tests {
             }
             intensities.map(|intensity| hear(100.0, intensity))[2].clone()
         };
-        assert_eq!(heard([Some(0.004); 3]), Heard::New, "as fast as the first one, and it is not");
-        assert_eq!(heard([Some(0.009), Some(0.0005), Some(0.0015)]), Heard::Known, "by the mean of the last two");
-        assert_eq!(heard([Some(0.001), Some(0.001), Some(0.004)]), Heard::New);
-        assert_eq!(heard([Some(0.004), Some(0.004), None]), Heard::Known, "by all else");
+        assert_eq!(heard([Some(0.004); 3]), PhaseMatch::New, "as fast as the first one, and it is not");
+        assert_eq!(heard([Some(0.009), Some(0.0005), Some(0.0015)]), PhaseMatch::Known, "by the mean of the last two");
+        assert_eq!(heard([Some(0.001), Some(0.001), Some(0.004)]), PhaseMatch::New);
+        assert_eq!(heard([Some(0.004), Some(0.004), None]), PhaseMatch::Known, "by all else");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! What is remembered of owners: an object's controller hardly ever changes. Pure.
+//! Cache of owners: an object's controller hardly ever changes. Pure.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::chain::ControllerRef;
 
-/// Owners by the uid of what they own; bounded, and old entries are asked for anew, for orphans may be adopted.
+/// Owners by the uid of the owned object; bounded, and old entries are read again, since orphans may be adopted.
 #[derive(Debug)]
 pub struct OwnerCache {
     entries: HashMap<String, (Instant, Option<ControllerRef>)>,

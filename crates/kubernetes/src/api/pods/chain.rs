@@ -1,4 +1,4 @@
-//! From a pod's object and its owners to its workload. Pure.
+//! Derives the workload of a pod from the pod's object and its owners. Pure.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -8,9 +8,9 @@ use serde_json::json;
 use crate::objects::kinds::WorkloadKind;
 use crate::objects::object::{MPS_PERCENTAGE, requested_gpus};
 
-/// The kinds that are read on the way up: those that a kind of workload may own. Group, kind, plural.
+/// The kinds that are read on the way from a pod to its workload: those that a kind of workload may own. Group, kind, plural.
 ///
-/// What owns them names itself in the reference, so it need not be read; nor may it be. A pod is an owner in a
+/// Their owners are named in the reference, so they need not be read; nor does the account have the right. A pod is an owner in a
 /// `LeaderWorkerSet`, whose leader owns its workers.
 pub const FOLLOWED_OWNERS: [(&str, &str, &str); 5] = [
     ("", "Pod", "pods"),
@@ -64,8 +64,8 @@ pub fn outermost_workload<'a>(pod: &'a str, owners: &'a [ControllerRef]) -> &'a 
     known.or_else(outermost).map_or(pod, |owner| &owner.name)
 }
 
-/// The MPS thread percentage of the pod's container with GPUs, 1 to 100; `None`: not set, not readable here, or there are
-/// several such containers, of which nobody says who has which device.
+/// Returns the MPS thread percentage of the pod's container with GPUs, 1 to 100; `None`: it is not set or not readable, or there
+/// are several such containers, whose devices cannot be distinguished.
 pub fn mps_thread_percentage(pod: &Pod) -> Option<f64> {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers).filter(|container| {
         let resources = container.resources.as_ref();
@@ -74,7 +74,7 @@ pub fn mps_thread_percentage(pod: &Pod) -> Option<f64> {
         })
     });
     let (Some(only), None) = (containers.next(), containers.next()) else { return None };
-    // Of two of one name, the last one holds.
+    // Of two variables with one name, the last one applies.
     let variable = only.env.iter().flatten().rfind(|variable| variable.name == MPS_PERCENTAGE)?;
     let percentage: f64 = variable.value.as_ref()?.trim().parse().ok()?;
     (1.0..=100.0).contains(&percentage).then_some(percentage)

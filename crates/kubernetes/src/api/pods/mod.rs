@@ -1,8 +1,8 @@
-//! Which workload a pod is of, by its owners at the API server, and its MPS thread percentage.
+//! Finds the workload of a pod by its owners at the API server, and its MPS thread percentage.
 //!
-//! In: namespace and name of a pod. Out: what is known of it, or why nothing is. Pods and the few kinds on the way up are read
-//! one by one with `get`; nothing is listed, watched or written, so whoever holds the credentials learns only of pods whose
-//! names it knows. Reads may be served from the API server's cache: whoever asks asks again after a while.
+//! In: namespace and name of a pod. Out: its facts, or the reason why there are none. Pods and the few kinds of their owners are
+//! read one by one with `get`; nothing is listed, watched or written, so the holder of the credentials can only learn about pods
+//! whose names it knows. Reads may be served from the API server's cache, so callers repeat them after a while.
 
 mod cache;
 mod chain;
@@ -28,13 +28,13 @@ const MAX_OWNER_STEPS: usize = 8;
 const OWNER_CACHE_SIZE: usize = 1024;
 const OWNER_CACHE_TTL: Duration = Duration::from_mins(10);
 
-/// What is known of a pod.
+/// The known facts about a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodFacts {
     /// `namespace/name` of the outermost owner of a kind that policies are for; of the outermost owner known, or of the pod
     /// itself, where there is none.
     pub workload: String,
-    /// Of the pod.
+    /// The pod's uid.
     pub uid: Option<String>,
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its container with GPUs, 1 to 100; `None`: not set, or not known.
     pub mps_thread_percentage: Option<f64>,
@@ -57,7 +57,7 @@ impl PodFactsReader {
         Self { client, owners: Mutex::new(OwnerCache::new(OWNER_CACHE_SIZE, OWNER_CACHE_TTL)) }
     }
 
-    /// Asks for a pod; the error says why nothing is known, in words.
+    /// Reads the facts about a pod; the error has the reason why there are none, as text.
     pub async fn facts(&self, namespace: &str, name: &str) -> Result<PodFacts, String> {
         let what = format!("reading pod {namespace}/{name}");
         let answer = tokio::time::timeout(CALL_TIMEOUT, self.ask(namespace, name)).await;
@@ -93,7 +93,7 @@ impl PodFactsReader {
         let metadata = api.get_metadata_with(&owner.name, &GetParams::any()).await;
         let metadata =
             metadata.map_err(|error| format!("its {} {}: {}", owner.kind, owner.name, pod_error(&resource.plural, &error)))?;
-        // Another of the same name says nothing about this one's owner.
+        // Another object of the same name says nothing about the owner of this one.
         if metadata.metadata.uid.as_deref() != Some(&*owner.uid) {
             return Err(format!("its {} {} is gone, and another of that name is there", owner.kind, owner.name));
         }
