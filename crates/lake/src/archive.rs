@@ -10,7 +10,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaDataReader;
 
 use crate::error::{LakeError, Result};
-use crate::extent::{self, Extent, Extents};
+use crate::extent::{Extent, Extents};
 use crate::file::{About, Batches, Newest, Reader, damaged};
 use crate::layout::FileName;
 use crate::row::Row;
@@ -126,9 +126,18 @@ impl Archive {
         let within: PathBuf = path.join("archive");
         let root = if within.is_dir() { within } else { path.to_owned() };
         let archive = Self::folder(&root)?;
-        if archive.files()?.files.is_empty() {
-            let detail = "it holds no Parquet files of EADT; name a data folder, an archive or a replay's output";
-            return Err(LakeError::Location { location: path.display().to_string(), detail: detail.to_owned() });
+        let listing = archive.files()?;
+        if listing.files.is_empty() {
+            let lost: Vec<String> = listing
+                .missing()
+                .map(|(topic, partition, from, to)| format!("{topic} partition {partition} offsets {from} to {to}"))
+                .collect();
+            let detail = if lost.is_empty() {
+                "it holds no Parquet files of EADT; name a data folder, an archive or a replay's output".to_owned()
+            } else {
+                format!("it holds no Parquet files of EADT any more, and it had {}; put them back from a copy", lost.join(", "))
+            };
+            return Err(LakeError::Location { location: path.display().to_string(), detail });
         }
         Ok(archive)
     }
@@ -149,8 +158,8 @@ impl Archive {
         let mut files = Vec::with_capacity(found.len());
         let mut records = Vec::new();
         for file in found {
-            if extent::is_record(&file.path) {
-                records.extend(Extent::parse(&file.path));
+            if let Some(extent) = Extent::parse(&file.path) {
+                records.push(extent);
                 continue;
             }
             match FileName::parse(&file.path) {

@@ -1,5 +1,6 @@
 //! Rows to Arrow columns.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -11,7 +12,7 @@ use eadt_schemas::{EventTime, Topic};
 
 use crate::decode::{Cell, decode};
 use crate::plan::{Common, Kind, Plan, plan};
-use crate::row::Row;
+use crate::row::RowView;
 
 /// A column under construction. It lags behind the row count while nothing is appended: absent cells cost nothing.
 #[derive(Debug)]
@@ -104,17 +105,17 @@ impl Columns {
         self.bytes
     }
 
-    pub(crate) fn push(&mut self, row: &Row) {
+    pub(crate) fn push<'a>(&mut self, row: &RowView<'_>, headers: impl Iterator<Item = (Cow<'a, str>, &'a [u8])>) {
         debug_assert_eq!(row.topic, self.topic);
         let plan = self.plan;
-        if let Some(value) = &row.value {
+        if let Some(value) = row.value {
             self.value(value);
         }
-        self.headers(row);
+        self.headers(headers);
         self.text(plan.common(Common::Topic), row.topic.base_name());
         self.int(plan.common(Common::Partition), i64::from(row.partition));
         self.int(plan.common(Common::Offset), row.offset);
-        match row.key.as_deref().map(|key| (std::str::from_utf8(key), key)) {
+        match row.key.map(|key| (std::str::from_utf8(key), key)) {
             Some((Ok(key), _)) => self.text(plan.common(Common::Key), key),
             Some((Err(_), key)) => self.raw(plan.common(Common::KeyBytes), key),
             None => {}
@@ -145,7 +146,7 @@ impl Columns {
         self.cells = emptied(decoded.cells);
     }
 
-    fn headers(&mut self, row: &Row) {
+    fn headers<'a>(&mut self, headers: impl Iterator<Item = (Cow<'a, str>, &'a [u8])>) {
         let plan = self.plan;
         let mut set: u32 = 0;
         let mut first = |bit: usize| {
@@ -156,9 +157,10 @@ impl Columns {
         let mut others: Vec<serde_json::Value> = Vec::new();
         // What the file stands for without writing it out.
         let (mut version, mut content, mut time) = (None, None, None);
-        for (name, value) in &row.headers {
+        for (name, value) in headers {
+            let name = &*name;
             let text = std::str::from_utf8(value).ok();
-            let column = match &**name {
+            let column = match name {
                 header::TYPE => Some(Common::CeType),
                 header::SOURCE => Some(Common::CeSource),
                 header::ID => Some(Common::CeId),
@@ -183,16 +185,16 @@ impl Columns {
                     self.text(plan.common(column), text);
                     continue;
                 }
-                (None, Some("1.0")) if &**name == header::SPEC_VERSION && version.is_none() => {
+                (None, Some("1.0")) if name == header::SPEC_VERSION && version.is_none() => {
                     version = text;
                     continue;
                 }
-                (None, Some("application/json")) if &**name == header::CONTENT_TYPE && content.is_none() => {
+                (None, Some("application/json")) if name == header::CONTENT_TYPE && content.is_none() => {
                     content = text;
                     continue;
                 }
                 (None, Some(text)) => {
-                    let known = plan.headers.iter().find(|(header, _)| *header == &**name);
+                    let known = plan.headers.iter().find(|(header, _)| *header == name);
                     if let Some(&(_, index)) = known.filter(|(_, index)| first(16 + index))
                         && self.known_header(index, text)
                     {

@@ -1,7 +1,9 @@
-//! What an archive once held of a partition, kept beside its files: without it nobody would miss the first or the last of them.
+//! What an archive once held of a partition, kept apart from its files: without it nobody would miss the first or the last of them, or
+//! the folder of a topic.
 //!
-//! It is the name of an empty file, `topic=T/_archived+PARTITION+FIRST-LAST`, so that a listing tells it. A wider range is written before
-//! the narrower one is deleted; where both are there, both count.
+//! It is the name of an empty file, `_archived/TOPIC+PARTITION+FIRST-LAST`, so that a listing tells it. A wider range is written before
+//! the narrower one is deleted; where both are there, both count. It was `topic=TOPIC/_archived+PARTITION+FIRST-LAST` once, which counts
+//! too, until a wider one is written.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,25 +27,32 @@ pub(crate) struct Extent {
 /// What this process recorded last of each partition.
 pub(crate) type Extents = Arc<Mutex<BTreeMap<(Topic, i32), Extent>>>;
 
-/// Programs that read Parquet pass over names that begin with `_`.
-const NAME: &str = "_archived+";
+/// The folder of the records. Programs that read Parquet pass over names that begin with `_`.
+const FOLDER: &str = "_archived";
+
+/// Whether a folder of this name at the top of an archive is one of the archive's.
+pub fn is_archive_folder(name: &str) -> bool {
+    name == FOLDER || name.starts_with("topic=")
+}
 
 /// Whether a file is a record of some partition.
 pub(crate) fn is_record(path: &str) -> bool {
-    path.rsplit('/').next().is_some_and(|name| name.starts_with(NAME))
+    Extent::parse(path).is_some()
 }
 
 impl Extent {
     fn path(&self) -> String {
         let Self { topic, partition, first, last } = self;
-        format!("topic={topic}/{NAME}{partition}+{first:020}-{last:020}")
+        format!("{FOLDER}/{topic}+{partition}+{first:020}-{last:020}")
     }
 
     pub(crate) fn parse(path: &str) -> Option<Self> {
         let (folder, name) = path.split_once('/')?;
-        let topic = Topic::from_base_name(folder.strip_prefix("topic=")?)?;
-        let (partition, range) = name.strip_prefix(NAME)?.split_once('+')?;
+        let (start, name) = name.split_once('+')?;
+        let topic = if folder == FOLDER { start } else { folder.strip_prefix("topic=").filter(|_| start == FOLDER)? };
+        let (partition, range) = name.split_once('+')?;
         let (first, last) = range.split_once('-')?;
+        let topic = Topic::from_base_name(topic)?;
         Some(Self { topic, partition: partition.parse().ok()?, first: first.parse().ok()?, last: last.parse().ok()? })
     }
 
@@ -64,28 +73,29 @@ impl Archive {
         // Whoever deletes old files on purpose deletes the record, too.
         let still = known.get(&at).copied().filter(|extent| self.store.read(&extent.path()).is_ok());
         let (before, widest) = match still {
-            Some(extent) => (vec![extent], Some(extent)),
+            Some(extent) => (vec![extent.path()], Some(extent)),
             None => self.recorded(at)?,
         };
         let after = widest.map_or_else(|| Extent::of(name), |extent| extent.with(Extent::of(name)));
         let path = after.path();
         self.store.create(&path, Bytes::new()).map_err(|source| self.failed("write", &path, source))?;
-        for old in before.iter().filter(|old| **old != after).map(Extent::path) {
-            self.store.delete(&old).map_err(|source| self.failed("delete", &old, source))?;
+        for old in before.iter().filter(|old| **old != path) {
+            self.store.delete(old).map_err(|source| self.failed("delete", old, source))?;
         }
         known.insert(at, after);
         Ok(())
     }
 
-    /// Returns the records of a partition, several if somebody was killed between two steps, and the widest range that they tell. Without
-    /// a record, which an archive of an earlier version has not, its files tell it.
-    fn recorded(&self, (topic, partition): (Topic, i32)) -> Result<(Vec<Extent>, Option<Extent>)> {
+    /// Returns the paths of a partition's records, several if somebody was killed between two steps, and the widest range that they tell.
+    /// Without a record, which an archive of an earlier version has not, its files tell it.
+    fn recorded(&self, (topic, partition): (Topic, i32)) -> Result<(Vec<String>, Option<Extent>)> {
         let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
         let mine = |extent: &Extent| (extent.topic, extent.partition) == (topic, partition);
-        let records: Vec<Extent> = found.iter().filter_map(|file| Extent::parse(&file.path)).filter(mine).collect();
+        let records = found.iter().filter_map(|file| Some((&file.path, Extent::parse(&file.path).filter(mine)?)));
+        let (paths, records): (Vec<String>, Vec<Extent>) = records.map(|(path, extent)| (path.clone(), extent)).unzip();
         let files = found.iter().filter_map(|file| FileName::parse(&file.path).ok()).map(|name| Extent::of(&name));
-        let widest = records.iter().copied().reduce(Extent::with).or_else(|| files.filter(mine).reduce(Extent::with));
-        Ok((records, widest))
+        let widest = records.into_iter().reduce(Extent::with).or_else(|| files.filter(mine).reduce(Extent::with));
+        Ok((paths, widest))
     }
 }
 

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,7 +22,32 @@ pub struct Row {
     pub headers: Vec<Header>,
 }
 
+/// A record of the log, looked at where it lies; its headers come beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowView<'a> {
+    pub topic: Topic,
+    pub partition: i32,
+    pub offset: i64,
+    /// The log's append time.
+    pub stamp: EventTime,
+    pub key: Option<&'a [u8]>,
+    /// `None` is a tombstone.
+    pub value: Option<&'a [u8]>,
+}
+
 impl Row {
+    /// Everything but the headers.
+    pub(crate) fn view(&self) -> RowView<'_> {
+        let Self { topic, partition, offset, stamp, key, value, .. } = self;
+        let (topic, partition, offset, stamp) = (*topic, *partition, *offset, *stamp);
+        RowView { topic, partition, offset, stamp, key: key.as_deref(), value: value.as_deref() }
+    }
+
+    /// The headers in their order.
+    pub(crate) fn header_views(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
+        self.headers.iter().map(|(name, value)| (Cow::Borrowed(&**name), &**value))
+    }
+
     /// The last header of this name, where it is UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().rev().find(|(n, _)| &**n == name).and_then(|(_, v)| std::str::from_utf8(v).ok())

@@ -1,5 +1,6 @@
 //! Rows to files: one open file a partition, rolled by rows, bytes, age and date.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 use arrow::array::RecordBatch;
@@ -10,7 +11,7 @@ use crate::columns::Columns;
 use crate::error::{LakeError, Result};
 use crate::file;
 use crate::layout::FileName;
-use crate::row::Row;
+use crate::row::{Row, RowView};
 
 /// When a file is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,10 +157,20 @@ impl Writer {
         }
     }
 
-    /// Takes a row. `now` dates the open file; it is read only for a file's first row. A row of a partition that was not
-    /// started starts it. A row of another date than the open file's completes that file, which is due then.
+    /// As [`Self::push_view`], of a row that is on its own.
     pub fn push(&mut self, row: &Row, now: EventTime) -> Result<()> {
-        let Row { topic, partition, offset, .. } = *row;
+        self.push_view(&row.view(), row.header_views(), || now)
+    }
+
+    /// Takes a row and its headers in their order. `now` dates the open file; it is asked for only with a file's first row. A row of a
+    /// partition that was not started starts it. A row of another date than the open file's completes that file, which is due then.
+    pub fn push_view<'a>(
+        &mut self,
+        row: &RowView<'_>,
+        headers: impl Iterator<Item = (Cow<'a, str>, &'a [u8])>,
+        now: impl FnOnce() -> EventTime,
+    ) -> Result<()> {
+        let RowView { topic, partition, offset, .. } = *row;
         let entry = self.partitions.entry((topic, partition)).or_insert_with(|| Partition::new(topic, offset));
         if offset < entry.open.next {
             return Err(LakeError::Order { topic, partition, offset, expected: entry.open.next });
@@ -172,9 +183,9 @@ impl Writer {
         }
         let open = &mut entry.open;
         if open.rows == 0 {
-            (open.day, open.since) = (day, now);
+            (open.day, open.since) = (day, now());
         }
-        open.columns.push(row);
+        open.columns.push(row, headers);
         open.rows += 1;
         open.next = offset + 1;
         if open.columns.rows() >= BATCH_ROWS {

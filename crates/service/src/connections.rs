@@ -19,7 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::Shutdown;
 
@@ -27,6 +27,13 @@ use crate::Shutdown;
 const REFUSED: Duration = Duration::from_millis(50);
 /// Heads of requests are short.
 const HEAD_BYTES: usize = 16 << 10;
+/// A stranger does not give way before its first request could be read, however many come meanwhile: it has this long if there are
+/// [`MANY`] strangers or more, and less if there are fewer, in proportion, but at least [`LEAST_TO_SPEAK`]. This caps how many are
+/// accepted while every place is taken: 100 a second where strangers have one place, 320 where they have four to [`MANY`], and ten more
+/// for each further one.
+const TO_SPEAK: Duration = Duration::from_millis(100);
+const LEAST_TO_SPEAK: Duration = Duration::from_millis(10);
+const MANY: usize = 32;
 
 /// What clients may take.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,8 +51,9 @@ pub struct Limits {
 /// What happens to a connection beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It takes the place of the oldest that nobody is known of ([`Standing`]). Where all are known it is let in as one of a few more,
-    /// and once it is known, too, it takes the place of the oldest of whoever has the most, if that is more than it has itself then.
+    /// It takes the place of the oldest that nobody is known of ([`Standing`]), which had time to speak before. Where most are known it is
+    /// let in as one of a few more, and once it is known, too, it takes the place of the oldest of whoever has the most, if that is more
+    /// than it has itself then.
     EndStrangers,
     /// It takes the place of the oldest: an answer takes no time, so the oldest is who dawdles.
     EndOldest,
@@ -137,6 +145,7 @@ impl Standing {
 struct Held {
     task: AbortHandle,
     standing: Standing,
+    since: Instant,
 }
 
 impl Held {
@@ -146,9 +155,30 @@ impl Held {
 }
 
 impl Limits {
-    /// Beyond the limit, for those of whom it is not known yet whether they have less than others.
+    /// For those of whom it is not known yet whether they have less than others: they have these places, however many are known.
     fn spare(&self) -> usize {
         if self.when_full == WhenFull::EndStrangers { self.connections / 8 + 1 } else { 0 }
+    }
+
+    /// Returns whether there are as many as there may be, without those that have ended, which it lets go if there seem to be.
+    fn is_full(&self, by_age: &mut Vec<Held>) -> bool {
+        if by_age.len() < self.connections {
+            return false;
+        }
+        by_age.retain(|held| !held.task.is_finished());
+        let known = by_age.iter().filter(|held| held.standing.is_known()).count();
+        by_age.len() >= self.connections.max(known.min(self.connections) + self.spare())
+    }
+
+    /// When the oldest that gives way does so; `None`: nobody does.
+    fn next_way(&self, by_age: &[Held]) -> Option<Instant> {
+        // The oldest comes first.
+        let oldest = by_age.iter().find(|held| held.gives_way(self.when_full))?;
+        if self.when_full == WhenFull::EndOldest {
+            return Some(oldest.since);
+        }
+        let strangers = by_age.iter().filter(|held| !held.standing.is_known()).count();
+        Some(oldest.since + (TO_SPEAK * strangers.min(MANY) as u32 / MANY as u32).max(LEAST_TO_SPEAK))
     }
 }
 
@@ -170,7 +200,9 @@ pub async fn serve<H, F, S>(
     let roll = Roll { places: limits.connections, ..Roll::default() };
     let most = limits.connections + limits.spare();
     loop {
-        let open = connections.len() < most || by_age.iter().any(|held| held.gives_way(limits.when_full));
+        let is_full = limits.is_full(&mut by_age) || connections.len() >= most;
+        let way = if is_full { limits.next_way(&by_age) } else { None };
+        let open = !is_full || way.is_some_and(|from| from <= Instant::now());
         let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
@@ -179,6 +211,7 @@ pub async fn serve<H, F, S>(
                 continue;
             }
             accepted = listener.accept(), if open => accepted,
+            () = sleep_until(way.unwrap_or_else(Instant::now)), if !open && way.is_some() => continue,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -188,19 +221,13 @@ pub async fn serve<H, F, S>(
                 continue;
             }
         };
-        if by_age.len() >= limits.connections {
-            by_age.retain(|held| !held.task.is_finished());
-        }
-        if by_age.len() >= limits.connections {
-            let oldest = by_age.iter().position(|held| held.gives_way(limits.when_full));
-            if let Some(oldest) = oldest {
-                refused(Refused::GaveWay);
-                by_age.remove(oldest).task.abort();
-            } else if by_age.len() >= most {
+        if limits.is_full(&mut by_age) {
+            refused(Refused::GaveWay);
+            let Some(oldest) = by_age.iter().position(|held| held.gives_way(limits.when_full)) else {
                 // The last stranger has become known by now: then it is the newest that goes.
-                refused(Refused::GaveWay);
                 continue;
-            }
+            };
+            by_age.remove(oldest).task.abort();
         }
         let (standing, refused, shutdown) = (Standing::new(&roll), refused.clone(), shutdown.clone());
         let connection = Connection { router: router.clone(), limits, standing: standing.clone(), refused, shutdown };
@@ -208,7 +235,7 @@ pub async fn serve<H, F, S>(
         let task = connections.spawn(connection.run(handshake(stream)));
         // Set once, here.
         drop(standing.0.task.set(task.clone()));
-        by_age.push(Held { task, standing });
+        by_age.push(Held { task, standing, since: Instant::now() });
     }
     while let Some(ended) = connections.join_next().await {
         closed(&ended);
@@ -366,6 +393,10 @@ mod tests {
 
     async fn asked(stream: &mut TcpStream, path: &str) -> String {
         stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+        answer(stream).await
+    }
+
+    async fn answer(stream: &mut TcpStream) -> String {
         let mut told = Vec::new();
         while !told.ends_with(b"it works") {
             assert!(stream.read_buf(&mut told).await.unwrap() > 0, "ended after {}", String::from_utf8_lossy(&told));
@@ -459,6 +490,45 @@ mod tests {
         held.pop();
         drop(next);
         server.known().await;
+        server.end().await;
+    }
+
+    #[tokio::test]
+    async fn a_stranger_has_the_less_time_to_speak_the_fewer_there_are() {
+        let limits = Limits { when_full: WhenFull::EndStrangers, ..GENEROUS };
+        let since = Instant::now();
+        let held = || {
+            let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
+            Held { task, standing: Standing::default(), since }
+        };
+        let mut by_age = vec![held()];
+        assert!(by_age[0].standing.known("somebody"));
+        assert_eq!(limits.next_way(&by_age), None);
+        for (strangers, micros) in [(1, 10_000), (3, 10_000), (4, 12_500), (16, 50_000), (32, 100_000), (500, 100_000)] {
+            by_age.resize_with(strangers + 1, held);
+            assert_eq!(limits.next_way(&by_age), Some(since + Duration::from_micros(micros)), "{strangers}");
+        }
+        assert_eq!(GENEROUS.next_way(&by_age), Some(since));
+    }
+
+    #[tokio::test]
+    async fn who_comes_with_a_crowd_has_time_to_speak() {
+        let limits = Limits { connections: 8, when_full: WhenFull::EndStrangers, ..GENEROUS };
+        let server = Server::start(limits).await;
+        let mut greedy = Vec::new();
+        for _ in 0..limits.connections {
+            let mut stream = server.connect().await;
+            ask(&mut stream, "/known?greedy").await;
+            greedy.push(stream);
+        }
+        // All of them wait before the server looks.
+        let mut quick = std::net::TcpStream::connect(server.address).unwrap();
+        std::io::Write::write_all(&mut quick, b"GET /known?quick HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let crowd: Vec<_> = (0..8).map(|_| std::net::TcpStream::connect(server.address).unwrap()).collect();
+        quick.set_nonblocking(true).unwrap();
+        let mut quick = TcpStream::from_std(quick).unwrap();
+        assert!(!answer(&mut quick).await.contains("no place"));
+        drop(crowd);
         server.end().await;
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use eadt_bus::{
     Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Record, Remedy, Standby, Step, TopicPartition, chaos,
 };
-use eadt_lake::{Archive, LakeError, Row, Writer};
+use eadt_lake::{Archive, LakeError, RowView, Writer};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::http::Ready;
 use eadt_service::{Clock, Metrics, Shutdown, Timer};
@@ -157,6 +157,8 @@ struct Archiver<'a> {
     standby: Standby,
     /// Partitions whose end was reached and not left since.
     ended: BTreeSet<TopicPartition>,
+    /// Where the last record came from, and its topic: most come in runs. Its end was not reached since.
+    current: Option<(TopicPartition, Topic)>,
     /// Polled, not yet taken.
     waiting: VecDeque<Polled>,
     /// When to try again after a file could not be written; reading is paused until then.
@@ -193,6 +195,7 @@ impl<'a> Archiver<'a> {
             mine: BTreeSet::new(),
             standby: Standby::new(&*service.settings.group, format!("{}{}", service.prefix, Topic::GpuTelemetry)),
             ended: BTreeSet::new(),
+            current: None,
             waiting: VecDeque::new(),
             stalled: None,
             patience,
@@ -275,9 +278,11 @@ impl<'a> Archiver<'a> {
 
     /// Partitions come and go at once, whatever waits.
     fn rebalances(&mut self) -> Result<(), Error> {
-        let (news, records): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting)
-            .into_iter()
-            .partition(|item| matches!(item, Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_)));
+        let is_news = |item: &Polled| matches!(item, Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_));
+        if !self.waiting.iter().any(is_news) {
+            return Ok(());
+        }
+        let (news, records): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting).into_iter().partition(is_news);
         self.waiting = records;
         for item in news {
             match item {
@@ -343,6 +348,7 @@ impl<'a> Archiver<'a> {
     }
 
     fn forget(&mut self, partitions: &[TopicPartition]) {
+        self.current = None;
         for at in partitions {
             if let Some(topic) = self.topic(at) {
                 self.writer.forget(topic, at.partition);
@@ -374,11 +380,11 @@ impl<'a> Archiver<'a> {
     fn take(&mut self, item: &Polled) -> Result<(), Error> {
         match item {
             Polled::Record(record) => {
-                let Some(topic) = self.topic(&record.at) else { return Ok(()) };
-                self.writer.push(&row(topic, record), self.service.clock.now())?;
-                self.ended.remove(&record.at);
+                let Some(topic) = self.topic_of(&record.at) else { return Ok(()) };
+                self.writer.push_view(&view(topic, record), record.headers.iter(), || self.service.clock.now())?;
             }
             Polled::End { at, position } => {
+                self.current = None;
                 if let Some(topic) = self.topic(at) {
                     self.writer.end(topic, at.partition, *position);
                     self.ended.insert(at.clone());
@@ -486,20 +492,32 @@ impl<'a> Archiver<'a> {
         Ok(())
     }
 
+    /// The topic of a record from there, whose end is left thereby.
+    fn topic_of(&mut self, at: &TopicPartition) -> Option<Topic> {
+        if let Some((current, topic)) = &self.current
+            && current == at
+        {
+            return Some(*topic);
+        }
+        let topic = self.topic(at)?;
+        self.ended.remove(at);
+        self.current = Some((at.clone(), topic));
+        Some(topic)
+    }
+
     fn topic(&self, at: &TopicPartition) -> Option<Topic> {
         at.topic.strip_prefix(self.service.prefix.as_str()).and_then(Topic::from_base_name)
     }
 }
 
-fn row(topic: Topic, record: &Record) -> Row {
-    Row {
+fn view(topic: Topic, record: &Record) -> RowView<'_> {
+    RowView {
         topic,
         partition: record.at.partition,
         offset: record.offset,
         stamp: record.stamp,
-        key: record.key.clone(),
-        value: record.value.clone(),
-        headers: record.headers.to_vec(),
+        key: record.key.as_deref(),
+        value: record.value.as_deref(),
     }
 }
 

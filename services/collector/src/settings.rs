@@ -205,8 +205,10 @@ pub struct RawProgress {
     pub tokens_file: Option<PathBuf>,
     /// Tokens of Kubernetes service accounts, each for its own namespace.
     pub service_accounts: RawServiceAccounts,
-    /// Most connections at once. One more takes the place of the oldest that has shown no valid token yet; where all have, it waits.
-    /// Default 256. Range: 1 to 65,536.
+    /// Most connections at once. One more takes the place of the oldest that has shown no valid token yet and had 10 to 100 ms for it.
+    /// Where all have shown one, it is let in as one of `connections` / 8 + 1 more; once it has shown its own, it takes a place of the
+    /// sender with the most, if that has more than it, and is answered 503 otherwise. If every place has
+    /// shown a token, at most 330 new ones a second are accepted (fewer below 24 connections, more above 256). Default 256. Range: 1 to 65,536.
     pub connections: usize,
     /// Longest time that a TLS handshake, the head of a request, or a whole request may take, in seconds; slower clients are
     /// cut off. Default 10. Range: 0.1 to 600.

@@ -27,8 +27,9 @@ const INPUT_BYTES_PER_STATE_BYTE: usize = 20;
 const MAX_STATE_WRITE_CREDIT: usize = 64 << 20;
 const MAX_LINGER: Duration = Duration::from_secs(5);
 /// While a backlog is worked through, what a step costs beyond its records is shared by more of them: an output waits up to so many
-/// times as long as otherwise, but at most this part of how late it is anyway. What is read live is a moment late, and waits for nothing.
-const BACKLOG_LINGER_FACTOR: u32 = 50;
+/// times as long as otherwise, but at most [`MAX_LINGER`] and this part of how late it is anyway. What is read live is a moment late, and
+/// waits for nothing.
+const BACKLOG_LINGER_FACTOR: u32 = 200;
 const LATENESS_PER_LINGER: u32 = 20;
 
 /// Which partitions a commit writes.
@@ -124,7 +125,7 @@ impl PendingCommit {
 /// record that was read came into the log.
 pub fn output_linger(state_bytes: usize, credit: usize, least: Duration, late: Duration) -> Duration {
     if state_bytes < LARGE_STATE_BYTES || credit >= state_bytes {
-        least.max((least * BACKLOG_LINGER_FACTOR).min(late / LATENESS_PER_LINGER))
+        least.max((least * BACKLOG_LINGER_FACTOR).min(MAX_LINGER).min(late / LATENESS_PER_LINGER))
     } else {
         MAX_LINGER
     }
@@ -247,9 +248,16 @@ mod tests {
     #[test]
     fn what_is_late_anyway_waits_for_a_twentieth_of_that_but_not_for_long() {
         let millis = Duration::from_millis;
-        for (least, late, waits) in
-            [(1, 0, 1), (1, 20, 1), (1, 40, 2), (1, 1_000, 50), (1, 3_600_000, 50), (20, 100, 20), (0, 1_000, 0)]
-        {
+        for (least, late, waits) in [
+            (1, 0, 1),
+            (1, 20, 1),
+            (1, 40, 2),
+            (1, 1_000, 50),
+            (1, 3_600_000, 200),
+            (20, 100, 20),
+            (1_000, 3_600_000, 5_000),
+            (0, 1_000, 0),
+        ] {
             assert_eq!(output_linger(0, 0, millis(least), millis(late)), millis(waits), "{late} ms late");
         }
     }

@@ -123,7 +123,7 @@ pub struct ProcessorSettings {
     /// where they lie, or `dead_letter`, refused. Counted in either case. A replay folds them. Default `process`.
     pub foreign_partitions: ForeignPartitions,
     /// How long an output waits for company before the commit, in milliseconds of wall time; while a backlog is worked through up to
-    /// fifty times as long, but no longer than a twentieth of how late it is anyway. 0 to 1,000. Default 1.
+    /// two hundred times as long, but no longer than 5 s or a twentieth of how late it is anyway. 0 to 1,000. Default 1.
     pub linger_milliseconds: u64,
     /// How long folded records without outputs wait for a commit, in seconds of wall time. 0.01 to 3,600. Default 10.
     pub commit_seconds: f64,

@@ -1,4 +1,4 @@
-//! `docs/evidence/reliability.md`: what was promised, what was found, what was not looked at.
+//! Writes `docs/evidence/reliability.md`: the promises, the results of the fault rows, and what was not tested.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use crate::rows::ROWS;
 use crate::run::{Found, State};
 use crate::surroundings::Surroundings;
 
-/// A fault that a test of its own looks at.
+/// A fault that has a test of its own instead of a row.
 struct Elsewhere {
     fault: &'static str,
     promise: &'static str,
@@ -19,7 +19,7 @@ struct Elsewhere {
 const ELSEWHERE: &[Elsewhere] = &[
     Elsewhere {
         fault: "power cut under the embedded log: what was not synced is gone",
-        promise: "nothing committed is lost; with syncs that lie it is, and that is noticed",
+        promise: "nothing committed is lost; on a disk that acknowledges syncs that it did not do, data is lost, and the test notices",
         tests: &[
             ("crates/bus/tests/embedded_crash.rs", "a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half"),
             ("crates/bus/tests/embedded_crash.rs", "a_disk_that_says_it_synced_and_did_not_loses_steps"),
@@ -27,7 +27,7 @@ const ELSEWHERE: &[Elsewhere] = &[
     },
     Elsewhere {
         fault: "the embedded log's disk is full",
-        promise: "it refuses with words below its reserve, lets go what has expired, and goes on when there is room; with no room at all it stops, and leaves nothing half there",
+        promise: "below its reserve it refuses appends with an error that names the cause, deletes what has expired, and continues once there is room; without any room it stops, and leaves no partial step",
         tests: &[
             ("crates/bus/tests/embedded_crash.rs", "a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room"),
             ("crates/bus/tests/embedded_crash.rs", "below_its_reserve_a_log_still_lets_go_what_it_need_not_keep"),
@@ -37,8 +37,8 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "the archiver is killed, or its power cut, at each step on its disk: what was not synced is gone; the same in a compaction",
-        promise: "each offset in exactly one file, whole at any time, and nothing is left behind; without syncs files are gone",
+        fault: "the archiver is killed, or loses power, at each step on its disk, also during a compaction: what was not synced is gone",
+        promise: "each offset is in exactly one file, every file is complete at any time, and no leftovers remain; without syncs files are lost, and the test notices",
         tests: &[
             ("crates/lake/src/tests/crash.rs", "killed_or_powerless_at_any_step_each_offset_is_in_exactly_one_file"),
             ("crates/lake/src/tests/crash.rs", "a_compaction_killed_at_any_step_loses_and_doubles_nothing"),
@@ -46,39 +46,49 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "the archiver is frozen behind what it has read, a date ends in that, and another one takes over",
-        promise: "it writes nothing more, and ends",
+        fault: "bits of the archive's files flip, files or the folder of a topic are removed, and files are replaced while others list them",
+        promise: "every difference is an error or a warning that names the file or the offsets",
+        tests: &[
+            ("crates/lake/src/tests/damage.rs", "a_thousand_flipped_bits_change_no_row_unsaid"),
+            ("crates/lake/src/tests/damage.rs", "a_file_that_is_gone_is_missed_wherever_it_was"),
+            ("crates/lake/src/tests/damage.rs", "the_folder_of_a_topic_that_is_gone_is_missed"),
+            ("crates/lake/src/store/disk.rs", "files_that_others_replace_meanwhile_hide_no_other_file"),
+        ],
+    },
+    Elsewhere {
+        fault: "the archiver is frozen after it has read records across a change of date, and another one takes over",
+        promise: "the frozen one writes nothing more, and ends",
         tests: &[("services/archiver/src/service.rs", "who_was_replaced_writes_no_file_of_what_it_had_read_before")],
     },
     Elsewhere {
-        fault: "at every call of the log and every step on its disk, by seed, the archiver fails, is killed, loses its power or its partitions, or is frozen while another one takes over",
-        promise: "what is visible is at any time the beginning of the log, each offset in one file, whole; without syncs, sweeping, the question who owns a partition, or with renames that tear, that is noticed",
+        fault: "at every call of the log and every step on its disk, chosen by a seed, the archiver fails, is killed, loses power or its partitions, or is frozen while another one takes over",
+        promise: "the visible files are a prefix of the log at any time, each offset in one complete file; the test notices if syncs, the sweep of leftovers or the ownership check is switched off, or if renames are not atomic",
         tests: &[
             ("services/archiver/tests/simulation.rs", "however_the_story_goes_each_offset_is_in_exactly_one_file"),
             ("services/archiver/tests/simulation.rs", "what_is_broken_on_purpose_is_found_out"),
         ],
     },
     Elsewhere {
-        fault: "crashes at every call of the bus, in simulated time, by seed",
-        promise: "windows, decisions and state as in a run without them",
+        fault: "crashes at every call of the bus, in simulated time, chosen by a seed",
+        promise: "windows, decisions and state are those of a run without crashes",
         tests: &[(
             "services/processor/tests/simulation.rs",
             "however_the_story_goes_everything_is_said_once_and_the_state_is_the_same",
         )],
     },
     Elsewhere {
-        fault: "records that are small only while they are compressed, and too large for the dead letters",
-        promise: "no partition stalls; each is a dead letter with its beginning, its length and its hash",
+        fault: "records that are small when compressed, but too large for a dead letter when decompressed",
+        promise: "no partition stalls; each becomes a dead letter with its first bytes, its length and its hash",
         tests: &[("tests/kafka_processor.rs", "records_that_are_small_only_while_they_are_compressed_hold_no_partition_up")],
     },
     Elsewhere {
         fault: "a progress counter falls (restart from a checkpoint)",
-        promise: "never invented progress",
+        promise: "no progress is invented",
         tests: &[("crates/core/tests/histories.rs", "a_fall_of_the_progress_counter_is_a_restart_and_never_speed")],
     },
     Elsewhere {
         fault: "an energy counter falls or disagrees; a GPU changes its workload",
-        promise: "windows and what is unassigned are the whole",
+        promise: "the energy of all windows and the unassigned energy add up to the total",
         tests: &[
             ("services/collector/tests/nvml.rs", "counters_that_fall_are_told_and_those_that_disagree_left_out"),
             ("services/collector/tests/nvml.rs", "an_assignments_file_moves_a_gpu_between_workloads"),
@@ -86,16 +96,16 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "a GPU hangs, is lost or has an error (Xid) that only a reset ends under the collector (a library built by the tests)",
-        promise: "the others go on, nothing is invented",
+        fault: "a GPU hangs under the collector, is lost, or has an error (Xid) that only a reset ends (on an NVML library that the tests build)",
+        promise: "the other GPUs are sampled as before, no value is invented",
         tests: &[
             ("services/collector/tests/nvml.rs", "one_hanging_gpu_stops_nobody_else_and_invents_nothing"),
             ("services/collector/tests/nvml.rs", "a_gpu_that_hangs_or_is_lost_at_start_joins_later"),
         ],
     },
     Elsewhere {
-        fault: "the API server's other answers fail; it is killed, or its etcd; watches break off or have run out (410)",
-        promise: "decisions are delayed and no more, nothing is missed",
+        fault: "other requests to the API server fail; it or its etcd is killed; watches break off or expire (410)",
+        promise: "decisions are only delayed, and no event is missed",
         tests: &[
             ("tests/kubernetes_faults.rs", "a_change_that_is_refused_for_the_moment_or_whose_answer_is_lost_is_done_once"),
             ("tests/kubernetes_faults.rs", "requests_that_get_no_answer_hold_nothing_up_for_ever"),
@@ -107,8 +117,8 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "the leading actuator leaves or is killed, another one stands by",
-        promise: "it goes on with what was decided, each decision once",
+        fault: "the leading actuator stops or is killed while another one is on standby",
+        promise: "the standby continues with the open decisions, and applies each once",
         tests: &[
             (
                 "tests/kubernetes_takeover.rs",
@@ -118,8 +128,8 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "SIGKILL of the node agent's own program, over a control program of MPS, too, that goes on without it",
-        promise: "settings as before",
+        fault: "SIGKILL of the node agent's program, also while an MPS control program that it started keeps running",
+        promise: "after the next start all settings are as before",
         tests: &[
             (
                 "services/agent/tests/crash.rs",
@@ -129,21 +139,21 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "intents that are expired, of the future or unreadable; somebody else lifts a lock of clocks, which cannot be read",
-        promise: "not followed, and what was asked before is put back; left alone and reported",
+        fault: "intents that are expired, from the future or unreadable; another tool unlocks clocks, a state that cannot be read",
+        promise: "the intents are not followed, and earlier settings are put back; the other tool's change is left alone and reported",
         tests: &[
             ("services/agent/tests/holds.rs", "without_a_live_intent_everything_is_put_back"),
             ("services/agent/tests/holds.rs", "what_somebody_else_changed_is_left_alone_and_reported"),
         ],
     },
     Elsewhere {
-        fault: "decisions that are stale, expired or for another layout",
+        fault: "decisions that are stale, expired, or made for another layout",
         promise: "they change nothing",
         tests: &[("tests/kubernetes_actuator.rs", "decisions_that_are_stale_expired_or_for_another_layout_change_nothing")],
     },
     Elsewhere {
         fault: "the actuator's clock is an hour ahead or behind",
-        promise: "it applies nothing and says why; one with a right clock takes over",
+        promise: "it applies nothing and reports why; an actuator with a correct clock takes over",
         tests: &[(
             "tests/kubernetes_actuator.rs",
             "an_actuator_whose_clock_is_an_hour_off_changes_nothing_and_one_with_a_right_clock_takes_over",
@@ -151,17 +161,17 @@ const ELSEWHERE: &[Elsewhere] = &[
     },
     Elsewhere {
         fault: "an hour of decisions that contradict each other, in simulated time",
-        promise: "one change of a workload in `actuator.change_interval_seconds`, by what the object says",
+        promise: "a workload is changed at most once in `actuator.change_interval_seconds`, by the time that its object records",
         tests: &[("services/actuator/src/check.rs", "contradictory_decisions_change_a_workload_at_most_so_often")],
     },
     Elsewhere {
         fault: "an assignor other than `range`, or another property of Kafka that a promise rests on",
-        promise: "refused before anything is read",
+        promise: "the service refuses to start before it reads anything",
         tests: &[("tests/kafka_bus.rs", "settings_that_break_promises_are_refused")],
     },
     Elsewhere {
-        fault: "clients without a right, or with another's",
-        promise: "denied, with the right that is missing",
+        fault: "clients that lack a right, or have the rights of another part",
+        promise: "access is denied, and the error names the missing right",
         tests: &[
             ("tests/kafka_security.rs", "only_who_is_known_by_password_or_certificate_gets_in"),
             ("tests/kafka_security.rs", "no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed"),
@@ -169,8 +179,8 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "planted secrets, everything at its most verbose",
-        promise: "never said",
+        fault: "planted secrets, with the most verbose logs",
+        promise: "no secret appears in any output",
         tests: &[("tests/kafka_secured.rs", "no_secret_is_ever_said")],
     },
     Elsewhere {
@@ -179,47 +189,56 @@ const ELSEWHERE: &[Elsewhere] = &[
         tests: &[("tests/ingest.rs", "slow_senders_are_cut_off_and_large_and_frequent_ones_refused")],
     },
     Elsewhere {
+        fault: "one tenant opens hundreds of slow connections for progress",
+        promise: "the reports of other tenants are accepted",
+        tests: &[
+            ("services/collector/src/progress/http.rs", "who_opens_hundreds_of_slow_connections_takes_nothing_from_others"),
+            ("crates/service/src/connections.rs", "who_comes_with_a_crowd_has_time_to_speak"),
+        ],
+    },
+    Elsewhere {
         fault: "a panic in a task",
-        promise: "seen, and the others are drained",
+        promise: "the panic is reported, and the other tasks are drained",
         tests: &[("crates/service/src/supervise.rs", "a_panic_is_seen_and_drains_the_others")],
     },
 ];
 
-/// What nothing looks at.
+/// Faults that no test covers.
 const MISSING: &[&str] = &[
-    "a power cut under the only broker of a cluster, or under all of them at once: what Kafka acknowledged and had not synced is gone \
-     then, as in `broker-power` without copies (operations.md, \"Copies\")",
-    "the memory that a backlog of hostile records of a megabyte takes: 34 MB were seen beyond what an honest one does, since what is \
-     read ahead fills while each large dead letter is a step of its own",
+    "a power cut of the only broker of a cluster, or of all brokers at once: records that Kafka acknowledged but had not synced are \
+     lost, as in `broker-power` without copies ([operations](../operate/operations.md#copies))",
+    "the memory that a backlog of hostile records of a megabyte each takes: 34 MB more than an honest backlog were measured, since the \
+     read-ahead buffer fills while each large dead letter is a step of its own",
 ];
 
-/// What was seen in rows that have no good run yet.
+/// Findings of rows that have no good run yet.
 const UNSETTLED: &[(&str, &str)] = &[];
 
-/// The page.
+/// Returns the page as Markdown.
 pub fn page(state: &State) -> String {
     let mut text = String::from(
-        "# Reliability: what was promised, and what was found\n\n\
+        "# Reliability: promises and results of the fault tests\n\n\
          <!-- Written by `cargo xtask chaos`; the figures are in reliability.json. -->\n\n\
-         Every row is a fault on the real parts: Apache Kafka, a Kubernetes control plane where the row is about one, and EADT's services as\n\
-         processes that are killed, stopped, cut off and starved. The node agent's GPUs are four of an NVML library that the tests build, which the agent speaks to\n\
-         through the same binding as to NVIDIA's. What must come out is derived from a seed, by a model that shares no code with EADT and by EADT's own code to which\n\
-         nothing happens, and compared with everything that was committed. Each row is also run with its mitigation switched off, and must then fail: a fault that does not bite\n\
-         shows nothing. The services are builds with debug assertions, some optimised (`CARGO_PROFILE_DEV_OPT_LEVEL=2`; [which](#with-what)); a release build has no switches. Times are those of a loaded\n\
-         machine with few cores, for orientation only.\n\n\
-         ```\ncargo xtask chaos                      # everything at full length, which takes hours; then writes this page\n\
-         cargo xtask chaos --resume             # goes on where that was interrupted; what another build began begins anew\n\
+         For everybody who wants to know which faults were tried, and what came out.\n\n\
+         Each row injects a fault into the real parts: Apache Kafka, a Kubernetes control plane if the row needs one, and EADT's services as\n\
+         processes that are killed, stopped, disconnected or starved. The node agent sets four GPUs of an NVML library that the tests build. It calls this\n\
+         library through the same binding as NVIDIA's. The expected result is computed from a seed, both by a model that shares no code with EADT and by EADT's own code\n\
+         without the fault. It is compared with everything that was committed. Each row is also run with its mitigation switched off, and must fail then: a fault that\n\
+         never causes a violation proves nothing. The services are builds with debug assertions, some of them optimised (`CARGO_PROFILE_DEV_OPT_LEVEL=2`;\n\
+         [which](#builds-and-versions)); a release build has no such switches. Times come from a loaded machine with few cores, and are for orientation only.\n\n\
+         ```\ncargo xtask chaos                      # all rows at full length, which takes hours; then writes this page\n\
+         cargo xtask chaos --resume             # continues an interrupted run; rows of another build start over\n\
          cargo xtask chaos killed --rounds 50   # one row\n\
          cargo xtask chaos --list\n```\n\n\
-         A short run of every row is part of `cargo xtask test`, and a test by itself (`cargo test -p eadt-chaos`). What `poison`\n\
-         promises of memory only a longer run can tell.\n\n",
+         `cargo xtask test` runs a short form of a third of the rows, drawn by its seed (`--all-rows`: of all). `cargo test -p eadt-chaos` runs the short form of all. Only a\n\
+         longer run can check the memory limits of `poison`.\n\n",
     );
     write(
         &mut text,
         format_args!(
-            "Seed {}. Rounds that a full run would have stand in brackets where fewer were run. *Builds*: of how many the figures are\n\
-             ([which](#with-what)). Promise, fault and what was switched off are those of the row when it was run; a row that says something else today has\n\
-             a star, and [row by row](#row-by-row) what it says now, which these figures are not about.\n\n",
+            "Seed {}. If fewer rounds were run than a full run has, the full number is in brackets. *Builds* is the number of builds that the figures come from\n\
+             ([which](#builds-and-versions)). Promise, fault and mitigation are those of the row when it was run. A star marks a row whose text has changed since;\n\
+             [row by row](#row-by-row) has the present text, to which these figures do not refer.\n\n",
             state.seed
         ),
     );
@@ -237,7 +256,7 @@ pub fn page(state: &State) -> String {
             details(&mut text, row, found);
         }
     }
-    write(&mut text, format_args!("\n## With what\n\n"));
+    write(&mut text, format_args!("\n## Builds and versions\n\n"));
     let mut with: BTreeMap<&Surroundings, BTreeSet<&str>> = BTreeMap::new();
     for (name, found) in &state.rows {
         for surroundings in &found.surroundings {
@@ -256,7 +275,7 @@ pub fn page(state: &State) -> String {
             ),
         );
     }
-    write(&mut text, format_args!("\n## Faults that tests of their own look at\n\n| fault | promise | tests |\n|---|---|---|\n"));
+    write(&mut text, format_args!("\n## Faults with tests of their own\n\n| fault | promise | tests |\n|---|---|---|\n"));
     for Elsewhere { fault, promise, tests } in ELSEWHERE {
         let tests: Vec<String> = tests.iter().map(|(file, test)| format!("`{test}` in `{file}`")).collect();
         write(&mut text, format_args!("| {fault} | {promise} | {} |\n", tests.join("; ")));
@@ -311,10 +330,10 @@ fn details(text: &mut String, row: &Row, found: &Found) {
     let changes =
         [("fault", fault, &today.fault), ("promise", promise, &today.promise), ("switched off", without, &today.without)];
     for (what, _, now) in changes.iter().filter(|(_, then, now)| then != now) {
-        write(text, format_args!("- \\* {what}, as the row has it today: {now}\n"));
+        write(text, format_args!("- \\* {what}, in the present text of the row: {now}\n"));
     }
     if found.words.is_none() {
-        write(text, format_args!("- what the row said when it was run was not kept: this is what it says today\n"));
+        write(text, format_args!("- the text of the row at the time of the run was not kept: this is the present text\n"));
     }
     write(text, format_args!("- with the mitigation, {}\n", found.with.figure()));
     if found.without.rounds > 0 {
@@ -365,15 +384,16 @@ mod tests {
         };
         let same = shown(Some(row.words()));
         assert!(
-            same.contains(&format!("| `killed` | {} | 0 (1000) | 1 |", row.promise)) && !same.contains("as the row has it today"),
+            same.contains(&format!("| `killed` | {} | 0 (1000) | 1 |", row.promise))
+                && !same.contains("in the present text of the row"),
             "{same}"
         );
         let former = Words { promise: "less".into(), ..row.words() };
         let other = shown(Some(former));
         assert!(other.contains("| `killed` \\* | less | 0 (1000) | 1 |"), "{other}");
-        assert!(other.contains(&format!("- \\* promise, as the row has it today: {}\n", row.promise)), "{other}");
-        assert!(!other.contains("switched off, as the row has it today"), "{other}");
-        assert!(shown(None).contains("was not kept: this is what it says today"));
+        assert!(other.contains(&format!("- \\* promise, in the present text of the row: {}\n", row.promise)), "{other}");
+        assert!(!other.contains("switched off, in the present text of the row"), "{other}");
+        assert!(shown(None).contains("was not kept: this is the present text"));
     }
 
     #[test]

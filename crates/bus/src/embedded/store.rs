@@ -2,7 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,6 +14,8 @@ use crate::{BusError, Remedy, Result};
 
 /// How often the free space of the disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long a stopped store is searched for damage.
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// Many changes are committed in portions of this size.
 const PORTION_BYTES: u64 = 4 << 20;
 /// How many reclaims give back what was removed.
@@ -90,6 +92,8 @@ pub struct Store {
     space: Mutex<Space>,
     /// Held while a commit takes its number and is written, so that the store's number never falls.
     witness: Mutex<Witness>,
+    /// What [`Store::damage`] found.
+    damage: OnceLock<Option<String>>,
 }
 
 /// What is free on the disk, as far as is known between two looks at it.
@@ -111,7 +115,7 @@ impl Space {
         }
         if self.free < wanted {
             return Err(format!(
-                "the disk is full: {} MiB are free and {} MiB are kept in reserve; free some space and it goes on by itself",
+                "the disk is full: {} MiB are free and {} MiB are kept in reserve; free some space, or use a folder on a disk with more",
                 self.free >> 20,
                 reserve >> 20
             ));
@@ -235,6 +239,7 @@ impl Store {
             free: options.free_space.clone(),
             space: Mutex::new(Space { free: u64::MAX, looked: None }),
             witness: Mutex::new(witness),
+            damage: OnceLock::new(),
         };
         if format != FORMAT {
             let mut batch = store.db.batch();
@@ -295,7 +300,11 @@ impl Store {
         let number = witness.next();
         batch.insert(&self.meta, COMMIT_KEY, number.to_be_bytes());
         batch.insert(&self.blocks, COMMIT_KEY, number.to_be_bytes());
-        batch.commit().map_err(|error| BusError::new(Remedy::Stop, self.appending(), self.explain(&error)))?;
+        if let Err(error) = batch.commit() {
+            // An explanation may take seconds, and readers of the number need not wait for it.
+            drop(witness);
+            return Err(BusError::new(Remedy::Stop, self.appending(), self.explain(&error)));
+        }
         witness.committed(number);
         if survives == Survives::PowerCut {
             witness.durable(number);
@@ -369,14 +378,31 @@ impl Store {
         BusError::new(Remedy::Stop, "reading the embedded log", damaged(&self.dir, &error.to_string()))
     }
 
+    /// Returns the first damage that reading the store meets, which is done once and for at most [`LONGEST_LOOK`]: in a large store there
+    /// may be more behind it. For a store that has stopped: a failed write stops it, and so does a damaged file that its own compaction
+    /// meets.
+    fn damage(&self) -> Option<&str> {
+        let first = || {
+            let began = Instant::now();
+            [&self.meta, &self.blocks]
+                .into_iter()
+                .flat_map(Keyspace::iter)
+                .take_while(|_| began.elapsed() < LONGEST_LOOK)
+                .find_map(|row| row.into_inner().err().filter(|error| !of_files(error).is_some_and(is_elsewhere)))
+        };
+        self.damage.get_or_init(|| first().map(|error| error.to_string())).as_deref()
+    }
+
     fn explain(&self, error: &fjall::Error) -> String {
         if of_files(error).is_some_and(is_full) {
             return "the disk is full: free some space and start again; everything acknowledged is kept".to_owned();
         }
         match error {
-            fjall::Error::Poisoned => {
-                "an earlier write failed, so nothing more is taken: check disk space and disk, then start again; everything acknowledged is kept".to_owned()
-            }
+            fjall::Error::Poisoned => match self.damage() {
+                Some(why) => damaged(&self.dir, why),
+                None => "an earlier write failed, so nothing more is taken: check disk space and disk, then start again; everything acknowledged is kept".to_owned(),
+            },
+            fjall::Error::Storage(_) if of_files(error).is_none() => damaged(&self.dir, &error.to_string()),
             error => format!("{error}: check the disk that holds {}, then start again; everything acknowledged is kept", self.dir.display()),
         }
     }
@@ -437,6 +463,12 @@ fn is_full(error: &std::io::Error) -> bool {
 fn is_surroundings(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
     is_full(error) || matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory)
+}
+
+/// Whether a read failed for want of something that the process or the machine lacks, which says nothing about the file.
+fn is_elsewhere(error: &std::io::Error) -> bool {
+    // ENFILE and EMFILE, which have no kind.
+    is_surroundings(error) || error.kind() == std::io::ErrorKind::OutOfMemory || matches!(error.raw_os_error(), Some(23 | 24))
 }
 
 /// What to do about a store that cannot be read. The archive beside it goes with it: a new log begins at offset 0 again, where an
@@ -662,7 +694,7 @@ mod tests {
         let told = space.claim(1, 256 << 20, Instant::now(), || Some(7 << 20)).unwrap_err();
         assert_eq!(
             told,
-            "the disk is full: 7 MiB are free and 256 MiB are kept in reserve; free some space and it goes on by itself"
+            "the disk is full: 7 MiB are free and 256 MiB are kept in reserve; free some space, or use a folder on a disk with more"
         );
     }
 
@@ -680,6 +712,14 @@ mod tests {
         }
         for kind in [AlreadyExists, InvalidData, NotFound, Other, UnexpectedEof] {
             assert!(!is_full(&Error::from(kind)) && !is_surroundings(&Error::from(kind)), "{kind:?}");
+            assert!(!is_elsewhere(&Error::from(kind)), "{kind:?}");
+        }
+        for kind in [StorageFull, PermissionDenied, ErrorKind::OutOfMemory] {
+            assert!(is_elsewhere(&Error::from(kind)), "{kind:?}");
+        }
+        // Too many open files, of the process or of the machine; and a disk that cannot read.
+        for (code, is) in [(24, true), (23, true), (5, false)] {
+            assert_eq!(is_elsewhere(&Error::from_raw_os_error(code)), is, "{code}");
         }
     }
 
@@ -736,6 +776,24 @@ mod tests {
         assert!(store.explain(&fjall::Error::Poisoned).starts_with("an earlier write failed, so nothing more is taken: check"));
         let other = store.explain(&fjall::Error::Io(ErrorKind::InvalidData.into()));
         assert!(other.contains(&format!("check the disk that holds {}, then start again", dir.path().display())), "{other}");
+    }
+
+    #[test]
+    fn a_store_that_a_flipped_bit_stops_is_damaged_and_its_disk_is_not_full() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        store.commit(blocks_of(&[0, 1], 10_000), Survives::Process).unwrap();
+        store.reclaim().unwrap();
+        let file = std::fs::read_dir(dir.path().join("keyspaces/1/blobs")).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = std::fs::read(&file).unwrap();
+        // Within the first of the two values.
+        let at = bytes.len() / 4;
+        bytes[at] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        for error in [fjall::Error::Poisoned, fjall::Error::Storage(fjall::LsmError::Unrecoverable)] {
+            let told = store.explain(&error);
+            assert!(told.starts_with("the store is damaged (") && !told.contains("space"), "{told}");
+        }
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The few file operations that a folder needs, apart so that a test can lose what was not synced.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
@@ -27,6 +29,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// What a folder holds, in the order of names, whoever else writes and deletes there meanwhile.
     fn entries(&self, path: &Path) -> io::Result<Vec<Entry>>;
     fn open(&self, path: &Path) -> io::Result<Input>;
 }
@@ -34,6 +37,63 @@ pub trait Disk: Send + Sync + fmt::Debug {
 /// The operating system's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RealDisk;
+
+/// How long a folder is read again that changes each time.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two readings of it.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Names of so many bytes come in one system call, so that they are what was there at one time: half of the buffer of the C library.
+const ONE_CALL: usize = 16 << 10;
+/// What each name takes there beside its own bytes, at most.
+const BESIDE_NAME: usize = 27;
+/// Two changes that are further apart have different times, even where the file system takes them from the timer's interrupts.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Reads the names in a folder. Returns `None` if it takes several system calls and the folder changed meanwhile: what was replaced between
+/// two of them may be missing, under its old name and its new one.
+fn read_names(folder: &Path) -> io::Result<Option<Vec<OsString>>> {
+    let names = list(folder)?;
+    if names.iter().map(|name| name.len() + BESIDE_NAME).sum::<usize>() <= ONE_CALL {
+        return Ok(Some(names));
+    }
+    let before = fs::metadata(folder)?.modified()?;
+    // A further change right behind one would leave the time as it is. If the clocks differ, this waits in vain at most.
+    let is_settled = SystemTime::now().duration_since(before).is_ok_and(|age| age > 5 * TICK);
+    if !is_settled {
+        std::thread::sleep(TICK);
+    }
+    let names = list(folder)?;
+    Ok((fs::metadata(folder)?.modified()? == before).then_some(names))
+}
+
+fn list(folder: &Path) -> io::Result<Vec<OsString>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
+}
+
+/// Reads a folder. Returns `None` if it changed meanwhile: what was put in a deleted file's place may not be among the names.
+fn read_folder(path: &Path) -> io::Result<Option<Vec<Entry>>> {
+    let Some(names) = read_names(path)? else { return Ok(None) };
+    let mut entries = Vec::with_capacity(names.len());
+    for name in names {
+        let (file, name) = (path.join(&name), name.to_string_lossy().into_owned());
+        match fs::metadata(&file) {
+            Ok(metadata) => entries.push(Entry { name, folder: metadata.is_dir(), bytes: metadata.len() }),
+            // Must not look as if the folder were absent, which holds nothing then.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if !fs::symlink_metadata(&file).is_ok_and(|metadata| metadata.is_symlink()) {
+                    return Ok(None);
+                }
+                // Editors lock files by such links.
+                if !name.starts_with('.') {
+                    return Err(io::Error::other(format!("{} is a link that leads nowhere", file.display())));
+                }
+            }
+            Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", file.display()))),
+        }
+    }
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Some(entries))
+}
 
 impl Disk for RealDisk {
     fn make_folder(&self, path: &Path) -> io::Result<bool> {
@@ -65,18 +125,90 @@ impl Disk for RealDisk {
     }
 
     fn entries(&self, path: &Path) -> io::Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        for entry in fs::read_dir(path)? {
-            let entry = entry?;
-            let metadata = fs::metadata(entry.path())?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            entries.push(Entry { name, folder: metadata.is_dir(), bytes: metadata.len() });
+        let began = Instant::now();
+        loop {
+            if let Some(entries) = read_folder(path)? {
+                return Ok(entries);
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(io::Error::other(format!("{}: it changed each time that it was read", path.display())));
+            }
+            std::thread::sleep(PAUSE);
         }
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
     }
 
     fn open(&self, path: &Path) -> io::Result<Input> {
         File::open(path).map(Input::File)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    fn names(folder: &Path) -> io::Result<Vec<String>> {
+        Ok(RealDisk.entries(folder)?.into_iter().map(|entry| entry.name).collect())
+    }
+
+    /// Reads a folder while somebody replaces a file in it, as who records what it archived: the new file is there before the old one
+    /// goes. There is a pause after every twenty.
+    fn read_while_replaced(folder: &Path, reads: usize, pause: Duration) -> Vec<Vec<String>> {
+        let is_over = AtomicBool::new(false);
+        let file = |number: u64| folder.join(format!("record-{number}"));
+        fs::write(file(0), "").unwrap();
+        let read: Vec<_> = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut number = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    for _ in 0..20 {
+                        fs::write(file(number + 1), "").unwrap();
+                        fs::remove_file(file(number)).unwrap();
+                        number += 1;
+                    }
+                    std::thread::sleep(pause);
+                }
+                fs::remove_file(file(number)).unwrap();
+            });
+            let read = (0..reads).map(|_| names(folder)).collect();
+            is_over.store(true, Ordering::Relaxed);
+            read
+        });
+        read.into_iter().map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn files_that_others_replace_meanwhile_hide_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a", "z"] {
+            fs::write(folder.path().join(name), "content").unwrap();
+        }
+        let is_record = |name: &String| name.starts_with("record-");
+        for names in read_while_replaced(folder.path(), 500, Duration::ZERO) {
+            let (first, last) = (names.first().map(String::as_str), names.last().map(String::as_str));
+            assert_eq!((first, last, names.iter().any(is_record)), (Some("a"), Some("z"), true), "{names:?}");
+        }
+        // More than one system call tells.
+        for number in 0..2000 {
+            fs::write(folder.path().join(format!("file-{number}")), "").unwrap();
+        }
+        for names in read_while_replaced(folder.path(), 100, Duration::from_millis(50)) {
+            let (records, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| is_record(name));
+            assert!(!records.is_empty() && others.len() == 2002, "{records:?} and {} others", others.len());
+        }
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_an_error_that_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a"), "").unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join(".#lock")).unwrap();
+        assert_eq!(names(folder.path()).unwrap(), ["a"]);
+        let link = folder.path().join("date=2026-01-02");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        let error = names(folder.path()).unwrap_err();
+        assert_eq!(error.to_string(), format!("{} is a link that leads nowhere", link.display()));
+        assert_ne!(error.kind(), io::ErrorKind::NotFound);
     }
 }

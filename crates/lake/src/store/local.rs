@@ -73,7 +73,7 @@ impl<D: Disk> Local<D> {
             let path = if folder.is_empty() { entry.name.clone() } else { format!("{folder}/{}", entry.name) };
             if !entry.folder {
                 visit(Found { path, bytes: entry.bytes });
-            } else if depth < 3 && (depth > 0 || entry.name.starts_with("topic=")) {
+            } else if depth < 3 && (depth > 0 || extent::is_archive_folder(&entry.name)) {
                 self.walk(&path, depth + 1, visit)?;
             }
         }

@@ -51,8 +51,8 @@ impl Objects {
             }
         }
         for inner in listing.common_prefixes {
-            let named = inner.as_ref()[skip..].starts_with("topic=");
-            if depth < 3 && named {
+            let top = inner.as_ref()[skip..].split('/').next();
+            if depth < 3 && top.is_some_and(extent::is_archive_folder) {
                 self.walk(&inner, depth + 1, found)?;
             }
         }

@@ -87,12 +87,40 @@ fn a_file_that_is_gone_is_missed_wherever_it_was() {
     assert_eq!(lost(&archive), [(TOPIC, 1, 0, 14)]);
 }
 
-/// The records in a folder of an archive.
+/// The records of an archive.
 fn records(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder.join(format!("topic={TOPIC}"))).unwrap().map(|entry| entry.unwrap().path());
-    let mut records: Vec<_> = entries.filter(|path| crate::extent::is_record(&path.to_string_lossy())).collect();
+    let mut records: Vec<_> = fs::read_dir(folder.join("_archived")).unwrap().map(|entry| entry.unwrap().path()).collect();
     records.sort();
     records
+}
+
+#[test]
+fn the_folder_of_a_topic_that_is_gone_is_missed() {
+    let (folder, archive, _) = archive();
+    fs::remove_dir_all(folder.path().join(format!("topic={TOPIC}"))).unwrap();
+    assert_eq!(lost(&archive), [(TOPIC, 0, 0, 29), (TOPIC, 1, 0, 29)]);
+    let told = Archive::find(folder.path()).unwrap_err().to_string();
+    let ranges = format!("it had {TOPIC} partition 0 offsets 0 to 29, {TOPIC} partition 1 offsets 0 to 29;");
+    assert!(told.contains(&ranges), "{told}");
+}
+
+#[test]
+fn a_record_where_earlier_versions_had_it_counts_until_the_next_file() {
+    let (folder, archive, files) = archive();
+    for record in records(folder.path()) {
+        fs::remove_file(record).unwrap();
+    }
+    let former = folder.path().join(format!("topic={TOPIC}/_archived+0+{:020}-{:020}", 0, 29));
+    fs::write(&former, "").unwrap();
+    fs::remove_file(&files[2].1).unwrap();
+    assert_eq!(lost(&archive), [(TOPIC, 0, 20, 29)]);
+    let mut writer = Writer::new(Archive::folder(folder.path()).unwrap(), Limits::default());
+    for offset in 20..40 {
+        let row = telemetry(0, offset, offset);
+        writer.push(&row, row.stamp).unwrap();
+    }
+    writer.roll_all().unwrap();
+    assert_eq!((records(folder.path()).len(), former.exists(), lost(&archive)), (1, false, vec![]));
 }
 
 #[test]
@@ -124,7 +152,7 @@ fn a_compaction_keeps_the_records_and_two_of_one_partition_are_the_wider_one() {
     compact(&other, "2027-01-01", 1 << 30).unwrap();
     let compacted = other.files().unwrap().files;
     assert_eq!((files.len(), compacted.len(), records(folder.path()).len()), (6, 2, 2));
-    fs::write(folder.path().join(format!("topic={TOPIC}/_archived+1+{:020}-{:020}", 5, 40)), "").unwrap();
+    fs::write(folder.path().join(format!("_archived/{TOPIC}+1+{:020}-{:020}", 5, 40)), "").unwrap();
     assert_eq!(lost(&archive), [(TOPIC, 1, 30, 40)]);
     fs::remove_file(folder.path().join(compacted[1].name.path())).unwrap();
     assert_eq!(lost(&archive), [(TOPIC, 1, 0, 40)]);

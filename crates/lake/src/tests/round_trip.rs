@@ -26,7 +26,7 @@ use crate::{Row, rebuild};
 fn back(rows: &[Row]) -> Vec<Row> {
     let mut columns = Columns::new(rows[0].topic);
     for row in rows {
-        columns.push(row);
+        columns.push(&row.view(), row.header_views());
     }
     let batch = columns.take();
     (0..rows.len()).map(|at| rebuild::row(rows[0].topic, &batch, at).unwrap()).collect()
@@ -192,7 +192,8 @@ fn a_flag_left_out_while_false_is_false_in_its_column() {
     use arrow::array::{Array, AsArray};
     let mut columns = Columns::new(Topic::GpuTelemetry);
     for value in [json!({"device": "a"}), json!({"device": "a", "last": true}), json!({})] {
-        columns.push(&row(Topic::GpuTelemetry, 0, 0, 1, &value));
+        let row = row(Topic::GpuTelemetry, 0, 0, 1, &value);
+        columns.push(&row.view(), row.header_views());
     }
     let batch = columns.take();
     let last = batch.column_by_name("last").unwrap().as_boolean();

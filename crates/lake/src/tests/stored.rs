@@ -19,7 +19,7 @@ use crate::stored::{Opened, StoredRow};
 fn stored(rows: &[Row]) -> Vec<StoredRow> {
     let mut columns = Columns::new(rows[0].topic);
     for row in rows {
-        columns.push(row);
+        columns.push(&row.view(), row.header_views());
     }
     let opened = Arc::new(Opened::new(rows[0].topic, columns.take()));
     (0..rows.len()).map(|at| StoredRow::new(&opened, at).unwrap()).collect()

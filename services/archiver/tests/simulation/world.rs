@@ -175,7 +175,8 @@ impl Story {
         self.live()?;
         let listed = self.archive().files().map_err(|error| error.to_string())?.files.len();
         let files = self.disk.files();
-        let is_record = |path: &Path| path.to_string_lossy().contains("/_archived+");
+        let is_record =
+            |path: &Path| path.starts_with(Path::new(ROOT).join("_archived")) && path.extension().is_none_or(|e| e != "tmp");
         if files.iter().filter(|path| !is_record(path)).count() != listed {
             return Err(format!("something was left behind: {files:?}"));
         }

@@ -32,6 +32,7 @@ const ROWS: usize = 150;
 const MOST_BYTES: u64 = 8_000;
 /// What the archiver says of each attempt that failed.
 const SAYS: &str = "archiving waits, and nothing is skipped";
+const RECOVERED: &str = "it works again";
 const PAUSE: Duration = Duration::from_millis(300);
 
 fn run(run: Run) -> Result<Outcome> {
@@ -52,6 +53,7 @@ fn run(run: Run) -> Result<Outcome> {
     let archive = Archive::folder(&place)?;
     for _ in 0..run.rounds {
         explain(another_file(&archive, &mut part), &part)?;
+        explain(recovery(&mut part), &part)?;
         let before = complaints(&part);
         disk.fill_but(chance.below(MOST_BYTES), &part)?;
         let begun = Instant::now();
@@ -80,6 +82,19 @@ fn run(run: Run) -> Result<Outcome> {
     judge(&world, &place, &archive, &OF_A_STORY, &mut outcome)?;
     outcome.count("events", story.told.len() as u64);
     Ok(outcome)
+}
+
+/// Waits until the archiver has logged that it works again: a disk that is full again while it still writes what waited belongs to the same
+/// failure, which it logs once.
+fn recovery(part: &mut Part) -> Result<()> {
+    let begun = Instant::now();
+    let is_failing = |log: &str| log.lines().rfind(|line| line.contains(SAYS)).is_some_and(|line| !line.contains(RECOVERED));
+    while is_failing(&part.log()) {
+        crate::world::runs(part)?;
+        ensure!(begun.elapsed() < LIMIT, "it does not log that it works again within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 fn complaints(part: &Part) -> usize {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use eadt_schemas::Topic;
+use eadt_schemas::decode::MAX_NAME_BYTES;
 
 use super::archive;
 use super::collector::{is_accepted, logged, post};
@@ -35,8 +36,8 @@ pub const ROW: Row = Row {
 /// Workloads that are no part of the story.
 pub const APART: &str = "apart/";
 const PACE: Duration = Duration::from_millis(50);
-/// The longest name of a workload that is accepted, its namespace included.
-const LONGEST_NAME: usize = 200;
+/// The longest name of a workload, its namespace included, or of a span.
+const LONGEST_NAME: usize = MAX_NAME_BYTES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -113,7 +114,7 @@ impl Bag {
 fn names(round: u32) -> (Vec<String>, Vec<String>) {
     let long = |length: usize, tail: &str| format!("{APART}{}{tail}", "n".repeat(length - APART.len() - tail.len()));
     let hostile = [
-        long(255, "x"),
+        long(LONGEST_NAME + 1, "x"),
         long(4096, "x"),
         "apart".to_owned(),
         format!("{APART}a/b"),
@@ -134,21 +135,35 @@ fn names(round: u32) -> (Vec<String>, Vec<String>) {
     (hostile.to_vec(), odd.to_vec())
 }
 
-fn body(workload: &str) -> Result<String> {
-    Ok(serde_json::to_string(&serde_json::json!([{ "workload": workload, "samples_total": 1 }]))?)
+/// A report of a workload, and of a span: ids of its windows have both names.
+fn body(workload: &str, span: Option<&str>) -> Result<String> {
+    let mut report = serde_json::json!({ "workload": workload, "samples_total": 1 });
+    if let Some(span) = span {
+        report["span"] = span.into();
+    }
+    Ok(serde_json::to_string(&[report])?)
+}
+
+/// Whether a name that no workload may have is one that no span may have either: spans have no form, only a length and no control characters.
+fn is_hostile_span(name: &str) -> bool {
+    name.len() > LONGEST_NAME || name.chars().any(char::is_control)
 }
 
 /// Reports under hostile names, and under odd ones that are allowed; the latter are returned.
 fn report_hostile_names(address: SocketAddr, round: u32, outcome: &mut Outcome) -> Result<Vec<String>> {
     let (hostile, odd) = names(round);
-    for name in hostile {
-        let answer = post(address, &body(&name)?)?;
+    // One at a time: what is refused is the workload's name, or the span's.
+    let good = format!("{APART}good-{round}");
+    let workloads = hostile.iter().map(|name| (name, body(name, None), "name"));
+    let spans = hostile.iter().filter(|name| is_hostile_span(name)).map(|name| (name, body(&good, Some(name)), "span"));
+    for (name, body, what) in workloads.chain(spans) {
+        let answer = post(address, &body?)?;
         let status = answer.split(' ').nth(1).unwrap_or_default();
         outcome.compared += 1;
-        outcome.check(status.starts_with('4'), || format!("a report under the name {name:?} was answered {status:?}"));
+        outcome.check(status.starts_with('4'), || format!("a report under the {what} {name:?} was answered {status:?}"));
     }
     for name in &odd {
-        let answer = post(address, &body(name)?)?;
+        let answer = post(address, &body(name, Some(name))?)?;
         outcome.check(is_accepted(&answer), || format!("a report under the name {name:?} was answered {answer:?}"));
     }
     Ok(odd)
@@ -290,7 +305,12 @@ mod tests {
     #[test]
     fn names_have_the_lengths_that_they_are_to_have() {
         let (hostile, long) = names(7);
-        assert_eq!((hostile[0].len(), hostile[1].len(), long[0].len()), (255, 4096, LONGEST_NAME));
+        assert_eq!((hostile[0].len(), hostile[1].len(), long[0].len()), (254, 4096, 253));
         assert!(long[0].starts_with(APART) && long[0].ends_with("-7"));
+        assert_eq!(hostile.iter().filter(|name| is_hostile_span(name)).count(), 5);
+        assert!(!long.iter().any(|name| is_hostile_span(name)));
+        let report = |span| serde_json::from_str::<serde_json::Value>(&body("apart/a", span).unwrap()).unwrap();
+        assert_eq!(report(None), serde_json::json!([{ "workload": "apart/a", "samples_total": 1 }]));
+        assert_eq!(report(Some("s"))[0]["span"], "s");
     }
 }
