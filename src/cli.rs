@@ -11,7 +11,9 @@ use eadt_report::{TimeZone, parse_baseline, parse_currency, time_zone};
 use eadt_schemas::v1::Meter;
 use eadt_schemas::{EventTime, Topic};
 use eadt_simulator_service::Speed;
+use reqwest::Url;
 
+use crate::live::http_log::{Page, page_url};
 use crate::live::keys::SortKey;
 use crate::rights::Part;
 use crate::sheet::SheetForm;
@@ -169,9 +171,10 @@ pub enum Command {
     Replay(Replay),
     /// Energy, samples, joules per sample and savings per workload.
     Report(Report),
-    /// The live view of a pipeline that runs on Kafka: workloads, power, savings, decisions.
+    /// The live view of a running pipeline: workloads, power, savings, decisions.
     ///
-    /// The same view as in `eadt up`. Where standard output is no terminal: one line a minute.
+    /// The same view as in `eadt up`. It reads the Kafka of `--kafka`, or a running `eadt up` through its web page:
+    /// `eadt top --url http://127.0.0.1:9580`. Where standard output is no terminal: one line a minute.
     Top(Top),
     /// List workloads, decisions or GPUs.
     Get(Get),
@@ -770,8 +773,29 @@ pub enum ReportFormat {
     Html,
 }
 
+/// The web page of a running pipeline.
+#[derive(Debug, Clone, Args)]
+pub struct PageSource {
+    /// Read through the web page of a running `eadt up` or `eadt dashboard`, by the address that it prints, such as
+    /// `http://127.0.0.1:9580`; goes before `--kafka` and `--data-dir`.
+    #[arg(long, value_name = "URL", value_parser = page_url)]
+    pub url: Option<Url>,
+    /// File with a token of the page, if it asks for one; the first token in it is sent, so the file of `dashboard.token_file` fits.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub token_file: Option<PathBuf>,
+}
+
+impl PageSource {
+    /// Returns the page that is asked, if there is one.
+    pub fn page(&self) -> anyhow::Result<Option<Page>> {
+        self.url.as_ref().map(|url| Page::new(url, self.token_file.as_deref())).transpose()
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct Top {
+    #[command(flatten)]
+    pub page: PageSource,
     /// Read what the log got in the last so much time only: `6h`, `2d`. Savings need the whole record and are not shown then.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub since: Option<Duration>,
@@ -802,8 +826,10 @@ pub enum GetKind {
 #[derive(Debug, Args)]
 pub struct GetSource {
     /// Data folder, archive or output of `replay` [default: the Kafka of `--kafka`, else the data folder].
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with = "url")]
     pub from: Option<PathBuf>,
+    #[command(flatten)]
+    pub page: PageSource,
     /// Read what the log got in the last so much time only: `6h`, `2d`. Savings need the whole record and are not shown then.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub since: Option<Duration>,
@@ -843,8 +869,10 @@ pub struct Describe {
     /// Its name, with or without its namespace.
     pub name: String,
     /// Data folder, archive or output of `replay` [default: the Kafka of `--kafka`, else the data folder].
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with = "url")]
     pub from: Option<PathBuf>,
+    #[command(flatten)]
+    pub page: PageSource,
     /// Print everything as JSON.
     #[arg(long)]
     pub json: bool,

@@ -147,10 +147,13 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
     let shutdown = Shutdown::new();
     let on_runtime = |future: std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(async {
+        let result = runtime.block_on(async {
             services::watch_signals(shutdown.clone());
             future.await
-        })
+        });
+        // What is still read for a viewer that has gone is not waited for.
+        runtime.shutdown_timeout(std::time::Duration::from_secs(10));
+        result
     };
     match command {
         Command::Up(args) => {
@@ -203,13 +206,12 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
             }))
         }
         Command::Top(args) => {
-            let bus = bus::open(&settings)?;
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move {
                 if commands::top::wants_view(&args) {
                     live::screen::watch_continues();
                 }
-                tokio::task::spawn_blocking(move || commands::top::run(&args, &*bus, &settings, &stop)).await?
+                tokio::task::spawn_blocking(move || commands::top::run(&args, &settings, &stop)).await?
             }))
         }
         Command::Get(args) => {

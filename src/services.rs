@@ -12,7 +12,7 @@ use eadt_archiver::Service as Archiver;
 use eadt_bus::{Bus, topics};
 use eadt_cluster::ChangeTerms;
 use eadt_collector::{Environment, RawSettings};
-use eadt_dashboard::{Model, Records, Server, SharedModel, SourceFacts, SourceKind, WhatIf};
+use eadt_dashboard::{LogSource, Model, Records, Server, SharedModel, SourceFacts, SourceKind, WhatIf};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_kubernetes::policy::access::{PolicyAccess, PolicyEditor};
 use eadt_optimizer::Service as Optimizer;
@@ -26,6 +26,7 @@ use eadt_simulator_service::{SimClock, SimulatedCluster};
 use crate::cli;
 use crate::commands;
 use crate::live::exporter::Exporter;
+use crate::live::log_lines::ViewLog;
 #[cfg(feature = "otlp")]
 use crate::live::otlp::OtlpPush;
 use crate::settings::Settings;
@@ -309,7 +310,9 @@ pub async fn spawn_dashboard(
     let model = SharedModel::new(Model::new(source, limits));
     let records = Records::Log { bus: bus.clone(), prefix: settings.topics.prefix.clone() };
     let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
-    let server = Server::bind(&settings.dashboard, further, model.clone(), Some(what_if), shutdown.clone()).await?;
+    let lines = ViewLog { bus: bus.clone(), names: settings.topics.clone() };
+    let log = LogSource::new(bus.clone(), settings.topics.prefix.clone(), Arc::new(lines));
+    let server = Server::bind(&settings.dashboard, further, model.clone(), Some(what_if), shutdown.clone()).await?.with_log(log);
     let (bus, prefix, stop) = (bus.clone(), settings.topics.prefix.clone(), shutdown.clone());
     supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || eadt_dashboard::follow(&*bus, &prefix, &model, &stop));
     Ok(server)

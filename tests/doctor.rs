@@ -233,4 +233,14 @@ fn a_gap_in_the_archive_is_found() {
     std::fs::remove_file(archive.join(middle)).unwrap();
     let (findings, good) = report(eadt(dir.path(), &["doctor"]));
     assert!(!good && told(&findings, "archive", "wrong").iter().any(|about| about.contains("lacks offsets")), "{findings:#?}");
+
+    // All files: what was archived is all that is left.
+    for entry in std::fs::read_dir(&archive).unwrap().map(Result::unwrap) {
+        if entry.file_name() != "_archived" {
+            std::fs::remove_dir_all(entry.path()).unwrap();
+        }
+    }
+    let (findings, good) = report(eadt(dir.path(), &["doctor"]));
+    let wrong = told(&findings, "archive", "wrong");
+    assert!(!good && wrong.iter().any(|about| about.contains("gpu.telemetry.v1 partition")), "{findings:#?}");
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 const OTHERS: &str = include_str!("control-plane/other-definitions.yaml");
 /// The page changes policies.
 const CHANGES: &str = "--set=dashboard.changes=true";
-const EVERYTHING: [&str; 25] = [
+const EVERYTHING: [&str; 26] = [
     "--set=agent.enabled=true",
     "--set=dashboard.enabled=true",
     "--set=dashboard.tokensSecretName=eadt-dashboard-tokens",
@@ -21,6 +21,7 @@ const EVERYTHING: [&str; 25] = [
     CHANGES,
     "--set=exporter.enabled=true",
     "--set=exporter.settings.workloads_max=50",
+    "--set=exporter.authoritySecretName=otlp-ca",
     "--set=agent.mps.enabled=true",
     "--set=optimizer.enabled=true",
     "--set=collector.pods.enabled=true",

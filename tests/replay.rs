@@ -89,6 +89,11 @@ fn an_event_after_the_last_closed_window_counts_as_late_and_spans_are_no_windows
     assert_eq!((said["windows"].as_u64(), said["spans"].as_u64()), (Some(3), Some(1)), "{said}");
     assert_eq!((said["late"].as_u64(), said["refused"].as_u64()), (Some(1), Some(1)), "{said}");
     assert_eq!(said["refused_by_reason"], object!({"late": 1}), "{said}");
+    let (printed, err, good) = text(eadt(dir.path(), &["replay", log.to_str().unwrap()]));
+    assert!(
+        good && printed.contains("1 late\nlate events are of windows that were closed") && printed.contains("`eadt replay A B`"),
+        "{printed}{err}"
+    );
     let in_windows: u64 = eadt_lake::read_windows(&out).unwrap().events.iter().map(|window| window.late).sum();
     assert_eq!(in_windows, 0, "no window could say so");
 
@@ -321,6 +326,26 @@ fn a_byte_order_mark_before_a_log_is_no_damage() {
         assert_eq!((&said["events"], &said["windows"]), (&expected["events"], &expected["windows"]), "{name}");
         assert_eq!(said["left_out"]["damaged_lines"], 0, "{name}");
     }
+}
+
+#[test]
+fn totals_of_one_rank_in_two_imports_that_contradict_each_other_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let import = |name: &str, step: u32| {
+        let rows = (0..20).fold(String::new(), |rows, row| rows + &format!("2025-02-03T10:00:{row:02}Z,{}\n", step * row));
+        let path = |ending: &str| dir.path().join(format!("{name}.{ending}")).display().to_string();
+        let (table, log) = (path("csv"), path("jsonl"));
+        std::fs::write(&table, format!("time,n\n{rows}")).unwrap();
+        let args = ["import", "csv", &table, "--map", "samples_total=n", "--workload", "lab/a", "--out", &log];
+        let (_, err, good) = text(eadt(dir.path(), &args));
+        assert!(good, "{err}");
+        log
+    };
+    let (one, again, other) = (import("one", 1), import("again", 1), import("other", 2));
+    let (_, err, good) = text(eadt(dir.path(), &["replay", &one, &again]));
+    assert!(good, "the same log twice counts once: {err}");
+    let (_, err, good) = text(eadt(dir.path(), &["replay", &one, &other]));
+    assert!(!good && err.contains("error: samples_total of lab/a, rank 0, is in") && err.contains("--files-are nodes"), "{err}");
 }
 
 #[test]

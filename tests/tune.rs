@@ -150,7 +150,7 @@ fn a_table_is_a_plant_for_the_controllers() {
     let args =
         ["backtest", "--plant", "measured", "--table", &table, "--by", "workload", "--days", "0.3", "--seeds", "1", "--json"];
     let report = json(eadt(dir.path(), &args));
-    assert_eq!((report["origin"].as_str(), report["means"].as_array().unwrap().len()), (Some("measured-table"), 7), "{report}");
+    assert_eq!((report["origin"].as_str(), report["means"].as_array().unwrap().len()), (Some("simulated-table"), 7), "{report}");
     let mean = |name: &str| {
         let own = report["means"].as_array().unwrap().iter().find(|mean| mean["controller"] == name).unwrap();
         own["saving_ratio"]["mean"].as_f64().unwrap()

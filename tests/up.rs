@@ -2,13 +2,15 @@
 
 use crate::support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use eadt_nvml::fake::FakeLibrary;
 use serde_json::Value;
-use support::{Running, SAYS_WINDOWS, Told, eadt, files, json, signal, text};
+use support::{Running, SAYS_WINDOWS, Told, eadt, files, json, signal, status, text};
 
 fn replayed(dir: &Path, out: &str) -> Value {
     let (archive, out) = (dir.join("archive"), dir.join(out));
@@ -245,6 +247,74 @@ fn a_second_process_on_the_same_folder_is_told_what_to_do() {
     assert!(message.contains("--kafka") || message.to_lowercase().contains("kafka"), "{message}");
 }
 
+/// What a page answers.
+fn ask(page: &str, path: &str) -> Value {
+    let address = page.trim_start_matches("http://").trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nhost: {address}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{path}: {error}: {answer}"))
+}
+
+/// The energy of each workload, to the millijoule.
+fn energies(rows: &Value) -> Vec<(String, i64)> {
+    let row = |row: &Value| {
+        let joules = row["energy_joules"].as_f64().unwrap_or(-1.0);
+        (row["workload"].as_str().unwrap().to_owned(), (joules * 1000.0).round() as i64)
+    };
+    let mut rows: Vec<_> = rows.as_array().unwrap().iter().map(row).collect();
+    rows.sort();
+    rows
+}
+
+#[test]
+fn a_terminal_follows_a_running_up_through_its_page() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    json(eadt(dir.path(), &["up", "--speed", "max", "--duration", "1h", "--json", "--no-view"]));
+    // From here on a window a minute.
+    let mut command = eadt(dir.path(), &["up", "--speed", "1", "--no-view"]);
+    command.env("EADT_DASHBOARD__ADDRESS", "127.0.0.1:0");
+    let mut up = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut told = Told::by(&mut up.0);
+    let line = told.until("the web page url=");
+    let page = line.split('"').find(|part| part.starts_with("http://")).unwrap().to_owned();
+    // Its folder holds no log: everything comes through the page.
+    let through_the_page = |args: &[&str]| eadt(other.path(), &[args, &["--url", page.as_str()]].concat());
+    let began = Instant::now();
+    loop {
+        let listed = json(through_the_page(&["get", "workloads", "-o", "json"]));
+        let (line, err, good) = text(through_the_page(&["top", "--once", "--plain"]));
+        assert!(good && line.starts_with("[simulated] 2026-01-01T0"), "{line}{err}");
+        let (fleet, overview) = (ask(&page, "/api/v1/fleet?sort=name"), ask(&page, "/api/v1/overview"));
+        let windows = overview["counts"]["windows"].as_u64().unwrap();
+        // A window may have been closed between two questions, and the page reads a little behind.
+        let (of_terminal, of_page) = (energies(&listed), energies(&fleet["rows"]));
+        let is_same = of_terminal == of_page && line.contains(&format!(" · {windows} windows · "));
+        if is_same && line.contains(" · 2 workloads · ") {
+            assert!(windows >= 2 * 55 && of_page.len() == 2 && of_page.iter().all(|(_, joules)| *joules > 0), "{of_page:?}");
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_mins(1), "{line}{of_terminal:?}\n{of_page:?}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let (described, err, good) = text(through_the_page(&["describe", "workload", "llm-training"]));
+    assert!(good && described.contains("eadt/llm-training") && described.contains("Last decisions:"), "{described}{err}");
+    let (line, err, good) = text(through_the_page(&["top", "--once", "--since", "10m"]));
+    assert!(good && line.contains("only the end of the record was read"), "{line}{err}");
+    let (err, code) = status(through_the_page(&["get", "gpus"]));
+    assert!(code == Some(2) && err.contains("samples of GPUs"), "{err}");
+    // Who asks for the folder is sent to the page.
+    let (_, err, good) = text(eadt(dir.path(), &["top", "--once"]));
+    assert!(!good && err.contains("eadt top --url http://127.0.0.1:9580"), "{err}");
+    signal(&up.0, "-INT");
+    assert!(up.0.wait().unwrap().success(), "a terminal that looked on holds nothing back");
+    let (_, err, good) = text(through_the_page(&["top", "--once"]));
+    assert!(!good && err.contains("nothing listens at"), "{err}");
+}
+
 #[test]
 fn bad_settings_are_refused_before_anything_starts() {
     let dir = tempfile::tempdir().unwrap();
@@ -273,6 +343,12 @@ fn a_record_that_lost_a_file_does_not_pass_the_check() {
         std::fs::write(folder.join(&path), bytes).unwrap();
     }
     json(check());
+    // Windows of inputs that are gone are not those of the run.
+    let folder = archive.join("topic=gpu.telemetry.v1");
+    let (path, _) = files(&folder).into_iter().find(|(path, _)| path.ends_with(".parquet")).unwrap();
+    std::fs::remove_file(folder.join(path)).unwrap();
+    let (err, code) = status(eadt(dir.path(), &["replay", archive.to_str().unwrap()]));
+    assert!(code == Some(3) && err.contains("offset(s) whose file was removed from the archive"), "{err}");
 }
 
 #[test]

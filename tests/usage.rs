@@ -92,6 +92,7 @@ fn a_value_that_an_option_does_not_take_is_a_usage_error() {
         (&["profile", "--knob", "sm_clock_mhz", "--out", "p.csv"], "--simulate", "A100:chess", "compute, memory"),
         (&["profile", "--knob", "sm_clock_mhz", "--out", "p.csv"], "--settle", "-5s", "20ms"),
         (&["backtest"], "--controller", "matrx", "matrix"),
+        (&["backtest", "--archive", "nowhere"], "--controller", "matrx", "matrix"),
         (&["backtest"], "--scenario", "random-weeks", "random-days"),
         (&["partition", "evaluate"], "--training", "1.5", "below 1"),
         (&["partition", "simulate", "--out", "m"], "--clocks", "9000", "runs from"),
@@ -119,6 +120,14 @@ fn options_that_are_not_possible_together_are_a_usage_error_and_what_fails_is_no
         (&["import", "mlperf", "a.log", "--map", "power_watts=w", "--out", "a.jsonl"], "--map is for csv"),
         (&["import", "dcgmi", "a.log", "--out", "a.jsonl"], "--interval 20ms"),
         (&["profile", "--knob", "sm_clock_mhz", "--out", "p.csv"], "--settings is needed"),
+        (&["backtest", "--table", "a.csv"], "--table is for tables of boards: say --plant measured"),
+        (&["backtest", "--archive", "nowhere", "--by", "workload"], "--by is for tables of boards"),
+        (&["backtest", "--archive", "nowhere", "--power-budget", "500"], "--power-budget is of simulated jobs"),
+        (
+            &["backtest", "--plant", "measured", "--table", "a.csv", "--html", "b.html"],
+            "--html means nothing with --plant measured",
+        ),
+        (&["backtest", "--plant", "measured", "--table", "a.csv", "--scenario", "default"], "--scenario means nothing"),
     ] {
         std::fs::write(dir.path().join("a.log"), "").unwrap();
         let err = refused(dir.path(), arguments);

@@ -198,6 +198,8 @@ const HEAD: &str = "\
 
 # Events
 
+For engineers who read events, or write their own.
+
 Every event is a CloudEvents 1.0 event in Kafka binary mode: attributes are headers (`ce_specversion`, `ce_type`, `ce_source`,
 `ce_id`, `ce_time`, `ce_subject`, `content-type: application/json`), the value is one JSON object. Units stand in field names,
 times are RFC 3339 in UTC with microseconds. Absent means unknown or not supported, never zero. Unknown fields are ignored; a known

@@ -21,6 +21,7 @@ use crate::target::Target;
 use crate::usage;
 
 pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
+    check_options(args)?;
     if let Some(path) = &args.archive {
         return look_back(args, path, settings);
     }
@@ -66,6 +67,32 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
+/// Returns an error if options of one kind of backtest stand beside another kind, where they would mean nothing.
+fn check_options(args: &Backtest) -> anyhow::Result<()> {
+    if args.archive.is_some() && args.power_budget.is_some() {
+        return Err(usage::impossible("--power-budget is of simulated jobs, --archive of a record: leave one of the two out"));
+    }
+    if args.measured.plant == measured::PlantName::Simulated {
+        return match args.measured.option_of_a_table() {
+            Some(option) => Err(usage::impossible(format!("{option} is for tables of boards: say --plant measured, too"))),
+            None => Ok(()),
+        };
+    }
+    let of_others = [
+        ("--archive", args.archive.is_some()),
+        ("--calibrate", args.calibrate),
+        ("--scenario", !args.scenario.is_empty()),
+        ("--oversubscription", args.oversubscription != BacktestOversubscription::Both),
+        ("--html", args.html.is_some()),
+    ];
+    match of_others.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => {
+            Err(usage::impossible(format!("{option} means nothing with --plant measured: leave one of the two out")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Controllers of a contest, and days of a run, where none are named.
 const CONTROLLERS: [&str; 4] = ["hybrid", "power-cap", "matrix", "matrix-literal"];
 const DAYS: f64 = 14.0;
@@ -84,10 +111,7 @@ fn calibrate(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     let names = or_default(&args.controller, &CALIBRATED);
     let calibration = Calibration {
         subjects: subjects(&or_default(&args.scenario, &CALIBRATION_SCENARIOS))?,
-        controllers: names
-            .iter()
-            .map(|name| name.parse().map_err(|error| usage::invalid("--controller <NAME>", name, error)))
-            .collect::<Result<_, _>>()?,
+        controllers: controllers(&names)?,
         days: args.days.unwrap_or(CALIBRATION_DAYS),
         seeds: args.seeds.unwrap_or(SEEDS),
         settings: settings.processor.controller_settings.clone(),
@@ -111,8 +135,7 @@ fn calibrate(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
 
 /// What the controllers would have decided on a record.
 fn look_back(args: &Backtest, path: &Path, settings: &Settings) -> anyhow::Result<()> {
-    let controllers: Vec<ControllerName> =
-        or_default(&args.controller, &CONTROLLERS).iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+    let controllers = controllers(&or_default(&args.controller, &CONTROLLERS))?;
     let archive = Archive::find(path)?;
     let record = Record {
         windows: events(&archive, Topic::EfficiencyWindows)?,
@@ -173,6 +196,28 @@ fn subject(name: &str) -> anyhow::Result<Subject> {
     Ok(Subject::Scenario { name, scenario: Box::new(scenario) })
 }
 
+/// The named controllers, each once.
+fn controllers(names: &[String]) -> anyhow::Result<Vec<ControllerName>> {
+    let mut all: Vec<ControllerName> = Vec::with_capacity(names.len());
+    for name in names {
+        let controller: ControllerName = name.parse().map_err(|error| usage::invalid("--controller <NAME>", name, error))?;
+        if !all.contains(&controller) {
+            all.push(controller);
+        }
+    }
+    note_idle(&all);
+    Ok(all)
+}
+
+/// Notes controllers that a backtest gives nothing to decide by.
+fn note_idle(controllers: &[ControllerName]) {
+    for name in controllers.iter().filter(|name| !ControllerName::ALL.contains(name)) {
+        crate::output::note!(
+            "note: {name} changes nothing here: it needs the jobs beside a job, or what a job reports of its training"
+        );
+    }
+}
+
 /// The named controllers, after the layout that they are compared with and the oracle.
 fn contenders(names: &[String]) -> anyhow::Result<Vec<Contender>> {
     let mut all = vec![Contender::Fixed, Contender::Oracle];
@@ -182,5 +227,7 @@ fn contenders(names: &[String]) -> anyhow::Result<Vec<Contender>> {
             all.push(contender);
         }
     }
+    let named = |contender: &Contender| if let Contender::Controller(name) = contender { Some(*name) } else { None };
+    note_idle(&all.iter().filter_map(named).collect::<Vec<_>>());
     Ok(all)
 }

@@ -1,18 +1,35 @@
 //! `eadt dashboard`: the web page of an archive, or of a pipeline that runs on Kafka.
 
-use std::path::Path;
+use std::io::{BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use eadt_bus::Start;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_dashboard::{
-    ArchivedIds, Limits, Model, Records, Server, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
+    ArchivedIds, Limits, Model, Past, Records, ReplayCheck, ReplayVerdict, Server, SharedModel, SourceFacts, SourceKind, WhatIf,
+    load_archive, load_log,
 };
+use eadt_schemas::EventTime;
 use eadt_service::{Clock, Shutdown, Supervisor, tasks};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::cli::Dashboard;
+use crate::live::source;
 use crate::services;
 use crate::settings::Settings;
+
+/// A replay that takes longer is given up: it would hold a core for a badge.
+const REPLAY_WITHIN: Duration = Duration::from_mins(2);
+const REPLAY_POLL: Duration = Duration::from_millis(100);
+/// Most that is read of a replay's result, and of its error output if there is none; and the longest text of it on the page.
+const RESULT_BYTES: u64 = 256 << 20;
+const COMPLAINT_BYTES: u64 = 64 << 10;
+const COMPLAINT_CHARS: usize = 400;
 
 /// Serves until interrupted.
 pub async fn run(args: Dashboard, mut settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
@@ -22,19 +39,14 @@ pub async fn run(args: Dashboard, mut settings: Settings, shutdown: Shutdown) ->
     }
     let mut supervisor = Supervisor::new(shutdown.clone());
     let server = match args.path {
-        Some(path) => {
-            let limits = Limits { windows: settings.dashboard.windows, ..Limits::default() };
-            let (names, place) = (settings.topics.prefix.clone(), path.clone());
-            let records = Records::Folder { path: path.clone(), prefix: names.clone() };
-            let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
-            let model = tokio::task::spawn_blocking(move || load(&place, &names, limits)).await??;
-            Server::bind(&settings.dashboard, 0, SharedModel::new(model), Some(what_if), shutdown).await?
-        }
+        Some(path) => serve_folder(&mut supervisor, path, &settings, &shutdown).await?,
         None if settings.bus.brokers.is_empty() => bail!(
             "name an archive or a data folder to show, or a Kafka with --kafka BROKERS; a running `eadt up` serves the page itself"
         ),
         None => {
             let bus = crate::bus::connect(&settings)?;
+            // Without them the page would wait for good: as for any other reader, that is an error at the start.
+            super::partitions(&*bus, &settings.topics, &source::TOPICS, Start::Earliest)?;
             let server = services::spawn_dashboard(&mut supervisor, &settings, &bus, 0, &shutdown).await?;
             match &args.kubernetes {
                 Some(context) => {
@@ -51,8 +63,122 @@ pub async fn run(args: Dashboard, mut settings: Settings, shutdown: Shutdown) ->
     Ok(())
 }
 
-/// Everything under a path, as `eadt report` takes it.
-fn load(path: &Path, prefix: &str, limits: Limits) -> anyhow::Result<Model> {
+/// The page of a folder, with its earlier moments and what a replay of it gives.
+async fn serve_folder(
+    supervisor: &mut Supervisor,
+    path: PathBuf,
+    settings: &Settings,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Server> {
+    let limits = Limits { windows: settings.dashboard.windows, ..Limits::default() };
+    let prefix = settings.topics.prefix.clone();
+    let records = Records::Folder { path: path.clone(), prefix: prefix.clone() };
+    let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
+    let place = path.clone();
+    let read = Arc::new(move |until: Option<EventTime>| load(&place, &prefix, limits, until));
+    let newest = read.clone();
+    let (model, not_archived) = tokio::task::spawn_blocking(move || newest(None)).await??;
+    let model = SharedModel::new(model);
+    let past = Past::new(move |time| read(Some(time)).map(|(model, _)| model).map_err(|error| format!("{error:#}")));
+    let server = Server::bind(&settings.dashboard, 0, model.clone(), Some(what_if), shutdown.clone()).await?;
+    let stop = shutdown.clone();
+    supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || {
+        let show = |check| model.change(|model| model.set_replay(check));
+        show(ReplayCheck { verdict: ReplayVerdict::Running, text: "the record is replayed and compared".to_owned() });
+        let checked = check_replay(&path, not_archived, &stop);
+        show(checked.unwrap_or_else(|error| unknown(&format!("the record could not be replayed: {error:#}"))));
+        anyhow::Ok(())
+    });
+    Ok(server.with_past(past))
+}
+
+fn unknown(text: &str) -> ReplayCheck {
+    ReplayCheck { verdict: ReplayVerdict::Unknown, text: text.chars().take(COMPLAINT_CHARS).collect() }
+}
+
+/// Replays the record in a process of its own, which leaves the page its memory and is ended at the shutdown.
+fn check_replay(path: &Path, not_archived: NotArchived, stop: &Shutdown) -> anyhow::Result<ReplayCheck> {
+    let command = format!("`eadt replay {} --check`", path.display());
+    let (mut answer, mut complaint) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let mut replay = Command::new(std::env::current_exe()?)
+        .args(["replay", "--check", "--json", "--log", "error", "--"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .stdout(answer.try_clone()?)
+        .stderr(complaint.try_clone()?)
+        .spawn()?;
+    let begun = Instant::now();
+    while replay.try_wait()?.is_none() {
+        if stop.is_cancelled() || begun.elapsed() > REPLAY_WITHIN {
+            // One that has just ended cannot be killed, and is waited for as well.
+            replay.kill().ok();
+            replay.wait().ok();
+            return Ok(unknown(&format!("the replay takes longer than {} s: run {command}", REPLAY_WITHIN.as_secs())));
+        }
+        std::thread::sleep(REPLAY_POLL);
+    }
+    answer.rewind()?;
+    let Ok(summary) = serde_json::from_reader::<_, Replayed>(BufReader::new(answer.take(RESULT_BYTES))) else {
+        let mut text = Vec::new();
+        complaint.rewind()?;
+        complaint.take(COMPLAINT_BYTES).read_to_end(&mut text)?;
+        let text = String::from_utf8_lossy(&text);
+        return Ok(unknown(if text.trim().is_empty() { "the replay ended without a result" } else { text.trim() }));
+    };
+    Ok(verdict(&summary, not_archived, &command))
+}
+
+/// What is read of that which `eadt replay --check --json` prints.
+#[derive(Debug, Deserialize)]
+struct Replayed {
+    events: u64,
+    check: Option<ReplayComparison>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ReplayComparison {
+    windows_same: u64,
+    decisions_same: u64,
+    differences: Vec<IgnoredAny>,
+    not_compared: Option<String>,
+}
+
+fn verdict(replayed: &Replayed, not_archived: NotArchived, command: &str) -> ReplayCheck {
+    if replayed.events == 0 {
+        return unknown("it has no events of collectors to replay, windows and decisions alone");
+    }
+    let none = ReplayComparison::default();
+    let check = replayed.check.as_ref().unwrap_or(&none);
+    let (windows, decisions) = (check.windows_same, check.decisions_same);
+    if let Some(why) = &check.not_compared {
+        return unknown(&format!("nothing could be compared: {why}"));
+    }
+    if !check.differences.is_empty() {
+        let places = check.differences.len();
+        let text = format!("a replay differs from the record in {places} places: {command} names them");
+        return match not_archived {
+            NotArchived::Events(0) => ReplayCheck { verdict: ReplayVerdict::Different, text },
+            NotArchived::Events(events) => unknown(&format!("{events} events are in the log and not in the archive yet; {text}")),
+            NotArchived::Unknown => unknown(&format!("the log beside the archive could not be opened and may hold more; {text}")),
+        };
+    }
+    if windows + decisions == 0 {
+        return unknown("the record has nothing to compare a replay with");
+    }
+    let text = format!("a replay gave the same {windows} windows and {decisions} decisions of what is archived: {command}");
+    ReplayCheck { verdict: ReplayVerdict::Identical, text }
+}
+
+/// What of a folder a replay does not read, since no archive holds it.
+#[derive(Debug, Clone, Copy)]
+enum NotArchived {
+    Events(u64),
+    Unknown,
+}
+
+/// Everything under a path up to a time, as `eadt report` takes it.
+fn load(path: &Path, prefix: &str, limits: Limits, until: Option<EventTime>) -> anyhow::Result<(Model, NotArchived)> {
     if !path.is_dir() {
         bail!("{} is no folder: name a data folder, an archive or the output of `eadt replay`", path.display());
     }
@@ -63,20 +189,92 @@ fn load(path: &Path, prefix: &str, limits: Limits) -> anyhow::Result<Model> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let mut model = Model::new(source, limits);
+    if let Some(time) = until {
+        model = model.as_of(time);
+    }
     let log = path.join("log");
     let archived = load_archive(path, &mut model).map_err(anyhow::Error::from);
+    let mut not_archived = NotArchived::Events(0);
     if log.is_dir() {
         // What the archive does not hold yet is in the log; what both hold counts once.
-        let ids = archived.unwrap_or_else(|error| {
-            tracing::debug!(%error, "no archive yet");
-            ArchivedIds::default()
-        });
+        let ids = match archived {
+            Ok(ids) => ids,
+            Err(error) if eadt_lake::Archive::find(path).is_ok() => {
+                return Err(error.context(format!("the archive in {} cannot be read", path.display())));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no archive yet");
+                ArchivedIds::default()
+            }
+        };
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
-            Ok(bus) => load_log(&bus, prefix, &ids, &mut model)?,
-            Err(error) => crate::output::note!("warning: only what is archived is shown: {error}"),
+            Ok(bus) => not_archived = NotArchived::Events(load_log(&bus, prefix, &ids, &mut model)?),
+            Err(error) if until.is_none() => {
+                not_archived = NotArchived::Unknown;
+                crate::output::note!("warning: only what is archived is shown: {error}");
+            }
+            // The page would go on showing it without the end of the record.
+            Err(error) => {
+                let why = "the log beside the archive cannot be opened, so this moment cannot be read now";
+                return Err(anyhow::Error::from(error).context(why));
+            }
         }
     } else {
         archived.with_context(|| format!("cannot read {}", path.display()))?;
     }
-    Ok(model)
+    Ok((model, not_archived))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_badge_says_what_the_replay_compared() {
+        let of_events = |events: u64, differences: &[&str], same: u64, not_compared: Option<&str>| {
+            let check = serde_json::json!({
+                "windows_same": same, "decisions_same": same, "differences": differences, "not_compared": not_compared,
+            });
+            let replayed = serde_json::from_value(serde_json::json!({"events": events, "check": check, "seconds": 0.5})).unwrap();
+            verdict(&replayed, NotArchived::Events(0), "`eadt replay run --check`")
+        };
+        let of = |differences: &[&str], same, not_compared: Option<&str>| of_events(99, differences, same, not_compared);
+        let identical = of(&[], 7, None);
+        assert_eq!(identical.verdict, ReplayVerdict::Identical);
+        assert!(identical.text.contains("7 windows and 7 decisions"), "{identical:?}");
+        let different = of(&["one", "two"], 7, None);
+        assert_eq!(different.verdict, ReplayVerdict::Different);
+        assert!(different.text.contains("2 places") && different.text.contains("eadt replay run"), "{different:?}");
+        assert_eq!(of(&[], 0, None).verdict, ReplayVerdict::Unknown);
+        let output = of_events(0, &["no windows"], 0, None);
+        assert_eq!(output.verdict, ReplayVerdict::Unknown, "the output of a replay holds no inputs");
+        let other = of(&[], 7, Some("another release made it"));
+        assert!(other.verdict == ReplayVerdict::Unknown && other.text.contains("another release"), "{other:?}");
+    }
+
+    #[test]
+    fn an_earlier_moment_that_lacks_what_is_in_the_log_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
+        let read = |until| load(folder.path(), "", Limits::default(), until);
+        assert!(matches!(read(None), Ok((_, NotArchived::Unknown))));
+        let refused = format!("{:#}", read(Some(EventTime::from_millis(0))).unwrap_err());
+        assert!(refused.contains("cannot be read now"), "{refused}");
+    }
+
+    #[test]
+    fn a_difference_says_nothing_while_the_archive_is_not_whole() {
+        for (differences, not_archived, expected, words) in [
+            (r#"["one"]"#, NotArchived::Events(0), ReplayVerdict::Different, "differs from the record"),
+            (r#"["one"]"#, NotArchived::Events(7), ReplayVerdict::Unknown, "7 events are in the log"),
+            (r#"["one"]"#, NotArchived::Unknown, ReplayVerdict::Unknown, "could not be opened"),
+            ("[]", NotArchived::Events(7), ReplayVerdict::Identical, "of what is archived"),
+        ] {
+            let text = format!(r#"{{"events": 9, "check": {{"windows_same": 7, "differences": {differences}}}}}"#);
+            let check = verdict(&serde_json::from_str(&text).unwrap(), not_archived, "`eadt replay run --check`");
+            assert!(check.verdict == expected && check.text.contains(words), "{check:?}");
+        }
+        assert_eq!(unknown(&"é".repeat(5000)).text.chars().count(), COMPLAINT_CHARS);
+    }
 }

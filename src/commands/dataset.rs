@@ -20,7 +20,9 @@ pub fn run(command: &Dataset) -> anyhow::Result<()> {
     let windows = eadt_lake::read_windows(archive)?;
     let decisions = eadt_lake::read_decisions(archive)?;
     let actuations = eadt_lake::read_actuations(archive)?;
-    super::say_missing(windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing));
+    let missing = || windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing);
+    super::say_missing(missing());
+    builder.removed(super::missing_offsets(missing()));
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
         crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
         builder.refused();

@@ -11,16 +11,41 @@ use eadt_service::{Clock, Shutdown};
 
 use crate::cli::{Describe, Get, GetKind, GetSource};
 use crate::live::gpus::{Gpu, Gpus};
+use crate::live::http_log;
 use crate::live::keys::SortKey;
 use crate::live::picture::{self, Details, WorkloadRow};
-use crate::live::source::{self, Span};
+use crate::live::source::{self, Span, TOPICS};
+use crate::live::tally::{Tally, WorkloadTally};
 use crate::live::{action_word, layout_text, origin_word, saving_text, wire_name};
 use crate::settings::Settings;
 use crate::sheet::{Cell, Column, Sheet, SheetForm};
+use crate::usage;
 
 /// How much is read, by `--since`.
 pub fn span(since: Option<Duration>) -> Span {
     since.map_or(Span::Whole, |since| Span::Since(Clock::wall().now().plus_seconds(-since.as_secs_f64())))
+}
+
+/// Reads a place, or the log behind a page, to its present end.
+fn read(
+    source: &GetSource,
+    settings: &Settings,
+    topics: &[Topic],
+    shutdown: &Shutdown,
+    take: &mut dyn FnMut(Topic, &[u8]),
+) -> anyhow::Result<()> {
+    match source.page.page()? {
+        Some(page) => http_log::read(&page, source.since, topics, shutdown, take),
+        None => source::read(source.from.as_deref(), settings, topics, span(source.since), shutdown, take),
+    }
+}
+
+/// Returns everything that the views show.
+fn tally(source: &GetSource, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Tally> {
+    let mut tally = Tally::default();
+    read(source, settings, &TOPICS, shutdown, &mut |topic, value| tally.take(topic, value))?;
+    tally.refresh_all();
+    Ok(tally)
 }
 
 pub fn run(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
@@ -48,6 +73,14 @@ pub fn run(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Resu
     Ok(())
 }
 
+/// A text, if it is known: a dash for people, nothing in JSON and CSV otherwise.
+fn text_if_known(text: Option<String>) -> Cell {
+    match text.filter(|text| text != units::UNKNOWN) {
+        Some(text) => Cell::text(text),
+        None => Cell { shown: units::UNKNOWN.to_owned(), value: serde_json::Value::Null },
+    }
+}
+
 /// Whether a workload is asked for.
 fn wanted(args: &Get, workload: &str) -> bool {
     let (namespace, name) = workload.split_once('/').unwrap_or(("", workload));
@@ -56,8 +89,7 @@ fn wanted(args: &Get, workload: &str) -> bool {
 }
 
 fn workloads(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
-    let GetSource { from, since } = &args.source;
-    let tally = source::tally(from.as_deref(), settings, span(*since), shutdown)?;
+    let tally = tally(&args.source, settings, shutdown)?;
     let mut rows = picture::rows(&tally);
     for row in &mut rows {
         // Beside the sums of the run stands the figure of the run; that of the newest window has a column of its own.
@@ -85,7 +117,7 @@ fn workloads(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Re
         Column::figure("REVERTS", "reverts").wide(),
         Column::text("LAYOUT", "layout").wide(),
     ];
-    let partial = since.is_some();
+    let partial = args.source.since.is_some();
     let percent = |ratio: f64| format!("{:.1} %", 100.0 * ratio);
     let row = |row: &&WorkloadRow| {
         let saving = row.saving.filter(|_| !partial);
@@ -104,12 +136,12 @@ fn workloads(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Re
             Cell::figure(row.energy_joules, units::joules),
             Cell::figure(row.samples_per_second, units::count),
             Cell::count(row.gpus.map(u64::from)),
-            Cell::text(row.mode.clone()),
+            text_if_known(Some(row.mode.clone())),
             Cell::text(row.state),
-            Cell::text(row.origin.map_or(units::UNKNOWN, origin_word)),
+            text_if_known(row.origin.map(|origin| origin_word(origin).to_owned())),
             Cell::count(Some(row.changes)),
             Cell::count(Some(row.reverts)),
-            Cell::text(row.layout.clone()),
+            text_if_known(Some(row.layout.clone())),
         ]
     };
     Ok(Sheet { columns, rows: rows.iter().map(row).collect() })
@@ -121,10 +153,9 @@ pub fn is_change(decision: &Decision) -> bool {
 }
 
 fn decisions(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
-    let GetSource { from, since } = &args.source;
     let (mut decisions, mut outcomes): (Vec<Decision>, BTreeMap<String, Actuation>) = (Vec::new(), BTreeMap::new());
     let topics = [Topic::Decisions, Topic::Actuations];
-    source::read(from.as_deref(), settings, &topics, span(*since), shutdown, &mut |topic, value| {
+    read(&args.source, settings, &topics, shutdown, &mut |topic, value| {
         if topic == Topic::Decisions {
             decisions.extend(eadt_schemas::decode::<Decision>(value));
         } else if let Ok(actuation) = eadt_schemas::decode::<Actuation>(value) {
@@ -149,7 +180,7 @@ fn decisions(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Re
         Column::text("REASON", "reason"),
     ];
     let row = |decision: &Decision| {
-        let outcome = outcomes.get(&decision.id).map_or_else(|| units::UNKNOWN.to_owned(), |it| wire_name(&it.outcome));
+        let outcome = outcomes.get(&decision.id).map(|actuation| wire_name(&actuation.outcome));
         let layout = |layout| Cell { shown: layout_text(layout), value: serde_json::to_value(layout).unwrap_or_default() };
         vec![
             Cell { shown: format!("{}Z", &decision.time.to_string()[..19]), value: decision.time.to_string().into() },
@@ -159,13 +190,13 @@ fn decisions(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Re
                 value: wire_name(&decision.action).into(),
             },
             Cell::text(wire_name(&decision.validation)),
-            Cell::text(outcome),
+            text_if_known(outcome),
             Cell::text(origin_word(decision.origin)),
             Cell::text(decision.controller.clone()),
             layout(&decision.from),
             layout(&decision.to),
             Cell::text(decision.id.clone()),
-            Cell::text(decision.concerns.clone().unwrap_or_default()),
+            text_if_known(decision.concerns.clone()),
             Cell::text(decision.reason.clone()),
         ]
     };
@@ -173,6 +204,11 @@ fn decisions(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Re
 }
 
 fn gpus(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
+    if args.source.page.url.is_some() {
+        return Err(usage::impossible(
+            "--url does not go with gpus: a page passes on no samples of GPUs; its page GPUs shows them",
+        ));
+    }
     let mut gpus = Gpus::default();
     let path = args.source.from.as_deref();
     source::read(path, settings, &[Topic::GpuTelemetry], Span::Newest, shutdown, &mut |topic, value| gpus.take(topic, value))?;
@@ -201,7 +237,6 @@ fn gpus(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<
     let percent = |ratio: f64| format!("{:.0} %", 100.0 * ratio);
     let row = |gpu: Gpu<'_>| {
         let sample = gpu.newest;
-        let text = |text: &Option<String>| Cell::text(text.clone().unwrap_or_default());
         let tenant = |(name, share): &(&str, Option<f64>)| match share {
             Some(share) if gpu.tenants.len() > 1 => format!("{name} {:.0} %", 100.0 * share),
             _ => (*name).to_owned(),
@@ -211,8 +246,8 @@ fn gpus(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<
             gpu.tenants.iter().map(|(name, share)| serde_json::json!({"workload": name, "share": share})).collect();
         vec![
             Cell::text(sample.device.clone()),
-            text(&sample.node),
-            text(&sample.gpu_model),
+            text_if_known(sample.node.clone()),
+            text_if_known(sample.gpu_model.clone()),
             Cell::figure(sample.power_watts.or(sample.power_average_watts), units::watts),
             Cell::figure(sample.power_limit_watts, units::watts),
             Cell::figure(sample.utilization_ratio, percent),
@@ -235,7 +270,8 @@ fn gpus(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<
 const DECISIONS: usize = 12;
 
 pub fn describe(args: &Describe, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
-    let tally = source::tally(args.from.as_deref(), settings, Span::Whole, shutdown)?;
+    let source = GetSource { from: args.from.clone(), page: args.page.clone(), since: None };
+    let tally = tally(&source, settings, shutdown)?;
     let matching: Vec<&String> = tally
         .workloads
         .keys()
@@ -265,7 +301,7 @@ pub fn describe(args: &Describe, settings: &Settings, shutdown: &Shutdown) -> an
 }
 
 /// The same as `-o json`, for people.
-fn description(details: &Details, row: &crate::live::tally::WorkloadTally) -> String {
+fn description(details: &Details, row: &WorkloadTally) -> String {
     let mut lines: Vec<(String, String)> = vec![("Workload".into(), details.name.clone())];
     let mut add = |name: &str, value: String| lines.push((name.to_owned(), value));
     add("Origin", row.origin().map_or(units::UNKNOWN, origin_word).to_owned());
@@ -327,4 +363,22 @@ fn description(details: &Details, row: &crate::live::tally::WorkloadTally) -> St
         text += "  none yet\n";
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_a_dash_for_people_and_nothing_for_programs() {
+        let columns = vec![Column::text("OUTCOME", "outcome"), Column::text("ORIGIN", "origin")];
+        let row = vec![text_if_known(None), text_if_known(Some("measured".to_owned()))];
+        let sheet = Sheet { columns, rows: vec![row] };
+        let render = |form| sheet.render(form, None).unwrap();
+        assert_eq!(render(SheetForm::Csv), "outcome,origin\n,measured\n");
+        assert_eq!(render(SheetForm::Table), "OUTCOME   ORIGIN\n–         measured\n");
+        let json: serde_json::Value = serde_json::from_str(&render(SheetForm::Json)).unwrap();
+        assert_eq!(json, serde_json::json!([{"outcome": null, "origin": "measured"}]));
+        assert_eq!(text_if_known(Some(units::UNKNOWN.to_owned())).value, serde_json::Value::Null, "as the views have it");
+    }
 }

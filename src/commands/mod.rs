@@ -48,13 +48,20 @@ pub fn partitions(
     let mut all = Vec::new();
     for topic in topics {
         let name: Arc<str> = format!("{}{topic}", names.prefix).into();
-        let spec = existing
-            .iter()
-            .find(|spec| spec.name == name)
-            .ok_or_else(|| anyhow::anyhow!("topic {name} does not exist: run `eadt topics apply`"))?;
+        let spec = existing.iter().find(|spec| spec.name == name).ok_or_else(|| missing_topic(bus, &name, *topic))?;
         all.extend((0..spec.partitions).map(|p| (TopicPartition { topic: name.clone(), partition: p }, start)));
     }
     Ok(all)
+}
+
+/// Returns the error for a topic that does not exist, with the prefixes under which it does.
+fn missing_topic(bus: &dyn Bus, name: &str, topic: Topic) -> anyhow::Error {
+    let (all, base) = (bus.topics("").unwrap_or_default(), topic.to_string());
+    let prefixes = all.iter().filter_map(|spec| spec.name.strip_suffix(&*base));
+    let others: Vec<String> =
+        prefixes.filter(|prefix| prefix.is_empty() || prefix.ends_with('.')).map(|prefix| format!("{prefix:?}")).collect();
+    let hint = if others.is_empty() { String::new() } else { format!(", or set EADT_TOPICS__PREFIX to {}", others.join(" or ")) };
+    anyhow::anyhow!("topic {name} does not exist: run `eadt topics apply`{hint}")
 }
 
 /// Says which ranges of offsets (topic, partition, first, last) were archived and are not there any more.
@@ -64,6 +71,11 @@ pub fn say_missing<'a>(missing: impl IntoIterator<Item = &'a (Topic, i32, i64, i
             "warning: {topic} partition {partition} lacks offsets {from} to {to}: a file of the archive was removed"
         );
     }
+}
+
+/// Returns how many offsets are in such ranges.
+pub fn missing_offsets<'a>(missing: impl IntoIterator<Item = &'a (Topic, i32, i64, i64)>) -> u64 {
+    missing.into_iter().map(|(_, _, from, to)| u64::try_from(to - from + 1).unwrap_or(0)).sum()
 }
 
 /// The topic behind a full name.

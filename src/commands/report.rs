@@ -1,10 +1,11 @@
 //! `eadt report`: figures per workload from a data folder, an archive or a replay.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
-use eadt_report::{By, Comparison, FigurePair, Form, Reporter, Settings, SupplyError, read_carbon, read_prices, units};
+use eadt_report::{
+    By, Comparison, FigurePair, Form, Reporter, Settings, SupplyError, meter_word, read_carbon, read_prices, units,
+};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Start, read_to_end};
@@ -42,8 +43,7 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
             Breakdown::Span => By::Span,
         }),
     };
-    let reporter = read(&args.path, names)?;
-    let report = reporter.report(&settings);
+    let report = read(&args.path, names, &settings)?;
     if report.workloads.is_empty() {
         anyhow::bail!("{} holds no windows yet", args.path.display());
     }
@@ -53,8 +53,12 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
         return Err(usage::invalid("--baseline <NS/NAME=JOULES>", unknown, why));
     }
     if let Some(other) = &args.compare {
-        let other = read(other, names).with_context(|| format!("--compare {}", other.display()))?.report(&settings);
-        return crate::output::print(&comparison(&report, &other)?);
+        let other = read(other, names, &settings).with_context(|| format!("--compare {}", other.display()))?;
+        let (text, notes) = comparison_text(&report, &other, args.csv)?;
+        for note in &notes {
+            crate::output::note!("{note}");
+        }
+        return crate::output::print(&text);
     }
     if args.csv {
         return crate::output::print(&csv(&report, settings.by)?);
@@ -69,8 +73,8 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The events of a data folder, an archive or a replay's output.
-fn read(path: &Path, names: &TopicSettings) -> anyhow::Result<Reporter> {
+/// Reports on a data folder, an archive or a replay's output. What its archive lacks is noted with each workload, since nobody knows whose it was.
+fn read(path: &Path, names: &TopicSettings, settings: &Settings) -> anyhow::Result<eadt_report::Report> {
     let mut reporter = Reporter::default();
     let log = path.join("log");
     let archived = archived(path, &mut reporter);
@@ -80,13 +84,25 @@ fn read(path: &Path, names: &TopicSettings) -> anyhow::Result<Reporter> {
             Ok(bus) => logged(&bus, names, &mut reporter)?,
             Err(error) => crate::output::note!("warning: only what is archived is reported: {error}"),
         }
-        if let Err(error) = archived {
-            tracing::debug!(%error, "no archive yet");
+        match &archived {
+            Err(error) if eadt_lake::Archive::find(path).is_ok() => crate::output::note!(
+                "warning: the archive cannot be read, and only what its log still has is reported: {error:#}"
+            ),
+            Err(error) => tracing::debug!(%error, "no archive yet"),
+            Ok(_) => {}
         }
-    } else {
-        archived?;
     }
-    Ok(reporter)
+    let missing: Vec<String> = if log.is_dir() {
+        let notes = archived.unwrap_or_default();
+        notes.into_iter().map(|note| format!("{note}, unless the log beside it still has it")).collect()
+    } else {
+        archived?
+    };
+    let mut report = reporter.report(settings);
+    for workload in &mut report.workloads {
+        workload.notes.extend(missing.iter().cloned());
+    }
+    Ok(report)
 }
 
 /// The rows of a report with raw figures. What a row has several of, such as notes, is left out.
@@ -130,8 +146,21 @@ fn csv(report: &eadt_report::Report, by: Option<By>) -> anyhow::Result<String> {
     Ok(String::from_utf8(writer.into_inner()?)?)
 }
 
-/// Two runs side by side, by workload; what only one of them has is named.
-fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> anyhow::Result<String> {
+/// Returns two runs side by side as a table with notes, or as CSV with the notes apart.
+fn comparison_text(
+    report: &eadt_report::Report,
+    other: &eadt_report::Report,
+    as_csv: bool,
+) -> anyhow::Result<(String, Vec<String>)> {
+    let (sheet, notes) = comparison(report, other);
+    if as_csv {
+        return Ok((sheet.render(SheetForm::Csv, None)?, notes));
+    }
+    Ok((format!("{}{}\n", sheet.render(SheetForm::Wide, None)?, notes.join("\n")), Vec::new()))
+}
+
+/// Two runs side by side, by workload, and the notes on them: one on each workload that only one of them has.
+fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> (Sheet, Vec<String>) {
     let columns = vec![
         Column::text("WORKLOAD", "workload"),
         Column::figure("J/SAMPLE OTHER", "other_joules_per_sample"),
@@ -146,12 +175,21 @@ fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> anyh
     ];
     let change = |pair: FigurePair| Cell::figure(pair.change_ratio, |ratio| format!("{:+.1} %", 100.0 * ratio));
     let mut rows = Vec::new();
-    let mut alone: Vec<String> = Vec::new();
+    let mut notes: Vec<String> = Vec::new();
     for this in report.by_energy() {
         let Some(that) = other.workloads.iter().find(|that| that.workload == this.workload) else {
-            alone.push(format!("{} is only in this run", this.workload));
+            notes.push(format!("note: {} is only in this run", this.workload));
             continue;
         };
+        if let (Some(here), Some(there)) = (this.meter, that.meter)
+            && here != there
+        {
+            let (here, there) = (meter_word(here), meter_word(there));
+            let name = &this.workload;
+            notes.push(format!(
+                "note: {name}: the energy of the other run is of the {there}, here of the {here}; the change is not a saving"
+            ));
+        }
         let Comparison { joules_per_sample, samples_per_second, energy_joules, .. } = Comparison::of(this, that);
         rows.push(vec![
             Cell::text(this.workload.clone()),
@@ -168,13 +206,11 @@ fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> anyh
     }
     let here = |name: &String| report.workloads.iter().any(|this| this.workload == *name);
     let there = other.workloads.iter().map(|that| &that.workload).filter(|name| !here(name));
-    alone.extend(there.map(|name| format!("{name} is only in the other run")));
-    let mut text = Sheet { columns, rows }.render(SheetForm::Wide, None)?;
-    for line in alone {
-        writeln!(text, "note: {line}").expect("writing to a String");
-    }
-    text += "note: whole runs are compared, restarts and trials included; that they did the same work is not checked\n";
-    Ok(text)
+    notes.extend(there.map(|name| format!("note: {name} is only in the other run")));
+    notes.push(
+        "note: whole runs are compared, restarts and trials included; that they did the same work is not checked".to_owned(),
+    );
+    (Sheet { columns, rows }, notes)
 }
 
 /// Reads a file of prices or carbon intensities; its name stands in the notes.
@@ -184,19 +220,26 @@ fn supply<T>(path: &Path, read: impl FnOnce(&str, &str) -> Result<T, SupplyError
     read(&text, &name).with_context(|| path.display().to_string())
 }
 
-/// Everything in the archive under `path`; an error where there is none.
-fn archived(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<()> {
+/// Reads everything in the archive under `path`, and returns notes on what it lacks; an error if there is none.
+fn archived(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<Vec<String>> {
     let windows = eadt_lake::read_windows(path)?;
     let decisions = eadt_lake::read_decisions(path)?;
     let actuations = eadt_lake::read_actuations(path)?;
-    super::say_missing(windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing));
+    let missing: Vec<_> = windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing).collect();
+    super::say_missing(missing.iter().copied());
+    let lacks = |(topic, partition, from, to): &(Topic, i32, i64, i64)| {
+        format!(
+            "the archive lacks offsets {from} to {to} of {topic} partition {partition}: a file was removed, and figures may lack what it held"
+        )
+    };
+    let notes = missing.into_iter().map(lacks).collect();
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
         crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
     }
     windows.events.iter().for_each(|event| reporter.window(event));
     decisions.events.iter().for_each(|event| reporter.decision(event));
     actuations.events.iter().for_each(|event| reporter.actuation(event));
-    Ok(())
+    Ok(notes)
 }
 
 /// Everything that the embedded log still has.
@@ -218,4 +261,49 @@ fn logged(bus: &EmbeddedLog, names: &TopicSettings, reporter: &mut Reporter) -> 
         },
     )?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_report::{Report, WorkloadReport};
+    use eadt_schemas::v1::Meter;
+
+    use super::*;
+
+    fn run_of(joules: f64, names: &[&str]) -> Report {
+        let of = |name: &&str| {
+            let mut report = WorkloadReport::default();
+            report.workload = (*name).to_owned();
+            (report.energy_joules, report.samples) = (Some(joules), Some(1000.0));
+            (report.joules_per_sample, report.duration_seconds) = (Some(joules / 1000.0), Some(100.0));
+            report
+        };
+        Report { workloads: names.iter().map(of).collect() }
+    }
+
+    #[test]
+    fn two_runs_are_compared_as_a_table_and_as_raw_figures() {
+        let (this, other) = (run_of(3000.0, &["a/both", "a/new"]), run_of(4000.0, &["a/both", "a/old"]));
+        let (table, apart) = comparison_text(&this, &other, false).unwrap();
+        assert!(table.contains("-25.0 %") && table.contains("note: a/new is only in this run\n"), "{table}");
+        assert!(apart.is_empty() && table.ends_with("is not checked\n"), "{table}");
+        let (csv, notes) = comparison_text(&this, &other, true).unwrap();
+        let mut rows = csv::Reader::from_reader(csv.as_bytes());
+        assert_eq!(&rows.headers().unwrap()[1], "other_joules_per_sample");
+        let row = rows.records().next().unwrap().unwrap();
+        assert_eq!((&row[0], &row[1], &row[2], &row[3]), ("a/both", "4.0", "3.0", "-0.25"));
+        assert_eq!(rows.records().count(), 0, "{csv}");
+        assert!(notes.iter().any(|note| note.contains("a/old is only in the other run")), "{notes:?}");
+    }
+
+    #[test]
+    fn runs_of_different_meters_are_told_apart() {
+        let (mut this, mut other) = (run_of(3000.0, &["a/both"]), run_of(4000.0, &["a/both"]));
+        this.workloads[0].meter = Some(Meter::Gpu);
+        for (meter, is_noted) in [(Meter::Gpu, false), (Meter::Wall, true)] {
+            other.workloads[0].meter = Some(meter);
+            let notes = comparison(&this, &other).1;
+            assert_eq!(notes.iter().any(|note| note.contains("not a saving")), is_noted, "{notes:?}");
+        }
+    }
 }

@@ -263,8 +263,9 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<T
             (true, Some(layers)) => {
                 bounds.insert("maxFrozenPrefixLayers".into(), json!(layers / 2));
                 package.insert("layers".into(), json!("auto"));
+                package.insert("plasticity_every".into(), json!(500));
                 let mut why = format!(
-                    "bounds.maxFrozenPrefixLayers: {}; package: layers=\"auto\". Compare the loss with a run of fewer steps: J/sample always falls",
+                    "bounds.maxFrozenPrefixLayers: {}; package: layers=\"auto\", plasticity_every=500. Compare the loss with a run of fewer steps: J/sample always falls",
                     layers / 2
                 );
                 if on_deepspeed {
@@ -414,7 +415,7 @@ mps:
     fn what_is_set_elsewhere_is_there_for_programs() {
         let found = whole(FILE, &args(Some(3), Some(24))).unwrap();
         assert_eq!(Value::Object(found.settings), json!({ "processor.window_seconds": 60.0 }));
-        assert_eq!(Value::Object(found.package), json!({ "workload": "eadt/llm", "layers": "auto" }));
+        assert_eq!(Value::Object(found.package), json!({ "workload": "eadt/llm", "layers": "auto", "plasticity_every": 500 }));
         let expected = json!({ "environment": { "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50" }, "replicas": 6 });
         assert_eq!(Value::Object(found.workload), expected);
         let hostile = "deepspeed: {\"x\\n---\\napiVersion: v1\": 1}\n";
@@ -442,6 +443,7 @@ mps:
         let effect = |key: &str| effect_of(&effects, key);
         assert!(!effect("training.adaptive_precision").applies, "DeepSpeed fixes it");
         assert!(effect("training.dynamic_layer_freezing").meaning.contains("no computation is saved"));
+        assert!(effect("training.dynamic_layer_freezing").meaning.contains("plasticity_every=500"));
         assert!(effect("mps.shared_resources").meaning.contains("spec.replicas: 6"));
         assert!(effects.iter().all(|effect| !effect.meaning.is_empty()));
         let spec = &policy["spec"];

@@ -5,7 +5,9 @@ pub mod event_line;
 pub mod exporter;
 pub mod follow;
 pub mod gpus;
+pub mod http_log;
 pub mod keys;
+pub mod log_lines;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 pub mod picture;

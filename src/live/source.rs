@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, read_to_end};
+use eadt_bus::{Bus, BusError, Isolation, Polled, Start, TopicPartition, read_to_end};
 use eadt_lake::{Archive, Listing};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
-use super::tally::Tally;
 use crate::commands::{partitions, topic_of};
 use crate::settings::{Settings, TopicSettings};
 
@@ -68,11 +67,31 @@ pub fn read(
             read_bus(&bus, &settings.topics, topics, span, &archived.unwrap_or_default(), shutdown, take)?;
         }
         Err(error) => {
-            archived?;
-            crate::output::note!("warning: only what is archived is shown: {error}");
+            let error = name_page(error.into(), settings);
+            if archived.is_err() {
+                return Err(error.context("nothing is archived yet"));
+            }
+            crate::output::note!("warning: only what is archived is shown: {error:#}");
         }
     }
     Ok(())
+}
+
+/// How the embedded log refuses a second process.
+const IN_USE: &str = "another process has it open";
+
+/// Adds to the error of a log that a running `eadt up` has open how its figures are read.
+pub fn name_page(error: anyhow::Error, settings: &Settings) -> anyhow::Error {
+    let is_in_use = error.downcast_ref::<BusError>().is_some_and(|error| error.detail.contains(IN_USE));
+    if !is_in_use {
+        return error;
+    }
+    // Another port if that one was taken; `up` prints it.
+    let page = settings.dashboard.socket().ok().filter(|address| address.port() != 0);
+    let page = page.map_or_else(|| "URL".to_owned(), |address| format!("http://{address}"));
+    error.context(format!(
+        "the log is in use: if an `eadt up` has it, `eadt top --url {page}`, `get` and `describe` read it through its web page, whose address it printed"
+    ))
 }
 
 /// The next offset of each partition that was read.
@@ -201,6 +220,9 @@ fn starts_since(
     Ok(found)
 }
 
+/// Longest search for the first records of a span.
+const SPAN_SEARCH: Duration = Duration::from_secs(30);
+
 /// The stamp of the first record at or after each position; none where there is no record.
 fn first_stamps(
     bus: &dyn Bus,
@@ -208,7 +230,12 @@ fn first_stamps(
 ) -> anyhow::Result<BTreeMap<(std::sync::Arc<str>, i32), EventTime>> {
     let mut reader = bus.reader(from, Isolation::ReadCommitted)?;
     let (mut stamps, mut ended, mut batch) = (BTreeMap::new(), std::collections::BTreeSet::new(), Vec::new());
+    let begun = Instant::now();
     while ended.len() < from.len() {
+        anyhow::ensure!(
+            begun.elapsed() < SPAN_SEARCH,
+            "the beginning of the span cannot be found: a partition gives neither a record nor its end"
+        );
         reader.poll(from.len(), Duration::from_millis(200), &mut batch)?;
         for polled in batch.drain(..) {
             let at = match polled {
@@ -225,12 +252,4 @@ fn first_stamps(
         }
     }
     Ok(stamps)
-}
-
-/// Everything that the views show, of a place.
-pub fn tally(path: Option<&Path>, settings: &Settings, span: Span, shutdown: &Shutdown) -> anyhow::Result<Tally> {
-    let mut tally = Tally::default();
-    read(path, settings, &TOPICS, span, shutdown, &mut |topic, value| tally.take(topic, value))?;
-    tally.refresh_all();
-    Ok(tally)
 }

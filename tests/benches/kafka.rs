@@ -26,7 +26,7 @@ use eadt_bus::{
 };
 use eadt_core::settings::SECOND;
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::Metrics;
 use eadt_tests::Kafka;
 use processing::{Error, PATIENCE, WINDOW};
 
@@ -227,7 +227,7 @@ fn child(what: &str, brokers: &str, prefix: &str, seconds: u64, place: &str) -> 
                 &processing::processor(Arc::new(bus), prefix, prefix, &Metrics::default()).0,
             )?);
         }
-        "archive" => archive(&bus, prefix, seconds, place)?,
+        "archive" => processing::archive(Arc::new(bus), prefix, &format!("{prefix}archiver"), events(seconds), place)?,
         other => return Err(format!("no {other}").into()),
     }
     println!("{} {} {}", cpu_seconds() - cpu, began.elapsed().as_secs_f64(), peak_mib());
@@ -278,44 +278,6 @@ fn read(bus: &KafkaBus, prefix: &str, seconds: u64) -> Result<(), Error> {
         count += polled.drain(..).filter(|item| matches!(item, Polled::Record(_))).count() as u64;
         assert!(began.elapsed() < PATIENCE, "only {count} records came");
     }
-    Ok(())
-}
-
-fn archive(bus: &KafkaBus, prefix: &str, seconds: u64, place: &str) -> Result<(), Error> {
-    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
-    let settings = eadt_archiver::Settings {
-        location: place.to_owned(),
-        group: format!("{prefix}archiver"),
-        ..eadt_archiver::Settings::default()
-    };
-    let service = eadt_archiver::Service {
-        settings,
-        prefix: prefix.to_owned(),
-        bus: Arc::new(bus.clone()),
-        clock: eadt_archiver::Clock::wall(),
-        shutdown: shutdown.clone(),
-        metrics: metrics.clone(),
-        ready: health.part("archiver"),
-    };
-    let began = Instant::now();
-    let thread = std::thread::spawn(move || eadt_archiver::run(&service));
-    let expected = events(seconds) as f64;
-    loop {
-        let text = metrics.text();
-        let waiting = processing::metric(&text, "eadt_archiver_waiting_rows");
-        if waiting + processing::total(&text, "eadt_archiver_rows_total") >= expected {
-            break;
-        }
-        assert!(!thread.is_finished(), "the archiver ended: {:?}", thread.join());
-        assert!(began.elapsed() < PATIENCE, "not everything was archived: {text}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    // The end writes what waits.
-    shutdown.cancel();
-    thread.join().map_err(|_| "the archiver panicked")??;
-    let rows = processing::total(&metrics.text(), "eadt_archiver_rows_total");
-    // What the processor wrote into these topics comes on top.
-    assert!(rows >= expected, "{rows} rows of {expected}: {}", metrics.text());
     Ok(())
 }
 

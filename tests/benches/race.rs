@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask bench race [-- SECONDS [ROUNDS [SEED [NAME,…]]]]`. The question: joules and samples of each of eight workloads in windows of ten
 //! seconds, out of the energy counters of 512 GPUs at 10 Hz and the progress of eight jobs at 1 Hz, counters cut at the edges of windows.
+//! Beside it the archiver and a script by confluent-kafka and pyarrow write every record to Parquet.
 //! The answers of all are compared with one that is computed here while the topics are filled. Each runs as a process of its own, in turns;
 //! CPU is what the kernel counts for it with all its threads and its start, memory its highest. Sources of the peers: `tests/race`.
 //! Five million events (977 seconds) and five rounds with the same answers write `docs/evidence/race.md`.
@@ -39,6 +40,7 @@ const BASE: i64 = 1_700_000_040 * SECOND;
 const LEAST_EVENTS: u64 = 5_000_000;
 const LEAST_ROUNDS: usize = 5;
 const BYTEWAX: [&str; 1] = ["bytewax[kafka]==0.21.1"];
+const PYARROW: [&str; 2] = ["confluent-kafka==2.16.1", "pyarrow==26.0.1"];
 const JVM: [&str; 5] =
     ["-Xms1g", "-Xmx1g", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"];
 /// Flink looks into these by reflection.
@@ -53,7 +55,7 @@ fn main() -> Result<(), Error> {
     let text = |i: usize| arguments.get(i).map(String::as_str).unwrap_or_default();
     let number = |i: usize, default: u64| arguments.get(i).map_or(Ok(default), |text| text.parse());
     if text(0) == "child" {
-        return child(text(1), text(2), text(3), number(4, 0)?, number(5, 0)?);
+        return child(text(1), text(2), text(3), number(4, 0)?, text(5));
     }
     let (seconds, rounds, seed) = (number(0, 1000)?, number(1, 5)?, number(2, 1)?);
     let wanted: Vec<&str> = text(3).split(',').filter(|name| !name.is_empty()).collect();
@@ -89,9 +91,18 @@ enum How {
     Streams,
     Flink,
     Bytewax,
+    Archiver(FetchPath),
+    Pyarrow,
 }
 
-const RUNNERS: [Runner; 7] = [
+impl How {
+    /// Whether it writes Parquet, and no windows.
+    const fn archives(self) -> bool {
+        matches!(self, Self::Archiver(_) | Self::Pyarrow)
+    }
+}
+
+const RUNNERS: [Runner; 10] = [
     Runner { name: "native", shown: "EADT, native", guarantee: "exactly once", how: How::Processor(FetchPath::Native) },
     Runner {
         name: "librdkafka",
@@ -104,6 +115,19 @@ const RUNNERS: [Runner; 7] = [
     Runner { name: "bytewax", shown: "Bytewax", guarantee: "at least once", how: How::Bytewax },
     Runner { name: "read-native", shown: "only reading, native", guarantee: "", how: How::Reader(FetchPath::Native) },
     Runner { name: "read-librdkafka", shown: "only reading, librdkafka", guarantee: "", how: How::Reader(FetchPath::Librdkafka) },
+    Runner {
+        name: "archive-native",
+        shown: "EADT archiver, native",
+        guarantee: "each offset in one file",
+        how: How::Archiver(FetchPath::Native),
+    },
+    Runner {
+        name: "archive-librdkafka",
+        shown: "EADT archiver, librdkafka",
+        guarantee: "each offset in one file",
+        how: How::Archiver(FetchPath::Librdkafka),
+    },
+    Runner { name: "archive-pyarrow", shown: "confluent-kafka and pyarrow", guarantee: "at least once", how: How::Pyarrow },
 ];
 
 /// Joules and samples of a window.
@@ -127,6 +151,8 @@ struct Race {
     seconds: u64,
     seed: u64,
     expected: Windows,
+    /// What the files of an archive must hold, as `tests/race/archive/check.py` prints it.
+    expected_rows: String,
     folder: tempfile::TempDir,
     peers: Peers,
     used: BTreeMap<&'static str, Vec<Used>>,
@@ -139,6 +165,7 @@ struct Peers {
     streams: Option<String>,
     flink: Option<String>,
     bytewax: Option<PathBuf>,
+    pyarrow: Option<PathBuf>,
 }
 
 impl Peers {
@@ -147,7 +174,13 @@ impl Peers {
         Ok(Self {
             streams: has(How::Streams).then(|| class_path("streams")).transpose()?,
             flink: has(How::Flink).then(|| class_path("flink")).transpose()?,
-            bytewax: has(How::Bytewax).then(packages).transpose()?,
+            bytewax: has(How::Bytewax).then(|| packages("race-bytewax-0.21.1", &BYTEWAX)).transpose()?,
+            // The archiver's files are read by it, too.
+            pyarrow: runners
+                .iter()
+                .any(|runner| runner.how.archives())
+                .then(|| packages("race-pyarrow-26.0.1", &PYARROW))
+                .transpose()?,
         })
     }
 }
@@ -174,10 +207,10 @@ fn class_path(peer: &str) -> Result<String, Error> {
     Ok(format!("{}/*:{}", jars.display(), classes.display()))
 }
 
-fn packages() -> Result<PathBuf, Error> {
-    Ok(cache::once("race-bytewax-0.21.1", |unfinished| {
+fn packages(name: &str, wanted: &[&str]) -> Result<PathBuf, Error> {
+    Ok(cache::once(name, |unfinished| {
         let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--target"]).arg(unfinished).args(BYTEWAX);
+        pip.args(["-m", "pip", "install", "--quiet", "--target"]).arg(unfinished).args(wanted);
         succeed(&mut pip)
     })?)
 }
@@ -199,9 +232,12 @@ impl Race {
         let kafka = Kafka::start_fast(&[])?;
         let bus = connect(&kafka.brokers(), FetchPath::Librdkafka)?;
         let began = Instant::now();
-        let expected = fill(&bus, seconds, seed)?;
+        let (expected, [joules, samples]) = fill(&bus, seconds, seed)?;
         let folder = tempfile::tempdir()?;
-        let race = Self { kafka, bus, seconds, seed, expected, folder, peers, used: BTreeMap::new(), wrong: Vec::new() };
+        let (used, wrong, expected_rows) = (BTreeMap::new(), Vec::new(), String::new());
+        let mut race = Self { kafka, bus, seconds, seed, expected, expected_rows, folder, peers, used, wrong };
+        let [joules, samples] = [joules, samples].map(python_exponent);
+        race.expected_rows = format!("{0} rows, {0} places, {0} ids, {0} times, {joules} J, {samples} samples", race.events());
         println!("{} events of seed {seed}, filled in {:.1} s", race.events(), began.elapsed().as_secs_f64());
         println!("reference: {} windows, digest {:016x}", race.expected.len(), digest(&race.expected));
         Ok(race)
@@ -215,16 +251,11 @@ impl Race {
         let output = format!("{PREFIX}out.{}.{round}", runner.name);
         let mut command = self.command(runner, &output)?;
         let used = measure(&mut command)?;
-        let answer = match runner.how {
-            How::Reader(_) => self.expected.clone(),
-            How::Processor(_) => self.answer(&format!("{PREFIX}{}", Topic::EfficiencyWindows), PARTITIONS, of_processor)?,
-            _ => self.answer(&output, 1, of_peer)?,
-        };
-        let is_same = digest(&answer) == digest(&self.expected);
-        let answered = match (runner.how, is_same) {
+        let wrong = self.what_is_wrong(runner, &output)?;
+        let answered = match (runner.how, &wrong) {
             (How::Reader(_), _) => "",
-            (_, true) => ", the reference's answer",
-            (_, false) => ", ANOTHER ANSWER",
+            (_, None) => ", the reference's answer",
+            (_, Some(_)) => ", ANOTHER ANSWER",
         };
         println!(
             "round {}, {}: {:.3} M events/CPU-s, CPU {:.2} s, wall {:.2} s, peak {:.1} MiB, load {:.1}{answered}",
@@ -236,14 +267,43 @@ impl Race {
             used.peak_mib,
             used.load
         );
-        if !is_same {
-            let differs =
-                self.expected.iter().find(|(place, sums)| answer.get(*place).is_none_or(|found| shown(found) != shown(sums)));
-            let found = differs.and_then(|(place, _)| answer.get(place));
-            self.wrong.push(format!("{}: {} windows; instead of {differs:?} {found:?}", runner.shown, answer.len()));
-        }
+        self.wrong.extend(wrong.map(|wrong| format!("{}: {wrong}", runner.shown)));
         self.used.entry(runner.name).or_default().push(used);
         Ok(())
+    }
+
+    /// Compares an answer with the reference's; `None`: the same, or there is none to give.
+    fn what_is_wrong(&self, runner: &Runner, output: &str) -> Result<Option<String>, Error> {
+        let answer = match runner.how {
+            How::Reader(_) => return Ok(None),
+            How::Archiver(_) | How::Pyarrow => return self.what_is_wrong_in_files(&self.folder.path().join(output)),
+            How::Processor(_) => self.answer(&format!("{PREFIX}{}", Topic::EfficiencyWindows), PARTITIONS, of_processor)?,
+            _ => self.answer(output, 1, of_peer)?,
+        };
+        if digest(&answer) == digest(&self.expected) {
+            return Ok(None);
+        }
+        let differs =
+            self.expected.iter().find(|(place, sums)| answer.get(*place).is_none_or(|found| shown(found) != shown(sums)));
+        let found = differs.and_then(|(place, _)| answer.get(place));
+        Ok(Some(format!("{} windows; instead of {differs:?} {found:?}", answer.len())))
+    }
+
+    /// The same of an archive, which is deleted.
+    fn what_is_wrong_in_files(&self, folder: &Path) -> Result<Option<String>, Error> {
+        let mut python = self.python();
+        let output = python.arg(source("archive/check.py")).arg(folder).output()?;
+        let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        fs::remove_dir_all(folder)?;
+        let expected = &self.expected_rows;
+        let wrong = || format!("files with {found}{} instead of {expected}", String::from_utf8_lossy(&output.stderr));
+        Ok((found != *expected).then(wrong))
+    }
+
+    fn python(&self) -> Command {
+        let mut python = Command::new("python3");
+        python.env("PYTHONPATH", self.peers.pyarrow.as_deref().unwrap_or(Path::new("")));
+        python
     }
 
     fn command(&self, runner: &Runner, output: &str) -> Result<Command, Error> {
@@ -259,9 +319,19 @@ impl Race {
         let mut command = match runner.how {
             How::Processor(path) => {
                 self.forget()?;
-                return own("fold", path, &brokers, output, &events, self.windows());
+                return own("fold", path, &brokers, output, &events, &self.windows().to_string());
             }
-            How::Reader(path) => return own("read", path, &brokers, output, &events, 0),
+            How::Reader(path) => return own("read", path, &brokers, output, &events, ""),
+            How::Archiver(path) => {
+                // It would archive what the processor wrote, too.
+                self.forget()?;
+                return own("archive", path, &brokers, output, &events, &state.to_string_lossy());
+            }
+            How::Pyarrow => {
+                let mut python = self.python();
+                python.arg(source("archive/archive.py")).args([&brokers, PREFIX, output, &events]).arg(state);
+                return Ok(python);
+            }
             How::Streams => java(&self.peers.streams, &[]),
             How::Flink => java(&self.peers.flink, &OPENED),
             How::Bytewax => {
@@ -328,6 +398,26 @@ impl Race {
         Ok(windows)
     }
 
+    /// The runners of one question, beside the one of this name; nothing if none of them was run.
+    fn write_table(&self, text: &mut String, runners: &[Runner], is_wanted: fn(How) -> bool, base: &str) -> Result<(), Error> {
+        if !runners.iter().any(|runner| is_wanted(runner.how)) {
+            return Ok(());
+        }
+        let beside_whom = RUNNERS.iter().find(|runner| runner.name == base).map_or("", |runner| runner.shown);
+        writeln!(text, "| | guarantee | M events/CPU-s | CPU s | wall s | peak MiB | CPU beside {beside_whom} |")?;
+        writeln!(text, "|---|---|---|---|---|---|---|")?;
+        let median = |name: &str| middle(self.used.get(name).into_iter().flatten().map(|used| used.cpu).collect());
+        for Runner { name, shown, guarantee, .. } in runners.iter().filter(|runner| is_wanted(runner.how)) {
+            let Some(used) = self.used.get(name) else { continue };
+            let of = |figure: &dyn Fn(&Used) -> f64, digits| spread(used.iter().map(figure).collect(), digits);
+            let (beside, rate) = (median(name) / median(base), of(&|used| self.events() as f64 / used.cpu / 1e6, 3));
+            let (cpu, wall, peak) = (of(&|used| used.cpu, 1), of(&|used| used.wall, 1), of(&|used| used.peak_mib, 0));
+            let beside = if beside.is_finite() { format!("{beside:.2} ×") } else { "–".to_owned() };
+            writeln!(text, "| {shown} | {guarantee} | {rate} | {cpu} | {wall} | {peak} | {beside} |")?;
+        }
+        Ok(())
+    }
+
     fn report(&self, runners: &[Runner]) -> Result<String, Error> {
         let mut text = String::new();
         let versions = ["streams", "flink"].map(|peer| fs::read_to_string(source(peer).join("pom.xml")).unwrap_or_default());
@@ -346,19 +436,14 @@ impl Race {
             digest(&self.expected),
             if self.wrong.is_empty() { "the same in every run" } else { "NOT the same in every run" }
         )?;
-        writeln!(
-            text,
-            "| | guarantee | M events/CPU-s | CPU s | wall s | peak MiB | CPU beside EADT, native |\n|---|---|---|---|---|---|---|"
-        )?;
-        let median =
-            |name: &str, figure: fn(&Used) -> f64| middle(self.used.get(name).into_iter().flatten().map(figure).collect());
-        for Runner { name, shown, guarantee, .. } in runners {
-            let Some(used) = self.used.get(name) else { continue };
-            let of = |figure: &dyn Fn(&Used) -> f64, digits| spread(used.iter().map(figure).collect(), digits);
-            let beside = median(name, |used| used.cpu) / median("native", |used| used.cpu);
-            let rate = of(&|used| events as f64 / used.cpu / 1e6, 3);
-            let (cpu, wall, peak) = (of(&|used| used.cpu, 1), of(&|used| used.wall, 1), of(&|used| used.peak_mib, 0));
-            writeln!(text, "| {shown} | {guarantee} | {rate} | {cpu} | {wall} | {peak} | {beside:.2} × |")?;
+        self.write_table(&mut text, runners, |how| !how.archives(), "native")?;
+        if runners.iter().any(|runner| runner.how.archives()) {
+            writeln!(
+                text,
+                "\nEvery record of the same topics to Parquet, sorted by event time, zstd: all fields and the CloudEvents attributes as columns. Rows, places in the log,\nthe number of attributes (id and time) and sums were compared: {}.\n",
+                self.expected_rows
+            )?;
+            self.write_table(&mut text, runners, How::archives, "archive-native")?;
         }
         let loads = spread(self.used.values().flatten().map(|used| used.load).collect(), 1);
         writeln!(
@@ -367,12 +452,13 @@ impl Race {
         )?;
         writeln!(
             text,
-            "With: EADT {}, Apache Kafka {}, Kafka Streams {}, Flink {}, {}, {}; Linux {}, {} cores.",
+            "With: EADT {}, Apache Kafka {}, Kafka Streams {}, Flink {}, {}, {}, {}; Linux {}, {} cores.",
             env!("CARGO_PKG_VERSION"),
             kafka::version(),
             version_in(&versions[0]),
             version_in(&versions[1]),
             BYTEWAX[0],
+            PYARROW.join(", "),
             first_line("java", "-version"),
             first_line("uname", "-r"),
             std::thread::available_parallelism().map_or(0, std::num::NonZero::get)
@@ -386,18 +472,20 @@ fn first_line(program: &str, argument: &str) -> String {
     String::from_utf8_lossy(&output.unwrap_or_default()).lines().next().unwrap_or_default().replace('"', "")
 }
 
-fn own(what: &str, path: FetchPath, brokers: &str, name: &str, events: &str, windows: u64) -> Result<Command, Error> {
+fn own(what: &str, path: FetchPath, brokers: &str, name: &str, events: &str, more: &str) -> Result<Command, Error> {
     let mut command = Command::new(std::env::current_exe()?);
     let path = if path == FetchPath::Native { "native" } else { "librdkafka" };
-    command.args(["child", what, brokers, name, events, &windows.to_string()]).env("EADT_BUS__FETCH", path);
+    command.args(["child", what, brokers, name, events, more]).env("EADT_BUS__FETCH", path);
     Ok(command)
 }
 
-fn child(what: &str, brokers: &str, name: &str, events: u64, windows: u64) -> Result<(), Error> {
+/// `more`: the number of windows, or the archive's folder.
+fn child(what: &str, brokers: &str, name: &str, events: u64, more: &str) -> Result<(), Error> {
     let bus = connect(brokers, kafka::fetch_path())?;
     match what {
-        "fold" => processing::windows(Arc::new(bus), PREFIX, name, events, windows),
+        "fold" => processing::windows(Arc::new(bus), PREFIX, name, events, more.parse()?),
         "read" => read(&bus, events),
+        "archive" => processing::archive(Arc::new(bus), PREFIX, name, events, more),
         other => Err(format!("no {other}").into()),
     }
 }
@@ -454,8 +542,8 @@ fn cpu_of_children() -> Result<f64, Error> {
     Ok([13, 14].iter().filter_map(|i| fields.get(*i)?.parse::<f64>().ok()).sum::<f64>() / 100.0)
 }
 
-/// Fills the topics; the answer.
-fn fill(bus: &KafkaBus, seconds: u64, seed: u64) -> Result<Windows, Error> {
+/// Fills the topics; the answer, and the sums of all energy counters and of all counters of samples.
+fn fill(bus: &KafkaBus, seconds: u64, seed: u64) -> Result<(Windows, Sums), Error> {
     for topic in topics::desired(PREFIX, PARTITIONS, 1) {
         bus.create_topic(&topic)?;
     }
@@ -465,6 +553,7 @@ fn fill(bus: &KafkaBus, seconds: u64, seed: u64) -> Result<Windows, Error> {
     let mut windows = Windows::new();
     let mut gpus = vec![None; GPUS];
     let mut jobs = [None; WORKLOADS];
+    let [mut joules, mut samples] = [0.0, 0.0];
     for record in maker.tables(start) {
         send(&mut *producer, &record);
     }
@@ -475,11 +564,13 @@ fn fill(bus: &KafkaBus, seconds: u64, seed: u64) -> Result<Windows, Error> {
             let time = time.plus_micros((gpu / 8) as i64 * 50);
             send(&mut *producer, &maker.telemetry(gpu, tick, time));
             add(&mut windows, &workload(gpu * WORKLOADS / GPUS), 0, before, (time.micros(), maker.energy(gpu)));
+            joules += maker.energy(gpu);
         }
         if tick % HERTZ == 0 {
             for (job, before) in jobs.iter_mut().enumerate() {
                 send(&mut *producer, &maker.progress(job, (tick / HERTZ) as f64, time));
                 add(&mut windows, &workload(job), 1, before, (time.micros(), maker.samples(job)));
+                samples += maker.samples(job);
             }
         }
     }
@@ -487,7 +578,14 @@ fn fill(bus: &KafkaBus, seconds: u64, seed: u64) -> Result<Windows, Error> {
     assert_eq!(producer.counts().failed, 0);
     let end = BASE + ((seconds - 1) / WINDOW * WINDOW) as i64 * SECOND;
     windows.retain(|(_, start), _| *start < end);
-    Ok(windows)
+    Ok((windows, [joules, samples]))
+}
+
+/// As Python writes a number by `.6e`.
+fn python_exponent(number: f64) -> String {
+    let text = format!("{number:.6e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    format!("{digits}e+{exponent:0>2}")
 }
 
 /// Adds what a counter rose by to the windows that the time touches.

@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`: faults on the real parts, by a build in which promises can be switched off; `--help` tells how.
+//! `cargo xtask chaos`: faults on the real parts, in a build in which mitigations can be switched off; `--help` has the details.
 
 use std::ffi::OsString;
 

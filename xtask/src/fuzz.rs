@@ -1,9 +1,9 @@
-//! `cargo xtask fuzz`: looks for inputs that make a reader panic, guided by the code that they reach (libFuzzer).
+//! `cargo xtask fuzz`: searches for inputs that make a reader panic, guided by code coverage (libFuzzer).
 //!
-//! It begins with the kept inputs (seeds, and what was once too much), and goes on from what it found before in target/fuzz/corpus.
+//! It begins with the kept inputs (seeds, and earlier failures), and with earlier finds in target/fuzz/corpus.
 //!
-//! The instrumentation is LLVM's, which the stable compiler takes as flags (tests/fuzz/instrumented.sh); no sanitizer is needed where
-//! nothing is `unsafe`.
+//! The instrumentation is LLVM's, which the stable compiler takes as flags (tests/fuzz/instrumented.sh); code without `unsafe`
+//! needs no sanitizer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,16 +21,16 @@ use crate::test::times::{self, Times};
 pub struct Options {
     /// Only this target; without it: all (see tests/fuzz/src/lib.rs).
     target: Option<String>,
-    /// How long each target is looked at.
+    /// Seconds for each target.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
 
-/// How long each target is looked at by the tests.
+/// Seconds for each target in a test run.
 const SECONDS_IN_TESTS: u64 = 15;
 const KEPT: &str = "tests/fuzz/corpus";
 const OWN: &str = "target/fuzz";
-/// The compiler, with coverage of what it builds. A path, for cargo tells it nothing more.
+/// The compiler, with coverage of what it builds. A path, since cargo passes it no other information.
 const INSTRUMENTED: &str = "tests/fuzz/instrumented.sh";
 /// Larger inputs find the same, slower.
 const LIMITS: [&str; 5] = ["-max_len=8192", "-timeout=25", "-rss_limit_mb=4096", "-verbosity=0", "-close_fd_mask=0"];
@@ -43,7 +43,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if broken.is_empty() { Ok(()) } else { bail!("{}", broken.join("; ")) }
 }
 
-/// Builds the targets of a test run: all, or those of one part of so many.
+/// Builds the targets of a test run: all, or one part of several.
 pub fn build(part: Option<(u64, u64)>, times: &mut Times) -> anyhow::Result<Vec<Target>> {
     let all = targets(&process::root(), None)?;
     let (part, parts) = part.unwrap_or((0, 1));
@@ -76,7 +76,7 @@ impl Target {
         &self.name
     }
 
-    /// Looks for inputs that make it panic. An error says where the input is.
+    /// Searches for inputs that make it panic. The error has the path of the input.
     pub fn run(&self, times: &mut Times) -> anyhow::Result<()> {
         let (root, target) = (process::root(), &self.name);
         let (found, kept) = (format!("{OWN}/corpus/{target}"), format!("{KEPT}/{target}"));
@@ -85,7 +85,7 @@ impl Target {
         let mut fuzz = Command::new(&self.executable);
         fuzz.current_dir(&root).args(LIMITS).arg(format!("-max_total_time={}", self.seconds));
         fuzz.arg(format!("-artifact_prefix={artifact}")).args([&found, &kept]);
-        // It says much, of which nothing matters if all went well.
+        // libFuzzer's log is long, and needed only after a failure.
         let log = format!("{OWN}/{target}.log");
         fuzz.stderr(fs::File::create(root.join(&log)).with_context(|| format!("cannot write {log}"))?);
         let Err(error) = times::run(&format!("fuzz {target}"), &mut fuzz, times) else { return Ok(()) };
@@ -102,11 +102,11 @@ impl Target {
     }
 }
 
-/// What libFuzzer's log says of the input that ended it.
+/// The part of libFuzzer's log about the input that ended it.
 struct Report {
-    /// How the panic began.
+    /// First line of the panic.
     panic: String,
-    /// Where the input was written.
+    /// Path of the written input.
     input: Option<String>,
 }
 

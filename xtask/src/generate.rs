@@ -34,7 +34,7 @@ const PRINTED: [(&str, &[&str]); 15] = [
 /// A document with its content.
 type Document = (PathBuf, String);
 
-/// What to generate.
+/// The documents to generate.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct Options {
     /// Write nothing; fail where a document is out of date.
@@ -45,17 +45,18 @@ pub struct Options {
     pub schemas: bool,
 }
 
-/// Writes all documents, or says which differ.
+/// Writes all documents, or fails with the names of those that differ.
 pub fn run(options: Options) -> anyhow::Result<()> {
     let program = target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX));
     if !options.schemas {
-        // As `cargo xtask test` builds it: fewer targets have other features of the dependencies, and all would be built once more.
+        // Built as by `cargo xtask test`: with fewer targets, dependencies have other features, and everything would be built
+        // again.
         process::run(linting_cargo().args(["build", "--workspace", "--all-targets"]))?;
     }
     documents_from(options, &program)
 }
 
-/// Says which documents differ from what this built program and the event types say.
+/// Fails with the names of documents that differ from the output of this built program and from the event types.
 pub fn check(program: &Path) -> anyhow::Result<()> {
     documents_from(Options { check: true, schemas: false }, program)
 }
@@ -109,7 +110,7 @@ pub fn release_schemas() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the program prints with these arguments.
+/// Returns the program's output with these arguments.
 fn printed(program: &Path, arguments: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(process::root());
@@ -128,7 +129,7 @@ fn differing(root: &Path, wanted: &[Document]) -> Vec<PathBuf> {
     wanted.iter().filter(differs).map(|(path, _)| path.clone()).collect()
 }
 
-/// Writes what differs and says what that was.
+/// Writes documents that differ, and prints their names.
 fn write(root: &Path, wanted: &[Document]) -> anyhow::Result<Vec<PathBuf>> {
     let stale = differing(root, wanted);
     for (path, text) in wanted.iter().filter(|(path, _)| stale.contains(path)) {

@@ -1,7 +1,8 @@
-//! The commands of this repository: `cargo xtask test`, `times`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `web`, `pictures`, `wheel`, `words`, `deny`, `sbom`.
+//! The commands of this repository: `cargo xtask test`, `times`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `web`,
+//! `pictures`, `wheel`, `words`, `deny`, `sbom`.
 //!
-//! In: the checked-out tree. Out: what each step says, and an exit status. It changes nothing outside the tree and
-//! cargo's folders, except with `test --install` (or `CI=true`), which installs missing system packages.
+//! In: the checked-out tree. Out: the output of each step, and an exit status. It changes nothing outside the tree and cargo's
+//! folders, except with `test --install` (or `CI=true`), which installs missing system packages.
 
 mod bench;
 mod chaos;
@@ -41,9 +42,9 @@ enum Command {
     ReleaseSchemas,
     /// Build and run benchmarks in release mode, and those of the Python package.
     Bench(bench::Options),
-    /// Kill, stop, cut off and starve the real parts, and see what of the promises is left (docs/evidence/reliability.md).
+    /// Kill, stop, disconnect and starve the real parts, and check the promises (docs/evidence/reliability.md).
     Chaos(chaos::Options),
-    /// Look for inputs from outside that make a reader panic (tests/fuzz).
+    /// Search for external inputs that make a reader panic (tests/fuzz).
     Fuzz(fuzz::Options),
     /// Build the web page that the program embeds (needs Node).
     Web(web::Options),
@@ -51,7 +52,7 @@ enum Command {
     Pictures(pictures::Options),
     /// Build the wheel of the Python package, with the program in it.
     Wheel(wheel::Options),
-    /// How this code reads: names of one word, words of comments, long functions, circles of imports.
+    /// Measure the readability of the code: one-word names, wording of comments, long functions, import cycles.
     Words(words::Options),
     /// Licences, bans, sources and advisories of all dependencies, by cargo-deny.
     Deny,

@@ -23,7 +23,7 @@ pub struct Options {
     program: Option<PathBuf>,
 }
 
-/// Writes the pictures and their text, or says how the text differs.
+/// Writes the pictures and their text, or fails if the text differs.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let Some(browser) = web::browser(false)? else {
         bail!("the pictures are taken by Chromium and Node, and this machine lacks one of them: see the line above")
@@ -41,7 +41,7 @@ fn program(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(given) = given {
         return given.canonicalize().with_context(|| format!("cannot find the program {}", given.display()));
     }
-    // As `cargo xtask test` builds it: fewer targets have other features of the dependencies, and all would be built once more.
+    // Built as by `cargo xtask test`: with fewer targets, dependencies have other features, and everything would be built again.
     process::run(linting_cargo().args(["build", "--workspace", "--all-targets"]))?;
     Ok(target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX)))
 }

@@ -1,4 +1,4 @@
-//! What the full test run needs beside Rust, and how to install it.
+//! Programs that the full test run needs beside Rust, and how to install them.
 
 use anyhow::bail;
 
@@ -6,7 +6,7 @@ use crate::process;
 
 /// Answers what is on this machine.
 pub trait Machine {
-    /// What the program prints when it ends with status 0; `None` where it is missing or fails.
+    /// Returns the output of a program that ends with status 0; `None` if it is missing or fails.
     fn output(&self, program: &str, arguments: &[&str]) -> Option<String>;
     /// `/etc/os-release`, empty where there is none.
     fn os_release(&self) -> String;
@@ -139,7 +139,7 @@ pub fn ensure(install: bool) -> anyhow::Result<()> {
 /// Programs of Chromium, by distribution.
 const BROWSERS: [&str; 2] = ["chromium", "chromium-browser"];
 
-/// Returns the browser for the tests of the web page; `None`, after a line that says so, if it or Node is missing and may not be
+/// Returns the browser for the tests of the web page; `None`, after a printed line, if it or Node is missing and may not be
 /// installed.
 pub fn browser(install: bool) -> anyhow::Result<Option<String>> {
     let found = || BROWSERS.iter().find(|name| process::output(name, &["--version"]).is_some()).map(ToString::to_string);

@@ -35,7 +35,7 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a program prints (standard output, then standard error) when it ends with status 0.
+/// Returns the output of a program (standard output, then standard error) that ends with status 0.
 pub fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
     let text = [output.stdout, output.stderr].concat();

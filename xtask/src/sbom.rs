@@ -73,7 +73,7 @@ fn from_metadata(metadata: &Value, checksums: &BTreeMap<(String, String), String
     let packages: BTreeMap<&str, &Value> =
         metadata["packages"].as_array().into_iter().flatten().map(|package| (text(package, "id"), package)).collect();
     let nodes = metadata["resolve"]["nodes"].as_array().into_iter().flatten();
-    // What is only there to test is not shipped.
+    // Crates that only tests need are not shipped.
     let uses: BTreeMap<&str, BTreeSet<&str>> = nodes
         .map(|node| {
             let shipped =

@@ -1,6 +1,6 @@
-//! `cargo xtask web`: the page of the dashboard, from its sources to the files that the program embeds.
+//! `cargo xtask web`: builds the dashboard's page from its sources into the files that the program embeds.
 //!
-//! The files are committed, so whoever builds the program needs no Node. Its packages are those of the lock file.
+//! The files are committed, so building the program needs no Node. Its packages are those of the lock file.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ pub fn has_node() -> bool {
     process::output("node", &["--version"]).is_some() && process::output("npm", &["--version"]).is_some()
 }
 
-/// Builds the page, or says how it differs.
+/// Builds the page, or fails with the difference.
 pub fn run(options: Options) -> anyhow::Result<()> {
     if !has_node() {
         bail!(
@@ -67,7 +67,7 @@ pub fn browser(install: bool) -> anyhow::Result<Option<PathBuf>> {
     Ok(prerequisites::browser(install)?.and_then(|name| in_path(&name)))
 }
 
-/// Where a program is.
+/// Returns the path of a program in `PATH`.
 fn in_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
 }

@@ -16,14 +16,14 @@ use crate::process;
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// How many places of each kind are shown.
+    /// Number of places of each kind that are shown.
     #[arg(long, default_value_t = 20)]
     worst: usize,
     /// Only files below these folders [default: the product].
     folders: Vec<PathBuf>,
 }
 
-/// Where the product's code is.
+/// Folders of the product's code.
 const PRODUCT: [&str; 4] = ["schemas/src", "crates", "services", "src"];
 /// Crates that are there for tests only.
 const FOR_TESTS: [&str; 2] = ["crates/testing", "crates/faults"];
@@ -78,7 +78,7 @@ fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 /// A declared name and where it is declared.
 type Place = (String, String);
 
-/// What is known of the files that were read.
+/// Figures of the files that were read.
 #[derive(Debug, Default)]
 struct Code {
     types: Vec<Place>,

@@ -72,6 +72,21 @@ pub fn broken(root: &Path, path: &Path, text: &str) -> Vec<String> {
 }
 
 #[test]
+fn every_page_of_the_documentation_opens_with_whom_it_is_for() {
+    for folder in ["docs", "docs/use", "docs/operate", "docs/reference", "docs/evidence"] {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "md") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let first = text.lines().find(|line| !(line.is_empty() || line.starts_with('#') || line.starts_with("<!--")));
+            assert!(first.is_some_and(|line| line.starts_with("For ")), "{}: {first:?}", path.display());
+        }
+    }
+}
+
+#[test]
 fn every_relative_link_of_every_page_leads_somewhere() {
     let list = Command::new("git").args(["ls-files", "-z", "*.md"]).current_dir(root()).output().expect("git lists the pages");
     assert!(list.status.success(), "{}", String::from_utf8_lossy(&list.stderr));

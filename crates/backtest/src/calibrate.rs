@@ -42,10 +42,10 @@ pub struct Estimated {
     pub compared_energy_ratio: Option<f64>,
     /// Saving against the untouched run in the windows that the report compares.
     pub true_ratio: Option<f64>,
-    /// Saving against the untouched run in all windows.
-    pub true_run_ratio: f64,
-    /// Throughput against the untouched run in all windows.
-    pub true_throughput_ratio: f64,
+    /// Saving against the untouched run in all windows; absent if one of the two runs did nothing.
+    pub true_run_ratio: Option<f64>,
+    /// Throughput against the untouched run in all windows; absent as above.
+    pub true_throughput_ratio: Option<f64>,
     pub reported_throughput_ratio: Option<f64>,
     /// The controller changed something.
     pub changed: bool,
@@ -74,7 +74,8 @@ pub struct CalibrationRow {
     pub bias_of_run_mean: Option<f64>,
     /// Mean part of the energy that is compared.
     pub compared_energy_ratio_mean: Option<f64>,
-    pub true_ratio_mean: f64,
+    /// Mean saving against the untouched runs in all windows; absent if nothing was changed in any run.
+    pub true_ratio_mean: Option<f64>,
 }
 
 /// What is asked of the calibration, and what it reached.
@@ -84,6 +85,7 @@ pub struct Asked {
     /// Absent: no run says.
     pub reached: Option<f64>,
     pub asked: f64,
+    /// False also if no run was compared.
     pub kept: bool,
 }
 
@@ -192,7 +194,7 @@ fn estimated(scenario: &str, controller: ControllerName, seed: u64, run: &Record
             .then(|| (1.0 - joules / samples / (fixed_joules / fixed_samples), samples / fixed_samples))
     };
     let WorkloadReport { saving_ratio, saving_ratio_low, saving_ratio_high, compared_energy_ratio, .. } = report;
-    let (true_run_ratio, true_throughput_ratio) = truth(false).unwrap_or((0.0, 1.0));
+    let (true_run_ratio, true_throughput_ratio) = truth(false).unzip();
     Estimated {
         scenario: scenario.to_owned(),
         workload: run.workload.clone(),
@@ -222,7 +224,7 @@ impl CalibrationReport {
         seen.sort_by_key(|(scenario, _)| runs.iter().position(|run| run.scenario == *scenario));
         rows.extend(seen.iter().map(|(scenario, controller)| CalibrationRow::of(Some(scenario), Some(*controller), &runs)));
         let (pairs, ranking_ratio) = ranking(&runs, |run| run.true_ratio);
-        let (pairs_of_run, ranking_of_run_ratio) = ranking(&runs, |run| Some(run.true_run_ratio));
+        let (pairs_of_run, ranking_of_run_ratio) = ranking(&runs, |run| run.true_run_ratio);
         let all = &rows[0];
         let at_least = |what, reached: Option<f64>, asked: f64| {
             let kept = reached.is_some_and(|reached| reached >= asked);
@@ -265,12 +267,12 @@ impl CalibrationRow {
             runs: runs.len(),
             reported: runs.iter().filter(|run| run.reported_ratio.is_some()).count(),
             coverage_ratio: mean(of(&|run| holds(run, run.true_ratio))),
-            coverage_of_run_ratio: mean(of(&|run| holds(run, Some(run.true_run_ratio)))),
+            coverage_of_run_ratio: mean(of(&|run| holds(run, run.true_run_ratio))),
             half_width_median: widths.get(widths.len() / 2).copied(),
             bias_mean: mean(of(&|run| apart(run, run.true_ratio))),
-            bias_of_run_mean: mean(of(&|run| apart(run, Some(run.true_run_ratio)))),
+            bias_of_run_mean: mean(of(&|run| apart(run, run.true_run_ratio))),
             compared_energy_ratio_mean: mean(of(&|run| run.compared_energy_ratio)),
-            true_ratio_mean: mean(of(&|run| Some(run.true_run_ratio))).unwrap_or(0.0),
+            true_ratio_mean: mean(of(&|run| run.true_run_ratio)),
         }
     }
 }
@@ -325,7 +327,7 @@ fn cells(row: &CalibrationRow) -> [String; 10] {
         row.controller.map_or_else(|| "all".to_owned(), |controller| controller.as_str().to_owned()),
         row.runs.to_string(),
         row.reported.to_string(),
-        percent(Some(row.true_ratio_mean), 1),
+        percent(row.true_ratio_mean, 1),
         percent(row.compared_energy_ratio_mean, 0),
         percent(row.coverage_ratio, 0),
         row.half_width_median.map_or_else(|| "-".to_owned(), |half| format!("{:.2}", 100.0 * half)),
@@ -336,7 +338,11 @@ fn cells(row: &CalibrationRow) -> [String; 10] {
 
 fn asked_line(asked: &Asked) -> String {
     let reached = asked.reached.map_or_else(|| "-".to_owned(), |reached| format!("{:.2} %", 100.0 * reached));
-    let kept = if asked.kept { "kept" } else { "missed" };
+    let kept = match (asked.reached, asked.kept) {
+        (None, _) => "not known",
+        (Some(_), true) => "kept",
+        (Some(_), false) => "missed",
+    };
     format!("{} {:.0} %: {reached} ({kept})", asked.what, 100.0 * asked.asked)
 }
 

@@ -48,7 +48,7 @@ impl FromStr for Contender {
             allocation::CONTROLLER => Ok(Self::Budget),
             _ => {
                 let known = name.parse::<ControllerName>().map(Self::Controller);
-                known.map_err(|unknown| ContestError::new(format!("{unknown}, and beside them fixed, oracle and power-budget")))
+                known.map_err(|unknown| ContestError::new(format!("{unknown}, and beside them fixed and oracle")))
             }
         }
     }

@@ -42,6 +42,8 @@ pub struct MeasuredBoard {
     knob: SweepKnob,
     /// The highest setting first; at least two.
     points: Vec<SweepPoint>,
+    /// Its rows are of a simulated GPU.
+    simulated: bool,
 }
 
 /// A plant that cannot be made.
@@ -86,7 +88,13 @@ impl MeasuredBoard {
         if let Some(SweepPoint { setting, .. }) = points.iter().find(wrong) {
             return Err(MeasuredError::Value { board, setting: *setting });
         }
-        Ok(Self { name: board, knob, points })
+        Ok(Self { name: board, knob, points, simulated: false })
+    }
+
+    /// The same board, marked as simulated if its rows are.
+    #[must_use]
+    pub fn simulated(self, simulated: bool) -> Self {
+        Self { simulated, ..self }
     }
 
     /// Whether its knob is the clock.
@@ -226,7 +234,8 @@ pub struct MeasuredMean {
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MeasuredReport {
-    /// `measured-table`: time and power are measured, the course of events is simulated.
+    /// `measured-table`: time and power are measured, the course of events is simulated. `simulated-table`: so are time and power of
+    /// a board.
     pub origin: &'static str,
     pub days: f64,
     pub seeds: u64,
@@ -265,7 +274,9 @@ impl MeasuredContest {
         let rows: Vec<MeasuredRow> = rows.into_iter().flatten().collect();
         let means = self.contenders.iter().filter_map(|contender| self.mean(*contender, &rows)).collect();
         let (days, seeds, max_slowdown_ratio) = (self.days, self.seeds, self.settings.max_slowdown_ratio);
-        Ok(MeasuredReport { origin: "measured-table", days, seeds, max_slowdown_ratio, means, rows })
+        let simulated = self.boards.iter().any(|board| board.simulated);
+        let origin = if simulated { SIMULATED_TABLE } else { "measured-table" };
+        Ok(MeasuredReport { origin, days, seeds, max_slowdown_ratio, means, rows })
     }
 
     fn row(&self, board: &MeasuredBoard, contender: Contender) -> Option<MeasuredRow> {
@@ -504,6 +515,9 @@ fn normal(chance: &mut Pcg64Mcg) -> f64 {
     (0..12).map(|_| chance.random::<f64>()).sum::<f64>() - 6.0
 }
 
+/// Origin of a report on boards of which one at least is simulated.
+const SIMULATED_TABLE: &str = "simulated-table";
+
 /// Boards above which only the means are shown.
 const BOARDS_SHOWN: usize = 12;
 
@@ -513,7 +527,9 @@ pub fn measured_text(report: &MeasuredReport) -> String {
     // No "-0.0 %".
     let percent = |ratio: f64| format!("{:+.1} %", (1000.0 * ratio).round() / 10.0 + 0.0);
     let mut out = format!(
-        "measured boards, simulated course of events: {} day(s), {} seed(s); against the highest setting of each table, floor {:.1} % slower\n\n",
+        "{} boards, simulated course of events: {} day(s), {} seed(s); against the highest setting of each table, floor {:.1} % less \
+         throughput\n\n",
+        if report.origin == SIMULATED_TABLE { "simulated" } else { "measured" },
         report.days,
         report.seeds,
         100.0 * report.max_slowdown_ratio
@@ -639,6 +655,15 @@ mod tests {
         assert!(row("lab/caps", "hybrid").saving_ratio.mean > 0.05);
         let text = measured_text(&report);
         assert!(text.contains("lab/clocks") && text.contains("of oracle"), "{text}");
+        assert!(text.starts_with("measured boards") && report.origin == "measured-table", "{text}");
+    }
+
+    #[test]
+    fn a_table_of_a_simulated_board_is_not_called_measured() {
+        let boards = vec![caps(), clocks().simulated(true)];
+        let report = contest(boards, &["fixed", "oracle"]).hold(&|| ()).unwrap();
+        assert_eq!(report.origin, "simulated-table");
+        assert!(measured_text(&report).starts_with("simulated boards"));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub fn text(report: &Report) -> String {
             group = Some(of);
             put!(
                 out,
-                "\n{} · {} · oversubscription {}\n{:<16}{:>10}{:>20}{:>9}{:>20}{:>22}{:>10}{:>14}\n",
+                "\n{} · {} · oversubscription {}\n{:<16}{:>10}{:>20}{:>9}{:>20}{:>28}{:>11}{:>14}\n",
                 row.scenario,
                 row.workload,
                 row.oversubscription,
@@ -35,7 +35,7 @@ pub fn text(report: &Report) -> String {
                 "change mean (worst)",
                 "spread",
                 "throughput (worst)",
-                "restarts/day (worst)",
+                "restarts/day (most in 24 h)",
                 "turns/day",
                 "all GPUs, W"
             );
@@ -43,7 +43,7 @@ pub fn text(report: &Report) -> String {
         let change = row.joules_per_sample_change;
         line!(
             out,
-            "{:<16}{:>10.3}{:>20}{:>9}{:>20}{:>22}{:>10.1}{:>14.0}",
+            "{:<16}{:>10.3}{:>20}{:>9}{:>20}{:>28}{:>11.1}{:>14}",
             row.controller,
             row.joules_per_sample.mean,
             format!("{:+.1} % ({:+.1} %)", 100.0 * change.mean, 100.0 * change.worst),
@@ -51,10 +51,15 @@ pub fn text(report: &Report) -> String {
             format!("{:.3} ({:.3})", row.throughput_ratio.mean, row.throughput_ratio.worst),
             format!("{:.1} ({})", row.restarts_per_day.mean, row.restarts_worst_day),
             row.turns_per_day.mean,
-            row.cluster_power_watts_max
+            most_watts(row)
         );
     }
     out
+}
+
+/// The highest power of all GPUs; "–" if the run was too short for a window that counts.
+fn most_watts(row: &Row) -> String {
+    if row.cluster_power_watts_max > 0.0 { format!("{:.0}", row.cluster_power_watts_max) } else { "–".to_owned() }
 }
 
 /// Rules of the bars and dots.
@@ -93,7 +98,7 @@ pub fn html(report: &Report) -> String {
                 format!("{:.1}", row.restarts_per_day.mean),
                 row.restarts_worst_day.to_string(),
                 format!("{:.1}", row.turns_per_day.mean),
-                format!("{:.0}", row.cluster_power_watts_max),
+                most_watts(row),
             ]
         };
         out.push_str(&eadt_html::table(&heading, &HEAD, 1, rows.iter().map(cells)));
@@ -111,7 +116,7 @@ const HEAD: [&str; 11] = [
     "throughput, mean",
     "worst",
     "restarts/day",
-    "worst day",
+    "most in 24 h",
     "turns/day",
     "all GPUs, W",
 ];

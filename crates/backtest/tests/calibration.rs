@@ -37,7 +37,7 @@ fn reported_savings_hold_the_true_ones() {
     let throughput = report.runs.iter().filter(|run| run.compared_energy_ratio.is_some_and(|part| part > 0.99));
     assert!(throughput.clone().count() > 10);
     for run in throughput {
-        let apart = run.reported_throughput_ratio.unwrap() - run.true_throughput_ratio;
+        let apart = run.reported_throughput_ratio.unwrap() - run.true_throughput_ratio.unwrap();
         assert!(apart.abs() < 0.02, "{} {}: {apart}", run.scenario, run.controller);
     }
     let html = calibration_html(&report);
@@ -57,6 +57,11 @@ fn the_same_calibration_gives_the_same_bytes() {
     let once = || serde_json::to_string(&calibration.run(&|| ()).unwrap()).unwrap();
     assert_eq!(once(), once());
     assert!(once().contains("\"origin\":\"simulated\""));
+    // Runs in which nothing was changed have no figure and no verdict.
+    let idle = Calibration { controllers: vec![ControllerName::Layers], ..calibration.clone() }.run(&|| ()).unwrap();
+    assert_eq!((idle.rows[0].runs, idle.rows[0].true_ratio_mean), (0, None));
+    let text = calibration_text(&idle);
+    assert!(text.contains("- (not known)") && !text.contains("(missed)") && text.contains("| layers | 0 | 0 | - |"), "{text}");
     let none = Calibration { seeds: 0, ..calibration };
     assert!(none.run(&|| ()).unwrap_err().to_string().contains("seeds"));
 }

@@ -166,6 +166,19 @@ fn order_and_repetition_of_the_events_change_nothing() {
 }
 
 #[test]
+fn a_controller_that_has_nothing_to_decide_by_is_noted() {
+    let record = record(&[(50, 300.0, 100.0, 0.4); 12]);
+    for (name, is_noted) in
+        [(ControllerName::Layers, true), (ControllerName::SmPartition, true), (ControllerName::PowerCap, false)]
+    {
+        let all = look_back(&record, &[name], &ControllerSettings::default());
+        let is_idle = |note: &String| note.starts_with(&format!("{name} decides nothing here"));
+        assert_eq!(all[0].notes.iter().any(is_idle), is_noted, "{:?}", all[0].notes);
+        assert!(!hindsight_text(&all).contains("would have been the same") || !is_noted);
+    }
+}
+
+#[test]
 fn a_workload_that_nobody_managed_is_said_to_be_one() {
     let mut record = record(&[BEFORE; 10]);
     record.workloads.clear();

@@ -51,6 +51,11 @@ impl Builder {
         self.counts.refused_events += 1;
     }
 
+    /// Offsets that the archive had and no file has now: counted, in no row.
+    pub fn removed(&mut self, offsets: u64) {
+        self.counts.removed_offsets += offsets;
+    }
+
     pub fn build(mut self) -> Dataset {
         let mut counts = std::mem::take(&mut self.counts);
         for (workload, history) in &self.workloads {

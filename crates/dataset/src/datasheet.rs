@@ -27,6 +27,8 @@ pub struct Counts {
     pub repeated_events: u64,
     /// Records that are no valid events.
     pub refused_events: u64,
+    /// Offsets that the archive had and no file has now: their events are in no row.
+    pub removed_offsets: u64,
     /// Answers to decisions that the record does not have.
     pub actuations_without_decision: u64,
 }
@@ -132,6 +134,7 @@ impl Dataset {
         line(format_args!("- left out: {} windows of named spans, which overlap the tumbling ones", self.counts.spans_left_out));
         line(format_args!("- counted once: {} events that the record has again", self.counts.repeated_events));
         line(format_args!("- not readable as events: {}", self.counts.refused_events));
+        line(format_args!("- removed from the archive, and in no row: {} offsets", self.counts.removed_offsets));
         line(format_args!("- answers to decisions that are not in the record: {}\n", self.counts.actuations_without_decision));
         line(format_args!(
             "`usable` windows have 90 % of energy and progress covered, no restart, no lost input and a known J/sample.\n"

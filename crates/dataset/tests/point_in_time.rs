@@ -206,14 +206,16 @@ fn what_is_missing_is_counted_and_said() {
     events.decisions.iter().cloned().for_each(|event| builder.decision(event));
     events.actuations.iter().cloned().for_each(|event| builder.actuation(event));
     builder.refused();
+    builder.removed(236);
     let dataset = builder.build();
     let counts = &dataset.counts;
     assert_eq!((counts.spans_left_out, counts.repeated_events, counts.refused_events), (1, 1, 1));
-    assert_eq!(counts.actuations_without_decision, 1);
+    assert_eq!((counts.actuations_without_decision, counts.removed_offsets), (1, 236));
     assert_eq!((counts.workloads[WORKLOAD].holes, counts.workloads[WORKLOAD].windows), (1, 19));
     assert_eq!(float(&dataset.windows, "label_next_joules_per_sample", 2), None, "no label across a hole");
     let sheet = dataset.datasheet("here");
     assert!(sheet.contains("| `team/job` | 19 | 17 | 0 | 1 |"), "{sheet}");
+    assert!(sheet.contains("removed from the archive, and in no row: 236 offsets"), "{sheet}");
     for column in dataset.windows.columns.iter().chain(&dataset.decisions.columns) {
         assert!(sheet.contains(&format!("| `{}` |", column.name)), "{} is not described", column.name);
         assert!(column.description.len() > 5, "{} is not described", column.name);

@@ -74,6 +74,13 @@ pub(crate) fn is_absent_text(text: &str) -> bool {
         || text.len() <= 16 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
+/// Whether a cell for the name of a board or a node is a placeholder for none. Brackets alone are not: `[0]` may be a board.
+pub(crate) fn is_absent_name(text: &str) -> bool {
+    let plain = text.trim().trim_matches(['[', ']', '<', '>', '(', ')']).trim();
+    let words = ["n/a", "nan", "null", "not supported", "unknown error"];
+    plain.is_empty() || words.iter().any(|word| plain.eq_ignore_ascii_case(word))
+}
+
 /// Slurm's `NO_VAL` and `INFINITE` in 32 bits.
 const SLURM: [f64; 2] = [4_294_967_294.0, 4_294_967_295.0];
 
@@ -180,6 +187,16 @@ mod tests {
         }
         for text in ["0", "-5", "12 W", "inf", "idle", "abc"] {
             assert!(!is_absent_text(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn recognizes_absent_names() {
+        for text in ["", " ", "[N/A]", "N/A", "nan", "NULL", "[Not Supported]", "[]"] {
+            assert!(is_absent_name(text), "{text:?}");
+        }
+        for text in ["[0]", "0", "-", "gpu0", "GPU-0123456789", "none-1", "error"] {
+            assert!(!is_absent_name(text), "{text:?}");
         }
     }
 

@@ -8,9 +8,11 @@
 
 use std::collections::HashMap;
 
+use eadt_schemas::EventTime;
+
 use crate::absent::{is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
-use crate::clock::Clock;
+use crate::clock::{Clock, Stamp};
 use crate::csv_table::short;
 use crate::error::quote;
 use crate::identity::{IdColumns, IdScope};
@@ -18,7 +20,7 @@ use crate::lines::Lines;
 use crate::marks::{MARK_REMEDY, Marks};
 use crate::power_draw::power_draw_is_average;
 use crate::quantity::Quantity;
-use crate::recording::{Device, FileId, Recording, RowError, SourceId};
+use crate::recording::{Device, FileId, Recording, RowError, SourceId, SourceKind};
 use crate::report::{ColumnUse, TableUse};
 use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
@@ -278,7 +280,10 @@ impl FileReader<'_> {
             let problem = "row has no id of a board".to_owned();
             return Err(RowError::damaged("id", recording.error(file, line, problem, RESTORE)));
         }
-        let source = boards.source(recording, file, &id, model);
+        let latest = match stamp {
+            Stamp::At(time) | Stamp::Local(time) | Stamp::Twice { second: time, .. } => time,
+        };
+        let source = boards.source(recording, (file, latest), &id, model);
         self.times.begin_with(recording, source);
         let time = self.times.settle(source, line, stamp).map_err(|unsettled| {
             RowError::stop(recording.error(file, line, unsettled.problem, unsettled.remedy).column("timestamp"))
@@ -376,11 +381,19 @@ struct Boards {
     sources: HashMap<(Option<FileId>, String), SourceId>,
     /// Boards with an id by their index in a file, for rows that have the index only.
     by_index: HashMap<(FileId, String), SourceId>,
+    /// Boards of rows above that had less of an id than a UUID, by what they had: the bus id, else the index.
+    partly_named: HashMap<(FileId, String), SourceId>,
 }
 
 impl Boards {
-    /// The source of a board: of all files if its id is unique, else of its file.
-    fn source(&mut self, recording: &mut Recording, file: FileId, id: &BoardId<'_>, model: Option<&str>) -> SourceId {
+    /// The source of a board: of all files if its id is unique, else of its file. `latest` is the latest time that the row may have.
+    fn source(
+        &mut self,
+        recording: &mut Recording,
+        (file, latest): (FileId, EventTime),
+        id: &BoardId<'_>,
+        model: Option<&str>,
+    ) -> SourceId {
         let index = id.index.and_then(|text| text.parse::<u32>().ok());
         let has_more = id.unique.is_some() || id.bus_id.is_some();
         if let (Some(index), false) = (id.index, has_more)
@@ -394,27 +407,89 @@ impl Boards {
             BoardId { index: Some(index), .. } => (Some(file), format!("gpu-{index}")),
             _ => (Some(file), String::new()),
         };
-        let source = *self.sources.entry((scope, own.clone())).or_insert_with(|| {
-            let name = match (scope, own.as_str()) {
-                (None, own) => own.to_owned(),
-                (Some(file), "") => recording.label(file),
-                (Some(file), own) => format!("{}:{own}", recording.label(file)),
-            };
-            let device = Device {
-                name: short(&name),
-                gpu_index: index,
-                gpu_model: model.map(str::to_owned),
-                is_anonymous: own.is_empty(),
-                is_unique: scope.is_none(),
-                local_id: Some(own).filter(|own| scope.is_some() && !own.is_empty()),
-                ..Device::default()
-            };
-            recording.add_device(file, device)
-        });
+        let key = (scope, own);
+        let known = self.sources.get(&key).copied();
+        let is_of_file = |source: SourceId| {
+            let last = recording.sources[source].readings.last();
+            last.is_some_and(|last| last.file as usize == file)
+        };
+        let before = match known {
+            Some(known) if is_of_file(known) => None,
+            _ => self.take_partly_named(recording, (file, latest), id),
+        };
+        let source = match (known, before) {
+            (Some(known), None) => known,
+            (Some(known), Some(before)) => {
+                let mut readings = std::mem::take(&mut recording.sources[before].readings);
+                recording.sources[known].readings.append(&mut readings);
+                recording.sources[known].readings.sort_by_key(|reading| (reading.file, reading.line));
+                known
+            }
+            (None, before) => {
+                let device = device(recording, file, (&key, index), model);
+                let source = before.unwrap_or_else(|| recording.add_device(file, device.clone()));
+                recording.sources[source].kind = SourceKind::Device(device);
+                if scope.is_some() && !key.1.is_empty() {
+                    self.partly_named.insert((file, key.1.clone()), source);
+                }
+                self.sources.insert(key, source);
+                source
+            }
+        };
         if let (Some(index), true) = (id.index, has_more) {
-            self.by_index.entry((file, index.to_owned())).or_insert(source);
+            let of_index = self.by_index.entry((file, index.to_owned())).or_insert(source);
+            if before.is_some() {
+                *of_index = source;
+            }
         }
         source
+    }
+
+    /// Takes the board of rows above that had only the bus id or the index of this row, the first of its board, if those rows lie
+    /// before it: its UUID, or bus id, was not known yet. Others are another board's, as in logs of two nodes behind one another.
+    fn take_partly_named(
+        &mut self,
+        recording: &Recording,
+        (file, latest): (FileId, EventTime),
+        id: &BoardId<'_>,
+    ) -> Option<SourceId> {
+        if self.partly_named.is_empty() || id.unique.is_none() && id.bus_id.is_none() {
+            return None;
+        }
+        let bus_id = id.bus_id.filter(|_| id.unique.is_some()).map(plain_bus_id);
+        let index = id.index.map(|index| format!("gpu-{index}"));
+        let of_rows_above = |own: &String| {
+            let source = *self.partly_named.get(&(file, own.clone()))?;
+            let last = recording.sources[source].readings.last();
+            last.is_none_or(|last| last.time < latest).then_some((own.clone(), source))
+        };
+        let (own, source) = bus_id.iter().chain(&index).find_map(of_rows_above)?;
+        self.partly_named.remove(&(file, own.clone()));
+        self.sources.remove(&(Some(file), own));
+        Some(source)
+    }
+}
+
+/// A board by its key in [`Boards::sources`] and its index.
+fn device(
+    recording: &Recording,
+    file: FileId,
+    ((scope, own), index): (&(Option<FileId>, String), Option<u32>),
+    model: Option<&str>,
+) -> Device {
+    let name = match (scope, own.as_str()) {
+        (None, own) => own.to_owned(),
+        (Some(_), "") => recording.label(file),
+        (Some(_), own) => format!("{}:{own}", recording.label(file)),
+    };
+    Device {
+        name: short(&name),
+        gpu_index: index,
+        gpu_model: model.map(str::to_owned),
+        is_anonymous: own.is_empty(),
+        is_unique: scope.is_none(),
+        local_id: Some(own.clone()).filter(|own| scope.is_some() && !own.is_empty()),
+        ..Device::default()
     }
 }
 

@@ -352,12 +352,25 @@ fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &Wanted<
     best.map(|(_, found)| found)
 }
 
-/// Returns the first line with most of the wanted names; the first line that is no comment if none has any.
+/// A line with so many wanted names is the header of the rows below it, not a title that has one of them.
+const NAMES_OF_A_HEADER: usize = 2;
+
+/// Returns the first line with most of the wanted names; the first line that is no comment if none has any. A line below the rows of a header
+/// is the header of another table, even if it has more of them.
 fn line_with_names(lines: &[(u64, String)], separator: Option<char>, wanted: &Wanted<'_>) -> Option<(usize, usize, Cells)> {
     let mut best: Option<(usize, usize, Cells)> = None;
     let mut cells = Cells::default();
     for (index, (_, text)) in lines.iter().enumerate() {
         let comment = is_comment(text);
+        if let Some((names, _, header)) = &best
+            && *names >= NAMES_OF_A_HEADER
+            && cells.split(text, separator)
+            && cells.len() == header.len()
+            && (wanted.names)(&cells) == 0
+            && cells.iter().any(is_quantity)
+        {
+            break;
+        }
         for text in [Some(text.as_str()), comment.then(|| uncommented(text))].into_iter().flatten() {
             cells.split(text, separator);
             let names = (wanted.names)(&cells);

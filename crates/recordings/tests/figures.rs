@@ -746,3 +746,71 @@ fn small_silences_are_said() {
     let error = read(SMI, &[("b.csv", &b), ("a.csv", &a)], &berlin).unwrap_err();
     assert!(error.contains("give that file before it"), "{error}");
 }
+
+/// A log of nvidia-smi of two boards of 100 W and 300 W over ten seconds from `from` on; `ids` are the cells that name a board.
+fn two_boards(header: &str, from: u32, ids: impl Fn(u32, u32) -> String) -> String {
+    table(&format!("timestamp, {header}, power.draw.instant [W]"), 22, |row| {
+        let (second, board) = (row / 2, row % 2);
+        format!("{}.000, {}, {} W", smi_clock(from + second), ids(second, board), 100 + 200 * board)
+    })
+}
+
+#[test]
+fn a_board_whose_uuid_comes_later_is_one_board() {
+    let uuid = |is_known: bool, board: u32| if is_known { format!("GPU-{board}aaaaaaa-1") } else { "[N/A]".to_owned() };
+    let by_index = |second: u32, board: u32| format!("{board}, {}", uuid(second >= 3, board));
+    let by_bus = |second: u32, board: u32| format!("0{board}:00.0, {}", uuid(second >= 3, board));
+    let gone = |second: u32, board: u32| format!("{board}, {}", uuid(!(3..6).contains(&second), board));
+    let third = |second: u32, board: u32| {
+        let bus = if second < 3 { "[N/A]".to_owned() } else { format!("0{board}:00.0") };
+        format!("{board}, {bus}, {}", uuid(second >= 6, board))
+    };
+    let always = |_: u32, board: u32| format!("{board}, {}", uuid(true, board));
+    let with_uuid = "index, uuid";
+    for (what, files, expected) in [
+        ("after the index", vec![two_boards(with_uuid, 0, by_index)], 4000.0),
+        ("after the bus id", vec![two_boards("pci.bus_id, uuid", 0, by_bus)], 4000.0),
+        ("gone for a while", vec![two_boards(with_uuid, 0, gone)], 4000.0),
+        ("after the index, then the bus id", vec![two_boards("index, pci.bus_id, uuid", 0, third)], 4000.0),
+        ("known from a file before", vec![two_boards(with_uuid, 0, always), two_boards(with_uuid, 11, by_index)], 8400.0),
+    ] {
+        let names = ["a.csv", "b.csv"];
+        let files: Vec<(&str, &str)> = names.into_iter().zip(files.iter().map(String::as_str)).collect();
+        let imported = read(SMI, &files, &Options::default()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let boards: Vec<String> = joules(&imported).into_iter().map(|(board, _)| board).collect();
+        assert_eq!(boards, ["GPU-0aaaaaaa-1", "GPU-1aaaaaaa-1"], "{what}");
+        near(total(&imported), expected, what);
+    }
+    // Logs of two nodes behind one another, over the same time: the index of the first is no board of the second.
+    let first = two_boards("index", 0, |_, board| board.to_string());
+    let both = first + &two_boards(with_uuid, 5, always);
+    let imported = read(SMI, &[("a.csv", &both)], &Options::default()).unwrap();
+    assert_eq!(joules(&imported).len(), 4);
+    near(total(&imported), 8000.0, "two nodes");
+}
+
+#[test]
+fn rows_of_a_table_without_the_id_that_others_have_are_refused() {
+    let of = |id: &dyn Fn(u32) -> &'static str| table("time,board,p", 11, |row| format!("{}Z,{},300", clock(row), id(row)));
+    let options = maps(&["power_watts=p", "device=board"]);
+    for (what, id, lines) in [
+        ("blank", &(|row: u32| if row < 3 { "" } else { "gpu0" }) as &dyn Fn(u32) -> &'static str, 3_u32),
+        ("no UUID", &|row: u32| if row < 3 { "[N/A]" } else { "GPU-0aaaaaaa-1111" }, 3),
+        ("none has one", &|_| "N/A", 0),
+        ("a name in brackets", &|_| "[0]", 0),
+    ] {
+        let imported = read(CSV, &[("a.csv", &of(id))], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(joules(&imported).len(), 1, "{what}");
+        near(total(&imported), 300.0 * f64::from(10 - lines), what);
+        let refused: u64 = imported.report.refused.iter().map(|refused| refused.lines).sum();
+        assert_eq!(refused, u64::from(lines), "{what}: {:?}", imported.report.refused);
+    }
+    // A row that sums the boards up would count them twice.
+    let sums = table("time,board,p", 33, |row| {
+        let (board, watts) = [("gpu0", 100), ("gpu1", 300), ("", 400)][row as usize % 3];
+        format!("{}Z,{board},{watts}", clock(row / 3))
+    });
+    let imported = read(CSV, &[("a.csv", &sums)], &options).unwrap();
+    near(total(&imported), 4000.0, "sums");
+    assert_eq!((imported.report.refused[0].lines, imported.report.refused[0].first_line), (11, 4));
+}

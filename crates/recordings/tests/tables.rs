@@ -208,6 +208,13 @@ fn an_interval_counts_the_rows_of_each_device() {
     let wide = "a,b\n100,200\n100,200\n100,200\n";
     let options = Options { interval: Some(Duration::from_secs(1)), ..maps(&["gpu0=a", "gpu1=b"]) };
     near(total(&read(CSV, &[("w.csv", wide)], &options).unwrap()), 600.0, "a wide table");
+    // A table that has times: they are not left out in silence.
+    let timed = "Timestamp,a\n2025-02-03T10:00:00Z,100\n2025-02-03T10:00:10Z,100\n";
+    let of = |map: &[&str]| Options { interval: Some(Duration::from_secs(1)), ..maps(map) };
+    let notes = read(CSV, &[("t.csv", timed)], &of(&["power_watts=a"])).unwrap().report.notes.join("\n");
+    assert!(notes.contains("times are made by --interval; leave it out, or map time=Timestamp"), "{notes}");
+    let notes = read(CSV, &[("t.csv", timed)], &of(&["power_watts=a", "time=Timestamp"])).unwrap().report.notes.join("\n");
+    assert!(notes.contains("--interval is not used: time is mapped to Timestamp"), "{notes}");
 }
 
 #[test]
@@ -312,6 +319,12 @@ fn absent_values_are_absent_in_every_table() {
     let expected = [("09:50", 0.0), ("10:10", 600_000.0), ("10:30", 1_200_000.0)];
     let expected = expected.map(|(clock, joules)| (format!("2025-02-03T{clock}:00.000000Z"), Some(joules)));
     assert_eq!(found, expected, "each row's energy was used since the row before it");
+    // What sacct shortens is refused with the column that has it whole.
+    for (cell, problem) in [("600K", "is not in a unit of"), ("1.20M", "has an unknown unit")] {
+        let short = format!("JobID,End,ConsumedEnergy\n101,2025-02-03T10:10:00,{cell}\n102,2025-02-03T10:20:00,{cell}\n");
+        let error = read(CSV, &[("sacct.csv", &short)], &maps(&["time=End", "energy_joules=ConsumedEnergy"])).unwrap_err();
+        assert!(error.contains(problem) && error.contains("take its column ConsumedEnergyRaw"), "{error}");
+    }
 }
 
 #[test]
@@ -889,6 +902,12 @@ fn what_would_be_misread_stops_with_the_way_out() {
         "{:?}",
         since_start.report.notes
     );
+    // Rows of many boards come at one time: the interval is that of one board.
+    let of_boards = |step: u32| -> String {
+        let rows: Vec<String> = (0..20).map(|board| format!("{},gpu{board},300\n", 1_738_576_800 + 20 * step)).collect();
+        rows.concat()
+    };
+    near(total(&milliseconds(rows(of_boards)).unwrap()), 1200.0, "twenty boards every 20 ms");
 
     // Apparent power is not power.
     let apparent = "time,Power (VA)\n2025-02-03T10:00:00Z,300\n2025-02-03T10:00:10Z,300\n";

@@ -93,6 +93,9 @@ pub struct WorkloadReport {
     /// As `unassigned_samples`, tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_tokens: Option<f64>,
+    /// Why no energy is known, and what would change it; absent if some is known. A note has the same words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_no_energy: Option<String>,
     /// What a careful reader should know.
     pub notes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -21,8 +21,8 @@ pub use jiff::tz::TimeZone;
 pub use comparison::{Comparison, FigurePair};
 pub use figures::{Report, SpanRow, WindowRow, WorkloadReport};
 pub use headline::{Summary, Verdict};
-pub use render::Form;
-pub use reporter::{NO_ENERGY, Reporter};
+pub use render::{Form, meter_word};
+pub use reporter::Reporter;
 pub use settings::{By, InvalidBaseline, InvalidBy, InvalidCurrency, Settings, parse_baseline, parse_currency};
 pub use supply::{GridCarbon, Prices, SupplyError, read_carbon, read_prices, time_zone};
 

@@ -8,7 +8,7 @@ use eadt_schemas::v1::{
 };
 
 use crate::figures::{DecidedChange, JOULES_PER_KWH, Point, per};
-use crate::render::origin_word;
+use crate::render::{meter_word, origin_word};
 use crate::saving::{Compared, Saving, saving};
 use crate::supply::Priced;
 use crate::units;
@@ -68,6 +68,7 @@ pub(crate) struct Window {
     pub(crate) start: EventTime,
     pub(crate) end: EventTime,
     origin: Origin,
+    meter: Meter,
     /// The job has said when its run began or ended.
     declared: bool,
     /// From the first to the last moment that anybody was heard.
@@ -219,6 +220,7 @@ impl Reporter {
             start: event.window_start,
             end: event.window_end,
             origin: event.origin,
+            meter: event.meter,
             declared: event.run_declared,
             observed: event.observed_start.zip(event.observed_end),
             run_seconds: event.run_seconds,
@@ -427,7 +429,7 @@ impl Sharing {
 }
 
 /// Begins the note on why no energy of a run is known, and what changes that.
-pub const NO_ENERGY: &str = "no energy is known: ";
+const NO_ENERGY: &str = "no energy is known: ";
 
 /// The default of `processor.power_gap_seconds`, and the most that it can be set to.
 const POWER_GAP_SECONDS: f64 = 120.0;
@@ -569,7 +571,8 @@ impl Collected {
         let Saving { baseline, joules, ratio, interval, throughput_ratio, compared, compared_ratio, windows: comparisons } =
             saving;
         let sharing = Sharing::of(self);
-        self.note(&mut notes);
+        let why_no_energy = self.lacks_energy().then(|| self.why_no_energy());
+        self.note(why_no_energy.as_deref(), &mut notes);
         if let (Some(alone), Some(shared)) = (sharing.alone, sharing.shared) {
             notes.push(format!(
                 "while it shared its GPUs with other workloads a sample took {shared:.4} J, while it had them alone {alone:.4} J: that is \
@@ -633,6 +636,7 @@ impl Collected {
             unassigned_energy_joules: unassigned,
             unassigned_samples,
             unassigned_tokens,
+            why_no_energy,
             notes,
             curve: rows.iter().map(point).collect(),
             decided: changes,
@@ -738,21 +742,34 @@ impl Collected {
         with_energy().all(|window| of(window).is_some()).then(|| sum(with_energy().map(of))).flatten()
     }
 
-    fn note(&self, notes: &mut Vec<String>) {
+    /// Whether nothing is known of the run's energy.
+    fn lacks_energy(&self) -> bool {
+        !self.windows.is_empty() && self.run().all(|window| window.run_energy.is_none() && window.unassigned <= 0.0)
+    }
+
+    fn note(&self, why_no_energy: Option<&str>, notes: &mut Vec<String>) {
         let mut origins: BTreeMap<Origin, usize> = BTreeMap::new();
         self.windows.values().for_each(|window| *origins.entry(window.origin).or_default() += 1);
         if origins.len() > 1 {
             let of: Vec<String> = origins.iter().map(|(origin, count)| format!("{count} {}", origin_word(*origin))).collect();
             notes.push(format!("the totals mix windows of different origins: {}", of.join(", ")));
         }
+        let mut meters: BTreeMap<Meter, usize> = BTreeMap::new();
+        let with_energy = self.run().filter(|window| window.run_energy.is_some());
+        with_energy.for_each(|window| *meters.entry(window.meter).or_default() += 1);
+        if meters.len() > 1 {
+            let of: Vec<String> = meters.iter().map(|(meter, count)| format!("{count} {}", meter_word(*meter))).collect();
+            notes.push(format!("the totals mix windows whose energy is of different meters: {}", of.join(", ")));
+        }
         let gaps = self.windows.values().filter(|window| window.gap).count();
         if gaps > 0 {
             notes.push(format!("{gaps} window(s) lack inputs that the log no longer has"));
         }
-        let unknown = self.run().filter(|window| window.run_energy.is_none()).count();
-        let unassigned = self.run().any(|window| window.unassigned > 0.0);
-        if !self.windows.is_empty() && unknown == self.run().count() && !unassigned {
-            notes.push(format!("{NO_ENERGY}{}", self.why_no_energy()));
+        // A window with events of its first moment only lacks nothing.
+        let observed = self.observed();
+        let unknown = self.run().filter(|window| window.run_energy.is_none() && window.seconds(observed) > 0.0).count();
+        if let Some(why) = why_no_energy {
+            notes.push(format!("{NO_ENERGY}{why}"));
         } else if unknown > 0 {
             let progress = self.run().any(|window| window.run_energy.is_none() && window.samples.is_some());
             let and = if progress { ", J/sample their samples, too" } else { "" };

@@ -547,15 +547,18 @@ fn no_known_energy_says_why_and_what_would_change_it() {
                 window
             })
             .collect();
-        let notes = report(&windows, [], [], &Settings::default()).workloads.remove(0).notes;
+        let it = report(&windows, [], [], &Settings::default()).workloads.remove(0);
+        let notes = it.notes;
         let why = notes.iter().filter(|note| note.starts_with("no energy is known: ")).collect::<Vec<_>>();
         assert!(why.len() == 1 && said.iter().all(|part| why[0].contains(part)), "{said:?}: {notes:?}");
+        assert_eq!(why[0].strip_prefix("no energy is known: "), it.why_no_energy.as_deref());
     }
     // Energy of no window is energy.
     let mut window = read_every(0, 300.0);
     window.unassigned_energy_joules = 5.0;
     let it = report([&window], [], [], &Settings::default()).workloads.remove(0);
     assert!(it.energy_joules == Some(5.0) && !it.notes.iter().any(|note| note.contains("no energy is known")), "{:?}", it.notes);
+    assert_eq!(it.why_no_energy, None);
 }
 
 #[test]
@@ -826,6 +829,23 @@ fn the_wall_meter_and_the_weakest_origin_win() {
     (b.origin, b.meter) = (Origin::Imported, Meter::Wall);
     let it = report([&a, &b], [], [], &Settings::default()).workloads.remove(0);
     assert_eq!((it.origin, it.meter), (Origin::Imported, Some(Meter::Wall)));
+    let note = "the totals mix windows whose energy is of different meters: 1 gpu, 1 wall";
+    assert!(it.notes.iter().any(|own| own == note), "{:?}", it.notes);
+}
+
+#[test]
+fn a_window_of_one_moment_lacks_no_energy() {
+    let mut last = window(1, 0.0, 0.0);
+    (last.energy_joules, last.run_energy_joules, last.samples) = (None, None, None);
+    let notes_of = |last: &EfficiencyWindow| {
+        let mut first = window(0, 3000.0, 100.0);
+        (first.observed_start, first.observed_end) = (Some(at(0)), Some(at(1)));
+        report([&first, last], [], [], &Settings::default()).workloads.remove(0).notes
+    };
+    let is_noted = |notes: &[String]| notes.iter().any(|note| note.starts_with("1 window(s) have no known energy"));
+    assert!(is_noted(&notes_of(&last)));
+    (last.observed_start, last.observed_end) = (Some(at(1)), Some(at(1)));
+    assert!(!is_noted(&notes_of(&last)), "{:?}", notes_of(&last));
 }
 
 fn hostile() -> impl Strategy<Value = String> {

@@ -52,9 +52,9 @@ struct Exported<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     second_reference: Option<f64>,
     feasible: bool,
-    /// As measured.
+    /// Of the medians of the table.
     expected_saving_ratio: f64,
-    /// As measured.
+    /// As above.
     expected_slowdown_ratio: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     saving_lower_ratio: Option<f64>,
@@ -67,6 +67,9 @@ struct Exported<'a> {
     max_slowdown_ratio: f64,
     reason: &'a str,
     source: &'a str,
+    /// `simulated` if the figures are of a simulated board.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<&'a str>,
 }
 
 /// Groups that have no feasible setting are left out of policies and tables, and say so in a comment.
@@ -104,6 +107,7 @@ fn setting<'a>(tuning: &'a Tuning, group: &'a Group) -> Exported<'a> {
         max_slowdown_ratio: group.max_slowdown_ratio,
         reason: &group.choices.reason,
         source: &tuning.source.file,
+        origin: group.origin.as_deref(),
     }
 }
 
@@ -154,13 +158,14 @@ fn policies(tuning: &Tuning, target: &Target) -> Result<String, ExportError> {
         push(
             &mut out,
             format_args!(
-                "# {}\n# {}\n# from {}, method {}\napiVersion: eadt.dev/v1alpha1\nkind: EnergyPolicy\nmetadata:\n  name: {}\n  \
+                "# {}\n# {}\n# from {}{}, method {}\napiVersion: eadt.dev/v1alpha1\nkind: EnergyPolicy\nmetadata:\n  name: {}\n  \
                  namespace: {}\nspec:\n  targetRef:\n    apiVersion: {}\n    kind: {}\n    name: {}\n  updateMode: Recommend\n  \
                  controller:\n    name: {controller}\n  objective:\n    {minimize}maxSlowdownPercent: {}\n  knobs: [{knob}]\n  bounds:\n    \
                  {bound}:\n      min: {}\n      max: {}\n---\n",
                 one_line(&name),
                 one_line(&group.choices.reason),
                 one_line(&tuning.source.file),
+                simulated(group),
                 tuning.source.method,
                 quoted(&object),
                 quoted(&namespace),
@@ -174,6 +179,11 @@ fn policies(tuning: &Tuning, target: &Target) -> Result<String, ExportError> {
         );
     }
     Ok(out.strip_suffix("---\n").unwrap_or(&out).to_owned())
+}
+
+/// The mark of a group whose figures are simulated.
+fn simulated(group: &Group) -> &'static str {
+    if group.is_simulated() { " (simulated)" } else { "" }
 }
 
 fn rounded(value: f64) -> f64 {
@@ -196,7 +206,7 @@ fn node_agent(tuning: &Tuning) -> String {
             );
             continue;
         }
-        push(&mut out, format_args!("\n# {}\n[[settings]]\n", one_line(&group.choices.reason)));
+        push(&mut out, format_args!("\n# {}{}\n[[settings]]\n", one_line(&group.choices.reason), simulated(group)));
         push(&mut out, format_args!("{} = {}\n", tuning.knob.name(), group.choices.constrained.setting));
         if let (Some(knob), Some(value)) = (tuning.second_knob, group.choices.constrained.second_setting) {
             push(&mut out, format_args!("{} = {value}\n", knob.name()));

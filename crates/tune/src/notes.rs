@@ -25,6 +25,8 @@ pub enum NoteKind {
     SamePoints,
     /// Energy and power × time disagree.
     EnergyAgainstPower,
+    /// Rows are marked as simulated: nothing of these groups was measured.
+    Simulated,
 }
 
 /// One note.
@@ -71,7 +73,19 @@ pub(crate) fn notes(groups: &BTreeMap<Key, PointGroup>, knobs: Knobs) -> Vec<Not
         }
     }
     notes.extend(same_times(groups));
+    notes.extend(simulated(groups));
     notes
+}
+
+/// The note on groups whose rows are simulated.
+fn simulated(groups: &BTreeMap<Key, PointGroup>) -> Option<Note> {
+    let of: Vec<Key> = groups.iter().filter(|(_, group)| group.is_simulated).map(|(key, _)| key.clone()).collect();
+    let text = format!(
+        "{} of {} group(s) are simulated by their column origin: their figures were not measured",
+        of.len(),
+        groups.len()
+    );
+    (!of.is_empty()).then_some(Note { kind: NoteKind::Simulated, groups: of, rows: Vec::new(), text })
 }
 
 fn lines(rows: &[u64]) -> String {

@@ -25,6 +25,8 @@ pub struct PointGroup {
     pub power_ratios: Vec<(u64, f64)>,
     /// Energy is what is read; else power × time.
     pub energy_is_used: bool,
+    /// A row is marked as simulated in the column `origin`.
+    pub is_simulated: bool,
 }
 
 /// The lowest power that any GPU draws in a run, in watts: less is another unit.
@@ -52,6 +54,8 @@ struct Plan {
     /// Energy or power that is not used, to compare with.
     compared: Option<Column>,
     run: Option<usize>,
+    /// The column of a row's origin, measured or simulated.
+    origin: Option<usize>,
 }
 
 /// What may stand in a table once: group, settings, run.
@@ -92,6 +96,7 @@ pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<BTreeMap
         let (measurement, power_ratio) = row.measurement(&plan, request)?;
         let run = plan.run.map(|index| row.table.text(index).to_owned()).filter(|run| !run.is_empty());
         let place = [measurement.setting.to_bits(), measurement.second_setting.map_or(0, f64::to_bits)];
+        let is_simulated = plan.origin.is_some_and(|index| row.table.text(index).eq_ignore_ascii_case("simulated"));
         let cells: Vec<String> = (0..width).map(|index| row.table.text(index).to_owned()).collect();
         if let Some((first, other)) = seen.get(&(key.clone(), place, run.clone())) {
             let (knob, setting) = (request.knobs.first.name(), measurement.setting);
@@ -107,6 +112,7 @@ pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<BTreeMap
         group.measurements.push(measurement);
         group.runs.push(run);
         group.energy_is_used = plan.energy.is_some();
+        group.is_simulated |= is_simulated;
         group.boards = plan.energy.as_ref().or(plan.power.as_ref()).map_or(1, |column| column.indices.len());
     }
     if groups.is_empty() {
@@ -221,6 +227,7 @@ fn plan(file: &str, header: &Header<'_>, request: &Request) -> Result<Plan, Tabl
         power,
         compared,
         run,
+        origin: header.names.iter().position(|head| head.eq_ignore_ascii_case("origin")),
     })
 }
 

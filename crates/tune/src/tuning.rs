@@ -65,6 +65,16 @@ pub struct Group {
     /// Of each of `points`, the setting of the second knob.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub point_second_settings: Vec<f64>,
+    /// `simulated` if a row is marked so in the column `origin`, else absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+}
+
+impl Group {
+    /// Whether its figures are of a simulated board.
+    pub fn is_simulated(&self) -> bool {
+        self.origin.is_some()
+    }
 }
 
 /// A group that no choice was made for.
@@ -158,6 +168,7 @@ fn tune_group(key: &Key, group: &PointGroup, request: &Request) -> Result<Group,
         cap_curve: cap_curve.flatten(),
         points: points.iter().map(|point| [point.setting, point.seconds, point.joules]).collect(),
         point_second_settings: points.iter().filter_map(|point| point.second_setting).collect(),
+        origin: group.is_simulated.then(|| "simulated".to_owned()),
     })
 }
 

@@ -78,6 +78,22 @@ fn the_node_agent_table_is_toml_and_json_is_json() {
 }
 
 #[test]
+fn settings_from_a_simulated_board_are_marked() {
+    let mut simulated = tuning(0.2);
+    simulated.groups[1].origin = Some("simulated".to_owned());
+    let json: serde_json::Value = serde_json::from_str(&export(&simulated, Form::Json, &target(None)).unwrap()).unwrap();
+    assert_eq!((json[0]["origin"].as_str(), json[1]["origin"].as_str()), (None, Some("simulated")));
+    for (form, mark) in [
+        (Form::EnergyPolicy, "# from points.csv (simulated), method measured"),
+        (Form::NodeAgent, "% more time; limit 20.0 % (simulated)"),
+    ] {
+        let text = export(&simulated, form, &target(None)).unwrap();
+        assert_eq!(text.matches("(simulated)").count(), 1, "{text}");
+        assert!(text.lines().any(|line| line.ends_with(mark)), "{text}");
+    }
+}
+
+#[test]
 fn what_cannot_be_exported_says_why() {
     let same = export(&tuning(0.2), Form::EnergyPolicy, &target(Some("one"))).unwrap_err();
     assert!(matches!(same, ExportError::SameTarget { .. }), "{same}");

@@ -620,3 +620,26 @@ fn remedies_are_options_that_work() {
     let message = refused(two, &request(Knob::SmClockMhz, &[], &["duration_seconds=t"]));
     assert!(message.contains("2 columns are called \"t\"; say the number of the one that is meant: #2, #4"), "{message}");
 }
+
+#[test]
+fn simulated_rows_are_marked_in_every_output() {
+    let with_origin = |bert: &str, vit: &str| {
+        let mut lines = GOOD.lines().map(str::to_owned);
+        let header = lines.next().map(|line| line + ",origin\n").unwrap();
+        lines.fold(header, |table, line| {
+            let origin = if line.starts_with("bert") { bert } else { vit };
+            table + &format!("{line},{origin}\n")
+        })
+    };
+    let tuning = tuned(&with_origin("simulated", "measured"), &clocks());
+    assert_eq!(kinds(&tuning), [NoteKind::Simulated]);
+    assert!(tuning.notes[0].text.starts_with("1 of 2 group(s) are simulated"), "{:?}", tuning.notes);
+    let json = serde_json::to_value(&tuning).unwrap();
+    assert_eq!((json["groups"][0]["origin"].as_str(), json["groups"][1]["origin"].as_str()), (Some("simulated"), None));
+    let text = tuning.text();
+    assert!(text.contains("workload=bert (simulated; slowdown at most 5.0 %)"), "{text}");
+    assert!(text.contains("medians of the simulated points") && text.contains("medians of the measured points"), "{text}");
+    assert!(tuning.html().contains("workload=bert (simulated)</h2>"));
+    let measured = tuned(&with_origin("measured", "measured"), &clocks());
+    assert!(measured.notes.is_empty() && !measured.text().contains("simulated"), "{}", measured.text());
+}

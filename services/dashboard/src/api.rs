@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query, State};
+use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -19,12 +20,16 @@ use tokio::sync::Semaphore;
 use crate::access::{Access, COOKIE, Refusal};
 use crate::answers::Answers;
 use crate::export::{self, ExportQuery};
+use crate::log::{self, LogSource};
 use crate::model::compare::CompareQuery;
 use crate::model::decisions::DecisionQuery;
 use crate::model::detail::SeriesQuery;
 use crate::model::fleet::{FleetQuery, InvalidQuery};
+use crate::model::overview::Overview;
 use crate::model::policies::PolicyQuery;
 use crate::model::sharing::SharingQuery;
+use crate::model::stages::StageProgress;
+use crate::past::{Moment, Past, PastError};
 use crate::server::SharedModel;
 use crate::whatif::{WhatIf, WhatIfError, WhatIfQuery};
 use crate::{stream, terms};
@@ -35,6 +40,10 @@ pub struct Context {
     pub model: SharedModel,
     pub access: Arc<Access>,
     pub what_if: Option<WhatIf>,
+    /// Earlier moments; `None`: the record still grows.
+    pub past: Option<Past>,
+    /// The log behind the page; `None`: it shows an archive.
+    pub log: Option<LogSource>,
     /// What changes the terms of workloads; `None`: nothing here can.
     pub editor: Option<Arc<dyn ChangeTerms>>,
     pub answers: Arc<Answers>,
@@ -46,7 +55,7 @@ pub struct Context {
 impl Context {
     pub fn new(model: SharedModel, access: Arc<Access>, what_if: Option<WhatIf>, shutdown: Shutdown) -> Self {
         let export_turn = Arc::new(Semaphore::new(1));
-        Self { model, access, what_if, editor: None, answers: Arc::default(), export_turn, shutdown }
+        Self { model, access, what_if, past: None, log: None, editor: None, answers: Arc::default(), export_turn, shutdown }
     }
 }
 
@@ -68,6 +77,7 @@ pub fn routes(context: Context) -> Router {
         .route("/api/v1/export", get(export))
         .route("/api/v1/pipeline", get(pipeline))
         .route("/api/v1/events", get(stream::events))
+        .route("/api/v1/log", get(log::follow))
         .route("/api/v1/session", get(terms::session).post(open_session).delete(close_session))
         .route("/api/{*rest}", get(|| async { Problem::not_found("there is no such address in /api/v1") }))
         .layer(DefaultBodyLimit::max(4096))
@@ -87,6 +97,37 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         (self.0, Json(serde_json::json!({ "error": self.1 }))).into_response()
+    }
+}
+
+/// Names the moment that a question is about, in milliseconds since the Unix epoch.
+const MOMENT: &str = "eadt-at-ms";
+
+/// What a question is about: the newest state, or that of an earlier moment. It is taken after the parameters of a question: reading a
+/// moment costs much, and nothing is read for a question that is refused.
+struct Asked(Context);
+
+impl FromRequestParts<Context> for Asked {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, context: &Context) -> Result<Self, Problem> {
+        let Some(text) = parts.headers.get(MOMENT) else { return Ok(Self(context.clone())) };
+        let refused = |text: &str| Problem(StatusCode::BAD_REQUEST, format!("{MOMENT}: {text}"));
+        let millis = text.to_str().ok().and_then(|text| text.parse::<i64>().ok());
+        let millis = millis.ok_or_else(|| refused("milliseconds since the Unix epoch"))?;
+        let past = context.past.as_ref().ok_or_else(|| refused("only the page of an archive shows earlier moments"))?;
+        let Moment { model, answers } = past.at(EventTime::from_millis(millis)).await?;
+        Ok(Self(Context { model, answers, ..context.clone() }))
+    }
+}
+
+impl From<PastError> for Problem {
+    fn from(error: PastError) -> Self {
+        let status = match &error {
+            PastError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            PastError::Unreadable(_) | PastError::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self(status, error.to_string())
     }
 }
 
@@ -118,7 +159,7 @@ impl Context {
     }
 }
 
-async fn overview(State(context): State<Context>) -> Response {
+async fn overview(Asked(context): Asked) -> Response {
     fresh(context.model.read(crate::Model::overview))
 }
 
@@ -129,12 +170,12 @@ struct Range {
     to_ms: Option<i64>,
 }
 
-async fn power(State(context): State<Context>, uri: Uri, Query(range): Query<Range>) -> Result<Response, Problem> {
+async fn power(uri: Uri, Query(range): Query<Range>, Asked(context): Asked) -> Result<Response, Problem> {
     let (from, to) = (range.from_ms.map(EventTime::from_millis), range.to_ms.map(EventTime::from_millis));
     context.answer(&uri, |model| Ok(model.power_history(from, to)))
 }
 
-async fn fleet(State(context): State<Context>, uri: Uri, Query(query): Query<FleetQuery>) -> Result<Response, Problem> {
+async fn fleet(uri: Uri, Query(query): Query<FleetQuery>, Asked(context): Asked) -> Result<Response, Problem> {
     Ok(context.answer(&uri, |model| model.fleet(&query))?)
 }
 
@@ -142,26 +183,22 @@ fn unknown_workload(name: &str) -> Problem {
     Problem::not_found(InvalidQuery::no_workload(name).0)
 }
 
-async fn workload(
-    State(context): State<Context>,
-    uri: Uri,
-    Path((namespace, name)): Path<(String, String)>,
-) -> Result<Response, Problem> {
+async fn workload(Asked(context): Asked, uri: Uri, Path((namespace, name)): Path<(String, String)>) -> Result<Response, Problem> {
     let name = format!("{namespace}/{name}");
     context.answer(&uri, |model| model.workload_detail(&name).ok_or_else(|| unknown_workload(&name)))
 }
 
 async fn series(
-    State(context): State<Context>,
     uri: Uri,
     Path((namespace, name)): Path<(String, String)>,
     Query(query): Query<SeriesQuery>,
+    Asked(context): Asked,
 ) -> Result<Response, Problem> {
     let name = format!("{namespace}/{name}");
     context.answer(&uri, |model| model.series(&name, &query).ok_or_else(|| unknown_workload(&name)))
 }
 
-async fn decisions(State(context): State<Context>, uri: Uri, Query(query): Query<DecisionQuery>) -> Result<Response, Problem> {
+async fn decisions(uri: Uri, Query(query): Query<DecisionQuery>, Asked(context): Asked) -> Result<Response, Problem> {
     Ok(context.answer(&uri, |model| model.decision_page(&query))?)
 }
 
@@ -172,22 +209,22 @@ struct DecisionKey {
     id: String,
 }
 
-async fn decision(State(context): State<Context>, Query(key): Query<DecisionKey>) -> Result<Response, Problem> {
+async fn decision(Query(key): Query<DecisionKey>, Asked(context): Asked) -> Result<Response, Problem> {
     let detail = context.model.read(|model| model.decision_detail(&key.workload, &key.id));
     let missing =
         || format!("no decision {:?} of {:?} is kept here: `eadt tail decisions --from-start` has all", key.id, key.workload);
     detail.map(fresh).ok_or_else(|| Problem::not_found(missing()))
 }
 
-async fn sharing(State(context): State<Context>, uri: Uri, Query(query): Query<SharingQuery>) -> Result<Response, Problem> {
+async fn sharing(uri: Uri, Query(query): Query<SharingQuery>, Asked(context): Asked) -> Result<Response, Problem> {
     context.answer(&uri, |model| Ok(model.sharing(&query)))
 }
 
-async fn policies(State(context): State<Context>, uri: Uri, Query(query): Query<PolicyQuery>) -> Result<Response, Problem> {
+async fn policies(uri: Uri, Query(query): Query<PolicyQuery>, Asked(context): Asked) -> Result<Response, Problem> {
     Ok(context.answer(&uri, |model| model.policies(&query))?)
 }
 
-async fn compare(State(context): State<Context>, uri: Uri, Query(query): Query<CompareQuery>) -> Result<Response, Problem> {
+async fn compare(uri: Uri, Query(query): Query<CompareQuery>, Asked(context): Asked) -> Result<Response, Problem> {
     Ok(context.answer(&uri, |model| model.compare(&query))?)
 }
 
@@ -244,13 +281,20 @@ struct Pipeline {
     source: crate::SourceFacts,
     counts: crate::model::Counts,
     dead_letters: Vec<(String, u64)>,
+    stages: Vec<StageProgress>,
+    problem: Option<String>,
+    newest_record_ms: Option<i64>,
 }
 
-async fn pipeline(State(context): State<Context>) -> Response {
-    fresh(context.model.read(|model| {
-        let overview = model.overview();
-        Pipeline { source: overview.source, counts: overview.counts, dead_letters: overview.dead_letters }
-    }))
+impl From<Overview> for Pipeline {
+    fn from(overview: Overview) -> Self {
+        let Overview { source, counts, dead_letters, stages, problem, newest_record_ms, .. } = overview;
+        Self { source, counts, dead_letters, stages, problem, newest_record_ms }
+    }
+}
+
+async fn pipeline(Asked(context): Asked) -> Response {
+    fresh(Pipeline::from(context.model.read(crate::Model::overview)))
 }
 
 #[derive(Debug, Deserialize)]

@@ -30,6 +30,8 @@ const BATCH: usize = 4096;
 const POLL: Duration = Duration::from_millis(200);
 /// Waits after an error that passes.
 const RETRY: Duration = Duration::from_secs(1);
+/// Stands for the reason of a dead letter that has none.
+const NO_REASON: &str = "no reason given";
 /// Part of the time that savings may take, and how many workloads are looked at between two looks at the clock.
 const REFRESH_PART: f64 = 0.25;
 const REFRESH_AT_ONCE: usize = 8;
@@ -54,8 +56,11 @@ pub fn follow(bus: &dyn Bus, prefix: &str, model: &SharedModel, shutdown: &Shutd
     while !shutdown.is_cancelled() {
         match read_on(bus, prefix, model, shutdown, &mut positions, &mut ahead, &mut budget) {
             Ok(()) => {}
-            Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {
+                model.change(|model| model.set_problem(Some(error.to_string())));
+                if error.remedy == Remedy::Stop {
+                    return Err(error.into());
+                }
                 tracing::warn!(%error, "the log cannot be read; tried again in a second");
                 std::thread::sleep(RETRY);
             }
@@ -134,6 +139,7 @@ fn read_on(
         let polled = Instant::now();
         budget.refill(polled);
         model.change(|model| {
+            model.set_problem(None);
             for polled in batch.drain(..) {
                 match polled {
                     Polled::Record(record) => {
@@ -159,22 +165,41 @@ fn read_on(
 
 fn take(model: &mut Model, prefix: &str, record: &Record, budget: &mut SampleBudget) {
     let Some(topic) = record.at.topic.strip_prefix(prefix).and_then(Topic::from_base_name) else { return };
+    model.stamp(record.stamp);
     if topic == Topic::GpuTelemetry && !budget.take() {
         return;
     }
     if topic == Topic::DeadLetters {
-        model.dead_letter(record.header(dead_letter_header::REASON).unwrap_or("no reason given"));
+        model.dead_letter(record.stamp, record.header(dead_letter_header::REASON).unwrap_or(NO_REASON));
     } else if let Some(value) = &record.value {
         model.take(topic, value);
     }
 }
 
-/// Ids of what an archive holds: a log beside it may hold the same.
+/// What an archive holds: a log beside it may hold the same.
 #[derive(Debug, Default)]
-pub struct ArchivedIds(HashSet<String>);
+pub struct ArchivedIds {
+    ids: HashSet<String>,
+    /// The first offset of each partition that it does not hold.
+    next: BTreeMap<(Topic, i32), i64>,
+}
 
-/// Takes in everything that a log holds now, but what the archive beside it held already.
-pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut Model) -> Result<(), FeedError> {
+impl ArchivedIds {
+    fn has(&self, prefix: &str, record: &Record) -> bool {
+        match record.at.topic.strip_prefix(prefix).and_then(Topic::from_base_name) {
+            // They have no id of their own.
+            Some(topic @ (Topic::DeadLetters | Topic::Workloads)) => {
+                self.next.get(&(topic, record.at.partition)).is_some_and(|next| record.offset < *next)
+            }
+            _ => record.header(header::ID).is_some_and(|id| self.ids.contains(id)),
+        }
+    }
+}
+
+/// Takes in everything that a log holds now, but what the archive beside it held already. Returns how many events that is, without those
+/// of GPUs.
+pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut Model) -> Result<u64, FeedError> {
+    let mut taken = 0;
     let from: Vec<_> = positions(bus, prefix)?.into_iter().collect();
     let mut budget = SampleBudget { left: f64::INFINITY, refilled: Instant::now() };
     eadt_bus::read_to_end(
@@ -182,7 +207,10 @@ pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut
         &from,
         || false,
         |record| {
-            if record.header(header::ID).is_none_or(|id| !archived.0.contains(id)) {
+            if !archived.has(prefix, &record) {
+                let topic = record.at.topic.strip_prefix(prefix).and_then(Topic::from_base_name);
+                let is_counted = record.value.is_some() && topic.is_some_and(|topic| TOPICS.contains(&topic));
+                taken += u64::from(is_counted);
                 take(model, prefix, &record, &mut budget);
             }
             Ok::<_, BusError>(())
@@ -190,12 +218,15 @@ pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut
     )?;
     while model.refresh(usize::MAX) {}
     model.set_caught_up();
-    Ok(())
+    Ok(taken)
 }
 
 /// Takes in everything that an archive, or the output of a replay, holds.
 pub fn load_archive(path: &Path, model: &mut Model) -> Result<ArchivedIds, FeedError> {
-    let workloads = eadt_lake::read_events::<Workload>(&Archive::find(path)?, Topic::Workloads)?;
+    let archive = Archive::find(path)?;
+    // Before anything is read: what is archived meanwhile is taken from the log.
+    let next = archive.files()?.partitions().into_iter().map(|(at, (_, last))| (at, last + 1)).collect();
+    let workloads = eadt_lake::read_events::<Workload>(&archive, Topic::Workloads)?;
     let windows = eadt_lake::read_windows(path)?;
     let decisions = eadt_lake::read_decisions(path)?;
     let actuations = eadt_lake::read_actuations(path)?;
@@ -219,10 +250,25 @@ pub fn load_archive(path: &Path, model: &mut Model) -> Result<ArchivedIds, FeedE
         model.actuation(event);
         ids.insert(event.id.clone());
     }
-    load_devices(&Archive::find(path)?, model)?;
+    load_dead_letters(&archive, &next, model)?;
+    load_devices(&archive, model)?;
     while model.refresh(usize::MAX) {}
     model.set_caught_up();
-    Ok(ArchivedIds(ids))
+    Ok(ArchivedIds { ids, next })
+}
+
+/// Counts the dead letters of an archive by their reasons, up to these offsets.
+fn load_dead_letters(archive: &Archive, next: &BTreeMap<(Topic, i32), i64>, model: &mut Model) -> Result<(), FeedError> {
+    let listing = archive.files()?;
+    for (&(topic, partition), next) in next.iter().filter(|((topic, _), _)| *topic == Topic::DeadLetters) {
+        for row in archive.rows(&listing, topic, partition) {
+            let row = row?;
+            if row.offset < *next {
+                model.dead_letter(row.stamp, row.header(dead_letter_header::REASON).unwrap_or(NO_REASON));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Takes in what an archive says of GPUs: the newest samples, and everything that nodes were asked for.

@@ -3,7 +3,8 @@
 //! In: windows, decisions, actuations and workloads, read from the log outside of any group ([`follow`]) or from an archive
 //! ([`load_archive`]), and samples and settings of GPUs. Out: an HTTP listener of its own ([`Server`]) with the page and `/api/v1`. Every figure is [`eadt_report`]'s or an
 //! event's own; the page computes none. It never writes to the log, never joins a group, and holds no more than [`Limits`] allow. With an
-//! editor ([`Server::with_editor`]) people pause, approve and set modes through it.
+//! editor ([`Server::with_editor`]) people pause, approve and set modes through it. Of an archive it also shows earlier moments ([`Past`]). Terminals follow the log
+//! behind it over HTTP ([`Server::with_log`]).
 
 mod access;
 mod answers;
@@ -11,7 +12,9 @@ mod api;
 mod assets;
 mod export;
 mod feed;
+mod log;
 mod model;
+mod past;
 mod records;
 mod server;
 mod settings;
@@ -20,11 +23,14 @@ mod terms;
 mod whatif;
 
 pub use feed::{ArchivedIds, FeedError, follow, load_archive, load_log};
+pub use log::{LOG_MEDIA_TYPE, LogLines, LogMark, LogPositions, LogSource};
 pub use model::compare::{ComparePage, CompareQuery};
+pub use model::decisions::{DecisionPage, DecisionQuery};
 pub use model::fleet::{FleetPage, FleetQuery, SortKey};
 pub use model::policies::{PolicyPage, PolicyQuery};
 pub use model::sharing::{Basis, SharingPage, SharingQuery};
-pub use model::{Limits, Model, SourceFacts, SourceKind};
+pub use model::{Limits, Model, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind};
+pub use past::Past;
 pub use records::Records;
 pub use server::{ListenError, Server, SharedModel};
 pub use settings::Settings;

@@ -1,5 +1,6 @@
 //! The record of one workload, read anew from the log or the archive for a question that the model does not keep enough for.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,7 +54,8 @@ impl From<eadt_lake::LakeError> for RecordError {
 impl Records {
     /// Reads everything of one workload. Blocks.
     pub fn read(&self, workload: &str) -> Result<Record, RecordError> {
-        let mut reading = Reading { workload, until: Instant::now() + LONGEST, record: Record::default() };
+        let until = Instant::now() + LONGEST;
+        let mut reading = Reading { workload, until, windows: HashSet::new(), record: Record::default() };
         match self {
             Self::Log { bus, prefix } => reading.log(&**bus, prefix)?,
             Self::Folder { path, prefix } => {
@@ -63,9 +65,9 @@ impl Records {
                     Err(_) if log.is_dir() => {}
                     Err(error) => return Err(error.into()),
                 }
-                // What both hold is there twice, which a look back does not mind.
-                if let Some(bus) = log.is_dir().then(|| EmbeddedLog::open(&log, EmbeddedOptions::default()).ok()).flatten() {
-                    reading.log(&bus, prefix)?;
+                // Declarations and actuations that both hold are there twice, which a look back does not mind.
+                if log.is_dir() {
+                    reading.log(&EmbeddedLog::open(&log, EmbeddedOptions::default())?, prefix)?;
                 }
             }
         }
@@ -76,6 +78,8 @@ impl Records {
 struct Reading<'a> {
     workload: &'a str,
     until: Instant,
+    /// Ids of windows that were read: an archive and the log beside it hold the same.
+    windows: HashSet<String>,
     record: Record,
 }
 
@@ -137,7 +141,13 @@ impl Reading<'_> {
         }
         match topic {
             Topic::Workloads => push::<Workload>(&mut self.record.workloads, value),
-            Topic::EfficiencyWindows => push::<EfficiencyWindow>(&mut self.record.windows, value),
+            Topic::EfficiencyWindows => {
+                if let Ok(window) = decode::<EfficiencyWindow>(value)
+                    && self.windows.insert(window.id.clone())
+                {
+                    self.record.windows.push(window);
+                }
+            }
             Topic::Actuations => push::<Actuation>(&mut self.record.actuations, value),
             _ => {}
         }

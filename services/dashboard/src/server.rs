@@ -18,8 +18,10 @@ use tokio::sync::watch;
 use crate::access::{self, Access, Tokens};
 use crate::api::{self, Context};
 use crate::assets;
+use crate::log::LogSource;
 use crate::model::Model;
 use crate::model::overview::Overview;
+use crate::past::Past;
 use crate::settings::Settings;
 use crate::whatif::WhatIf;
 
@@ -147,6 +149,20 @@ impl Server {
     #[must_use]
     pub fn with_editor(mut self, editor: Arc<dyn ChangeTerms>) -> Self {
         self.context.editor = Some(editor);
+        self
+    }
+
+    /// Lets people look at earlier moments of the record.
+    #[must_use]
+    pub fn with_past(mut self, past: Past) -> Self {
+        self.context.past = Some(past);
+        self
+    }
+
+    /// Lets terminals follow the log over HTTP.
+    #[must_use]
+    pub fn with_log(mut self, log: LogSource) -> Self {
+        self.context.log = Some(log);
         self
     }
 

@@ -106,7 +106,7 @@ async fn a_foreign_name_a_foreign_page_and_a_missing_token_are_refused() {
     let served = serve(model(), Settings { token_file: Some(file), ..Settings::default() }).await;
     assert_eq!(served.ask("GET", "/", &[("host", "evil.example")], "").await.status, 421);
     assert_eq!(served.ask("GET", "/api/v1/fleet", &[("origin", "http://evil.example")], "").await.status, 403);
-    for path in ["/api/v1/fleet", "/api/v1/events", "/api/v1/overview"] {
+    for path in ["/api/v1/fleet", "/api/v1/events", "/api/v1/log", "/api/v1/overview"] {
         assert_eq!(served.get(path).await.status, 401, "{path}");
     }
     assert_eq!(served.get("/").await.status, 200);

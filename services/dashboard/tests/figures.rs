@@ -1,10 +1,10 @@
 //! What is shown is what the report says of the same events, and stays within bounds.
 
-use eadt_dashboard::{FleetQuery, Limits, Model, SortKey};
+use eadt_dashboard::{DecisionQuery, FleetQuery, Limits, Model, SortKey, SourceFacts, SourceKind};
 use eadt_report::{Reporter, Settings, Summary};
-use eadt_schemas::v1::{EfficiencyWindow, Layout, Outcome};
+use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, GpuTelemetry, Layout, Outcome, UpdateMode, Validation, Workload};
 
-use crate::support::{Event, actuation, at, facts, model, story, take, window};
+use crate::support::{Event, actuation, at, decision, facts, model, story, take, window};
 
 /// The model and the report of the same events.
 fn both(names: &[&str]) -> (Model, eadt_report::Report) {
@@ -87,6 +87,133 @@ fn a_decision_shows_what_became_of_it() {
     );
     assert!(model.decision_detail("team/b", "team/a/d10").is_none());
     assert!(model.overview().status.contains("1 had the last change taken back"), "{}", model.overview().status);
+}
+
+/// Decisions and actuations are two topics: a reader that begins late may get all of one before the other.
+#[test]
+fn an_actuation_that_is_read_before_its_decision_is_still_its_own() {
+    let (in_order, _) = both(&["team/a"]);
+    let mut events = Vec::new();
+    story("team/a", &mut |event| events.push(event));
+    events.sort_by_key(|event| matches!(event, Event::Decision(_)));
+    let mut model = model();
+    for event in &events {
+        take(&mut model, event);
+    }
+    while model.refresh(8) {}
+    let outcomes = |model: &Model| {
+        let page = model.decision_page(&DecisionQuery::default()).unwrap();
+        page.rows.into_iter().map(|row| (row.id, row.outcome)).collect::<Vec<_>>()
+    };
+    assert_eq!(outcomes(&model), outcomes(&in_order));
+    assert!(outcomes(&model).contains(&("team/a/d10".to_owned(), Some(Outcome::Ready))), "{:?}", outcomes(&model));
+    assert_eq!(model.decision_detail("team/a", "team/a/d10"), in_order.decision_detail("team/a", "team/a/d10"));
+}
+
+#[test]
+fn actuations_whose_decisions_never_come_are_kept_within_bounds() {
+    let limits = Limits { decisions: 10, ..Limits::default() };
+    let mut model = Model::new(facts(), limits);
+    for minute in 0..100 {
+        let lost = format!("team/a/d{minute:03}");
+        model.actuation(&actuation("team/a", minute, &lost, Outcome::Applied));
+    }
+    let late = |minute| {
+        let id = format!("team/a/d{minute:03}");
+        Decision { id, ..decision("team/a", minute, Action::SetPowerLimit, Validation::Pending, None) }
+    };
+    model.decision(&late(20));
+    model.decision(&late(99));
+    let page = model.decision_page(&DecisionQuery::default()).unwrap();
+    let outcomes: Vec<_> = page.rows.iter().map(|row| row.outcome).collect();
+    assert_eq!(outcomes, [Some(Outcome::Applied), None], "the newest are kept");
+}
+
+#[test]
+fn an_actuation_of_a_decision_that_was_dropped_is_not_kept() {
+    let mut model = Model::new(facts(), Limits { decisions: 8, ..Limits::default() });
+    let made = |minute| {
+        let id = format!("team/a/d{minute:03}");
+        Decision { id, ..decision("team/a", minute, Action::SetPowerLimit, Validation::Pending, None) }
+    };
+    (0..20).for_each(|minute| model.decision(&made(minute)));
+    assert_eq!(model.counts().decisions_dropped, 12);
+    for minute in [5, 20] {
+        model.actuation(&actuation("team/a", minute, &made(minute).id, Outcome::Applied));
+        model.decision(&made(minute));
+    }
+    let page = model.decision_page(&DecisionQuery::default()).unwrap();
+    let outcome = |minute| page.rows.iter().find(|row| row.id == made(minute).id).unwrap().outcome;
+    assert_eq!(
+        (outcome(5), outcome(20)),
+        (None, Some(Outcome::Applied)),
+        "the one that was dropped, and one that was not read yet"
+    );
+}
+
+#[test]
+fn a_stage_that_has_stopped_is_named_with_how_far_it_is_behind() {
+    let stages = |model: &Model| serde_json::to_value(model.overview()).unwrap()["stages"].clone();
+    let sample = |minute| GpuTelemetry { time: at(minute), device: "GPU-1".into(), ..GpuTelemetry::default() };
+    for kind in [SourceKind::Live, SourceKind::Archive] {
+        let mut model = Model::new(SourceFacts { kind, ..facts() }, Limits::default());
+        story("team/a", &mut |event| take(&mut model, &event));
+        let enforced = Workload { time: at(20), workload: "team/a".into(), mode: UpdateMode::Enforce, ..Workload::default() };
+        model.declaration(&enforced);
+        model.set_caught_up();
+        model.telemetry(&sample(21));
+        let [samples, windows, decisions, actuations] = [0_usize, 1, 2, 3].map(|number| stages(&model)[number].clone());
+        assert_eq!((&samples["stage"], &samples["newest_ms"]), (&"samples".into(), &at(21).millis().into()));
+        assert_eq!(
+            (&windows["behind_seconds"], &windows["stalled"]),
+            (&60.0.into(), &serde_json::Value::Null),
+            "a window is open"
+        );
+        assert_eq!((&decisions["newest_ms"], &actuations["newest_ms"]), (&at(24).millis().into(), &at(10).millis().into()));
+        assert_eq!(actuations["stalled"], serde_json::Value::Null, "it was decided just now");
+        // The last decision stays without an outcome, and then windows stay out.
+        (20..35).for_each(|minute| model.window(&window("team/a", minute, 28_800.0, &Layout::default())));
+        model.stamp(at(40));
+        model.telemetry(&sample(39));
+        assert_eq!(stages(&model)[1]["stalled"], serde_json::Value::Null, "the processor waits for a silent source");
+        model.telemetry(&sample(40));
+        model.telemetry(&sample(90));
+        let [samples, windows, _, actuations] = [0_usize, 1, 2, 3].map(|number| stages(&model)[number].clone());
+        assert_eq!(samples["newest_ms"], at(40).millis(), "a clock that is ahead counts for nothing");
+        assert_eq!((&windows["behind_seconds"], &actuations["behind_seconds"]), (&300.0.into(), &660.0.into()));
+        let texts = [&windows, &actuations].map(|stage| stage["stalled"].as_str().unwrap_or_default());
+        let live = kind == SourceKind::Live;
+        assert_eq!(texts.map(|text| text.contains("windows are far behind the samples")), [live, false], "{texts:?}");
+        assert_eq!(texts.map(|text| text.contains("a decision has had no outcome for long")), [false, live], "{texts:?}");
+        model.actuation(&actuation("team/a", 29, "team/a/d24", Outcome::Applied));
+        assert_eq!(stages(&model)[3]["behind_seconds"], serde_json::Value::Null);
+    }
+    // The processor's windows are longer than the page's own settings say.
+    let mut model = model();
+    model.window(&EfficiencyWindow { window_end: at(10), ..window("team/a", 0, 600.0, &Layout::default()) });
+    model.set_caught_up();
+    model.telemetry(&sample(25));
+    assert_eq!((&stages(&model)[1]["behind_seconds"], &stages(&model)[1]["stalled"]), (&900.0.into(), &serde_json::Value::Null));
+    assert_eq!(model.overview().source.window_seconds, Some(600.0));
+}
+
+#[test]
+fn the_chart_of_power_marks_every_change_and_counts_those_that_are_too_many() {
+    let mut model = model();
+    (0..1_300).for_each(|minute| model.window(&window("team/a", minute, 600.0, &Layout::default())));
+    let mut marked = |minutes: std::ops::Range<i64>| {
+        // The newest first, as a reader of several partitions may get them.
+        for minute in minutes.rev() {
+            model.decision(&decision("team/a", minute, Action::SetPowerLimit, Validation::Pending, None));
+        }
+        model.actuation(&actuation("team/a", 5, "team/a/d5", Outcome::Refused));
+        let power = serde_json::to_value(model.power_history(None, None)).unwrap();
+        let marks: Vec<_> = power["marks"].as_array().unwrap().iter().map(|mark| mark["time_ms"].as_i64().unwrap()).collect();
+        assert!(marks.is_sorted(), "{marks:?}");
+        (marks.len(), power["marks_left_out"].as_u64().unwrap())
+    };
+    assert_eq!(marked(0..400), (401, 0), "of each of them, and of what was refused");
+    assert_eq!(marked(400..1_200), (1_000, 201));
 }
 
 #[test]

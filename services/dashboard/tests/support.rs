@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use eadt_cluster::ChangeTerms;
-use eadt_dashboard::{Limits, Model, Server, Settings, SharedModel, SourceFacts, SourceKind};
+use eadt_dashboard::{Limits, LogSource, Model, Past, Server, Settings, SharedModel, SourceFacts, SourceKind};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, Validation, Workload};
 use eadt_service::Shutdown;
@@ -143,13 +143,28 @@ pub async fn serve(model: Model, settings: Settings) -> Served {
 
 /// With what changes policies.
 pub async fn serve_with(model: Model, settings: Settings, editor: Option<Arc<dyn ChangeTerms>>) -> Served {
+    serve_as(model, settings, |server| match editor {
+        Some(editor) => server.with_editor(editor),
+        None => server,
+    })
+    .await
+}
+
+/// With earlier moments.
+pub async fn serve_past(model: Model, past: Past) -> Served {
+    serve_as(model, Settings::default(), |server| server.with_past(past)).await
+}
+
+/// With a log to follow.
+pub async fn serve_log(model: Model, log: LogSource) -> Served {
+    serve_as(model, Settings::default(), |server| server.with_log(log)).await
+}
+
+async fn serve_as(model: Model, settings: Settings, prepare: impl FnOnce(Server) -> Server) -> Served {
     let (model, stop) = (SharedModel::new(model), Shutdown::new());
     let settings = Settings { address: "127.0.0.1:0".to_owned(), ..settings };
     let server = Server::bind(&settings, 0, model.clone(), None, stop.clone()).await.expect("a free port");
-    let server = match editor {
-        Some(editor) => server.with_editor(editor),
-        None => server,
-    };
+    let server = prepare(server);
     let address = server.address();
     tokio::spawn(server.run());
     Served { address, model, stop }
@@ -197,9 +212,14 @@ impl Served {
 
     /// A stream of events.
     pub async fn events(&self, headers: &[(&str, &str)]) -> Events {
+        self.stream("/api/v1/events", headers).await
+    }
+
+    /// An answer that goes on.
+    pub async fn stream(&self, path: &str, headers: &[(&str, &str)]) -> Events {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect::<Vec<_>>().concat();
-        let request = format!("GET /api/v1/events HTTP/1.1\r\nhost: {}\r\n{more}\r\n", self.address);
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n{more}\r\n", self.address);
         stream.write_all(request.as_bytes()).await.unwrap();
         Events { stream, text: String::new() }
     }

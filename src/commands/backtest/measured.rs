@@ -37,6 +37,20 @@ pub struct MeasuredPlant {
     pub columns: Columns,
 }
 
+impl MeasuredPlant {
+    /// Returns the first given option about the reading of a table.
+    pub fn option_of_a_table(&self) -> Option<&'static str> {
+        let given = [
+            ("--table", !self.table.is_empty()),
+            ("--knob", self.knob.is_some()),
+            ("--map", !self.columns.map.is_empty()),
+            ("--decimal", self.columns.decimal.is_some()),
+            ("--by", !self.columns.by.is_empty()),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+    }
+}
+
 pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     if args.power_budget.is_some() {
         let why = "--power-budget shares watts among the jobs of a cluster; a table has one job a board";
@@ -113,7 +127,7 @@ fn read(path: &std::path::Path, plant: &MeasuredPlant) -> anyhow::Result<Vec<Mea
         let points =
             kept.map(|&[setting, duration_seconds, energy_joules]| SweepPoint { setting, duration_seconds, energy_joules });
         let name = if group.by.is_empty() { stem.clone() } else { format!("{stem} {}", points::name(&group.by)) };
-        MeasuredBoard::new(name, knob, points.collect())
+        MeasuredBoard::new(name, knob, points.collect()).map(|board| board.simulated(group.is_simulated()))
     };
     tuning.groups.iter().map(board).collect::<Result<_, _>>().with_context(|| format!("{name} makes no plant"))
 }

@@ -18,7 +18,7 @@ pub fn look(settings: &Settings, bus: Option<&dyn Bus>, findings: &mut Findings)
             return;
         }
     };
-    if listing.files.is_empty() {
+    if listing.files.is_empty() && listing.missing().next().is_none() {
         findings.notice("archive", format!("{location} holds nothing yet"), "the archiver writes there");
         return;
     }
@@ -35,8 +35,8 @@ pub fn look(settings: &Settings, bus: Option<&dyn Bus>, findings: &mut Findings)
             "archive",
             format!("{topic} partition {partition} had offsets {from} to {to}, and no file has them now"),
             &format!(
-                "put the files back from a copy; if they were deleted on purpose, delete topic={topic}/_archived+{partition}+*, and the \
-                 next file begins the record anew"
+                "put the files back from a copy; if they were deleted on purpose, delete _archived/{topic}+{partition}+* \
+                 and topic={topic}/_archived+{partition}+*, and the next file begins the record anew"
             ),
         );
     }

@@ -135,7 +135,7 @@ pub fn disk(settings: &Settings, findings: &mut Findings) {
 
 fn judge(name: &str, folder: &Path, free: u64, reserve: u64, findings: &mut Findings) {
     let about = format!("{name} {}: {} MiB are free", folder.display(), free >> 20);
-    let remedy = "free some, or name a folder on another disk; nothing is lost meanwhile, and it goes on by itself";
+    let remedy = "free some, or name a folder on another disk; what runs goes on by itself, and nothing starts before";
     if free <= reserve {
         findings.wrong("disk", format!("{about}, and nothing is appended below {} MiB", reserve >> 20), remedy);
     } else if free < LITTLE_BYTES {

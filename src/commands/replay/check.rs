@@ -11,6 +11,8 @@ use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
 
+use super::ranks::ImportedTotals;
+
 /// How the outputs compare with the record's own.
 #[derive(Debug, Default, serde::Serialize)]
 pub struct Checked {
@@ -88,6 +90,8 @@ pub struct Own {
     /// Events of types that are not known here and that no input takes, by type.
     pub passed_over: BTreeMap<String, u64>,
     pub left_out: LeftOut,
+    /// Of imports, if they are compared.
+    pub imported_totals: ImportedTotals,
 }
 
 /// What of the logs could not be read.
@@ -99,6 +103,8 @@ pub struct LeftOut {
     pub first_damage: Option<String>,
     /// Logs that end in the middle of an event, and where.
     pub cut: Vec<String>,
+    /// Offsets of inputs that an archive had and no file has now.
+    pub removed_offsets: u64,
 }
 
 impl LeftOut {
@@ -107,6 +113,7 @@ impl LeftOut {
         let first = other.first_damage.take();
         self.first_damage = self.first_damage.take().or(first);
         self.cut.append(&mut other.cut);
+        self.removed_offsets += other.removed_offsets;
     }
 }
 
@@ -216,6 +223,7 @@ impl Own {
         self.decisions.append(&mut other.decisions);
         self.tables.append(&mut other.tables);
         self.left_out.append(&mut other.left_out);
+        self.imported_totals.append(&mut other.imported_totals);
         for (name, time) in std::mem::take(&mut other.late) {
             let least = self.late.entry(name).or_insert(time);
             *least = time.min(*least);

@@ -61,8 +61,17 @@ fn open(path: &Path) -> anyhow::Result<File> {
     File::open(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The log's events; with `check` its own windows and decisions, too.
-pub fn read<'a>(path: &Path, check: bool, own: &'a RefCell<Own>) -> anyhow::Result<Batches<'a>> {
+/// What is taken from a log beside its inputs.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// Its own windows and decisions.
+    pub check: bool,
+    /// The running totals of imports, to be compared with those of other logs.
+    pub totals: bool,
+}
+
+/// The log's events, and what else is wanted of it.
+pub fn read<'a>(path: &Path, wanted: Wanted, own: &'a RefCell<Own>) -> anyhow::Result<Batches<'a>> {
     let (name, file) = (path.display().to_string(), open(path)?);
     let lanes = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_LANES);
     let (lanes, batches) = Batches::new(name.clone(), lanes, own);
@@ -72,7 +81,7 @@ pub fn read<'a>(path: &Path, check: bool, own: &'a RefCell<Own>) -> anyhow::Resu
     for lane in lanes {
         let (send, receive) = sync_channel(1);
         let give_back = give_back.clone();
-        REPLAY_READER.thread(move || take_apart(&lane, &receive, &give_back, check))?;
+        REPLAY_READER.thread(move || take_apart(&lane, &receive, &give_back, wanted))?;
         work.push(send);
     }
     REPLAY_READER.thread(move || cut(name, file, &work, &used))?;
@@ -99,12 +108,12 @@ fn cut(name: String, file: File, work: &[SyncSender<Work>], used: &Receiver<Chun
     }
 }
 
-fn take_apart(lane: &Lane, work: &Receiver<Work>, give_back: &SyncSender<Chunk>, check: bool) {
+fn take_apart(lane: &Lane, work: &Receiver<Work>, give_back: &SyncSender<Chunk>, wanted: Wanted) {
     while let Ok(work) = work.recv() {
         let mut batch = lane.batch();
         match work {
             Work::Chunk(mut chunk) => {
-                if let Err(error) = decode(&mut chunk, &mut batch, check) {
+                if let Err(error) = decode(&mut chunk, &mut batch, wanted) {
                     batch.error = Some(error);
                 }
                 (batch.lines, batch.events) = (chunk.lines(), chunk.good());
@@ -121,7 +130,8 @@ fn take_apart(lane: &Lane, work: &Receiver<Work>, give_back: &SyncSender<Chunk>,
     }
 }
 
-fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<()> {
+fn decode(chunk: &mut Chunk, batch: &mut Batch, wanted: Wanted) -> anyhow::Result<()> {
+    let Wanted { check, totals } = wanted;
     while chunk.advance() {
         if let Some(event) = chunk.likely_event()
             && let Some(topic) = input(&event)
@@ -129,6 +139,9 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
         {
             if check {
                 batch.own.pass(topic, key(&event).as_bytes(), event.partition, event.offset);
+            }
+            if totals {
+                batch.own.imported_totals.add(topic, &event);
             }
             batch.keep();
             chunk.accept();
@@ -147,6 +160,9 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
             batch.slot().refill(raw(topic, &event), event.partition, event.offset);
             if check {
                 batch.own.pass(topic, key(&event).as_bytes(), event.partition, event.offset);
+            }
+            if totals {
+                batch.own.imported_totals.add(topic, &event);
             }
             batch.keep();
         } else if event.topic().is_none() && EventType::from_name(&event.kind).is_none() {

@@ -6,6 +6,7 @@ mod batches;
 mod check;
 mod log;
 mod output;
+mod ranks;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,6 +30,9 @@ const REFUSALS_SHOWN: u64 = 10;
 /// What stale events are, and how a log comes to have them.
 const STALE_EVENTS: &str = "stale event(s) refused, which are older than the last one of their source: sort the log by time, and see that no two \
      recordings name one source alike";
+/// What late events are, and how a log of imports comes to have them.
+const LATE_EVENTS: &str = "late events are of windows that were closed when they came; logs that were put behind one another (`cat`) are no longer \
+     in order of time: name each of them, `eadt replay A B`, or import their files in one command";
 /// Workloads that are named whose windows are held open.
 const HELD_SHOWN: usize = 10;
 
@@ -73,6 +77,8 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             let archive = Archive::find(path)?;
             let listing = archive.files()?;
             super::say_missing(listing.missing());
+            let inputs = listing.missing().filter(|(topic, ..)| Topic::PROCESSOR_INPUTS.contains(topic));
+            own.borrow_mut().left_out.removed_offsets = super::missing_offsets(inputs);
             if listing.files.is_empty() {
                 bail!("{} holds no archive: expected topic=…/date=…/*.parquet", path.display());
             }
@@ -90,7 +96,8 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             let head = log::head(path)?;
             imported &= !head.stamped;
             recorded.extend(head.settings);
-            sources.push(Box::new(log::read(path, args.check, own)?));
+            let wanted = log::Wanted { check: args.check, totals: args.logs.len() > 1 };
+            sources.push(Box::new(log::read(path, wanted, own)?));
         }
     }
     let recorded_by = recorded.first().map(|first| settings_hash(first));
@@ -152,6 +159,10 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         tracing::warn!("{line}");
     }
     let seconds = began.elapsed().as_secs_f64();
+    let totals = |(path, own): (&std::path::PathBuf, &RefCell<Own>)| {
+        (path.display().to_string(), std::mem::take(&mut own.borrow_mut().imported_totals))
+    };
+    let contradictions = ranks::describe_contradictions(&args.logs.iter().zip(&own).map(totals).collect::<Vec<_>>());
     let mut recorded = Own::default();
     recorded.settings = recorded_by;
     for own in &own {
@@ -207,6 +218,9 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         };
         bail!("{} events made no window: {why}", counts.events);
     }
+    if !contradictions.is_empty() {
+        bail!(contradictions.join("; "));
+    }
     // What a check compares with was made without them, too.
     if args.check { Ok(()) } else { summary.check_missing() }
 }
@@ -221,12 +235,13 @@ impl Summary {
     /// what they say is in no figure, and no later event of their source says it again.
     fn check_missing(&self) -> anyhow::Result<()> {
         let refused = self.refused.saturating_sub(self.late + self.stale);
-        let LeftOut { damaged_lines, cut, .. } = &self.left_out;
+        let LeftOut { damaged_lines, cut, removed_offsets, .. } = &self.left_out;
         let parts = [
             (refused, "event(s) refused"),
             (self.stale, STALE_EVENTS),
             (*damaged_lines, "damaged line(s)"),
             (cut.len() as u64, "log(s) cut off"),
+            (*removed_offsets, "offset(s) whose file was removed from the archive"),
         ];
         let parts: Vec<String> =
             parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
@@ -272,13 +287,16 @@ fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
     );
     let reasons: Vec<String> = summary.refused_by_reason.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     say!("{refused} refused{}", if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) });
+    if summary.late > 0 {
+        say!("{LATE_EVENTS}");
+    }
     if summary.duplicates + summary.late_tables > 0 {
         say!("{} duplicates (counted once), {} tables that came too late", summary.duplicates, summary.late_tables);
     }
     for (kind, count) in &summary.passed_over {
         say!("{count} events of the unknown type {kind:?} passed over");
     }
-    let LeftOut { damaged_lines, first_damage, cut } = &summary.left_out;
+    let LeftOut { damaged_lines, first_damage, cut, .. } = &summary.left_out;
     if let Some(first) = first_damage {
         say!("{damaged_lines} damaged line(s) left out, the first: {first}");
     }

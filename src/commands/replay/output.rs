@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use bytes::Bytes;
-use eadt_lake::{Archive, Limits, Row, Writer};
+use eadt_lake::{Archive, Limits, Row, Writer, is_archive_folder};
 use eadt_processor::offline::ReplayOutput;
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
@@ -32,13 +32,13 @@ pub struct Output {
 impl Output {
     /// `inputs` are the logs and archives that are read.
     pub fn create(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<Self> {
-        check_folder(path, inputs, forced, is_own)?;
+        check_folder(path, inputs, forced, is_archive_folder)?;
         Ok(Self { path: path.to_owned(), inputs: inputs.to_vec(), forced, writer: None, next: BTreeMap::new() })
     }
 
     fn open(&mut self) -> anyhow::Result<&mut Writer> {
         if self.writer.is_none() {
-            create_folder(&self.path, &self.inputs, self.forced, is_own)?;
+            create_folder(&self.path, &self.inputs, self.forced, is_archive_folder)?;
             let limits = Limits { bytes: FILE_BYTES, total_bytes: usize::MAX, age_micros: i64::MAX, ..Limits::default() };
             self.writer = Some(Writer::new(Archive::folder(&self.path)?, limits));
         }
@@ -87,11 +87,6 @@ impl Output {
         }
         Ok(())
     }
-}
-
-/// Whether a replay writes entries of this name.
-fn is_own(name: &str) -> bool {
-    name.starts_with("topic=")
 }
 
 fn envelope(id: &str, kind: EventType, time: EventTime, subject: &str) -> Envelope {
@@ -157,5 +152,21 @@ mod tests {
         });
         assert!(written[0].len() >= 4, "{:?}", written[0].keys());
         assert!(written[0] == written[1], "{:?} and {:?}", written[0].keys(), written[1].keys());
+    }
+
+    #[test]
+    fn an_output_that_is_replaced_leaves_nothing_behind_that_anybody_could_miss() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("out");
+        for partitions in [0..2, 0..1] {
+            let mut output = Output::create(&root, &[], true).unwrap();
+            for partition in partitions {
+                let (partition, replayed) = window(partition, 0);
+                output.write(partition, &replayed).unwrap();
+            }
+            output.finish().unwrap();
+        }
+        let listing = Archive::folder(&root).unwrap().files().unwrap();
+        assert_eq!((listing.files.len(), listing.missing().count()), (1, 0));
     }
 }

@@ -66,6 +66,9 @@ pub fn run(args: &Validate) -> anyhow::Result<()> {
         max_power_watts: args.columns.max_power_watts,
     };
     let fresh = points::read(&args.fresh.display().to_string(), open(&args.fresh)?, &request)?;
+    if fresh.values().any(|group| group.is_simulated) {
+        crate::output::note!("note: {} has simulated rows, which prove nothing of a real board", args.fresh.display());
+    }
     let tolerances =
         Tolerances { saving_ratio: args.saving_tolerance, spread_ratio: args.max_spread, runs: args.min_runs.max(1) };
     let judged: Vec<Judged> = tuning

@@ -1,4 +1,4 @@
-//! The processor as benchmarks on Apache Kafka run it.
+//! The processor and the archiver as benchmarks on Apache Kafka run them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,5 +73,41 @@ pub fn windows(bus: Arc<dyn Bus>, prefix: &str, name: &str, events: u64, windows
     // The last window stays open.
     assert_eq!(count("windows_total"), (windows * WORKLOADS as u64) as f64, "{text}");
     assert_eq!((count("late_total"), count("stale_total"), count("duplicates_total")), (0.0, 0.0, 0.0));
+    Ok(())
+}
+
+/// Archives at least so many rows into a folder, and ends once they are all in files.
+pub fn archive(bus: Arc<dyn Bus>, prefix: &str, group: &str, events: u64, place: &str) -> Result<(), Error> {
+    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+    let settings =
+        eadt_archiver::Settings { location: place.to_owned(), group: group.to_owned(), ..eadt_archiver::Settings::default() };
+    let service = eadt_archiver::Service {
+        settings,
+        prefix: prefix.to_owned(),
+        bus,
+        clock: eadt_archiver::Clock::wall(),
+        shutdown: shutdown.clone(),
+        metrics: metrics.clone(),
+        ready: health.part("archiver"),
+    };
+    let began = Instant::now();
+    let thread = std::thread::spawn(move || eadt_archiver::run(&service));
+    let expected = events as f64;
+    loop {
+        let text = metrics.text();
+        let waiting = metric(&text, "eadt_archiver_waiting_rows");
+        if waiting + total(&text, "eadt_archiver_rows_total") >= expected {
+            break;
+        }
+        assert!(!thread.is_finished(), "the archiver ended: {:?}", thread.join());
+        assert!(began.elapsed() < PATIENCE, "not everything was archived: {text}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // The end writes what waits.
+    shutdown.cancel();
+    thread.join().map_err(|_| "the archiver panicked")??;
+    let rows = total(&metrics.text(), "eadt_archiver_rows_total");
+    // What the processor wrote into these topics comes on top.
+    assert!(rows >= expected, "{rows} rows of {expected}: {}", metrics.text());
     Ok(())
 }

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-/// What a panel looks like.
+/// The form of a panel.
 #[derive(Debug, Clone, Copy)]
 enum Look {
     Lines,
@@ -57,7 +57,7 @@ const GPUS: &[Panel] = &[
         "Power of all GPUs",
         "watt",
         &[("sum(eadt_gpu_power_watts)", "")],
-        "The newest sample of each GPU that was heard in the last five minutes; shared GPUs count once.",
+        "The newest sample of each GPU with a sample in the last five minutes; shared GPUs count once.",
     ),
     figure("GPUs heard", "short", &[("count(eadt_gpu_power_watts)", "")], "GPUs with a sample in the last five minutes."),
     figure(
@@ -70,7 +70,7 @@ const GPUS: &[Panel] = &[
         "Power by GPU",
         "watt",
         &[("eadt_gpu_power_watts", "{{node}} {{device}}")],
-        "Of the whole GPU, by UUID and node: GPU 0 of every host would look alike.",
+        "Of the whole GPU, by UUID and node, since every host has a GPU 0.",
     ),
     lines(
         "Power cap by GPU",
@@ -82,20 +82,20 @@ const GPUS: &[Panel] = &[
         "Busy",
         "percentunit",
         &[("eadt_gpu_utilization_ratio", "{{node}} {{device}}")],
-        "Part of the time in which a kernel ran. It says nothing of how much of the GPU the kernel used.",
+        "Part of the time in which a kernel ran, whatever part of the GPU the kernel used.",
     ),
     lines("Temperature", "celsius", &[("eadt_gpu_temperature_celsius", "{{node}} {{device}}")], "Of the die."),
     lines(
         "dcgm-exporter: power",
         "watt",
         &[("DCGM_FI_DEV_POWER_USAGE", "{{Hostname}} {{UUID}}")],
-        "As dcgm-exporter says it, beside this; they should agree.",
+        "The same figure by dcgm-exporter; they should agree.",
     ),
     lines(
         "dcgm-exporter: power by the energy counter",
         "watt",
         &[("rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[$__rate_interval]) / 1000", "{{Hostname}} {{UUID}}")],
-        "The counter is in mJ. Where it and the power disagree, one of them is wrong: never sum power over time.",
+        "The counter is in mJ. If it contradicts the power, one of them is wrong: never sum power over time.",
     ),
     lines(
         "dcgm-exporter: SM clock",
@@ -120,7 +120,7 @@ const ENERGY: &[Panel] = &[
             "sum(eadt_workload_saving_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) / sum(eadt_workload_expected_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) or vector(0)",
             "",
         )],
-        "Over the whole record. Not the saving of all energy: the next figure says of how much it is. 0 where nothing was changed.",
+        "Over the whole record. It is the saving of a part of the energy, which the next figure shows. 0 if nothing was changed.",
     ),
     figure(
         "Energy that the saving is of",
@@ -129,7 +129,7 @@ const ENERGY: &[Panel] = &[
             "sum(eadt_workload_compared_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) / sum(eadt_workload_energy_joules_total{namespace=~\"$namespace\",workload=~\"$workload\"}) or vector(0)",
             "",
         )],
-        "The rest ran in phases in which the starting layout was never measured: what was saved there is not known.",
+        "The rest ran in phases in which the starting layout was never measured: its saving is unknown.",
     ),
     figure(
         "Energy",
@@ -144,7 +144,7 @@ const ENERGY: &[Panel] = &[
             "sum(increase(eadt_workload_outcomes_total{outcome=\"reverted\",namespace=~\"$namespace\",workload=~\"$workload\"}[1h]))",
             "",
         )],
-        "Changes that did not do what they promised and were taken back.",
+        "Changes that did not save what they promised and were reverted.",
     ),
     figure(
         "Workloads without series",
@@ -183,7 +183,7 @@ const ENERGY: &[Panel] = &[
             "sum by (namespace, workload) (rate(eadt_workload_samples_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m]))",
             "{{namespace}}/{{workload}}",
         )],
-        "In real time; a simulation that runs faster does more of them.",
+        "In real time; a faster simulation has more of them.",
     ),
     lines(
         "Tokens per second",
@@ -207,7 +207,7 @@ const ENERGY: &[Panel] = &[
         "Not attributed",
         "watt",
         &[("sum(eadt_gpu_power_watts) - sum(eadt_workload_power_watts)", "GPUs less workloads")],
-        "Power of GPUs, idle ones included, that is in no workload's newest window. It should add up: a large figure is a gap.",
+        "Power of GPUs, idle ones included, that is in no workload's newest window. A large figure shows a gap in the attribution.",
     ),
     stacked(
         "Decisions",
@@ -216,7 +216,7 @@ const ENERGY: &[Panel] = &[
             "sum by (outcome) (increase(eadt_workload_outcomes_total{namespace=~\"$namespace\",workload=~\"$workload\",outcome!=\"maintain\"}[$__rate_interval]))",
             "{{outcome}}",
         )],
-        "What was decided, and what came of it.",
+        "Decisions and their outcomes.",
     ),
     lines(
         "Windows with a restart",
@@ -225,7 +225,7 @@ const ENERGY: &[Panel] = &[
             "sum by (namespace, workload) (increase(eadt_workload_restart_windows_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m]))",
             "{{namespace}}/{{workload}}",
         )],
-        "Restarts cost energy and do no samples.",
+        "Restarts cost energy without progress.",
     ),
 ];
 
@@ -246,7 +246,7 @@ const SHARING: &[Panel] = &[
         "Members measured alone",
         "short",
         &[("max(eadt_sm_partition_measured) or vector(0)", "")],
-        "Of the members, those whose throughput and power alone are known: without that nothing is moved.",
+        "Members with known throughput and power alone: without these no share is changed.",
     ),
     stacked(
         "Share of each GPU by workload",
@@ -258,7 +258,7 @@ const SHARING: &[Panel] = &[
         "Share that is nobody's",
         "percentunit",
         &[("1 - sum by (device) (eadt_gpu_share_ratio)", "{{device}}")],
-        "What MPS percentages or MIG slices leave free.",
+        "The part that MPS percentages or MIG slices leave free.",
     ),
     lines(
         "Workloads on each GPU",
@@ -282,7 +282,7 @@ const SHARING: &[Panel] = &[
             ("sum(rate(eadt_sm_partition_looks_total[$__rate_interval])) * 60 or vector(0)", "looks"),
             ("sum(rate(eadt_sm_partition_decisions_total[$__rate_interval])) * 60 or vector(0)", "decisions"),
         ],
-        "A look is the end of a window at which shared GPUs were weighed.",
+        "A look is the end of a window at which shared GPUs were evaluated.",
     ),
 ];
 
@@ -321,7 +321,7 @@ const PIPELINE: &[Panel] = &[
         "Dead letters",
         "short",
         &[("sum by (reason) (increase(eadt_processor_dead_letters_total[$__rate_interval])) or vector(0)", "{{reason}}")],
-        "It grows: somebody sends what cannot be used. eadt tail dead-letters shows what and why.",
+        "If it grows, a producer sends unusable records. eadt tail dead-letters shows them with their reasons.",
     ),
     lines(
         "Read ahead of the merge",
@@ -353,7 +353,7 @@ const PIPELINE: &[Panel] = &[
             ("sum(increase(eadt_actuator_restarts_total[$__rate_interval]))", "actuator"),
             ("sum(increase(eadt_simulator_restarts_total[$__rate_interval])) or vector(0)", "simulator"),
         ],
-        "Sessions on the bus that ended with an error and went on from the committed positions: look at the broker.",
+        "Sessions on the bus that ended with an error and restarted from the committed positions: check the broker.",
     ),
     lines(
         "Archiver stalled",
@@ -365,7 +365,7 @@ const PIPELINE: &[Panel] = &[
         "Failed tasks",
         "short",
         &[("sum by (task) (increase(eadt_service_task_failures_total[$__rate_interval]))", "{{task}}")],
-        "docs/reference/tasks.md says what each means.",
+        "docs/reference/tasks.md has the consequence of each.",
     ),
     lines("Parts that are ready", "short", &[("min by (part) (eadt_service_ready)", "{{part}}")], "As /readyz has it."),
     lines("Services up", "short", &[("up{job=~\"eadt.*\"}", "{{service}}")], "0: Prometheus cannot scrape it."),

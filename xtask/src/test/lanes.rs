@@ -22,7 +22,7 @@ pub enum Job {
     Fuzz(Target),
     /// Fetches and builds what the tests on real parts need.
     Prepare(Command),
-    /// The web page, built anew and in a browser.
+    /// Builds the web page and tests it in a browser.
     Web(web::BrowserTest),
 }
 
@@ -33,7 +33,7 @@ impl Job {
     }
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Debug)]
 pub struct Done {
     pub name: String,
@@ -44,7 +44,7 @@ pub struct Done {
     output: String,
 }
 
-/// Runs each lane's jobs, as many of them at a time as the lane says. Shows the output of each job when it has ended.
+/// Runs each lane's jobs, with the lane's number of them in parallel. Prints the output of each job when it has ended.
 pub fn run_lanes(lanes: Vec<(Vec<Job>, usize)>, shown: &mut impl Write) -> Vec<Done> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let queues: Vec<_> = lanes.into_iter().map(|(jobs, at_once)| (Mutex::new(VecDeque::from(jobs)), at_once)).collect();

@@ -1,7 +1,7 @@
-//! What a test binary reports: libtest's JSON events, one object a line.
+//! Reports of a test binary: libtest's JSON events, one object per line.
 //!
-//! The format is unstable in name only (it has not changed for years); `RUSTC_BOOTSTRAP=1` makes a stable libtest print it. It is the only
-//! one that has the time of each test.
+//! The format is unstable in name only (it has not changed for years); `RUSTC_BOOTSTRAP=1` makes a stable libtest print it. It is
+//! the only one that has the time of each test.
 
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ pub struct Failure {
     pub message: Vec<String>,
 }
 
-/// How much of a panic message the summary shows.
+/// Lines of a panic message in the summary.
 const MESSAGE_LINES: usize = 8;
 const MESSAGE_CHARACTERS: usize = 300;
 
@@ -61,7 +61,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// `binary` stands before the names of its tests.
+    /// Creates an empty report. `binary` is the prefix of its tests' names.
     pub fn new(binary: &str) -> Self {
         Self { binary: binary.to_owned(), ..Self::default() }
     }
@@ -95,7 +95,7 @@ impl Reader {
         let shown = format!("{}::{name}", self.binary);
         self.totals.seconds.extend(event["exec_time"].as_f64().map(|seconds| (shown.clone(), seconds)));
         let output = event["stdout"].as_str().unwrap_or_default();
-        // A test that is many says how long each took: `took: NAME SECONDS`.
+        // A test with several parts prints the time of each: `took: NAME SECONDS`.
         let parts = output.lines().filter_map(|line| line.strip_prefix("took: ")?.rsplit_once(' '));
         let parts = parts.filter_map(|(part, seconds)| Some((format!("{}::{part}", self.binary), seconds.parse().ok()?)));
         self.totals.seconds.extend(parts);

@@ -1,10 +1,10 @@
-//! `cargo xtask test`: formatting, lints and build in one pass, all tests, generated files. The totals and the times stand last.
+//! `cargo xtask test`: formatting, lints and build in one pass, all tests, generated files. The totals and the times come last.
 //!
-//! - Lints run while the code is built: `clippy-driver` is the compiler of the workspace's crates. A pass of its own would compile every
-//!   dependency once more.
-//! - All building comes first; then two lanes run side by side: one that computes and goes on to Kubernetes, Python and the browser, and
-//!   one that waits for Kafka.
-//! - What takes longest is drawn anew in each run, by a seed that is printed: a third of the fault rows, a third of the fuzz targets, and
+//! - Lints run during the build: `clippy-driver` is the compiler of the workspace's crates. A separate pass would compile every
+//!   dependency again.
+//! - All building comes first. Then two lanes run in parallel: one with tests that compute, followed by Kubernetes, Python and the
+//!   browser, and one with tests that wait for Kafka.
+//! - The longest tests are drawn in each run, by a seed that is printed: a third of the fault rows, a third of the fuzz targets, and
 //!   other simulated stories. CONTRIBUTING has the commands that run all.
 
 mod lanes;
@@ -45,9 +45,9 @@ pub struct Options {
     extra: Vec<String>,
 }
 
-/// Tells tests where the built program is.
+/// The variable with the path of the built program, for tests.
 const PROGRAM: &str = "EADT_TEST_PROGRAM";
-/// How long each simulation goes on, in seconds of wall time, and its first seed (`crates/testing`).
+/// The variables with the seconds of wall time of each simulation, and with its first seed (`crates/testing`).
 const STORY_SECONDS: &str = "EADT_TEST_STORY_SECONDS";
 const FIRST_SEED: &str = "EADT_TEST_FIRST_SEED";
 /// Which part of the fault rows is run: `1/3` (`tests/chaos`).
@@ -157,7 +157,7 @@ const COMPUTING_AT_ONCE: usize = 2;
 /// Seconds of each simulation in a whole and in a fast run.
 const SECONDS_OF_STORIES: [&str; 2] = ["15", "3"];
 
-/// What test binaries are told.
+/// The environment of test binaries.
 struct Environment<'a> {
     program: &'a Path,
     seed: u64,
@@ -219,7 +219,7 @@ pub fn cache_folder() -> Option<PathBuf> {
     path("EADT_TEST_CACHE").or_else(|| Some(user()?.join("eadt")))
 }
 
-/// Where cargo puts what it builds.
+/// Returns cargo's target folder.
 pub fn target_folder() -> anyhow::Result<PathBuf> {
     let output =
         process::cargo().args(["metadata", "--format-version=1", "--no-deps"]).output().context("cannot start cargo metadata")?;

@@ -1,4 +1,4 @@
-//! What is built, and which test binaries come of it.
+//! The build, and the test binaries that it produces.
 
 use std::io::BufReader;
 use std::io::prelude::*;
@@ -88,8 +88,8 @@ impl Binary {
     }
 }
 
-/// Returns the modules of a test binary. Those on real parts are run in a process each: a process shares one control plane, and the jobs
-/// of one module would hold the GPUs of another's.
+/// Returns the modules of a test binary. Those on real parts run in a process each: a process shares one control plane, and the
+/// jobs of one module would hold the GPUs of another's.
 pub fn modules(binary: &Binary) -> anyhow::Result<Vec<String>> {
     let program = binary.executable.to_string_lossy().into_owned();
     let list = process::output(&program, &["--list", "--format=terse"]).with_context(|| format!("{program} lists no tests"))?;
@@ -169,7 +169,7 @@ fn build_tests(name: &str, mut command: Command, times: &mut Times) -> anyhow::R
     Ok(binaries)
 }
 
-/// Reads one message of cargo: a test binary, if it tells of one.
+/// Reads one message of cargo: a test binary, if it reports one.
 fn binary(message: &Value) -> Option<Binary> {
     let kind = message["target"]["kind"][0].as_str()?;
     // Benchmarks are built, so that they are linted; `cargo xtask bench` runs them.

@@ -1,4 +1,4 @@
-//! Where the time of a test run goes: phases, binaries and the slowest tests, kept as a file, so that two runs can be compared.
+//! Times of a test run: phases, binaries and the slowest tests, kept as a file, so that two runs can be compared.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,7 +11,7 @@ use clap::Args;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use serde_json::{Value, json};
 
-/// How many of the slowest tests the table has.
+/// Number of the slowest tests in the table.
 const SLOWEST: usize = 30;
 /// Linux counts processor time for user space in hundredths of a second, on every architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -21,7 +21,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub struct Phase {
     pub name: String,
     pub wall_seconds: f64,
-    /// Of the phase's processes and their children; `None` if this system does not say.
+    /// CPU time of the phase's processes and their children; `None` if this system does not report it.
     pub cpu_seconds: Option<f64>,
 }
 

@@ -128,6 +128,9 @@ pub fn hindsight_text(all: &[Hindsight]) -> String {
                 interval(&change),
                 percent(change.confidence_saves_ratio)
             )),
+            (Some(recorded), None) if it.changes.is_empty() => {
+                put(format_args!("  J/sample: {recorded:.4}; the controller changes nothing that the record can follow\n"));
+            }
             (Some(recorded), None) => {
                 put(format_args!("  J/sample: {recorded:.4}; the controller's would have been the same wherever it is known\n"));
             }

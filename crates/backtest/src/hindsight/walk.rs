@@ -314,6 +314,12 @@ impl Walk<'_> {
             let modes: Vec<&str> = modes.into_iter().collect();
             it.notes.push(format!("the record was in mode {}; here the controller decides as in Enforce", modes.join(" and ")));
         }
+        if !ControllerName::ALL.contains(&it.controller) {
+            it.notes.push(format!(
+                "{} decides nothing here: it needs the jobs beside this one, or what the job reports of its training",
+                it.controller
+            ));
+        }
         if it.restarts > 0 || it.recorded_changes > 0 {
             it.notes.push(format!(
                 "restarts are in no J/sample here: {} imagined ones at {downtime:.0} s each stand beside the record's own",

@@ -8,7 +8,7 @@
 mod plan;
 mod steps;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::MAX_NAME_BYTES;
@@ -17,7 +17,7 @@ use eadt_schemas::v1::{Meter, Scope};
 pub use self::plan::shell_quote;
 use self::plan::{Figure, NumberColumn, Plan, Take};
 use self::steps::Steps;
-use crate::absent::{is_absent_number, is_absent_text};
+use crate::absent::{is_absent_name, is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
 use crate::clock::Clock;
 use crate::error::quote;
@@ -26,11 +26,12 @@ use crate::identity::{IdColumns, IdScope};
 use crate::lines::Lines;
 use crate::marks::{MARK_REMEDY, Marks};
 use crate::quantity::{Quantity, is_quantity};
-use crate::recording::{Device, FileId, Recording, RowError, SourceId, SourceKind};
+use crate::recording::{Device, FileId, Reading, Recording, RowError, SourceId, SourceKind};
 use crate::report::TableUse;
 use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
 use crate::table::{Cells, Header, Table, Wanted};
+use crate::units::Dimension;
 use crate::{Field, ImportError, Options};
 
 /// What one row adds to a counter.
@@ -94,6 +95,7 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
         before = reader.times.end(recording);
         reader.finish(recording, table.encoding())?;
     }
+    sources.refuse_rows_without_id(recording);
     recording.check_refusals()?;
     sources.refuse_mixed_readings(recording)?;
     sources.steps.finish(recording, options)
@@ -175,8 +177,8 @@ struct FileReader<'o> {
     /// Rows of each source so far.
     rows: HashMap<SourceId, i64>,
     times: RowTimes,
-    /// The line and time of the first row, the time of the last, and how many have a time.
-    span: Option<(u64, EventTime, EventTime, u64)>,
+    /// The line and time of the first row, and the time of the last.
+    span: Option<(u64, EventTime, EventTime)>,
     marks: Marks,
     /// Columns that are not mapped, but may tell boards apart.
     ids: IdColumns,
@@ -342,14 +344,20 @@ impl<'o> FileReader<'o> {
             let error = recording.error(self.file, line, unsettled.problem, unsettled.remedy);
             RowError::stop(error.column(self.plan.column_name(column)))
         })?;
-        let (first_line, first, _, rows) = self.span.unwrap_or((line, time, time, 0));
-        self.span = Some((first_line, first, time, rows + 1));
+        let (first_line, first, _) = self.span.unwrap_or((line, time, time));
+        self.span = Some((first_line, first, time));
         Ok(time)
     }
 
     /// Notes counts since 1970 that would be of this century in a larger unit; returns an error if rows come faster than anything is read.
     fn check_unit_of_times(&self, recording: &mut Recording) -> Result<(), ImportError> {
-        let Some((line, first, last, rows)) = self.span else { return Ok(()) };
+        let Some((line, first, last)) = self.span else { return Ok(()) };
+        // Of one board: rows of several come at one time.
+        let of = |is_board: bool| {
+            let is_wanted = |source: SourceId| matches!(recording.sources[source].kind, SourceKind::Device(_)) == is_board;
+            self.rows.iter().filter(|(source, _)| is_wanted(**source)).map(|(_, rows)| *rows).max()
+        };
+        let rows = of(true).or_else(|| of(false)).unwrap_or(0);
         let (Some((unit, then)), Some(column)) = (self.clock.larger_unit(first), self.plan.time) else { return Ok(()) };
         let problem = format!("by --time-format the first row is of {}; as {unit} it would be of {}", first.date(), then.date());
         let remedy = format!("if so, say --time-format {unit}");
@@ -399,7 +407,10 @@ impl<'o> FileReader<'o> {
         let (value, unit) = match self.marks.read(line, text).map_err(|problem| RowError::stop(error(problem, MARK_REMEDY)))? {
             Quantity::Absent => return Ok(None),
             Quantity::Number(value, unit) => (value, unit),
-            Quantity::UnknownUnit => return Err(damaged("unit", format!("{} has an unknown unit", quote(text)))),
+            Quantity::UnknownUnit => {
+                let why = shortened_by_slurm(field, text).unwrap_or_default();
+                return Err(damaged("unit", format!("{} has an unknown unit{why}", quote(text))));
+            }
             Quantity::Ambiguous | Quantity::NotANumber => {
                 let problem = format!("{} is not a number for {}", quote(text), field.name());
                 return Err(damaged("number", problem));
@@ -410,7 +421,8 @@ impl<'o> FileReader<'o> {
         }
         let unit = match (unit, column.unit) {
             (Some(own), _) if own.dimension != field.dimension() => {
-                let problem = format!("{} is not in a unit of {}", quote(text), field.name());
+                let why = shortened_by_slurm(field, text).unwrap_or_default();
+                let problem = format!("{} is not in a unit of {}{why}", quote(text), field.name());
                 return Err(damaged("unit", problem));
             }
             (Some(own), Some(asked)) if column.asked && own != asked => {
@@ -478,6 +490,10 @@ impl<'o> FileReader<'o> {
 #[derive(Default)]
 struct Sources {
     devices: HashMap<(Option<FileId>, String, usize), SourceId>,
+    /// Files in which a row names its board in the column that is mapped.
+    with_id: BTreeSet<FileId>,
+    /// The sources of rows that do not, though that column is mapped.
+    without_id: BTreeMap<FileId, BTreeSet<SourceId>>,
     job: Option<SourceId>,
     steps: Steps,
 }
@@ -489,17 +505,24 @@ impl Sources {
         if !plan.has_telemetry() {
             return Vec::new();
         }
-        let text = |column: Option<usize>| column.and_then(|column| cells.get(column)).filter(|text| !text.is_empty());
+        let text = |column: Option<usize>| column.and_then(|column| cells.get(column)).filter(|text| !is_absent_name(text));
         let (device, node, model) = (text(plan.device), text(plan.node), text(plan.model));
         let is_global = node.is_some() || device.is_some_and(is_unique_id);
         let file = reader.file;
+        let has_no_id = plan.device.is_some() && device.is_none();
+        if device.is_some() {
+            self.with_id.insert(file);
+        }
         let count = plan.boards.len().max(1);
         let mut sources = Vec::with_capacity(count);
         for index in 0..count {
             let scope = if is_global { None } else { Some(file) };
             let key = (scope, format!("{}\u{0}{}", node.unwrap_or_default(), device.unwrap_or_default()), index);
-            if let Some(source) = self.devices.get(&key) {
-                sources.push(*source);
+            if let Some(source) = self.devices.get(&key).copied() {
+                if has_no_id {
+                    self.without_id.entry(file).or_default().insert(source);
+                }
+                sources.push(source);
                 continue;
             }
             let board = plan.boards.get(index).map(String::as_str);
@@ -524,9 +547,36 @@ impl Sources {
             };
             let source = recording.add_device(file, device);
             self.devices.insert(key, source);
+            if has_no_id {
+                self.without_id.entry(file).or_default().insert(source);
+            }
             sources.push(source);
         }
         sources
+    }
+
+    /// Refuses the rows of a file that name no board, if others do: they are of one of those boards, or a sum of them.
+    fn refuse_rows_without_id(&mut self, recording: &mut Recording) {
+        for (file, sources) in std::mem::take(&mut self.without_id) {
+            if !self.with_id.contains(&file) {
+                continue;
+            }
+            let mut lines = BTreeSet::new();
+            for source in sources {
+                let readings = std::mem::take(&mut recording.sources[source].readings);
+                let (removed, kept): (Vec<Reading>, Vec<Reading>) =
+                    readings.into_iter().partition(|reading| reading.file as usize == file);
+                recording.sources[source].readings = kept;
+                lines.extend(removed.iter().map(|reading| u64::from(reading.line)));
+                lines.extend(self.steps.remove(source, file));
+            }
+            if let Some(first) = lines.first() {
+                let remedy = "fill the cell in, or take the row out";
+                let problem = "row has no id of a board, unlike others of its file: its readings of a board are left out";
+                let error = recording.error(file, *first, problem, remedy);
+                recording.refuse_lines("id", lines.len() as u64, error);
+            }
+        }
     }
 
     /// Returns an error if the column of boards names readings of power and others: what is no power would count as some.
@@ -576,6 +626,13 @@ impl Sources {
         recording.push_from(file, source, time, line, &levels, None);
         self.steps.add(file, source, time, line, added);
     }
+}
+
+/// Returns what to do if energy is a number that Slurm has rounded and shortened, such as `600K` or `1.20M`.
+fn shortened_by_slurm(field: Field, text: &str) -> Option<&'static str> {
+    let number = text.trim().strip_suffix(|letter: char| "KMGTP".contains(letter))?;
+    let is_shortened = field.dimension() == Dimension::Energy && number.parse::<f64>().is_ok();
+    is_shortened.then_some(": sacct rounds ConsumedEnergy so; take its column ConsumedEnergyRaw, which is in joules")
 }
 
 /// Whether a row names its board by an id that no other board has.

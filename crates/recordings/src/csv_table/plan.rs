@@ -352,11 +352,23 @@ impl Planner<'_> {
     }
 
     fn find_time(&mut self) -> Result<(), ImportError> {
-        if self.plan.time.is_some() || self.options.interval.is_some() {
+        let named = |name: &&str| self.plan.names.iter().position(|have| have.eq_ignore_ascii_case(name));
+        let found = TIME_NAMES.iter().find_map(named);
+        if let Some(time) = self.plan.time {
+            if self.options.interval.is_some() {
+                let note = format!("--interval is not used: time is mapped to {}", self.plan.column_name(time));
+                self.recording.note(note);
+            }
             return Ok(());
         }
-        let named = |name: &&str| self.plan.names.iter().position(|have| have.eq_ignore_ascii_case(name));
-        self.plan.time = TIME_NAMES.iter().find_map(named);
+        if self.options.interval.is_some() {
+            if let Some(column) = found.map(|index| self.plan.column_name(index)) {
+                let note = format!("times are made by --interval; leave it out, or map time={column}, if {column} has them");
+                self.recording.note(note);
+            }
+            return Ok(());
+        }
+        self.plan.time = found;
         if self.plan.time.is_some() {
             return Ok(());
         }

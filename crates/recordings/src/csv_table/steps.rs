@@ -35,6 +35,16 @@ impl Steps {
         }
     }
 
+    /// Takes out what rows of a file add to a source; returns their lines.
+    pub(super) fn remove(&mut self, source: SourceId, file: FileId) -> Vec<u64> {
+        let Some(steps) = self.by_source.remove(&source) else { return Vec::new() };
+        let (removed, kept): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(|step| step.file == file);
+        if !kept.is_empty() {
+            self.by_source.insert(source, kept);
+        }
+        removed.into_iter().map(|step| step.line).collect()
+    }
+
     /// Turns what rows add into counters.
     pub(super) fn finish(self, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
         for (source, mut steps) in self.by_source {

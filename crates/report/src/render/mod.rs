@@ -67,7 +67,8 @@ pub(crate) const fn origin_word(origin: Origin) -> &'static str {
     }
 }
 
-const fn meter_word(meter: Meter) -> &'static str {
+/// Returns what a meter is called in texts.
+pub const fn meter_word(meter: Meter) -> &'static str {
     match meter {
         Meter::Gpu => "gpu",
         Meter::Module => "module",

@@ -3,7 +3,7 @@ use std::fmt::{self, Write};
 use eadt_html::{END, escape};
 use eadt_models::choose::Knobs;
 
-use super::{CLAIMS, cap_curve, limits, note_line, percent, rows, source};
+use super::{CLAIMS, cap_curve, limits, note_line, origin, percent, rows, source};
 use crate::{Group, Tuning, points};
 
 /// Rules of the plots.
@@ -93,7 +93,8 @@ fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
 
 fn write_group(tuning: &Tuning, group: &Group, out: &mut String) -> fmt::Result {
     let name = escape(&points::name(&group.by));
-    writeln!(out, "<h2>{name}</h2>\n<p>{}. Limits: {}.</p>", escape(&group.choices.reason), escape(&limits(group)))?;
+    let mark = if group.is_simulated() { " (simulated)" } else { "" };
+    writeln!(out, "<h2>{name}{mark}</h2>\n<p>{}. Limits: {}.</p>", escape(&group.choices.reason), escape(&limits(group)))?;
     write_plot(group, &name, tuning.knobs(), out)?;
     let head = ["choice", "setting", "time", "energy", "saving", "at least", "fitted", "slowdown", "at most", "fitted"];
     let optional = |ratio: Option<f64>| ratio.map_or("–".to_owned(), percent);
@@ -175,10 +176,11 @@ fn write_plot(group: &Group, name: &str, knobs: Knobs, out: &mut String) -> fmt:
         out,
         "<line class=\"limit\" x1=\"{limit:.1}\" y1=\"{TOP}\" x2=\"{limit:.1}\" y2=\"{floor}\"><title>limit</title></line>"
     )?;
+    let origin = origin(group);
     for (time, energy, setting) in &measured {
         writeln!(
             out,
-            "<circle class=\"point\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\"><title>measured: {setting}</title></circle>",
+            "<circle class=\"point\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\"><title>{origin}: {setting}</title></circle>",
             x(*time),
             y(*energy)
         )?;

@@ -68,14 +68,20 @@ fn limits(group: &Group) -> String {
     format!("slowdown at most {}{floor}", percent(group.max_slowdown_ratio))
 }
 
+/// What the points of a group are.
+fn origin(group: &Group) -> &'static str {
+    if group.is_simulated() { "simulated" } else { "measured" }
+}
+
 /// Where the group's figures come from.
 fn source(tuning: &Tuning, group: &Group) -> String {
     let rows = match (group.rows.iter().min(), group.rows.iter().max()) {
         (Some(first), Some(last)) => format!("{} row(s) in lines {first} to {last}", group.rows.len()),
         _ => "no rows".to_owned(),
     };
+    let kind = origin(group);
     let how = match &group.choices.fits {
-        None => "medians of the measured points".to_owned(),
+        None => format!("medians of the {kind} points"),
         Some(fits) => {
             let dropped = match fits.dropped_rows.as_slice() {
                 [] => String::new(),
@@ -87,7 +93,7 @@ fn source(tuning: &Tuning, group: &Group) -> String {
             let left_out =
                 if fits.left_out.is_empty() { String::new() } else { format!("; no curve: {}", fits.left_out.join("; ")) };
             format!(
-                "medians of the measured points, bounded by fitted curves (time: R² {}, mean error {}; power: R² {}, mean error {}), bounds at {} from {} resamples, seed {}{dropped}{left_out}",
+                "medians of the {kind} points, bounded by fitted curves (time: R² {}, mean error {}; power: R² {}, mean error {}), bounds at {} from {} resamples, seed {}{dropped}{left_out}",
                 fits.duration.r_squared.map_or("–".to_owned(), |r| format!("{r:.3}")),
                 percent(fits.duration.mape_ratio),
                 fits.power.r_squared.map_or("–".to_owned(), |r| format!("{r:.3}")),

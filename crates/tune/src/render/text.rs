@@ -14,7 +14,8 @@ pub(super) fn render(tuning: &Tuning) -> String {
 fn write(tuning: &Tuning, out: &mut String) -> std::fmt::Result {
     let (unit, knobs) = (tuning.knob.unit(), tuning.knobs());
     for group in &tuning.groups {
-        writeln!(out, "{} ({})", points::name(&group.by), limits(group))?;
+        let mark = if group.is_simulated() { "simulated; " } else { "" };
+        writeln!(out, "{} ({mark}{})", points::name(&group.by), limits(group))?;
         let width = if knobs.second.is_some() { 30 } else { 12 };
         writeln!(out, "  {:<28} {:>width$} {:>9} {:>9}", "", "setting", "saving", "slowdown")?;
         for (name, choice) in rows(group) {

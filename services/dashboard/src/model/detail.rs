@@ -1,6 +1,6 @@
 //! One workload: its figures as the report has them, and its windows as a series of bounded length.
 
-use eadt_report::{By, NO_ENERGY, Settings, WindowRow, WorkloadReport};
+use eadt_report::{By, Settings, WindowRow, WorkloadReport};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Bounds, Origin, UpdateMode};
 use serde::{Deserialize, Serialize};
@@ -110,8 +110,7 @@ impl Model {
             row.throughput_kept_ratio = report.throughput_kept_ratio;
         }
         let report = report.filter(|report| report.windows > 0);
-        let notes = report.as_ref().map_or(&[][..], |report| report.notes.as_slice());
-        let why_no_energy = notes.iter().find_map(|note| note.strip_prefix(NO_ENERGY)).map(str::to_owned);
+        let why_no_energy = report.as_ref().and_then(|report| report.why_no_energy.clone());
         Some(WorkloadDetail {
             row,
             report,

@@ -9,6 +9,7 @@ pub mod fleet;
 pub mod overview;
 pub mod policies;
 pub mod sharing;
+pub mod stages;
 pub mod trace;
 mod workload;
 
@@ -26,6 +27,7 @@ use serde::Serialize;
 
 use changes::ChangeCounts;
 use devices::Devices;
+use stages::StageTimes;
 use workload::{DecisionRecord, TakenDecision, WorkloadState};
 
 /// What the model may keep.
@@ -68,6 +70,27 @@ pub struct SourceFacts {
     pub version: String,
 }
 
+/// What a replay of the record gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplayVerdict {
+    /// It is going on.
+    Running,
+    /// The record's own windows and decisions.
+    Identical,
+    Different,
+    /// Nothing that could be compared.
+    Unknown,
+}
+
+/// Whether a replay of the record gives its own windows and decisions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReplayCheck {
+    pub verdict: ReplayVerdict,
+    /// In words.
+    pub text: String,
+}
+
 /// Events that were counted, and those that were left out, with the reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
@@ -108,6 +131,23 @@ pub enum NoticeKind {
     Refused,
 }
 
+impl NoticeKind {
+    /// What a decision is to a viewer; `None` if it leaves everything as it is.
+    fn of_decision(decision: &Decision) -> Option<Self> {
+        match (decision.action, decision.validation) {
+            (Action::Revert, _) => Some(Self::Revert),
+            (Action::Maintain, Validation::Kept) => Some(Self::Kept),
+            (Action::Maintain, _) => None,
+            _ => Some(Self::Change),
+        }
+    }
+
+    /// What an outcome is to a viewer; `None` if it is what was decided.
+    fn of_outcome(outcome: Outcome) -> Option<Self> {
+        matches!(outcome, Outcome::Refused | Outcome::Failed | Outcome::RolledBack).then_some(Self::Refused)
+    }
+}
+
 /// Viewers are told of new samples so often, in the samples' own time.
 const SAMPLES_TOLD_SECONDS: f64 = 10.0;
 
@@ -119,6 +159,11 @@ const NOTICES: usize = 256;
 pub struct Model {
     source: SourceFacts,
     limits: Limits,
+    /// The moment that is shown; `None`: the newest.
+    until: Option<EventTime>,
+    /// Start of the oldest window.
+    first: Option<EventTime>,
+    replay: Option<ReplayCheck>,
     workloads: BTreeMap<Arc<str>, WorkloadState>,
     idle: IdleDevices,
     devices: Devices,
@@ -132,10 +177,15 @@ pub struct Model {
     version: u64,
     held_windows: usize,
     held_decisions: usize,
+    /// Decisions that actuations answer and that were not read yet.
+    held_early: usize,
     /// Workloads whose figures are older than their windows.
     stale: VecDeque<Arc<str>>,
     notices: VecDeque<Notice>,
     dead_letters: BTreeMap<String, u64>,
+    times: StageTimes,
+    /// Why the log cannot be read at present.
+    problem: Option<String>,
     caught_up: bool,
 }
 
@@ -165,6 +215,9 @@ impl Model {
         Self {
             source,
             limits,
+            until: None,
+            first: None,
+            replay: None,
             workloads: BTreeMap::new(),
             idle: IdleDevices::default(),
             devices: Devices::default(),
@@ -176,11 +229,31 @@ impl Model {
             version: 0,
             held_windows: 0,
             held_decisions: 0,
+            held_early: 0,
             stale: VecDeque::new(),
             notices: VecDeque::new(),
             dead_letters: BTreeMap::new(),
+            times: StageTimes::default(),
+            problem: None,
             caught_up: false,
         }
+    }
+
+    /// Shows what was known at a time: events that are later are left out.
+    #[must_use]
+    pub fn as_of(mut self, time: EventTime) -> Self {
+        self.until = Some(time);
+        self
+    }
+
+    fn is_later(&self, time: EventTime) -> bool {
+        self.until.is_some_and(|until| time > until)
+    }
+
+    /// Sets what a replay of the record gave.
+    pub fn set_replay(&mut self, check: ReplayCheck) {
+        self.version += 1;
+        self.replay = Some(check);
     }
 
     /// Takes one record's value; topics that the page does not show are ignored.
@@ -211,8 +284,11 @@ impl Model {
         }
     }
 
-    /// Counts an event that somebody refused.
-    pub fn dead_letter(&mut self, reason: &str) {
+    /// Counts an event that somebody refused at this time of the log.
+    pub fn dead_letter(&mut self, stamp: EventTime, reason: &str) {
+        if self.is_later(stamp) {
+            return;
+        }
         self.version += 1;
         self.counts.dead_letters += 1;
         *self.dead_letters.entry(reason.chars().take(40).collect()).or_default() += 1;
@@ -221,6 +297,25 @@ impl Model {
     /// Counts an event of an archive that could not be read.
     pub fn unreadable(&mut self) {
         self.counts.unreadable += 1;
+    }
+
+    /// Takes the log's stamp of a record.
+    pub fn stamp(&mut self, stamp: EventTime) {
+        let stamp = self.until.map_or(stamp, |until| stamp.min(until));
+        self.times.stamp = self.times.stamp.max(Some(stamp));
+    }
+
+    /// Returns the log's stamp of the newest record.
+    pub fn newest_record(&self) -> Option<EventTime> {
+        self.times.stamp
+    }
+
+    /// Sets why the log cannot be read; `None`: it can be.
+    pub fn set_problem(&mut self, problem: Option<String>) {
+        if self.problem != problem {
+            self.version += 1;
+            self.problem = problem;
+        }
     }
 
     /// Every event that was there at the start is taken in.
@@ -252,12 +347,20 @@ impl Model {
         &self.source
     }
 
+    /// Length of a window: that of the newest one if there is any, since the processor may have other settings than the page.
+    fn window_seconds(&self) -> Option<f64> {
+        self.times.window_seconds.or(self.source.window_seconds)
+    }
+
     /// What happened after this version, as far as it is kept.
     pub fn notices_after(&self, version: u64) -> impl Iterator<Item = &Notice> {
         self.notices.iter().filter(move |notice| notice.version > version)
     }
 
     pub fn window(&mut self, event: &EfficiencyWindow) {
+        if self.is_later(event.window_end) {
+            return;
+        }
         if event.workload == UNASSIGNED {
             self.now = self.now.max(Some(event.window_end));
             self.idle.take(event);
@@ -269,7 +372,11 @@ impl Model {
             self.reporter.window(event);
         }
         if event.kind == WindowKind::Tumbling {
+            if self.now.is_none_or(|now| event.window_end >= now) {
+                self.times.window_seconds = Some(event.window_end.seconds_since(event.window_start));
+            }
             self.now = self.now.max(Some(event.window_end));
+            self.first = Some(self.first.map_or(event.window_start, |first| first.min(event.window_start)));
             if state.window(event) {
                 self.counts.windows += 1;
                 self.held_windows += usize::from(state.is_exact());
@@ -280,24 +387,25 @@ impl Model {
     }
 
     pub fn decision(&mut self, event: &Decision) {
+        if self.is_later(event.time) {
+            return;
+        }
         let Some(name) = self.admit(&event.workload) else { return };
         let state = self.workloads.get_mut(&name).expect("admitted");
         if state.is_exact() {
             self.reporter.decision(event);
         }
-        match state.decision(event) {
+        let early = state.early_count();
+        let taken = state.decision(event);
+        self.held_early = (self.held_early + state.early_count()).saturating_sub(early);
+        match taken {
             TakenDecision::Repeated => return,
             TakenDecision::Kept => self.held_decisions += 1,
             TakenDecision::Counted => {}
         }
         self.counts.decisions += 1;
-        let kind = match (event.action, event.validation) {
-            (Action::Revert, _) => Some(NoticeKind::Revert),
-            (Action::Maintain, Validation::Kept) => Some(NoticeKind::Kept),
-            (Action::Maintain, _) => None,
-            _ => Some(NoticeKind::Change),
-        };
-        if let Some(kind) = kind {
+        self.times.decision = self.times.decision.max(Some(event.time));
+        if let Some(kind) = NoticeKind::of_decision(event) {
             self.notice(event.time, &event.workload, &event.id, kind, &event.reason);
         }
         self.mark_stale(&name);
@@ -305,19 +413,29 @@ impl Model {
     }
 
     pub fn actuation(&mut self, event: &Actuation) {
+        if self.is_later(event.time) {
+            return;
+        }
         let Some(name) = self.admit(&event.workload) else { return };
         let state = self.workloads.get_mut(&name).expect("admitted");
         if state.is_exact() {
             self.reporter.actuation(event);
         }
+        self.times.actuation = self.times.actuation.max(Some(event.time));
+        let early = state.early_count();
         state.actuation(event);
-        if matches!(event.outcome, Outcome::Refused | Outcome::Failed | Outcome::RolledBack) {
-            self.notice(event.time, &event.workload, &event.decision_id, NoticeKind::Refused, &event.reason);
+        self.held_early = (self.held_early + state.early_count()).saturating_sub(early);
+        if let Some(kind) = NoticeKind::of_outcome(event.outcome) {
+            self.notice(event.time, &event.workload, &event.decision_id, kind, &event.reason);
         }
         self.mark_stale(&name);
+        self.keep_to_early_actuations(&name);
     }
 
     pub fn declaration(&mut self, event: &Workload) {
+        if self.is_later(event.time) {
+            return;
+        }
         if let Some(name) = self.admit(&event.workload) {
             self.workloads.get_mut(&name).expect("admitted").declared(event);
         }
@@ -325,6 +443,10 @@ impl Model {
 
     /// Takes a sample of a GPU; the newest tells who is on it.
     pub fn telemetry(&mut self, event: &GpuTelemetry) {
+        if self.is_later(event.time) {
+            return;
+        }
+        self.times.take_sample(event.time);
         if !self.devices.sample(event, self.limits.devices) {
             self.devices_beyond_limit += 1;
         }
@@ -337,15 +459,21 @@ impl Model {
     }
 
     pub fn device_intent(&mut self, event: &DeviceIntent) {
-        self.devices.intent(event);
+        if !self.is_later(event.time) {
+            self.devices.intent(event);
+        }
     }
 
     pub fn device_state(&mut self, event: &DeviceState) {
-        self.devices.state(event);
+        if !self.is_later(event.time) {
+            self.devices.state(event);
+        }
     }
 
     pub fn device_holders(&mut self, event: &DeviceHolders) {
-        self.devices.holders(event);
+        if !self.is_later(event.time) {
+            self.devices.holders(event);
+        }
     }
 
     fn notice(&mut self, time: EventTime, workload: &str, decision_id: &str, kind: NoticeKind, text: &str) {
@@ -406,6 +534,18 @@ impl Model {
         let dropped = state.keep_decisions(part);
         self.held_decisions = self.held_decisions.saturating_sub(dropped);
         self.counts.decisions_dropped += dropped as u64;
+    }
+
+    /// Drops old actuations without a decision of whoever speaks, by the rule of decisions.
+    fn keep_to_early_actuations(&mut self, name: &str) {
+        if self.held_early <= self.limits.decisions {
+            return;
+        }
+        let part = (self.limits.decisions / self.workloads.len().max(1)).max(8);
+        let state = self.workloads.get_mut(name).expect("admitted");
+        let early = state.early_count();
+        state.keep_early_actuations(part);
+        self.held_early = (self.held_early + state.early_count()).saturating_sub(early);
     }
 
     /// Brings the savings of at most `count` workloads up to date; returns whether some are left.

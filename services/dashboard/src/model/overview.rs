@@ -5,19 +5,26 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
-use super::workload::State;
-use super::{Counts, Model, SourceFacts};
+use super::stages::StageProgress;
+use super::workload::{DecisionRecord, State};
+use super::{Counts, Model, NoticeKind, ReplayCheck, SourceFacts};
 
 /// Workloads that have a layer of their own in the chart of power.
 const LAYERS: usize = 8;
 /// Points of that chart.
 const POINTS: i64 = 180;
+/// Marks of that chart, the newest ones.
+const MOST_MARKS: usize = 1_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Overview {
     pub source: SourceFacts,
     pub version: u64,
     pub now_ms: Option<i64>,
+    /// Start of the oldest window.
+    pub first_ms: Option<i64>,
+    /// Absent if no replay was asked for.
+    pub replay: Option<ReplayCheck>,
     /// In a sentence.
     pub status: String,
     /// What is being waited for; absent once there is a window.
@@ -42,6 +49,11 @@ pub struct Overview {
     pub saving_known: usize,
     pub counts: Counts,
     pub dead_letters: Vec<(String, u64)>,
+    pub stages: Vec<StageProgress>,
+    /// Why the log cannot be read at present; absent if it can be.
+    pub problem: Option<String>,
+    /// The log's stamp of the newest record; absent if no log was read.
+    pub newest_record_ms: Option<i64>,
 }
 
 /// The report's summary of all workloads, in figures.
@@ -80,8 +92,10 @@ pub struct PowerHistory {
     /// Starts of the intervals; one more than there are figures.
     pub edges_ms: Vec<i64>,
     pub layers: Vec<PowerLayer>,
-    /// Changes and reverts in that time.
+    /// Changes, verdicts and refusals in that time, oldest first.
     pub marks: Vec<Mark>,
+    /// Older ones that are too many.
+    pub marks_left_out: usize,
     /// Workloads in the layer of others.
     pub others: usize,
 }
@@ -99,7 +113,7 @@ pub struct Mark {
     pub time_ms: i64,
     pub workload: String,
     pub decision_id: String,
-    pub kind: super::NoticeKind,
+    pub kind: NoticeKind,
 }
 
 impl Model {
@@ -115,9 +129,11 @@ impl Model {
         let figures = || states().filter_map(|state| state.figures.as_deref());
         let idle_power_watts = self.idle_power();
         Overview {
-            source: self.source.clone(),
+            source: SourceFacts { window_seconds: self.window_seconds(), ..self.source.clone() },
             version: self.version,
             now_ms: self.now.map(EventTime::millis),
+            first_ms: self.first.map(EventTime::millis),
+            replay: self.replay.clone(),
             status: self.status(needing_attention),
             waiting_for: self.waiting_for(),
             caught_up: self.caught_up,
@@ -134,6 +150,9 @@ impl Model {
             saving_known: figures().filter(|figures| figures.saving_joules.is_some()).count(),
             counts: self.counts(),
             dead_letters: self.dead_letters.iter().map(|(reason, count)| (reason.clone(), *count)).collect(),
+            stages: self.stages(),
+            problem: self.problem.clone(),
+            newest_record_ms: self.times.stamp.map(EventTime::millis),
         }
     }
 
@@ -231,14 +250,28 @@ impl Model {
         if others.count > 0 {
             layers.push(PowerLayer { workload: None, power_watts: others.power_watts });
         }
-        let marks = self.notices.iter().filter(|notice| (from.millis()..=to.millis()).contains(&notice.time_ms));
-        let mark = |notice: &super::Notice| Mark {
-            time_ms: notice.time_ms,
-            workload: notice.workload.clone(),
-            decision_id: notice.decision_id.clone(),
-            kind: notice.kind,
-        };
-        Some(PowerHistory { edges_ms: grid.edges_ms(), layers, marks: marks.map(mark).collect(), others: others.count })
+        let mut marks = self.marks(from, to);
+        let marks_left_out = marks.len().saturating_sub(MOST_MARKS);
+        marks.drain(..marks_left_out);
+        Some(PowerHistory { edges_ms: grid.edges_ms(), layers, marks, marks_left_out, others: others.count })
+    }
+
+    /// Every mark in a range, oldest first.
+    fn marks(&self, from: EventTime, to: EventTime) -> Vec<Mark> {
+        let mut marks = Vec::new();
+        for (workload, state) in &self.workloads {
+            for DecisionRecord { decision, actuations } in state.decisions() {
+                let outcomes = actuations.iter().map(|actuation| (actuation.time, NoticeKind::of_outcome(actuation.outcome)));
+                for (time, kind) in std::iter::once((decision.time, NoticeKind::of_decision(decision))).chain(outcomes) {
+                    if let Some(kind) = kind.filter(|_| (from..=to).contains(&time)) {
+                        let (workload, decision_id) = (workload.to_string(), decision.id.clone());
+                        marks.push(Mark { time_ms: time.millis(), workload, decision_id, kind });
+                    }
+                }
+            }
+        }
+        marks.sort_by_key(|mark| mark.time_ms);
+        marks
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is known of one workload.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use eadt_report::WorkloadReport;
 use eadt_schemas::EventTime;
@@ -16,12 +16,21 @@ use super::trace::Trace;
 
 /// Actuations that are kept of one decision.
 const ACTUATIONS: usize = 16;
+/// The same, before the decision is read.
+const EARLY_ACTUATIONS: usize = 4;
 
 /// A decision with what became of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecisionRecord {
     pub decision: Decision,
     pub actuations: Vec<Actuation>,
+}
+
+/// Adds an actuation to those of a decision if they lack it and are fewer than `most`.
+fn add_actuation(actuations: &mut Vec<Actuation>, actuation: &Actuation, most: usize) {
+    if actuations.len() < most && actuations.iter().all(|known| known.id != actuation.id) {
+        actuations.push(actuation.clone());
+    }
 }
 
 /// Figures of the newest window.
@@ -94,8 +103,12 @@ pub struct WorkloadState {
     changes: VecDeque<DecisionRecord>,
     /// Those that are no longer kept.
     dropped_changes: ChangeCounts,
+    /// The greatest id among them. Ids of one workload's decisions sort by their times.
+    dropped_until: Option<String>,
     /// The newest decision that only maintains.
     maintain: Option<Box<DecisionRecord>>,
+    /// Actuations by the decision that they answer, if it was not read yet: nothing orders the reading of two topics.
+    early_actuations: BTreeMap<String, Vec<Actuation>>,
     last_outcome: Option<Outcome>,
     pending_validation: bool,
 }
@@ -129,7 +142,8 @@ impl WorkloadState {
             return TakenDecision::Repeated;
         }
         self.pending_validation = decision.validation == Validation::Pending;
-        let record = DecisionRecord { decision: decision.clone(), actuations: Vec::new() };
+        let actuations = self.early_actuations.remove(&decision.id).unwrap_or_default();
+        let record = DecisionRecord { decision: decision.clone(), actuations };
         if decision.action == Action::Maintain && decision.validation != Validation::Kept {
             self.maintain = Some(Box::new(record));
             return TakenDecision::Counted;
@@ -140,10 +154,26 @@ impl WorkloadState {
 
     pub fn actuation(&mut self, actuation: &Actuation) {
         self.last_outcome = Some(actuation.outcome);
-        let known = self.changes.iter_mut().rev().find(|known| known.decision.id == actuation.decision_id);
-        let Some(known) = known.filter(|known| known.actuations.len() < ACTUATIONS) else { return };
-        if known.actuations.iter().all(|taken| taken.id != actuation.id) {
-            known.actuations.push(actuation.clone());
+        let mut known = self.changes.iter_mut().rev().chain(self.maintain.as_deref_mut());
+        let answered = known.find(|record| record.decision.id == actuation.decision_id);
+        let (actuations, most) = match answered {
+            Some(record) => (&mut record.actuations, ACTUATIONS),
+            // Its decision was dropped, and does not come any more.
+            None if self.dropped_until.as_deref().is_some_and(|last| actuation.decision_id.as_str() <= last) => return,
+            None => (self.early_actuations.entry(actuation.decision_id.clone()).or_default(), EARLY_ACTUATIONS),
+        };
+        add_actuation(actuations, actuation, most);
+    }
+
+    /// Returns how many decisions are answered by actuations and not read yet.
+    pub fn early_count(&self) -> usize {
+        self.early_actuations.len()
+    }
+
+    /// Keeps the actuations of the `count` decisions with the greatest ids, which have the newest times.
+    pub fn keep_early_actuations(&mut self, count: usize) {
+        while self.early_actuations.len() > count {
+            self.early_actuations.pop_first();
         }
     }
 
@@ -168,6 +198,7 @@ impl WorkloadState {
         let dropped = self.changes.len().saturating_sub(count);
         for record in self.changes.drain(..dropped) {
             self.dropped_changes += ChangeCounts::from(&record);
+            self.dropped_until = self.dropped_until.take().max(Some(record.decision.id));
         }
         dropped
     }
@@ -192,6 +223,13 @@ impl WorkloadState {
 
     pub fn newest_change(&self) -> Option<&DecisionRecord> {
         self.changes.back()
+    }
+
+    /// Returns the time of its newest change if no actuator has reported anything of it, and its policy lets one.
+    pub fn unanswered_since(&self) -> Option<EventTime> {
+        let acts = matches!(self.mode(), Some(UpdateMode::Recommend | UpdateMode::Enforce)) && !self.is_paused();
+        let newest = self.newest_change().filter(|record| acts && record.actuations.is_empty())?;
+        (newest.decision.action != Action::Maintain).then_some(newest.decision.time)
     }
 
     /// The origin of its figures: its windows decide, whatever else is declared of it.

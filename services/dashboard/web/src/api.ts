@@ -63,10 +63,28 @@ export interface SourceFacts {
   version: string;
 }
 
+export type StageName = "samples" | "windows" | "decisions" | "actuations";
+
+export interface Stage {
+  stage: StageName;
+  newest_ms: Num;
+  behind_seconds: Num;
+  /** What has stopped, and what to look at. */
+  stalled: string | null;
+}
+
+/** Whether a replay of the record gave its own windows and decisions. */
+export interface ReplayCheck {
+  verdict: "running" | "identical" | "different" | "unknown";
+  text: string;
+}
+
 export interface Overview {
   source: SourceFacts;
   version: number;
   now_ms: Num;
+  first_ms: Num;
+  replay: ReplayCheck | null;
   status: string;
   waiting_for: string | null;
   caught_up: boolean;
@@ -83,6 +101,10 @@ export interface Overview {
   saving_known: number;
   counts: Counts;
   dead_letters: [string, number][];
+  stages: Stage[];
+  /** Why the log cannot be read at present. */
+  problem: string | null;
+  newest_record_ms: Num;
 }
 
 export interface FleetRow {
@@ -119,6 +141,7 @@ export interface PowerHistory {
   edges_ms: number[];
   layers: { workload: string | null; power_watts: Num[] }[];
   marks: { time_ms: number; workload: string; decision_id: string; kind: NoticeKind }[];
+  marks_left_out: number;
   others: number;
 }
 
@@ -469,13 +492,21 @@ export function query(values: Record<string, string | number | null | undefined>
   return text === "" ? "" : `?${text}`;
 }
 
+/** The moment that the page's address names; `null`: the newest. */
+export function addressMoment(): number | null {
+  const at = Number(new URLSearchParams(location.hash.split("?", 2)[1] ?? "").get("at"));
+  return Number.isSafeInteger(at) && at > 0 ? at : null;
+}
+
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   if (copy !== null) {
     const found = answer(copy, path);
     if (found === undefined) throw new ApiError(404, "this is not in the file: it holds a copy of a run");
     return found as T;
   }
-  return read<T>(await fetch(`/api/v1/${path}`, { signal: signal ?? null, headers: { accept: "application/json" } }));
+  const at = addressMoment();
+  const headers = { accept: "application/json", ...(at === null ? {} : { "eadt-at-ms": String(at) }) };
+  return read<T>(await fetch(`/api/v1/${path}`, { signal: signal ?? null, headers }));
 }
 
 /** Asks for a change. */

@@ -4,7 +4,7 @@ import { type FleetPage, type FleetRow, type Overview, type PowerHistory, query 
 import { Chart, type Line } from "./chart";
 import { copy } from "./copy";
 import { changesNote, clock, count, digits, duration, interval, joules, kwh, perSample, percent, saving, STATES, visible, watts } from "./format";
-import { LayoutText, OriginBadge, Problem, SavingText, savingTone, Sparkline, Stat, StateBadge, Waiting } from "./parts";
+import { LayoutText, OriginBadge, Problem, SavingText, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting } from "./parts";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
 
@@ -45,6 +45,7 @@ export function Fleet({ route, live, announce }: { route: Route; live: Live; ann
     <>
       <Headline overview={overview} />
       <Problem error={error} />
+      {overview && <Stalls overview={overview} />}
       {overview?.waiting_for && <Waiting text={overview.waiting_for} detail={overview.source.place} />}
       {overview && overview.now_ms !== null && <Figures overview={overview} />}
       {power && power.layers.length > 0 && <Power power={power} route={route} hours={hours} />}
@@ -132,6 +133,7 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
         </nav>
       </header>
       <Chart title="Power by workload" unit={`W, ${duration(span)}`} times={times} lines={lines} height={220} marks={marks} fromZero />
+      {power.marks_left_out > 0 && <p class="legend-note">{count(power.marks_left_out)} older marks are left out: a shorter time has all of its own.</p>}
     </section>
   );
 }

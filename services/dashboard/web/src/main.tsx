@@ -7,17 +7,18 @@ import "./app.css";
 import "./content.css";
 import "./views.css";
 import "./narrow.css";
-import { openSession } from "./api";
+import { addressMoment, openSession, type Overview } from "./api";
 import { copy } from "./copy";
 import { Compare } from "./compare";
 import { AllDecisions, Decision } from "./decision";
 import { Fleet } from "./fleet";
-import { clock, visible } from "./format";
+import { clock, duration, visible } from "./format";
 import { OriginBadge } from "./parts";
 import { Pipeline } from "./pipeline";
 import { Policies } from "./policies";
 import { Sharing } from "./sharing";
-import { changed, href, type Live, parseRoute, type Route, type Theme, useLive, useRoute, useTheme } from "./state";
+import { changed, href, type Live, parseRoute, type Route, type Theme, useData, useLive, useQuiet, useRoute, useTheme } from "./state";
+import { TimeTravel } from "./timetravel";
 import { WhatIf } from "./whatif";
 import { Workload } from "./workload";
 
@@ -32,7 +33,15 @@ const VIEWS: [string, string][] = [
 function App() {
   const route = useRoute();
   const [session, setSession] = useState(0);
-  const live = useLive(session);
+  const newest = useLive(session);
+  const at = addressMoment();
+  const past = useData<Overview>(at === null ? null : "overview", 0);
+  const live = at === null ? newest : { ...newest, overview: past.data };
+  // A log that grows has no earlier moments: an address of an archive's page goes on at the newest.
+  const isLive = newest.overview?.source.kind === "live";
+  useEffect(() => {
+    if (at !== null && isLive) location.replace(changed(route, { at: null }));
+  }, [at, isLive]);
   const [spoken, setSpoken] = useState("");
   const search = useRef<HTMLInputElement>(null);
   const help = useRef<HTMLDialogElement>(null);
@@ -98,6 +107,7 @@ function App() {
           </button>
         </span>
       </header>
+      {newest.overview?.source.kind === "archive" && copy === null && <TimeTravel newest={newest.overview} at={at} error={at === null ? null : past.error} />}
       <main id="main" tabIndex={-1}>
         <View view={view} route={route} live={live} announce={setSpoken} />
       </main>
@@ -213,11 +223,14 @@ function Search({ field, route }: { field: { current: HTMLInputElement | null };
 
 function Connected({ live }: { live: Live }) {
   const { connection, overview } = live;
+  const quiet = useQuiet(overview);
   if (connection === "lost") return <span class="badge tone-bad">✗ reconnecting</span>;
   if (connection === "connecting" || !overview) return <span class="badge tone-calm">○ connecting</span>;
   if (copy !== null) return <span class="badge tone-calm">▤ a copy{overview.now_ms === null ? "" : ` of ${clock(overview.now_ms)}`}</span>;
   if (overview.source.kind === "archive") return <span class="badge tone-calm">▤ archive</span>;
+  if (overview.problem !== null) return <span class="badge tone-bad">✗ the log cannot be read</span>;
   if (!overview.caught_up) return <span class="badge tone-busy">◔ reading</span>;
+  if (quiet !== null) return <span class="badge tone-bad">✗ nothing new for {duration(quiet)}</span>;
   return (
     <span class="badge tone-good" title="the end of the newest window">
       <span class="beat" aria-hidden="true">

@@ -1,7 +1,7 @@
 // Small pieces that several views have.
 import type { ComponentChildren } from "preact";
-import type { FleetRow, Layout, Origin, State } from "./api";
-import { STATES, actionWord, interval, layoutParts, saving } from "./format";
+import type { FleetRow, Layout, Origin, Overview, State } from "./api";
+import { STATES, actionWord, interval, layoutParts, saving, visible } from "./format";
 
 export function StateBadge({ state }: { state: State }) {
   const { mark, word, tone, meaning } = STATES[state];
@@ -138,6 +138,23 @@ export function Problem({ error }: { error: string | null }) {
     <p class="problem" role="alert">
       {error}
     </p>
+  );
+}
+
+/** What of the pipeline has stopped. */
+export function Stalls({ overview }: { overview: Overview }) {
+  const problem = overview.problem === null ? null : `the log cannot be read: ${overview.problem}`;
+  const texts: [string, string | null][] = [["problem", problem], ...overview.stages.map((stage): [string, string | null] => [stage.stage, stage.stalled])];
+  return (
+    <>
+      {texts.map(([key, text]) =>
+        text === null ? null : (
+          <p key={key} class="problem" role="status">
+            <WithCode text={visible(text)} />
+          </p>
+        ),
+      )}
+    </>
   );
 }
 

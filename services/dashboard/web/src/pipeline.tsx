@@ -1,7 +1,8 @@
 // The pipeline itself: where the figures come from, what was counted, what was refused.
-import { count, moment } from "./format";
-import { Stat } from "./parts";
-import type { Live } from "./state";
+import type { Stage, StageName } from "./api";
+import { count, duration, moment, UNKNOWN } from "./format";
+import { Stalls, Stat } from "./parts";
+import { type Live, useQuiet } from "./state";
 
 /** What a reason of a dead letter means. */
 const REASONS: Record<string, string> = {
@@ -15,8 +16,53 @@ const REASONS: Record<string, string> = {
   unexpected_type: "another type than its topic's",
 };
 
+/** Each stage with who does it. */
+const STAGES: Record<StageName, [string, string]> = {
+  samples: ["Samples of GPUs", "collectors"],
+  windows: ["Windows", "the processor"],
+  decisions: ["Decisions", "the processor"],
+  actuations: ["Outcomes", "the actuator"],
+};
+
+/** What a stage is behind of, in words. */
+function behind({ stage, behind_seconds: seconds }: Stage): string {
+  if (seconds === null) return UNKNOWN;
+  return stage === "windows" ? `${duration(seconds)} behind the samples` : `a decision waits for ${duration(seconds)}`;
+}
+
+function Stages({ stages }: { stages: Stage[] }) {
+  return (
+    <section class="panel" aria-labelledby="stages-heading">
+      <h2 id="stages-heading">How far each stage is</h2>
+      <table class="plain">
+        <thead>
+          <tr>
+            <th scope="col">Stage</th>
+            <th scope="col">By</th>
+            <th scope="col">Newest</th>
+            <th scope="col">Behind</th>
+            <th scope="col">State</th>
+          </tr>
+        </thead>
+        <tbody>
+          {stages.map((row) => (
+            <tr key={row.stage}>
+              <th scope="row">{STAGES[row.stage][0]}</th>
+              <td>{STAGES[row.stage][1]}</td>
+              <td>{moment(row.newest_ms)}</td>
+              <td>{behind(row)}</td>
+              <td>{row.stalled !== null ? <span class="tone-bad">✗ stalled</span> : row.newest_ms === null ? <span class="tone-calm">○ none yet</span> : <span class="tone-good">✓</span>}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
 export function Pipeline({ live }: { live: Live }) {
   const { overview } = live;
+  const quiet = useQuiet(overview);
   if (!overview) return <h1>Pipeline</h1>;
   const { counts, source } = overview;
   const left: [string, number][] = [
@@ -30,7 +76,9 @@ export function Pipeline({ live }: { live: Live }) {
       <h1>Pipeline</h1>
       <p class="muted">
         {source.place} · {source.kind === "archive" ? "an archive, read once" : "followed as it grows"} · newest window {moment(overview.now_ms)} · eadt {source.version}
+        {quiet !== null && ` · no record of anything for ${duration(quiet)}`}
       </p>
+      <Stalls overview={overview} />
       <dl class="stats">
         <Stat label="Windows" value={count(counts.windows)} />
         <Stat label="Decisions" value={count(counts.decisions)} />
@@ -38,6 +86,7 @@ export function Pipeline({ live }: { live: Live }) {
         <Stat label="Taken back" value={count(counts.reverts)} />
         <Stat label="Refused events" value={count(counts.dead_letters)} tone={counts.dead_letters > 0 ? "bad" : "good"} note={counts.dead_letters > 0 ? "by reason below" : "none"} />
       </dl>
+      {source.kind === "live" && <Stages stages={overview.stages} />}
       <section class="panel" aria-labelledby="dead-heading">
         <h2 id="dead-heading">Events that were refused</h2>
         {overview.dead_letters.length === 0 ? (

@@ -1,5 +1,5 @@
 // GPUs: who is on each, which part of its power is whose, how that is known, and what is nobody's.
-import { type Basis, type DeviceRow, type NodeRow, query, type SharingPage } from "./api";
+import { addressMoment, type Basis, type DeviceRow, type NodeRow, query, type SharingPage } from "./api";
 import { copy } from "./copy";
 import { clock, count, digits, joules, percent, visible, watts } from "./format";
 import { OriginBadge, Problem, Stat, Waiting } from "./parts";
@@ -37,7 +37,13 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
       <h1>{sentence(data)}</h1>
       <Problem error={error} />
       {totals.gpus === 0 ? (
-        <Waiting text="No sample of a GPU is there yet: each collector sends one every few seconds" />
+        <Waiting
+          text={
+            addressMoment() === null
+              ? "No sample of a GPU is there yet: each collector sends one every few seconds"
+              : "Of an archive the page keeps the newest samples of GPUs only, and none of them is as old as this moment"
+          }
+        />
       ) : (
         <>
           <Totals page={data} />

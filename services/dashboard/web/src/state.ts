@@ -1,6 +1,6 @@
 // Where the viewer is (the address), what is new (the stream of events), and what a view has asked for.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, forgetSession, get, type Notice, type Overview, query } from "./api";
+import { addressMoment, ApiError, forgetSession, get, type Notice, type Overview, query } from "./api";
 import { copy } from "./copy";
 
 export interface Route {
@@ -23,8 +23,9 @@ function decode(part: string): string {
   }
 }
 
+/** An address of the page. It goes on naming the moment that is looked at, unless the parameters name another one. */
 export function href(parts: string[], params: Record<string, string | number | null | undefined> = {}): string {
-  return `#/${parts.map(encodeURIComponent).join("/")}${query(params)}`;
+  return `#/${parts.map(encodeURIComponent).join("/")}${query({ at: addressMoment(), ...params })}`;
 }
 
 export const workloadHref = (workload: string): string => href(["workload", ...workload.split("/")]);
@@ -102,21 +103,39 @@ export function useLive(session: number): Live {
   return live;
 }
 
+/** Seconds without a record after which a log is quiet: as long as windows may be behind before they are called stalled. */
+const quietSeconds = (window: number): number => Math.max(3 * window, window + 180);
+
+/** Seconds since the newest record of a log, if that is long. Stamps of a simulated log are simulated time, which tells nothing. */
+export function useQuiet(overview: Overview | null): number | null {
+  const [now, setNow] = useState(Date.now);
+  useEffect(() => {
+    const timer = window.setInterval(() => setNow(Date.now()), 10_000);
+    return () => clearInterval(timer);
+  }, []);
+  if (copy !== null || !overview || overview.source.kind !== "live" || overview.origin === "simulated") return null;
+  if (overview.now_ms === null || overview.newest_record_ms === null) return null;
+  const seconds = (now - overview.newest_record_ms) / 1000;
+  return seconds > quietSeconds(overview.source.window_seconds ?? 60) ? seconds : null;
+}
+
 export interface Loaded<T> {
   data: T | null;
   error: string | null;
 }
 
 /** Asks at once when the path changes, and again at most once a second while there is something new. What was shown stays meanwhile. */
-export function useData<T>(path: string | null, tick: number): Loaded<T> {
+export function useData<T>(question: string | null, tick: number): Loaded<T> {
+  // The same question about another moment is another one.
+  const path = question === null ? null : `${addressMoment() ?? ""} ${question}`;
   const [state, setState] = useState<Loaded<T> & { path: string | null }>({ data: null, error: null, path: null });
   const asked = useRef<{ path: string | null; at: number }>({ path: null, at: 0 });
   useEffect(() => {
-    if (path === null) return;
+    if (path === null || question === null) return;
     const abort = new AbortController();
     const ask = () => {
       asked.current = { path, at: Date.now() };
-      get<T>(path, abort.signal).then(
+      get<T>(question, abort.signal).then(
         (data) => setState({ data, error: null, path }),
         (error: unknown) => {
           if (abort.signal.aborted) return;

@@ -1,6 +1,6 @@
 // One workload: what it takes, what was saved, and why each decision was made.
 import { useMemo } from "preact/hooks";
-import { type DecisionPage, type DecisionRow, query, type Series, type WorkloadDetail, workloadPath } from "./api";
+import { addressMoment, type DecisionPage, type DecisionRow, query, type Series, type WorkloadDetail, workloadPath } from "./api";
 import { compareHref } from "./compare";
 import { copy } from "./copy";
 import { TermsButtons } from "./terms";
@@ -41,12 +41,16 @@ export function Workload({ name, route, live }: { name: string; route: Route; li
             <a class="button" href={compareHref(name, series)}>
               Compare
             </a>
-            <a class="button" href={whatIfHref(name)}>
-              What if
-            </a>
-            <a class="button" href={`/api/v1/export${query({ workload: name })}`} download>
-              Export
-            </a>
+            {addressMoment() === null && (
+              <>
+                <a class="button" href={whatIfHref(name)}>
+                  What if
+                </a>
+                <a class="button" href={`/api/v1/export${query({ workload: name })}`} download>
+                  Export
+                </a>
+              </>
+            )}
           </nav>
         )}
       </header>

@@ -236,6 +236,69 @@ const tests = {
     await server.kill();
   },
 
+  async "a stage that has stopped is named, and so is a log in which nothing comes"() {
+    const server = await serve(["dashboard", data]);
+    const overview = await (await fetch(`${server.url}api/v1/overview`)).json();
+    const why = "no window has closed for the last 240 s of samples: `eadt doctor` looks for what stops it";
+    const stage = (stage, more = {}) => ({ stage, newest_ms: overview.now_ms, behind_seconds: null, stalled: null, ...more });
+    const stages = [stage("samples"), stage("windows", { behind_seconds: 240, stalled: why }), stage("decisions"), stage("actuations", { newest_ms: null })];
+    const live = { source: { ...overview.source, kind: "live" }, caught_up: true, origin: "measured", newest_record_ms: Date.now(), problem: null };
+    let told = { ...overview, ...live, stages };
+    const body = () => `event: update\ndata: ${JSON.stringify({ overview: told })}\n\n`;
+    const prepare = (page) => page.route("**/api/v1/events", (route) => route.fulfill({ contentType: "text/event-stream", body: body() }));
+    const page = await open(`${server.url}#/pipeline`, { prepare });
+    const rows = page.locator("section[aria-labelledby=stages-heading] tbody tr");
+    await rows.first().waitFor();
+    const texts = await rows.allInnerTexts();
+    assert.match(texts[1], /Windows\s+the processor\s+.* UTC\s+4 min behind the samples\s+✗ stalled/);
+    assert.match(texts[3], /none yet/);
+    assert.equal(await page.locator(".problem code").innerText(), "eadt doctor");
+    await isAccessible(page, "a stalled stage");
+    await page.goto(`${server.url}#/fleet`);
+    await page.locator(".problem").getByText("no window has closed").waitFor();
+    await close(page);
+    told = { ...told, stages: stages.map((row) => ({ ...row, stalled: null })), newest_record_ms: Date.now() - 600_000 };
+    const quiet = await open(`${server.url}#/pipeline`, { prepare });
+    await quiet.getByText("no record of anything for 10 min").waitFor();
+    assert.equal(await quiet.locator(".problem").count(), 0);
+    await close(quiet);
+    await server.kill();
+  },
+
+  async "an archive is shown as of an earlier moment, and its replay is identical"() {
+    const server = await serve(["dashboard", data]);
+    const ask = async (path, at) => fetch(`${server.url}api/v1/${path}`, at === undefined ? {} : { headers: { "eadt-at-ms": String(at) } });
+    const newest = await (await ask("overview")).json();
+    const at = newest.first_ms + 3_600_000;
+    const then = await (await ask("overview", at)).json();
+    assert.equal(then.now_ms, at);
+    assert.ok(then.counts.windows > 0 && then.counts.windows < newest.counts.windows, `${then.counts.windows} windows`);
+    assert.ok(then.counts.changes < newest.counts.changes, `${then.counts.changes} changes`);
+    assert.equal((await ask("overview", "noon")).status, 400);
+    const page = await open(`${server.url}#/fleet?sort=name`);
+    await page.locator(".moment .badge").getByText("replayed, identical").waitFor();
+    await page.locator("#moment").evaluate((slider, at) => {
+      slider.value = String(at);
+      slider.dispatchEvent(new Event("change", { bubbles: true }));
+    }, at);
+    await page.waitForFunction((at) => location.hash.includes(`at=${at}`), at);
+    const energy = page.locator(".stat").filter({ hasText: "Energy used" }).locator(".value");
+    await page.waitForFunction((count) => [...document.querySelectorAll(".stat")].some((stat) => stat.innerText.includes("Changes") && stat.innerText.split("\n").includes(String(count))), then.counts.changes);
+    const shown = joules(await energy.innerText());
+    assert.ok(Math.abs(shown.value - then.totals.energy_joules) <= shown.error, `${shown.value} for ${then.totals.energy_joules}`);
+    await isAccessible(page, "an earlier moment");
+    // The moment stays on the way down, until somebody goes back to the end.
+    await page.locator(".fleet tbody a").first().click();
+    await page.locator("a.decision").first().waitFor();
+    assert.ok(page.url().includes(`at=${at}`), page.url());
+    const times = await page.locator("a.decision time").evaluateAll((times) => times.map((time) => Date.parse(time.dateTime)));
+    assert.ok(times.length > 0 && times.every((time) => time <= at), times.join(" "));
+    await page.getByRole("button", { name: "To the end" }).click();
+    await page.waitForFunction(() => !location.hash.includes("at="));
+    await close(page);
+    await server.kill();
+  },
+
   async "what is not known is explained, and recommendations are counted beside changes"() {
     const server = await serve(["dashboard", data]);
     const detail = await (await fetch(`${server.url}api/v1/workloads/eadt/llm-training`)).json();

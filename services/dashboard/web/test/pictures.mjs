@@ -140,12 +140,13 @@ async function answer(url) {
   return got.json();
 }
 
-/** Serves a folder; returns when all of it has been read. */
+/** Serves a folder; returns when all of it has been read and replayed. */
 async function serveWhole(folder) {
   const server = await serve(["dashboard", folder]);
   const begun = performance.now();
-  while (!(await answer(`${server.url}api/v1/overview`)).caught_up) {
-    if (performance.now() - begun > LONGEST) throw new Error(`the page has not read ${folder} after ${LONGEST / 1000} s`);
+  const isWhole = ({ caught_up, replay }) => caught_up && replay !== null && replay.verdict !== "running";
+  while (!isWhole(await answer(`${server.url}api/v1/overview`))) {
+    if (performance.now() - begun > LONGEST) throw new Error(`the page has not read and replayed ${folder} after ${LONGEST / 1000} s`);
     await new Promise((done) => setTimeout(done, 200));
   }
   return server;

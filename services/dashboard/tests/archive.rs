@@ -1,0 +1,102 @@
+//! An archive as the page reads it: what was refused, and earlier moments.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::Bytes;
+use eadt_dashboard::{Limits, Model, Past, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind, load_archive};
+use eadt_lake::{Archive, Row, Writer};
+use eadt_schemas::v1::{Layout, dead_letter_header};
+use eadt_schemas::{EventTime, Topic};
+
+use crate::support::{at, facts, model, serve, serve_past, window};
+
+/// The window of each of 20 minutes, and events that were refused after five and after fifteen.
+fn write(folder: &Path) {
+    let mut writer = Writer::new(Archive::folder(folder).unwrap(), eadt_lake::Limits::default());
+    let row = |topic, offset, stamp, value: Vec<u8>| Row {
+        topic,
+        partition: 0,
+        offset,
+        stamp,
+        key: Some(Bytes::from_static(b"team/a")),
+        value: Some(value.into()),
+        headers: Vec::new(),
+    };
+    for minute in 0..20 {
+        let event = serde_json::to_vec(&window("team/a", minute, 600.0, &Layout::default())).unwrap();
+        writer.push(&row(Topic::EfficiencyWindows, minute, at(minute + 1), event), at(0)).unwrap();
+    }
+    for (offset, minute, reason) in [(0, 5, "malformed"), (1, 15, "late")] {
+        let reason = (Arc::from(dead_letter_header::REASON), Bytes::from_static(reason.as_bytes()));
+        let letter = Row { headers: vec![reason], ..row(Topic::DeadLetters, offset, at(minute), b"{".to_vec()) };
+        writer.push(&letter, at(0)).unwrap();
+    }
+    for topic in [Topic::EfficiencyWindows, Topic::DeadLetters] {
+        assert!(writer.roll(topic, 0).unwrap().is_some());
+    }
+}
+
+fn load(folder: &Path, until: Option<EventTime>) -> Model {
+    let empty = Model::new(SourceFacts { kind: SourceKind::Archive, ..facts() }, Limits::default());
+    let mut model = match until {
+        Some(time) => empty.as_of(time),
+        None => empty,
+    };
+    load_archive(folder, &mut model).unwrap();
+    model
+}
+
+#[test]
+fn an_archive_counts_what_was_refused_as_the_log_does() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let overview = load(folder.path(), None).overview();
+    assert_eq!((overview.counts.windows, overview.counts.dead_letters), (20, 2));
+    assert_eq!(overview.dead_letters, [("late".to_owned(), 1), ("malformed".to_owned(), 1)]);
+    let then = load(folder.path(), Some(at(10))).overview();
+    assert_eq!((then.now_ms, then.counts.windows, then.counts.dead_letters), (Some(at(10).millis()), 10, 1));
+    assert_eq!((overview.first_ms, then.first_ms), (Some(at(0).millis()), Some(at(0).millis())));
+    let mut earlier = load(folder.path(), Some(at(10)));
+    earlier.stamp(at(20));
+    assert_eq!(earlier.newest_record(), Some(at(10)), "of a log beside it, too");
+}
+
+#[tokio::test]
+async fn a_question_about_an_earlier_moment_is_answered_as_of_then() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let place: PathBuf = folder.path().to_owned();
+    let mut newest = load(&place, None);
+    newest.set_replay(ReplayCheck { verdict: ReplayVerdict::Identical, text: "20 windows".to_owned() });
+    let loads = Arc::new(AtomicUsize::new(0));
+    let counted = loads.clone();
+    let past = Past::new(move |time| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Ok(load(&place, Some(time)))
+    });
+    let served = serve_past(newest, past).await;
+    let moment = at(10).millis().to_string();
+    for path in ["/api/v1/overview", "/api/v1/pipeline"] {
+        let now = served.get(path).await.json();
+        let then = served.ask("GET", path, &[("eadt-at-ms", &moment)], "").await.json();
+        assert_eq!((&now["counts"]["windows"], &then["counts"]["windows"]), (&20.into(), &10.into()), "{path}");
+    }
+    assert_eq!(served.get("/api/v1/overview").await.json()["replay"]["verdict"], "identical");
+    let series = "/api/v1/workloads/team/a/series";
+    assert_eq!(served.get(series).await.json()["time_ms"].as_array().unwrap().len(), 20);
+    let then = served.ask("GET", series, &[("eadt-at-ms", &moment)], "").await.json();
+    assert_eq!((then["time_ms"].as_array().unwrap().len(), &then["last_ms"]), (10, &at(10).millis().into()));
+    assert_eq!(served.ask("GET", series, &[("eadt-at-ms", "noon")], "").await.status, 400);
+    // A question that is refused reads nothing.
+    let begun = loads.load(Ordering::SeqCst);
+    let other = at(11).millis().to_string();
+    for path in ["/api/v1/fleet?colour=red", "/api/v1/power?from=0", "/api/v1/workloads/team/a/series?colour=red"] {
+        assert_eq!(served.ask("GET", path, &[("eadt-at-ms", &other)], "").await.status, 400, "{path}");
+    }
+    assert_eq!((begun, loads.load(Ordering::SeqCst)), (1, 1), "one moment, once for all of its questions");
+    let live = serve(model(), eadt_dashboard::Settings::default()).await;
+    let refused = live.ask("GET", "/api/v1/overview", &[("eadt-at-ms", &moment)], "").await;
+    assert!(refused.status == 400 && String::from_utf8_lossy(&refused.body).contains("archive"), "a log grows");
+}
