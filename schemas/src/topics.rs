@@ -186,6 +186,11 @@ impl Topic {
         Self::ALL.into_iter().find(|topic| topic.base_name() == name)
     }
 
+    /// Returns the topic with this full name, if its prefix is this one.
+    pub fn from_name(name: &str, prefix: &str) -> Option<Self> {
+        Self::from_base_name(name.strip_prefix(prefix)?)
+    }
+
     /// Returns true for table topics: the last event of a key is the present state of that key.
     pub const fn is_table(self) -> bool {
         matches!(self.cleanup(), Cleanup::Compact)

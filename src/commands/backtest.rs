@@ -2,8 +2,10 @@
 
 pub mod measured;
 
+use std::fmt::Display;
 use std::io::IsTerminal;
 use std::path::Path;
+use std::str::FromStr;
 
 use eadt_backtest::{
     Calibration, Contender, Contest, Oversubscription, Record, Report, Subject, calibration_html, calibration_text,
@@ -67,7 +69,7 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
-/// Returns an error if options of one kind of backtest stand beside another kind, where they would mean nothing.
+/// Returns an error if an option has no effect on the kind of backtest that is run.
 fn check_options(args: &Backtest) -> anyhow::Result<()> {
     if args.archive.is_some() && args.power_budget.is_some() {
         return Err(usage::impossible("--power-budget is of simulated jobs, --archive of a record: leave one of the two out"));
@@ -108,10 +110,11 @@ fn or_default(named: &[String], default: &[&str]) -> Vec<String> {
 
 /// Reported savings beside the true ones.
 fn calibrate(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
-    let names = or_default(&args.controller, &CALIBRATED);
+    let controllers = controllers(&or_default(&args.controller, &CALIBRATED))?;
+    note_idle(&controllers);
     let calibration = Calibration {
         subjects: subjects(&or_default(&args.scenario, &CALIBRATION_SCENARIOS))?,
-        controllers: controllers(&names)?,
+        controllers,
         days: args.days.unwrap_or(CALIBRATION_DAYS),
         seeds: args.seeds.unwrap_or(SEEDS),
         settings: settings.processor.controller_settings.clone(),
@@ -196,17 +199,22 @@ fn subject(name: &str) -> anyhow::Result<Subject> {
     Ok(Subject::Scenario { name, scenario: Box::new(scenario) })
 }
 
-/// The named controllers, each once.
+/// Returns the named controllers, each once.
 fn controllers(names: &[String]) -> anyhow::Result<Vec<ControllerName>> {
-    let mut all: Vec<ControllerName> = Vec::with_capacity(names.len());
+    let mut all = Vec::with_capacity(names.len());
+    add_named(&mut all, names)?;
+    Ok(all)
+}
+
+/// Adds each name of `--controller` that is not there yet.
+fn add_named<T: FromStr<Err: Display> + PartialEq>(all: &mut Vec<T>, names: &[String]) -> anyhow::Result<()> {
     for name in names {
-        let controller: ControllerName = name.parse().map_err(|error| usage::invalid("--controller <NAME>", name, error))?;
-        if !all.contains(&controller) {
-            all.push(controller);
+        let named: T = name.parse().map_err(|error| usage::invalid("--controller <NAME>", name, error))?;
+        if !all.contains(&named) {
+            all.push(named);
         }
     }
-    note_idle(&all);
-    Ok(all)
+    Ok(())
 }
 
 /// Notes controllers that a backtest gives nothing to decide by.
@@ -221,12 +229,7 @@ fn note_idle(controllers: &[ControllerName]) {
 /// The named controllers, after the layout that they are compared with and the oracle.
 fn contenders(names: &[String]) -> anyhow::Result<Vec<Contender>> {
     let mut all = vec![Contender::Fixed, Contender::Oracle];
-    for name in names {
-        let contender: Contender = name.parse().map_err(|error| usage::invalid("--controller <NAME>", name, error))?;
-        if !all.contains(&contender) {
-            all.push(contender);
-        }
-    }
+    add_named(&mut all, names)?;
     let named = |contender: &Contender| if let Contender::Controller(name) = contender { Some(*name) } else { None };
     note_idle(&all.iter().filter_map(named).collect::<Vec<_>>());
     Ok(all)

@@ -80,7 +80,7 @@ pub fn missing_offsets<'a>(missing: impl IntoIterator<Item = &'a (Topic, i32, i6
 
 /// The topic behind a full name.
 pub fn topic_of(record: &Record, prefix: &str) -> Option<Topic> {
-    Topic::from_base_name(record.at.topic.strip_prefix(prefix)?)
+    Topic::from_name(&record.at.topic, prefix)
 }
 
 /// Reads the name of a topic, with its version or without.

@@ -82,7 +82,7 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
                     }
                 }
                 Polled::End { at, position } => {
-                    let topic = at.topic.strip_prefix(&*settings.topics.prefix).and_then(Topic::from_base_name);
+                    let topic = Topic::from_name(&at.topic, &settings.topics.prefix);
                     if let (Some(number), Some(lane)) =
                         (topics.iter().position(|t| Some(*t) == topic), lanes.get_mut(&at.partition))
                     {

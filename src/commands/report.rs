@@ -73,27 +73,27 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reports on a data folder, an archive or a replay's output. What its archive lacks is noted with each workload, since nobody knows whose it was.
+/// Reports on a data folder, an archive or a replay's output. What its archive lacks is noted with each workload, since its workload is unknown.
 fn read(path: &Path, names: &TopicSettings, settings: &Settings) -> anyhow::Result<eadt_report::Report> {
     let mut reporter = Reporter::default();
     let log = path.join("log");
     let archived = archived(path, &mut reporter);
-    if log.is_dir() {
+    let missing: Vec<String> = if log.is_dir() {
         // What the archive does not hold yet is in the log; what both hold counts once.
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
             Ok(bus) => logged(&bus, names, &mut reporter)?,
             Err(error) => crate::output::note!("warning: only what is archived is reported: {error}"),
         }
-        match &archived {
-            Err(error) if eadt_lake::Archive::find(path).is_ok() => crate::output::note!(
-                "warning: the archive cannot be read, and only what its log still has is reported: {error:#}"
-            ),
-            Err(error) => tracing::debug!(%error, "no archive yet"),
-            Ok(_) => {}
-        }
-    }
-    let missing: Vec<String> = if log.is_dir() {
-        let notes = archived.unwrap_or_default();
+        let notes = archived.unwrap_or_else(|error| {
+            if eadt_lake::Archive::find(path).is_ok() {
+                crate::output::note!(
+                    "warning: the archive cannot be read, and only what its log still has is reported: {error:#}"
+                );
+            } else {
+                tracing::debug!(%error, "no archive yet");
+            }
+            Vec::new()
+        });
         notes.into_iter().map(|note| format!("{note}, unless the log beside it still has it")).collect()
     } else {
         archived?

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, IN_USE};
 use eadt_bus::{Bus, BusError, Isolation, Polled, Start, TopicPartition, read_to_end};
 use eadt_lake::{Archive, Listing};
 use eadt_schemas::{EventTime, Topic};
@@ -77,9 +77,6 @@ pub fn read(
     Ok(())
 }
 
-/// How the embedded log refuses a second process.
-const IN_USE: &str = "another process has it open";
-
 /// Adds to the error of a log that a running `eadt up` has open how its figures are read.
 pub fn name_page(error: anyhow::Error, settings: &Settings) -> anyhow::Error {
     let is_in_use = error.downcast_ref::<BusError>().is_some_and(|error| error.detail.contains(IN_USE));
@@ -141,7 +138,7 @@ fn read_bus(
 ) -> anyhow::Result<()> {
     let mut from = starts(bus, names, topics, span)?;
     for (at, start) in &mut from {
-        let topic = at.topic.strip_prefix(names.prefix.as_str()).and_then(Topic::from_base_name);
+        let topic = Topic::from_name(&at.topic, &names.prefix);
         let Some(known) = topic.and_then(|topic| next.get(&(topic, at.partition))) else { continue };
         let low = bus.watermarks(at)?.low.max(*known);
         *start = Start::At(match *start {

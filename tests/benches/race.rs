@@ -151,8 +151,8 @@ struct Race {
     seconds: u64,
     seed: u64,
     expected: Windows,
-    /// What the files of an archive must hold, as `tests/race/archive/check.py` prints it.
-    expected_rows: String,
+    /// Sums of all energy counters and of all counters of samples.
+    totals: Sums,
     folder: tempfile::TempDir,
     peers: Peers,
     used: BTreeMap<&'static str, Vec<Used>>,
@@ -232,12 +232,10 @@ impl Race {
         let kafka = Kafka::start_fast(&[])?;
         let bus = connect(&kafka.brokers(), FetchPath::Librdkafka)?;
         let began = Instant::now();
-        let (expected, [joules, samples]) = fill(&bus, seconds, seed)?;
+        let (expected, totals) = fill(&bus, seconds, seed)?;
         let folder = tempfile::tempdir()?;
-        let (used, wrong, expected_rows) = (BTreeMap::new(), Vec::new(), String::new());
-        let mut race = Self { kafka, bus, seconds, seed, expected, expected_rows, folder, peers, used, wrong };
-        let [joules, samples] = [joules, samples].map(python_exponent);
-        race.expected_rows = format!("{0} rows, {0} places, {0} ids, {0} times, {joules} J, {samples} samples", race.events());
+        let (used, wrong) = (BTreeMap::new(), Vec::new());
+        let race = Self { kafka, bus, seconds, seed, expected, totals, folder, peers, used, wrong };
         println!("{} events of seed {seed}, filled in {:.1} s", race.events(), began.elapsed().as_secs_f64());
         println!("reference: {} windows, digest {:016x}", race.expected.len(), digest(&race.expected));
         Ok(race)
@@ -245,6 +243,12 @@ impl Race {
 
     fn events(&self) -> u64 {
         WORKLOADS as u64 + self.seconds * (GPUS as u64 * HERTZ + WORKLOADS as u64)
+    }
+
+    /// What the files of an archive must hold, as `tests/race/archive/check.py` prints it.
+    fn expected_rows(&self) -> String {
+        let [joules, samples] = self.totals.map(python_exponent);
+        format!("{0} rows, {0} places, {0} ids, {0} times, {joules} J, {samples} samples", self.events())
     }
 
     fn run(&mut self, runner: &Runner, round: usize) -> Result<(), Error> {
@@ -295,9 +299,9 @@ impl Race {
         let output = python.arg(source("archive/check.py")).arg(folder).output()?;
         let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         fs::remove_dir_all(folder)?;
-        let expected = &self.expected_rows;
+        let expected = self.expected_rows();
         let wrong = || format!("files with {found}{} instead of {expected}", String::from_utf8_lossy(&output.stderr));
-        Ok((found != *expected).then(wrong))
+        Ok((found != expected).then(wrong))
     }
 
     fn python(&self) -> Command {
@@ -441,7 +445,7 @@ impl Race {
             writeln!(
                 text,
                 "\nEvery record of the same topics to Parquet, sorted by event time, zstd: all fields and the CloudEvents attributes as columns. Rows, places in the log,\nthe number of attributes (id and time) and sums were compared: {}.\n",
-                self.expected_rows
+                self.expected_rows()
             )?;
             self.write_table(&mut text, runners, How::archives, "archive-native")?;
         }

@@ -7,9 +7,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use eadt_schemas::documents;
 
-use crate::process;
-use crate::test::plan::linting_cargo;
-use crate::test::target_folder;
+use crate::{process, test};
 
 /// Documents that the program prints: path and the arguments that print it.
 const PRINTED: [(&str, &[&str]); 15] = [
@@ -47,12 +45,7 @@ pub struct Options {
 
 /// Writes all documents, or fails with the names of those that differ.
 pub fn run(options: Options) -> anyhow::Result<()> {
-    let program = target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX));
-    if !options.schemas {
-        // Built as by `cargo xtask test`: with fewer targets, dependencies have other features, and everything would be built
-        // again.
-        process::run(linting_cargo().args(["build", "--workspace", "--all-targets"]))?;
-    }
+    let program = if options.schemas { test::program()? } else { test::build_program()? };
     documents_from(options, &program)
 }
 

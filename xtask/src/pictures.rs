@@ -9,9 +9,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::test::plan::linting_cargo;
-use crate::test::target_folder;
-use crate::{process, web};
+use crate::{process, test, web};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -41,9 +39,7 @@ fn program(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(given) = given {
         return given.canonicalize().with_context(|| format!("cannot find the program {}", given.display()));
     }
-    // Built as by `cargo xtask test`: with fewer targets, dependencies have other features, and everything would be built again.
-    process::run(linting_cargo().args(["build", "--workspace", "--all-targets"]))?;
-    Ok(target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX)))
+    test::build_program()
 }
 
 #[cfg(test)]

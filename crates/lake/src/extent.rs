@@ -86,8 +86,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Returns the paths of a partition's records, several if somebody was killed between two steps, and the widest range that they tell.
-    /// Without a record, which an archive of an earlier version has not, its files tell it.
+    /// Returns the paths of a partition's records, several if a process was killed between two steps, and the range that they cover together.
+    /// Without a record, as in an archive of an earlier version, the range comes from its files.
     fn recorded(&self, (topic, partition): (Topic, i32)) -> Result<(Vec<String>, Option<Extent>)> {
         let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
         let mine = |extent: &Extent| (extent.topic, extent.partition) == (topic, partition);

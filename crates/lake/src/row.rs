@@ -22,7 +22,7 @@ pub struct Row {
     pub headers: Vec<Header>,
 }
 
-/// A record of the log, looked at where it lies; its headers come beside it.
+/// A borrowed view of a record of the log, without its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowView<'a> {
     pub topic: Topic,

@@ -157,7 +157,7 @@ impl Writer {
         }
     }
 
-    /// As [`Self::push_view`], of a row that is on its own.
+    /// As [`Self::push_view`], for an owned row.
     pub fn push(&mut self, row: &Row, now: EventTime) -> Result<()> {
         self.push_view(&row.view(), row.header_views(), || now)
     }

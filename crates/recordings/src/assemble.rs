@@ -19,6 +19,9 @@ use crate::recording::{Mark, Reading, Recording, Source, SourceKind};
 use crate::report::{Board, Merge};
 use crate::{Field, Format, Gap, ImportError, Options, Report, overlap};
 
+/// Prefix of the source of each event that an import made.
+pub const IMPORTS: &str = "/import/";
+
 /// A recording that was read: its report, and its events in event-time order over all sources.
 #[derive(Debug)]
 pub struct Imported {
@@ -119,7 +122,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     let names = Names {
         workloads: recording.sources.iter().map(workload).collect(),
         collector: options.collector.clone().unwrap_or_else(|| format!("import-{}", recording.format)),
-        said_by: format!("/import/{}", recording.format),
+        said_by: format!("{IMPORTS}{}", recording.format),
     };
     refuse_invalid(&mut recording, &names)?;
     let order = order(&recording)?;

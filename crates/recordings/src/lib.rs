@@ -49,7 +49,7 @@ use std::io::Read;
 
 use eadt_schemas::EventTime;
 
-pub use assemble::{Events, Imported};
+pub use assemble::{Events, IMPORTS, Imported};
 pub use checks::DEFAULT_POWER_GAP_SECONDS;
 pub use clock::{TimeFormat, Zone};
 pub use csv_table::shell_quote;

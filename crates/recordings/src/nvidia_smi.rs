@@ -381,8 +381,6 @@ struct Boards {
     sources: HashMap<(Option<FileId>, String), SourceId>,
     /// Boards with an id by their index in a file, for rows that have the index only.
     by_index: HashMap<(FileId, String), SourceId>,
-    /// Boards of rows above that had less of an id than a UUID, by what they had: the bus id, else the index.
-    partly_named: HashMap<(FileId, String), SourceId>,
 }
 
 impl Boards {
@@ -401,13 +399,12 @@ impl Boards {
         {
             return *source;
         }
-        let (scope, own) = match id {
+        let key = match id {
             BoardId { unique: Some(unique), .. } => (None, (*unique).to_owned()),
             BoardId { bus_id: Some(bus_id), .. } => (Some(file), plain_bus_id(bus_id)),
             BoardId { index: Some(index), .. } => (Some(file), format!("gpu-{index}")),
             _ => (Some(file), String::new()),
         };
-        let key = (scope, own);
         let known = self.sources.get(&key).copied();
         let is_of_file = |source: SourceId| {
             let last = recording.sources[source].readings.last();
@@ -427,11 +424,13 @@ impl Boards {
             }
             (None, before) => {
                 let device = device(recording, file, (&key, index), model);
-                let source = before.unwrap_or_else(|| recording.add_device(file, device.clone()));
-                recording.sources[source].kind = SourceKind::Device(device);
-                if scope.is_some() && !key.1.is_empty() {
-                    self.partly_named.insert((file, key.1.clone()), source);
-                }
+                let source = match before {
+                    Some(before) => {
+                        recording.sources[before].kind = SourceKind::Device(device);
+                        before
+                    }
+                    None => recording.add_device(file, device),
+                };
                 self.sources.insert(key, source);
                 source
             }
@@ -453,19 +452,19 @@ impl Boards {
         (file, latest): (FileId, EventTime),
         id: &BoardId<'_>,
     ) -> Option<SourceId> {
-        if self.partly_named.is_empty() || id.unique.is_none() && id.bus_id.is_none() {
+        if id.unique.is_none() && id.bus_id.is_none() {
             return None;
         }
         let bus_id = id.bus_id.filter(|_| id.unique.is_some()).map(plain_bus_id);
         let index = id.index.map(|index| format!("gpu-{index}"));
-        let of_rows_above = |own: &String| {
-            let source = *self.partly_named.get(&(file, own.clone()))?;
+        let of_rows_above = |own: String| {
+            let key = (Some(file), own);
+            let source = *self.sources.get(&key)?;
             let last = recording.sources[source].readings.last();
-            last.is_none_or(|last| last.time < latest).then_some((own.clone(), source))
+            last.is_none_or(|last| last.time < latest).then_some((key, source))
         };
-        let (own, source) = bus_id.iter().chain(&index).find_map(of_rows_above)?;
-        self.partly_named.remove(&(file, own.clone()));
-        self.sources.remove(&(Some(file), own));
+        let (key, source) = bus_id.into_iter().chain(index).find_map(of_rows_above)?;
+        self.sources.remove(&key);
         Some(source)
     }
 }

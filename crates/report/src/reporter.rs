@@ -428,6 +428,14 @@ impl Sharing {
     }
 }
 
+/// Returns how many there are of each kind, such as `3 gpu, 1 wall`; `None` if all are of one kind.
+fn describe_mix<K: Ord + Copy>(kinds: impl Iterator<Item = K>, word: fn(K) -> &'static str) -> Option<String> {
+    let mut counts: BTreeMap<K, usize> = BTreeMap::new();
+    kinds.for_each(|kind| *counts.entry(kind).or_default() += 1);
+    let of: Vec<String> = counts.iter().map(|(kind, count)| format!("{count} {}", word(*kind))).collect();
+    (of.len() > 1).then(|| of.join(", "))
+}
+
 /// Begins the note on why no energy of a run is known, and what changes that.
 const NO_ENERGY: &str = "no energy is known: ";
 
@@ -748,18 +756,12 @@ impl Collected {
     }
 
     fn note(&self, why_no_energy: Option<&str>, notes: &mut Vec<String>) {
-        let mut origins: BTreeMap<Origin, usize> = BTreeMap::new();
-        self.windows.values().for_each(|window| *origins.entry(window.origin).or_default() += 1);
-        if origins.len() > 1 {
-            let of: Vec<String> = origins.iter().map(|(origin, count)| format!("{count} {}", origin_word(*origin))).collect();
-            notes.push(format!("the totals mix windows of different origins: {}", of.join(", ")));
+        if let Some(origins) = describe_mix(self.windows.values().map(|window| window.origin), origin_word) {
+            notes.push(format!("the totals mix windows of different origins: {origins}"));
         }
-        let mut meters: BTreeMap<Meter, usize> = BTreeMap::new();
         let with_energy = self.run().filter(|window| window.run_energy.is_some());
-        with_energy.for_each(|window| *meters.entry(window.meter).or_default() += 1);
-        if meters.len() > 1 {
-            let of: Vec<String> = meters.iter().map(|(meter, count)| format!("{count} {}", meter_word(*meter))).collect();
-            notes.push(format!("the totals mix windows whose energy is of different meters: {}", of.join(", ")));
+        if let Some(meters) = describe_mix(with_energy.map(|window| window.meter), meter_word) {
+            notes.push(format!("the totals mix windows whose energy is of different meters: {meters}"));
         }
         let gaps = self.windows.values().filter(|window| window.gap).count();
         if gaps > 0 {

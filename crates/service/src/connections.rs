@@ -160,7 +160,7 @@ impl Limits {
         if self.when_full == WhenFull::EndStrangers { self.connections / 8 + 1 } else { 0 }
     }
 
-    /// Returns whether there are as many as there may be, without those that have ended, which it lets go if there seem to be.
+    /// Returns whether the limit is reached. Connections that have ended are removed first, if the list is long enough.
     fn is_full(&self, by_age: &mut Vec<Held>) -> bool {
         if by_age.len() < self.connections {
             return false;
@@ -170,7 +170,7 @@ impl Limits {
         by_age.len() >= self.connections.max(known.min(self.connections) + self.spare())
     }
 
-    /// When the oldest that gives way does so; `None`: nobody does.
+    /// Returns when the oldest connection that may be replaced can be closed; `None` if none may be.
     fn next_way(&self, by_age: &[Held]) -> Option<Instant> {
         // The oldest comes first.
         let oldest = by_age.iter().find(|held| held.gives_way(self.when_full))?;

@@ -165,7 +165,7 @@ fn policies(tuning: &Tuning, target: &Target) -> Result<String, ExportError> {
                 one_line(&name),
                 one_line(&group.choices.reason),
                 one_line(&tuning.source.file),
-                simulated(group),
+                group.mark(),
                 tuning.source.method,
                 quoted(&object),
                 quoted(&namespace),
@@ -179,11 +179,6 @@ fn policies(tuning: &Tuning, target: &Target) -> Result<String, ExportError> {
         );
     }
     Ok(out.strip_suffix("---\n").unwrap_or(&out).to_owned())
-}
-
-/// The mark of a group whose figures are simulated.
-fn simulated(group: &Group) -> &'static str {
-    if group.is_simulated() { " (simulated)" } else { "" }
 }
 
 fn rounded(value: f64) -> f64 {
@@ -206,7 +201,7 @@ fn node_agent(tuning: &Tuning) -> String {
             );
             continue;
         }
-        push(&mut out, format_args!("\n# {}{}\n[[settings]]\n", one_line(&group.choices.reason), simulated(group)));
+        push(&mut out, format_args!("\n# {}{}\n[[settings]]\n", one_line(&group.choices.reason), group.mark()));
         push(&mut out, format_args!("{} = {}\n", tuning.knob.name(), group.choices.constrained.setting));
         if let (Some(knob), Some(value)) = (tuning.second_knob, group.choices.constrained.second_setting) {
             push(&mut out, format_args!("{} = {value}\n", knob.name()));

@@ -71,6 +71,11 @@ pub struct Group {
 }
 
 impl Group {
+    /// Returns the mark of a group whose figures are simulated, else nothing.
+    pub(crate) fn mark(&self) -> &'static str {
+        if self.is_simulated() { " (simulated)" } else { "" }
+    }
+
     /// Whether its figures are of a simulated board.
     pub fn is_simulated(&self) -> bool {
         self.origin.is_some()

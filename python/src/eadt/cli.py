@@ -57,8 +57,8 @@ def run(command: list[str], environment: dict[str, str]) -> int:
     except OSError as error:
         print(f"eadt-run: {command[0]} does not start: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
-    while early:
-        process.send_signal(early.pop(0))
+    for arrived in early:
+        process.send_signal(arrived)
     # A terminal sends these to the program, too.
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)

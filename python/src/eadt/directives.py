@@ -25,8 +25,6 @@ class Directive:
 
 def parse_answer(told: dict[str, Any]) -> tuple[int, Directive | None]:
     """Reads ``{"revision", "directive"}`` as the collector answers; raises ``ValueError`` if it is none."""
-    if not isinstance(told, dict):
-        raise ValueError("a directive is no JSON object")
     revision, body = told.get("revision"), told.get("directive")
     if not isinstance(revision, int) or isinstance(revision, bool):
         raise ValueError("a directive has no revision")

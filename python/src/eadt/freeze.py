@@ -38,13 +38,13 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     return best
 
 
-def owner_of(model: nn.Module, blocks: Sequence[nn.Module]) -> nn.Module:
-    """Returns the module that has the list of these blocks and calls them; the model if none has."""
+def owner_of(model: nn.Module, blocks: Sequence[nn.Module]) -> nn.Module | None:
+    """Returns the module that has the list of these blocks and calls them; ``None`` if none has."""
     for parent in unwrapped(model).modules():
         for child in parent.children():
             if isinstance(child, (nn.ModuleList, nn.Sequential)) and any(block is entry for block in blocks[:1] for entry in child):
                 return parent
-    return model
+    return None
 
 
 class BlockFreezer:
@@ -140,14 +140,12 @@ class BlockFreezer:
         for module in model.modules():
             for parameter in module.parameters(recurse=False):
                 uses[id(parameter)] = uses.get(id(parameter), 0) + 1
-        for parent in model.modules():
-            lists = [child for child in parent.children() if isinstance(child, (nn.ModuleList, nn.Sequential))]
-            if not self.blocks or not any(self.blocks[0] is child for owner in lists for child in owner):
-                continue
-            embeddings = [child for child in parent.children() if isinstance(child, nn.Embedding)]
-            own = [parameter for embedding in embeddings for parameter in embedding.parameters()]
-            return [(parameter, parameter.requires_grad) for parameter in own if uses[id(parameter)] == 1]
-        return []
+        owner = owner_of(model, self.blocks)
+        if owner is None:
+            return []
+        embeddings = [child for child in owner.children() if isinstance(child, nn.Embedding)]
+        own = [parameter for embedding in embeddings for parameter in embedding.parameters()]
+        return [(parameter, parameter.requires_grad) for parameter in own if uses[id(parameter)] == 1]
 
 
 def _set_trainable(parameter: nn.Parameter, trains: bool) -> None:

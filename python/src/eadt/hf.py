@@ -17,9 +17,8 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, layers: Any = "auto", **options: Any) -> None:
         self._layers, self._options = layers, options
         self.job: Job | None = None
-        #: Steps that the gradient scaler skipped, and whether there is one.
-        self._skips = 0
-        self._scales = False
+        #: Steps that the gradient scaler skipped; ``None``: there is no scaler.
+        self._skips: int | None = None
 
     @quiet
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -34,7 +33,7 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
             optimizers = [optimizer] if optimizer is not None else []
             freezer = BlockFreezer(model, optimizers, blocks, lambda: _refusal_of_trainer(args, model))
         scaler = getattr(optimizer, "scaler", None)
-        self._skips, self._scales = 0, scaler is not None
+        self._skips = None if scaler is None else 0
         self.job = Job(model, optimizer, freezer=freezer, **{"scaler": scaler, **self._options})
         # With several GPUs of one process, or a batch that was found by trying, it is not what the arguments say.
         batch = getattr(state, "train_batch_size", None) or args.train_batch_size
@@ -63,7 +62,7 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         rate = _learning_rate(scheduler, kwargs.get("optimizer"))
         if rate is not None:
             fields["learning_rate"] = rate
-        if self._scales:
+        if self._skips is not None:
             self._skips += bool(getattr(kwargs.get("optimizer"), "step_was_skipped", False))
             fields["overflow_skips_total"] = self._skips
         job.step(self._rank_batch, **fields)

@@ -45,9 +45,11 @@ class EadtCallback(Callback):  # type: ignore[misc]
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         # A module's own forward is often not what trains: what is called is the model inside. FSDP calls it from the outermost one only.
         is_sharded = "FSDP" in type(trainer.strategy).__name__
-        model = pl_module if freezer is None or is_sharded else owner_of(pl_module, freezer.blocks)
+        owner = None if freezer is None or is_sharded else owner_of(pl_module, freezer.blocks)
+        model = pl_module if owner is None else owner
         self.job = Job(model, optimizers, freezer=freezer, **{"scaler": scaler, **self._options})
-        self._global_step = int(trainer.global_step)
+        # Batches of a step that an earlier training did not reach are no part of this one.
+        self._global_step, self._samples = int(trainer.global_step), 0
         # The trainer counts the steps of all optimizers.
         self.job.steps_total = self._global_step // max(1, len(optimizers))
         self.job.samples_total, self._restored = self._restored, 0.0
@@ -61,11 +63,11 @@ class EadtCallback(Callback):  # type: ignore[misc]
         if job is None:
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        samples = _batch_size(batch)
-        self._samples += samples
+        self._samples += _batch_size(batch)
         if trainer.global_step == self._global_step:
             return
-        self._global_step, samples, self._samples = int(trainer.global_step), self._samples, 0
+        self._global_step = int(trainer.global_step)
+        samples, self._samples = self._samples, 0
         rate = max((group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups), default=None)
         fields = self._remaining()
         if rate is not None:

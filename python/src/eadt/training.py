@@ -105,7 +105,6 @@ class Job:
 
     def _attach(self, model: Any, optimizer: Any, layers: str | Sequence[Any] | None, precision: str | None) -> None:
         from .freeze import BlockFreezer, find_blocks
-        from .plasticity import PlasticityMeter
         from .precision import AutocastControl, PrecisionProbe
 
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer] if optimizer is not None else []
@@ -114,6 +113,8 @@ class Job:
             self._freezer = BlockFreezer(model, optimizers, blocks)
         self._probe = PrecisionProbe(model, blocks[0] if blocks else None)
         if self._plasticity_every > 0 and blocks:
+            from .plasticity import PlasticityMeter
+
             own = [block for block in getattr(self._freezer, "blocks", ()) if hasattr(block, "forward")]
             self._meter = PlasticityMeter(model, own or blocks)
             self._meter.keep_next_batch()
@@ -345,13 +346,15 @@ class Job:
 
     def joules_per_sample(self) -> float | None:
         """Joules of this machine's GPUs per sample, measured here after ``close``; ``None``: unknown."""
-        samples = self.samples_total - self._restored_samples
-        if self.energy.joules is None or samples <= 0 or self._energy_refusal() is not None:
+        joules, samples = self.energy.joules, self.samples_total - self._restored_samples
+        if joules is None or samples <= 0 or self._energy_refusal() is not None:
             return None
-        return self.energy.joules / samples
+        return joules / samples
 
     def _energy_refusal(self) -> str | None:
-        """Returns why the energy measured here is not that of all samples; ``None``: it is."""
+        """Returns why the energy of all samples is unknown; ``None``: it is known."""
+        if self.energy.joules is None:
+            return self.energy.reason or "still running"
         ranks, local = self._most_ranks, local_world()
         if ranks == 1:
             return None
@@ -491,7 +494,7 @@ class Job:
     def summary(self) -> str:
         """Returns what the job did, in words: unknown figures are called unknown."""
         joules = self.joules_per_sample()
-        why = self.energy.reason or (self._energy_refusal() if self.energy.joules is not None else None) or "still running"
+        why = self._energy_refusal() or "still running"
         energy = f"{joules:.4g} J/sample" if joules is not None else f"J/sample unknown ({why})"
         lines = [f"{self.client.workload}: {self.steps_total} steps, {self.samples_total:g} samples, {energy}"]
         lines += [f"  {decision}: {refusal or 'done'}" for decision, refusal in self.answers]

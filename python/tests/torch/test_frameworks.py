@@ -87,19 +87,7 @@ class TestLightning(Frameworks):
         self.assertEqual(self.server.events[-1]["samples_total"], 800)
 
     def test_bf16_mixed_is_reported_as_it_is(self) -> None:
-        callback = EadtCallback(url=self.server.url, interval_seconds=0.05)
-        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.cat(list(batches(4)))), batch_size=8)
-        trainer = pl.Trainer(
-            max_epochs=1,
-            callbacks=[callback],
-            accelerator="cpu",
-            precision="bf16-mixed",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        trainer.fit(Lit(), loader)
+        self.trainer(max_epochs=1, precision="bf16-mixed").fit(Lit(), self.loader(4))
         self.assertEqual(self.server.events[-1]["precision"], "bf16")
 
     def trainer(self, *callbacks: Any, plasticity_every: int = 0, **options: Any) -> pl.Trainer:

@@ -157,7 +157,7 @@ struct Archiver<'a> {
     standby: Standby,
     /// Partitions whose end was reached and not left since.
     ended: BTreeSet<TopicPartition>,
-    /// Where the last record came from, and its topic: most come in runs. Its end was not reached since.
+    /// Partition and topic of the last record, since most records come in runs. Cleared when a partition reaches its end.
     current: Option<(TopicPartition, Topic)>,
     /// Polled, not yet taken.
     waiting: VecDeque<Polled>,
@@ -492,7 +492,7 @@ impl<'a> Archiver<'a> {
         Ok(())
     }
 
-    /// The topic of a record from there, whose end is left thereby.
+    /// Returns the topic of a record's partition, and marks that partition as not at its end.
     fn topic_of(&mut self, at: &TopicPartition) -> Option<Topic> {
         if let Some((current, topic)) = &self.current
             && current == at
@@ -506,7 +506,7 @@ impl<'a> Archiver<'a> {
     }
 
     fn topic(&self, at: &TopicPartition) -> Option<Topic> {
-        at.topic.strip_prefix(self.service.prefix.as_str()).and_then(Topic::from_base_name)
+        Topic::from_name(&at.topic, &self.service.prefix)
     }
 }
 

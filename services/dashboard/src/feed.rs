@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{Bus, BusError, Isolation, Polled, Record, Remedy, Start, TopicPartition, TopicSpec};
-use eadt_lake::{Archive, LakeError};
+use eadt_lake::{Archive, LakeError, Listing};
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{GpuTelemetry, Workload, dead_letter_header};
+use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, GpuTelemetry, Workload, dead_letter_header};
 use eadt_service::Shutdown;
 
 use crate::model::Model;
@@ -144,7 +144,9 @@ fn read_on(
                 match polled {
                     Polled::Record(record) => {
                         positions.insert(record.at.clone(), Start::At(record.offset + 1));
-                        take(model, prefix, &record, budget);
+                        if let Some(topic) = Topic::from_name(&record.at.topic, prefix) {
+                            take(model, topic, &record, budget);
+                        }
                     }
                     Polled::End { at, .. } => {
                         ahead.remove(&at);
@@ -163,8 +165,7 @@ fn read_on(
     Ok(())
 }
 
-fn take(model: &mut Model, prefix: &str, record: &Record, budget: &mut SampleBudget) {
-    let Some(topic) = record.at.topic.strip_prefix(prefix).and_then(Topic::from_base_name) else { return };
+fn take(model: &mut Model, topic: Topic, record: &Record, budget: &mut SampleBudget) {
     model.stamp(record.stamp);
     if topic == Topic::GpuTelemetry && !budget.take() {
         return;
@@ -185,10 +186,10 @@ pub struct ArchivedIds {
 }
 
 impl ArchivedIds {
-    fn has(&self, prefix: &str, record: &Record) -> bool {
-        match record.at.topic.strip_prefix(prefix).and_then(Topic::from_base_name) {
+    fn has(&self, topic: Topic, record: &Record) -> bool {
+        match topic {
             // They have no id of their own.
-            Some(topic @ (Topic::DeadLetters | Topic::Workloads)) => {
+            Topic::DeadLetters | Topic::Workloads => {
                 self.next.get(&(topic, record.at.partition)).is_some_and(|next| record.offset < *next)
             }
             _ => record.header(header::ID).is_some_and(|id| self.ids.contains(id)),
@@ -207,11 +208,9 @@ pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut
         &from,
         || false,
         |record| {
-            if !archived.has(prefix, &record) {
-                let topic = record.at.topic.strip_prefix(prefix).and_then(Topic::from_base_name);
-                let is_counted = record.value.is_some() && topic.is_some_and(|topic| TOPICS.contains(&topic));
-                taken += u64::from(is_counted);
-                take(model, prefix, &record, &mut budget);
+            if let Some(topic) = Topic::from_name(&record.at.topic, prefix).filter(|topic| !archived.has(*topic, &record)) {
+                taken += u64::from(record.value.is_some() && TOPICS.contains(&topic));
+                take(model, topic, &record, &mut budget);
             }
             Ok::<_, BusError>(())
         },
@@ -225,11 +224,13 @@ pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut
 pub fn load_archive(path: &Path, model: &mut Model) -> Result<ArchivedIds, FeedError> {
     let archive = Archive::find(path)?;
     // Before anything is read: what is archived meanwhile is taken from the log.
-    let next = archive.files()?.partitions().into_iter().map(|(at, (_, last))| (at, last + 1)).collect();
+    let listing = archive.files()?;
+    let next = listing.partitions().into_iter().map(|(at, (_, last))| (at, last + 1)).collect();
+    load_dead_letters(&archive, &listing, model)?;
     let workloads = eadt_lake::read_events::<Workload>(&archive, Topic::Workloads)?;
-    let windows = eadt_lake::read_windows(path)?;
-    let decisions = eadt_lake::read_decisions(path)?;
-    let actuations = eadt_lake::read_actuations(path)?;
+    let windows = eadt_lake::read_events::<EfficiencyWindow>(&archive, Topic::EfficiencyWindows)?;
+    let decisions = eadt_lake::read_events::<Decision>(&archive, Topic::Decisions)?;
+    let actuations = eadt_lake::read_events::<Actuation>(&archive, Topic::Actuations)?;
     let missing = [&workloads.missing, &windows.missing, &decisions.missing, &actuations.missing];
     for (topic, partition, from, to) in missing.into_iter().flatten() {
         tracing::warn!(%topic, partition, from, to, "a file of the archive was removed");
@@ -250,22 +251,18 @@ pub fn load_archive(path: &Path, model: &mut Model) -> Result<ArchivedIds, FeedE
         model.actuation(event);
         ids.insert(event.id.clone());
     }
-    load_dead_letters(&archive, &next, model)?;
     load_devices(&archive, model)?;
     while model.refresh(usize::MAX) {}
     model.set_caught_up();
     Ok(ArchivedIds { ids, next })
 }
 
-/// Counts the dead letters of an archive by their reasons, up to these offsets.
-fn load_dead_letters(archive: &Archive, next: &BTreeMap<(Topic, i32), i64>, model: &mut Model) -> Result<(), FeedError> {
-    let listing = archive.files()?;
-    for (&(topic, partition), next) in next.iter().filter(|((topic, _), _)| *topic == Topic::DeadLetters) {
-        for row in archive.rows(&listing, topic, partition) {
+/// Counts the dead letters in these files of an archive by their reasons.
+fn load_dead_letters(archive: &Archive, listing: &Listing, model: &mut Model) -> Result<(), FeedError> {
+    for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| *topic == Topic::DeadLetters) {
+        for row in archive.rows(listing, topic, partition) {
             let row = row?;
-            if row.offset < *next {
-                model.dead_letter(row.stamp, row.header(dead_letter_header::REASON).unwrap_or(NO_REASON));
-            }
+            model.dead_letter(row.stamp, row.header(dead_letter_header::REASON).unwrap_or(NO_REASON));
         }
     }
     Ok(())

@@ -198,7 +198,7 @@ impl LogSource {
     }
 
     fn topic(&self, at: &TopicPartition) -> Option<Topic> {
-        at.topic.strip_prefix(self.prefix.as_str()).and_then(Topic::from_base_name)
+        Topic::from_name(&at.topic, &self.prefix)
     }
 
     /// Opens a stream at these positions, or at the records that are as new as `since`. Blocks.

@@ -118,7 +118,7 @@ impl Reading<'_> {
             &from,
             || Instant::now() > until,
             |record| {
-                let topic = record.at.topic.strip_prefix(prefix).and_then(Topic::from_base_name);
+                let topic = Topic::from_name(&record.at.topic, prefix);
                 match (topic, &record.value) {
                     (Some(topic), Some(value)) if record.key.as_deref() == Some(self.workload.as_bytes()) => {
                         self.take(topic, value)

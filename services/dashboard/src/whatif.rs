@@ -116,7 +116,7 @@ impl WhatIf {
             .map_err(|error: eadt_core::controller::UnknownController| WhatIfError::Invalid(error.to_string()))?;
         if !ControllerName::ALL.contains(&controller) {
             return Err(WhatIfError::Invalid(format!(
-                "{controller} decides about several workloads together: the record of one tells nothing of it"
+                "{controller} decides nothing here: it needs the jobs beside this one, or what the job reports of its training"
             )));
         }
         let turn = tokio::time::timeout(PATIENCE, self.turn.clone().acquire_owned()).await;

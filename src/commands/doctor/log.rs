@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use eadt_bus::embedded::Stamps;
+use eadt_bus::embedded::{IN_USE, Stamps};
 use eadt_bus::kafka::KafkaBus;
 use eadt_bus::rights::{Resource, Right};
 use eadt_bus::{Bus, TopicPartition, TopicSpec, topics};
@@ -212,9 +212,8 @@ pub fn embedded(settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn 
         Ok(log) => log,
         Err(error) => {
             let said = format!("{error:#}");
-            if said.contains("another process has it open") {
-                findings
-                    .unchecked("log", format!("{}: another process has it open; stop that one to look closer", dir.display()));
+            if said.contains(IN_USE) {
+                findings.unchecked("log", format!("{}: {IN_USE}; stop that one to look closer", dir.display()));
             } else {
                 let remedy = "docs/operate/operations.md says how a damaged or newer log is replaced by a copy";
                 findings.wrong("log", said, remedy);

@@ -31,7 +31,7 @@ pub fn keys(bus: &dyn Bus, settings: &Settings, findings: &mut Findings) {
 fn samples(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<&'static str, Sample>, BusError> {
     let (mut from, mut counts) = (Vec::new(), BTreeMap::new());
     for spec in bus.topics(prefix)? {
-        let topic = spec.name.strip_prefix(prefix).and_then(Topic::from_base_name);
+        let topic = Topic::from_name(&spec.name, prefix);
         let Some(topic) = topic.filter(|topic| Topic::PROCESSOR_INPUTS.contains(topic) && *topic != Topic::Models) else {
             continue;
         };

@@ -130,20 +130,24 @@ fn take_apart(lane: &Lane, work: &Receiver<Work>, give_back: &SyncSender<Chunk>,
     }
 }
 
+/// Keeps the record in the slot, and takes what else is wanted of its event.
+fn keep(batch: &mut Batch, wanted: Wanted, topic: Topic, event: &EventRef<'_>) {
+    if wanted.check {
+        batch.own.pass(topic, key(event).as_bytes(), event.partition, event.offset);
+    }
+    if wanted.totals {
+        batch.own.imported_totals.add(topic, event);
+    }
+    batch.keep();
+}
+
 fn decode(chunk: &mut Chunk, batch: &mut Batch, wanted: Wanted) -> anyhow::Result<()> {
-    let Wanted { check, totals } = wanted;
     while chunk.advance() {
         if let Some(event) = chunk.likely_event()
             && let Some(topic) = input(&event)
             && batch.slot().refill_canonical(raw(topic, &event), event.partition, event.offset)
         {
-            if check {
-                batch.own.pass(topic, key(&event).as_bytes(), event.partition, event.offset);
-            }
-            if totals {
-                batch.own.imported_totals.add(topic, &event);
-            }
-            batch.keep();
+            keep(batch, wanted, topic, &event);
             chunk.accept();
             continue;
         }
@@ -158,16 +162,10 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, wanted: Wanted) -> anyhow::Resul
         };
         if let Some(topic) = input(&event) {
             batch.slot().refill(raw(topic, &event), event.partition, event.offset);
-            if check {
-                batch.own.pass(topic, key(&event).as_bytes(), event.partition, event.offset);
-            }
-            if totals {
-                batch.own.imported_totals.add(topic, &event);
-            }
-            batch.keep();
+            keep(batch, wanted, topic, &event);
         } else if event.topic().is_none() && EventType::from_name(&event.kind).is_none() {
             batch.own.pass_over(&event.kind);
-        } else if check {
+        } else if wanted.check {
             let headers = Headers {
                 positions: event.input_positions.as_deref(),
                 reason: event.reason.as_deref(),

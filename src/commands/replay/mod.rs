@@ -79,9 +79,6 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             super::say_missing(listing.missing());
             let inputs = listing.missing().filter(|(topic, ..)| Topic::PROCESSOR_INPUTS.contains(topic));
             own.borrow_mut().left_out.removed_offsets = super::missing_offsets(inputs);
-            if listing.files.is_empty() {
-                bail!("{} holds no archive: expected topic=…/date=…/*.parquet", path.display());
-            }
             imported = false;
             recorded.extend(archive::settings(&archive, &listing)?);
             for (topic, partition) in listing.partitions().into_keys() {

@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_recordings::EventRef;
+use eadt_recordings::{EventRef, IMPORTS};
 use eadt_schemas::Topic;
 use serde::Deserialize;
 
-/// How the sources of events begin that an import made.
-const IMPORTS: &str = "/import/";
 /// One fall may be a job that began anew where one log ends and the other begins.
 const CONTRADICTIONS: usize = 2;
 

@@ -93,7 +93,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
 
-    let program = target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX));
+    let program = program()?;
     let environment = Environment { program: &program, seed, all_rows: options.all_rows, fast: options.fast };
     let (real, computing): (Vec<_>, Vec<_>) = binaries.into_iter().partition(Binary::needs_real_parts);
     let (rows, real): (Vec<_>, Vec<_>) = real.into_iter().partition(Binary::is_of_fault_rows);
@@ -228,6 +228,18 @@ pub fn target_folder() -> anyhow::Result<PathBuf> {
     }
     let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
     Ok(metadata["target_directory"].as_str().context("cargo metadata names no target_directory")?.into())
+}
+
+/// Returns the path of the program that a debug build makes.
+pub fn program() -> anyhow::Result<PathBuf> {
+    Ok(target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX)))
+}
+
+/// Builds the program as `cargo xtask test` does, and returns its path. With fewer targets, dependencies have other features, and
+/// everything would be built again.
+pub fn build_program() -> anyhow::Result<PathBuf> {
+    process::run(plan::linting_cargo().args(["build", "--workspace", "--all-targets"]))?;
+    program()
 }
 
 #[cfg(test)]

@@ -43,6 +43,9 @@ use producer::{Lanes, Writer};
 use store::Store;
 use topic::{Topic, Topics};
 
+/// How the log refuses a second process, in its error's text.
+pub const IN_USE: &str = "another process has it open";
+
 /// How the log is kept.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {

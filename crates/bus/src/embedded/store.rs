@@ -9,7 +9,7 @@ use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 
 use super::witness::Witness;
-use super::{EmbeddedOptions, FreeSpace, lock};
+use super::{EmbeddedOptions, FreeSpace, IN_USE, lock};
 use crate::{BusError, Remedy, Result};
 
 /// How often the free space of the disk is looked at.
@@ -205,10 +205,9 @@ impl Store {
         let (db, blocks, meta, format, commit, committed_blocks) = match opened {
             Ok(Ok(opened)) => opened,
             Ok(Err(fjall::Error::Locked)) => {
-                return Err(stop(
-                    "another process has it open; the embedded log serves one process: stop the other, or use Kafka (--kafka) for more than one process"
-                        .to_owned(),
-                ));
+                return Err(stop(format!(
+                    "{IN_USE}; the embedded log serves one process: stop the other, or use Kafka (--kafka) for more than one process"
+                )));
             }
             Ok(Err(error)) => {
                 return Err(stop(match of_files(&error).filter(|error| is_surroundings(error)) {
@@ -378,8 +377,7 @@ impl Store {
         BusError::new(Remedy::Stop, "reading the embedded log", damaged(&self.dir, &error.to_string()))
     }
 
-    /// Returns the first damage that reading the store meets, which is done once and for at most [`LONGEST_LOOK`]: in a large store there
-    /// may be more behind it. For a store that has stopped: a failed write stops it, and so does a damaged file that its own compaction
+    /// Reads the store once, for at most [`LONGEST_LOOK`], and returns the first damage found; a large store may not be read to its end. For a store that has stopped: a failed write stops it, and so does a damaged file that its own compaction
     /// meets.
     fn damage(&self) -> Option<&str> {
         let first = || {
@@ -388,7 +386,7 @@ impl Store {
                 .into_iter()
                 .flat_map(Keyspace::iter)
                 .take_while(|_| began.elapsed() < LONGEST_LOOK)
-                .find_map(|row| row.into_inner().err().filter(|error| !of_files(error).is_some_and(is_elsewhere)))
+                .find_map(|row| row.into_inner().err().filter(|error| !of_files(error).is_some_and(is_surroundings)))
         };
         self.damage.get_or_init(|| first().map(|error| error.to_string())).as_deref()
     }
@@ -460,15 +458,14 @@ fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
+/// Returns whether a file could not be read or written for a reason outside it: its folder, its disk, or a limit of the process or the
+/// machine.
 fn is_surroundings(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
-    is_full(error) || matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory)
-}
-
-/// Whether a read failed for want of something that the process or the machine lacks, which says nothing about the file.
-fn is_elsewhere(error: &std::io::Error) -> bool {
-    // ENFILE and EMFILE, which have no kind.
-    is_surroundings(error) || error.kind() == std::io::ErrorKind::OutOfMemory || matches!(error.raw_os_error(), Some(23 | 24))
+    use std::io::ErrorKind::{NotADirectory, OutOfMemory, PermissionDenied, ReadOnlyFilesystem};
+    is_full(error)
+        || matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory | OutOfMemory)
+        // ENFILE and EMFILE, which have no kind.
+        || matches!(error.raw_os_error(), Some(23 | 24))
 }
 
 /// What to do about a store that cannot be read. The archive beside it goes with it: a new log begins at offset 0 again, where an
@@ -712,14 +709,13 @@ mod tests {
         }
         for kind in [AlreadyExists, InvalidData, NotFound, Other, UnexpectedEof] {
             assert!(!is_full(&Error::from(kind)) && !is_surroundings(&Error::from(kind)), "{kind:?}");
-            assert!(!is_elsewhere(&Error::from(kind)), "{kind:?}");
         }
         for kind in [StorageFull, PermissionDenied, ErrorKind::OutOfMemory] {
-            assert!(is_elsewhere(&Error::from(kind)), "{kind:?}");
+            assert!(is_surroundings(&Error::from(kind)), "{kind:?}");
         }
         // Too many open files, of the process or of the machine; and a disk that cannot read.
         for (code, is) in [(24, true), (23, true), (5, false)] {
-            assert_eq!(is_elsewhere(&Error::from_raw_os_error(code)), is, "{code}");
+            assert_eq!(is_surroundings(&Error::from_raw_os_error(code)), is, "{code}");
         }
     }
 

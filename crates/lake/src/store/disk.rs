@@ -189,7 +189,7 @@ mod tests {
             let (first, last) = (names.first().map(String::as_str), names.last().map(String::as_str));
             assert_eq!((first, last, names.iter().any(is_record)), (Some("a"), Some("z"), true), "{names:?}");
         }
-        // More than one system call tells.
+        // More names than one system call returns.
         for number in 0..2000 {
             fs::write(folder.path().join(format!("file-{number}")), "").unwrap();
         }

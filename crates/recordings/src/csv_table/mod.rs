@@ -509,20 +509,13 @@ impl Sources {
         let (device, node, model) = (text(plan.device), text(plan.node), text(plan.model));
         let is_global = node.is_some() || device.is_some_and(is_unique_id);
         let file = reader.file;
-        let has_no_id = plan.device.is_some() && device.is_none();
-        if device.is_some() {
-            self.with_id.insert(file);
-        }
         let count = plan.boards.len().max(1);
         let mut sources = Vec::with_capacity(count);
         for index in 0..count {
             let scope = if is_global { None } else { Some(file) };
             let key = (scope, format!("{}\u{0}{}", node.unwrap_or_default(), device.unwrap_or_default()), index);
-            if let Some(source) = self.devices.get(&key).copied() {
-                if has_no_id {
-                    self.without_id.entry(file).or_default().insert(source);
-                }
-                sources.push(source);
+            if let Some(source) = self.devices.get(&key) {
+                sources.push(*source);
                 continue;
             }
             let board = plan.boards.get(index).map(String::as_str);
@@ -536,7 +529,7 @@ impl Sources {
             };
             let name = [place, own].into_iter().flatten().collect::<Vec<_>>().join(":");
             let gpu_index = board.or(device).and_then(|text| text.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok());
-            let device = Device {
+            let own = Device {
                 name: short(&name),
                 node: node.map(str::to_owned),
                 gpu_model: model.map(str::to_owned),
@@ -545,12 +538,14 @@ impl Sources {
                 is_anonymous: id.is_none() && node.is_none(),
                 is_unique: is_global && id.is_some(),
             };
-            let source = recording.add_device(file, device);
+            let source = recording.add_device(file, own);
             self.devices.insert(key, source);
-            if has_no_id {
-                self.without_id.entry(file).or_default().insert(source);
-            }
             sources.push(source);
+        }
+        if device.is_some() {
+            self.with_id.insert(file);
+        } else if plan.device.is_some() {
+            self.without_id.entry(file).or_default().extend(&sources);
         }
         sources
     }

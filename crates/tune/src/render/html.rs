@@ -93,7 +93,7 @@ fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
 
 fn write_group(tuning: &Tuning, group: &Group, out: &mut String) -> fmt::Result {
     let name = escape(&points::name(&group.by));
-    let mark = if group.is_simulated() { " (simulated)" } else { "" };
+    let mark = group.mark();
     writeln!(out, "<h2>{name}{mark}</h2>\n<p>{}. Limits: {}.</p>", escape(&group.choices.reason), escape(&limits(group)))?;
     write_plot(group, &name, tuning.knobs(), out)?;
     let head = ["choice", "setting", "time", "energy", "saving", "at least", "fitted", "slowdown", "at most", "fitted"];

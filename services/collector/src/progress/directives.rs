@@ -33,17 +33,14 @@ pub struct DirectiveAnswer {
     pub directive: Option<Directive>,
 }
 
-#[derive(Debug, Default)]
-struct DirectiveTable {
-    by_workload: HashMap<String, DirectiveAnswer>,
-    /// The log was read to its end once.
-    is_complete: bool,
-}
+/// The newest answer of each workload.
+type DirectiveTable = HashMap<String, DirectiveAnswer>;
 
 /// The directives of all workloads; clones share them.
 #[derive(Debug, Clone)]
 pub struct Directives {
-    table: Arc<Mutex<DirectiveTable>>,
+    /// `None` until the log was read to its end once.
+    table: Arc<Mutex<Option<DirectiveTable>>>,
     /// Sent at every change.
     changes: Arc<watch::Sender<()>>,
 }
@@ -55,15 +52,14 @@ impl Default for Directives {
 }
 
 impl Directives {
-    fn table(&self) -> MutexGuard<'_, DirectiveTable> {
+    fn table(&self) -> MutexGuard<'_, Option<DirectiveTable>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns what a workload is asked for; `None` until the log was read to its end.
     pub fn current(&self, workload: &str) -> Option<DirectiveAnswer> {
-        let table = self.table();
-        let nothing = || DirectiveAnswer { workload: workload.to_owned(), ..DirectiveAnswer::default() };
-        table.is_complete.then(|| table.by_workload.get(workload).cloned().unwrap_or_else(nothing))
+        let known = self.table().as_ref()?.get(workload).cloned();
+        Some(known.unwrap_or_else(|| DirectiveAnswer { workload: workload.to_owned(), ..DirectiveAnswer::default() }))
     }
 
     /// Returns what a workload is asked for once its revision is another than `after`, at the latest after `wait` or at a stop.
@@ -89,15 +85,17 @@ impl Directives {
         }
     }
 
-    /// Takes in what one workload is asked for now.
+    /// Sets the directive of one workload; [`Self::replace`] comes first.
     fn set(&self, answer: DirectiveAnswer) {
-        self.table().by_workload.insert(answer.workload.clone(), answer);
+        if let Some(table) = &mut *self.table() {
+            table.insert(answer.workload.clone(), answer);
+        }
         self.changes.send_replace(());
     }
 
-    /// Takes in what the whole log asks for.
-    fn replace(&self, by_workload: HashMap<String, DirectiveAnswer>) {
-        *self.table() = DirectiveTable { by_workload, is_complete: true };
+    /// Replaces all directives by those of the whole log.
+    fn replace(&self, table: DirectiveTable) {
+        *self.table() = Some(table);
         self.changes.send_replace(());
     }
 
@@ -148,18 +146,18 @@ impl Directives {
     }
 }
 
-/// One reading of the log from its beginning. Until its end is reached nothing of it is in force: jobs that have a directive already are
-/// not asked for those before it again.
+/// One pass over the log from its beginning. Its records take effect only at the end of the log, so that no job gets a directive again
+/// that was replaced later.
 #[derive(Debug)]
 struct Session<'a> {
     directives: &'a Directives,
     /// What was read so far; `None` once the end was reached.
-    read: Option<HashMap<String, DirectiveAnswer>>,
+    read: Option<DirectiveTable>,
 }
 
 impl<'a> Session<'a> {
     fn new(directives: &'a Directives) -> Self {
-        Self { directives, read: Some(HashMap::new()) }
+        Self { directives, read: Some(DirectiveTable::new()) }
     }
 
     fn take_record(&mut self, record: &Record) {
@@ -233,10 +231,9 @@ pub(crate) mod tests {
         }
 
         pub(crate) fn add(&self, records: &[Record]) {
+            let mut session = Session { directives: self, read: None };
             for record in records {
-                if let Some(answer) = answer_of(record) {
-                    self.set(answer);
-                }
+                session.take_record(record);
             }
         }
     }

@@ -395,9 +395,7 @@ impl Model {
         if state.is_exact() {
             self.reporter.decision(event);
         }
-        let early = state.early_count();
-        let taken = state.decision(event);
-        self.held_early = (self.held_early + state.early_count()).saturating_sub(early);
+        let taken = state.count_early(&mut self.held_early, |state| state.decision(event));
         match taken {
             TakenDecision::Repeated => return,
             TakenDecision::Kept => self.held_decisions += 1,
@@ -422,9 +420,7 @@ impl Model {
             self.reporter.actuation(event);
         }
         self.times.actuation = self.times.actuation.max(Some(event.time));
-        let early = state.early_count();
-        state.actuation(event);
-        self.held_early = (self.held_early + state.early_count()).saturating_sub(early);
+        state.count_early(&mut self.held_early, |state| state.actuation(event));
         if let Some(kind) = NoticeKind::of_outcome(event.outcome) {
             self.notice(event.time, &event.workload, &event.decision_id, kind, &event.reason);
         }
@@ -526,10 +522,10 @@ impl Model {
 
     /// Drops old decisions of whoever speaks while too many are kept: nobody keeps more than his part, or the newest eight.
     fn keep_to_decisions(&mut self, name: &Arc<str>) {
-        let part = (self.limits.decisions / self.workloads.len().max(1)).max(8);
         if self.held_decisions <= self.limits.decisions {
             return;
         }
+        let part = self.decisions_part();
         let state = self.workloads.get_mut(name).expect("admitted");
         let dropped = state.keep_decisions(part);
         self.held_decisions = self.held_decisions.saturating_sub(dropped);
@@ -541,11 +537,14 @@ impl Model {
         if self.held_early <= self.limits.decisions {
             return;
         }
-        let part = (self.limits.decisions / self.workloads.len().max(1)).max(8);
+        let part = self.decisions_part();
         let state = self.workloads.get_mut(name).expect("admitted");
-        let early = state.early_count();
-        state.keep_early_actuations(part);
-        self.held_early = (self.held_early + state.early_count()).saturating_sub(early);
+        state.count_early(&mut self.held_early, |state| state.keep_early_actuations(part));
+    }
+
+    /// Decisions that a workload may keep while there are too many.
+    fn decisions_part(&self) -> usize {
+        (self.limits.decisions / self.workloads.len().max(1)).max(8)
     }
 
     /// Brings the savings of at most `count` workloads up to date; returns whether some are left.

@@ -165,9 +165,12 @@ impl WorkloadState {
         add_actuation(actuations, actuation, most);
     }
 
-    /// Returns how many decisions are answered by actuations and not read yet.
-    pub fn early_count(&self) -> usize {
-        self.early_actuations.len()
+    /// Makes a change, and keeps `held`, a sum over workloads, right: how many decisions are answered by actuations and not read yet.
+    pub fn count_early<T>(&mut self, held: &mut usize, change: impl FnOnce(&mut Self) -> T) -> T {
+        *held -= self.early_actuations.len();
+        let changed = change(self);
+        *held += self.early_actuations.len();
+        changed
     }
 
     /// Keeps the actuations of the `count` decisions with the greatest ids, which have the newest times.

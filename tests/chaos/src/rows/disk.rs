@@ -56,15 +56,10 @@ fn run(run: Run) -> Result<Outcome> {
         explain(recovery(&mut part), &part)?;
         let before = complaints(&part);
         disk.fill_but(chance.below(MOST_BYTES), &part)?;
-        let begun = Instant::now();
         if run.bites {
             std::thread::sleep(PAUSE * 5);
         } else {
-            while complaints(&part) == before {
-                crate::world::runs(&mut part)?;
-                ensure!(begun.elapsed() < LIMIT, "the archiver does not notice a full disk: {}", part.tail());
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            explain(wait(&mut part, "the archiver does not notice a full disk", |part| complaints(part) != before), &part)?;
             std::thread::sleep(PAUSE);
         }
         disk.clear(&part)?;
@@ -84,17 +79,22 @@ fn run(run: Run) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// Waits until something is so while the part runs; `what` is the error.
+fn wait(part: &mut Part, what: &str, is_so: impl Fn(&Part) -> bool) -> Result<()> {
+    let begun = Instant::now();
+    while !is_so(part) {
+        crate::world::runs(part)?;
+        ensure!(begun.elapsed() < LIMIT, "{what} within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
 /// Waits until the archiver has logged that it works again: a disk that is full again while it still writes what waited belongs to the same
 /// failure, which it logs once.
 fn recovery(part: &mut Part) -> Result<()> {
-    let begun = Instant::now();
     let is_failing = |log: &str| log.lines().rfind(|line| line.contains(SAYS)).is_some_and(|line| !line.contains(RECOVERED));
-    while is_failing(&part.log()) {
-        crate::world::runs(part)?;
-        ensure!(begun.elapsed() < LIMIT, "it does not log that it works again within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    wait(part, "it does not log that it works again", |part| !is_failing(&part.log()))
 }
 
 fn complaints(part: &Part) -> usize {
@@ -103,11 +103,6 @@ fn complaints(part: &Part) -> usize {
 
 fn another_file(archive: &Archive, part: &mut Part) -> Result<()> {
     let count = || archive.files().map_or(0, |listing| listing.files.len());
-    let (before, begun) = (count(), Instant::now());
-    while count() <= before {
-        crate::world::runs(part)?;
-        ensure!(begun.elapsed() < LIMIT, "no file appears within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    let before = count();
+    wait(part, "no file appears", |_| count() > before)
 }

@@ -36,8 +36,6 @@ pub const ROW: Row = Row {
 /// Workloads that are no part of the story.
 pub const APART: &str = "apart/";
 const PACE: Duration = Duration::from_millis(50);
-/// The longest name of a workload, its namespace included, or of a span.
-const LONGEST_NAME: usize = MAX_NAME_BYTES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -114,7 +112,7 @@ impl Bag {
 fn names(round: u32) -> (Vec<String>, Vec<String>) {
     let long = |length: usize, tail: &str| format!("{APART}{}{tail}", "n".repeat(length - APART.len() - tail.len()));
     let hostile = [
-        long(LONGEST_NAME + 1, "x"),
+        long(MAX_NAME_BYTES + 1, "x"),
         long(4096, "x"),
         "apart".to_owned(),
         format!("{APART}a/b"),
@@ -126,7 +124,7 @@ fn names(round: u32) -> (Vec<String>, Vec<String>) {
         format!("{APART}../../etc"),
     ];
     let odd = [
-        long(LONGEST_NAME, &format!("-{round}")),
+        long(MAX_NAME_BYTES, &format!("-{round}")),
         format!("{APART}a b-{round}"),
         format!("{APART}a\u{202e}b-{round}"),
         format!("{APART}a\u{200b}b-{round}"),
@@ -144,9 +142,9 @@ fn body(workload: &str, span: Option<&str>) -> Result<String> {
     Ok(serde_json::to_string(&[report])?)
 }
 
-/// Whether a name that no workload may have is one that no span may have either: spans have no form, only a length and no control characters.
+/// Whether a span may not have this name either: the name of a span is limited only in length, and has no control characters.
 fn is_hostile_span(name: &str) -> bool {
-    name.len() > LONGEST_NAME || name.chars().any(char::is_control)
+    name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control)
 }
 
 /// Reports under hostile names, and under odd ones that are allowed; the latter are returned.

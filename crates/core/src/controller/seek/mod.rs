@@ -215,8 +215,8 @@ impl Seek {
                 .filter(|ratio| *ratio > 0.0)
                 .map(|ratio| ratio / measured.samples_per_second),
         };
-        let heard = self.phases.hear(stand, seen, &knob, (1.0 + settings.phase_change_ratio).ln(), now);
-        if matches!(heard, PhaseMatch::Known | PhaseMatch::New) {
+        let matched = self.phases.hear(stand, seen, &knob, (1.0 + settings.phase_change_ratio).ln(), now);
+        if matches!(matched, PhaseMatch::Known | PhaseMatch::New) {
             // What was being tried was tried on other work.
             (self.turn, self.trial) = (None, None);
             self.hold_outs.end();
@@ -224,14 +224,14 @@ impl Seek {
         let seconds = now.seconds_since(window.window_start);
         self.hold_outs.count(measured.watts * seconds, seconds);
         if let Some(base) = self.base {
-            if stand.spot == base.spot && stand.setting >= knob.top && heard != PhaseMatch::Doubtful {
+            if stand.spot == base.spot && stand.setting >= knob.top && matched != PhaseMatch::Doubtful {
                 self.phases.see_start(now);
             }
             let of_start = |phase: &Phase| phase.free_rate(base.spot, &knob, settings.seek_windows);
             if name == ControllerName::Hybrid {
                 self.hour.due_rate = self.phases.present().and_then(of_start);
                 // What the starting layout would do of work that nobody knows yet is not known either.
-                self.account(window, self.hour.due_rate.filter(|_| heard != PhaseMatch::Doubtful));
+                self.account(window, self.hour.due_rate.filter(|_| matched != PhaseMatch::Doubtful));
             }
         }
         if workload.paused {
@@ -248,14 +248,14 @@ impl Seek {
         let hot = window.max_temperature_celsius.is_some_and(|celsius| celsius >= settings.temperature_celsius_max);
         let patience = if name == ControllerName::Hybrid { 1 } else { 2 };
         let may_turn = workload.mode == UpdateMode::Enforce && self.knob_barred.is_none() && !hot && stand.setting < knob.top;
-        if heard == PhaseMatch::Doubtful && self.phases.doubts() >= patience && may_turn && !self.phases.are_brief() {
+        if matched == PhaseMatch::Doubtful && self.phases.doubts() >= patience && may_turn && !self.phases.are_brief() {
             // What was best for the old work may be far too slow for the new one.
             let (top, unit) = (knob.top, knob.unit());
             let why =
                 format!("the job does something else than before: nothing is held back at {top:.0} {unit} until it is known");
-            return self.tell(Step::Turn { to: top, why }, &heard, state, workload, &knob, stand, draft, settings);
+            return self.tell(Step::Turn { to: top, why }, &matched, state, workload, &knob, stand, draft, settings);
         }
-        if heard == PhaseMatch::Doubtful {
+        if matched == PhaseMatch::Doubtful {
             return self.under_way(state, draft).maintain("the job does something else than before: the next windows will tell");
         }
         let learned = cap_curve(name, workload, context);
@@ -269,7 +269,7 @@ impl Seek {
             (Step::HoldOut { .. }, Some(celsius)) => Step::Stay(format!("a GPU has {celsius:.0} °C: no hold-out now")),
             (step, _) => step,
         };
-        self.tell(step, &heard, state, workload, &knob, stand, draft, settings)
+        self.tell(step, &matched, state, workload, &knob, stand, draft, settings)
     }
 
     /// Makes a decision of a step, with the verdict over the last change.
@@ -277,7 +277,7 @@ impl Seek {
     fn tell(
         &mut self,
         step: Step,
-        heard: &PhaseMatch,
+        matched: &PhaseMatch,
         state: &mut ControllerState,
         workload: &Workload,
         knob: &Knob,
@@ -354,7 +354,7 @@ impl Seek {
         } else if let Some(id) = pending {
             draft = draft.validating(Validation::Pending, &id);
         }
-        let news = match heard {
+        let news = match matched {
             PhaseMatch::New if phase_number > 1 => "the job does something new; ",
             PhaseMatch::Known => "the job does again what it did before; ",
             _ => "",

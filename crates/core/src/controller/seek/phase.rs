@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn a_phase_is_recognised_by_its_memory_activity_where_both_clean_windows_had_one() {
-        let heard = |intensities: [Option<f64>; 3]| {
+        let matched = |intensities: [Option<f64>; 3]| {
             let (mut phases, knob, now) = (Phases::default(), knob(), EventTime::from_seconds(0.0));
             let mut hear = |rate, intensity| phases.hear(at(HERE, 400.0), seen(rate, 900.0, intensity), &knob, TOLERANCE, now);
             for (rate, intensity) in [(100.0, 0.001), (100.0, 0.001), (150.0, 0.002), (150.0, 0.002), (150.0, 0.002)] {
@@ -549,10 +549,10 @@ mod tests {
             }
             intensities.map(|intensity| hear(100.0, intensity))[2].clone()
         };
-        assert_eq!(heard([Some(0.004); 3]), PhaseMatch::New, "as fast as the first one, and it is not");
-        assert_eq!(heard([Some(0.009), Some(0.0005), Some(0.0015)]), PhaseMatch::Known, "by the mean of the last two");
-        assert_eq!(heard([Some(0.001), Some(0.001), Some(0.004)]), PhaseMatch::New);
-        assert_eq!(heard([Some(0.004), Some(0.004), None]), PhaseMatch::Known, "by all else");
+        assert_eq!(matched([Some(0.004); 3]), PhaseMatch::New, "as fast as the first one, and it is not");
+        assert_eq!(matched([Some(0.009), Some(0.0005), Some(0.0015)]), PhaseMatch::Known, "by the mean of the last two");
+        assert_eq!(matched([Some(0.001), Some(0.001), Some(0.004)]), PhaseMatch::New);
+        assert_eq!(matched([Some(0.004), Some(0.004), None]), PhaseMatch::Known, "by all else");
     }
 
     #[test]
