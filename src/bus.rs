@@ -2,38 +2,38 @@
 
 use std::sync::Arc;
 
-use eadt_bus::embedded::Stamps;
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::{Bus, BusError};
-use eadt_service::Clock;
+use eadt_service::ServiceClock;
 
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
 /// The name of this program's clients.
 pub const CLIENT: &str = "eadt";
 
 /// The Kafka of the settings.
-pub fn connect(settings: &Settings) -> anyhow::Result<Arc<dyn Bus>> {
+pub fn connect(settings: &ProgramSettings) -> anyhow::Result<Arc<dyn Bus>> {
     Ok(Arc::new(kafka(settings)?))
 }
 
 /// The same, with what only a Kafka can be asked.
-pub fn kafka(settings: &Settings) -> Result<KafkaBus, BusError> {
+pub fn kafka(settings: &ProgramSettings) -> Result<KafkaBus, BusError> {
     let bus = &settings.bus;
     let options = KafkaOptions::secured(&*bus.brokers, &bus.properties, &bus.security, CLIENT)?;
     KafkaBus::connect(options.with_fetch(bus.fetch))
 }
 
 /// Kafka where brokers are set, else the embedded log of the data folder.
-pub fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Bus>> {
+pub fn open(settings: &ProgramSettings) -> anyhow::Result<Arc<dyn Bus>> {
     Ok(open_with_clock(settings)?.0)
 }
 
-/// The same, and what time it is there: an embedded log of simulated time stands still at its newest record, so that a simulation that
-/// goes on meets what is appended now, and not when it gets to the wall clock's time.
-pub fn open_with_clock(settings: &Settings) -> anyhow::Result<(Arc<dyn Bus>, Clock)> {
+/// Opens the same, with its clock. The clock of an embedded log of simulated time stays at its newest record: a
+/// simulation that goes on meets what is appended now at once, and not when it gets to the wall clock's time.
+pub fn open_with_clock(settings: &ProgramSettings) -> anyhow::Result<(Arc<dyn Bus>, ServiceClock)> {
     if !settings.bus.brokers.is_empty() {
-        return Ok((connect(settings)?, Clock::wall()));
+        return Ok((connect(settings)?, ServiceClock::machine()));
     }
     let dir = &settings.bus.data_dir;
     if !dir.join("log").exists() {
@@ -42,15 +42,20 @@ pub fn open_with_clock(settings: &Settings) -> anyhow::Result<(Arc<dyn Bus>, Clo
             dir.display()
         );
     }
-    let simulated = crate::up::is_simulated(dir)?;
-    let log = crate::up::open_embedded(settings, if simulated { Stamps::Held } else { Stamps::Wall })?;
+    let simulated = crate::data_dir::is_simulated(dir)?;
+    let log = open_embedded(settings, if simulated { StampSource::Held } else { StampSource::Wall })?;
     let of = log.clone();
-    let clock = if simulated { Clock::new(move || of.time()) } else { Clock::wall() };
+    let clock = if simulated { ServiceClock::new(move || of.time()) } else { ServiceClock::machine() };
     Ok((Arc::new(log), clock))
 }
 
+/// The embedded log of these settings.
+pub fn open_embedded(settings: &ProgramSettings, stamps: StampSource) -> anyhow::Result<EmbeddedLog> {
+    Ok(EmbeddedLog::open(&settings.bus.data_dir.join("log"), EmbeddedOptions { stamps, ..EmbeddedOptions::default() })?)
+}
+
 /// The Kafka of the settings, for services that are processes of their own.
-pub fn shared(settings: &Settings) -> anyhow::Result<Arc<dyn Bus>> {
+pub fn shared(settings: &ProgramSettings) -> anyhow::Result<Arc<dyn Bus>> {
     if settings.bus.brokers.is_empty() {
         anyhow::bail!(
             "separate services need a Kafka: give --kafka BROKERS or set KAFKA_BROKERS; `eadt up` runs everything in one process"

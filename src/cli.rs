@@ -1,4 +1,4 @@
-//! What the program understands on its command line.
+//! The commands and options of the program.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,17 +6,18 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use eadt_core::controller::ControllerName;
-use eadt_recordings::{Accept, DecimalMark, FieldMap, SameTime, TimeFormat, Zone, parse_interval};
+use eadt_recordings::{AcceptedFinding, DecimalMark, FieldMap, NamedTimeZone, SameTime, TimeFormat, parse_interval};
 use eadt_report::{TimeZone, parse_baseline, parse_currency, time_zone};
 use eadt_schemas::v1::Meter;
 use eadt_schemas::{EventTime, Topic};
-use eadt_simulator_service::Speed;
+use eadt_simulator_service::SimulationSpeed;
 use reqwest::Url;
 
-use crate::live::http_log::{Page, page_url};
+use crate::live::http_log::{DashboardClient, page_url};
 use crate::live::keys::SortKey;
-use crate::rights::Part;
-use crate::sheet::SheetForm;
+use crate::rights::AclClient;
+use crate::settings::{is_prefix, prefix_form};
+use crate::sheet::OutputFormat;
 use crate::{duration, number};
 
 fn controllers() -> PossibleValuesParser {
@@ -53,15 +54,9 @@ fn window_seconds(text: &str) -> Result<f64, String> {
     eadt_processor::ProcessorSettings { window_seconds, ..Default::default() }.check().map(|()| window_seconds)
 }
 
-/// What is put before the names of topics or groups.
+/// Parses a prefix for the names of topics or groups.
 fn prefix(text: &str) -> Result<String, String> {
-    let is_prefix = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let most = crate::up::kafka::PREFIX_BYTES;
-    if text.len() <= most && text.bytes().all(is_prefix) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("give letters, digits, '.', '_' and '-' only, at most {most}"))
-    }
+    if is_prefix(text) { Ok(text.to_owned()) } else { Err(format!("give {}", prefix_form())) }
 }
 
 /// Brokers of a Kafka.
@@ -84,8 +79,8 @@ pub struct Cli {
     /// Settings file (TOML); see `eadt config reference`.
     #[arg(long, global = true, value_name = "FILE", env = "EADT_CONFIG_FILE")]
     pub config: Option<PathBuf>,
-    /// Kafka bootstrap servers, `host:port,…`; for all commands but `up`, `KAFKA_BROKERS` names them, too. Services need a Kafka; the
-    /// other commands use the embedded log without one.
+    /// Kafka bootstrap servers, `host:port,…`; for all commands but `up`, `KAFKA_BROKERS` names them, too. Services
+    /// need a Kafka; the other commands use the embedded log without one.
     #[arg(long, global = true, value_name = "BROKERS", value_parser = brokers)]
     pub kafka: Option<String>,
     /// Folder of the embedded log and the archive [default: eadt-data].
@@ -98,16 +93,17 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub log_json: bool,
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Run everything in one process: collector or simulated cluster, processor, actuator, archiver.
-    Up(Up),
+    Up(UpArgs),
     /// Publish GPU telemetry and training progress to Kafka.
     ///
-    /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up --gpus nvml` collects, computes and archives in one process.
+    /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up --gpus nvml` collects, computes and
+    /// archives in one process.
     Collector {
         /// Publish these event logs once instead of reading devices and jobs; their order and times are kept.
         #[arg(long, value_name = "LOG", num_args = 1..)]
@@ -115,16 +111,17 @@ pub enum Command {
     },
     /// Compute windows, decide, validate.
     ///
-    /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` runs everything in one process, and `eadt replay` computes
-    /// windows and decisions of a recording.
+    /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` runs everything in one process, and
+    /// `eadt replay` computes windows and decisions of a recording.
     Processor,
     /// Apply decisions: to Kubernetes, or to a simulated cluster that runs inside.
     ///
     /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` runs everything in one process.
-    Actuator(Actuator),
+    Actuator(ActuatorArgs),
     /// Write every topic to Parquet.
     ///
-    /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` archives what it does, and `eadt record` writes an event log.
+    /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` archives what it does, and `eadt record`
+    /// writes an event log.
     Archiver,
     /// Serve metrics by workload and GPU for Prometheus: power, energy, samples, savings, what became of decisions.
     ///
@@ -133,61 +130,61 @@ pub enum Command {
     /// Learn models from the archive and publish those that predict unseen data better.
     ///
     /// As a service it needs a Kafka. `--dry-run` needs an archive only, and `--once` takes the embedded log of `eadt up`, too.
-    Optimizer(Optimizer),
+    Optimizer(OptimizerArgs),
     /// Work on an archive.
     #[command(subcommand)]
-    Archive(Archive),
+    Archive(ArchiveCommand),
     /// Make data sets for learning.
     #[command(subcommand)]
-    Dataset(Dataset),
+    Dataset(DatasetCommand),
     /// Let controllers loose on simulated days, or look back on a record: energy per sample, throughput and restarts of each.
-    Backtest(Backtest),
+    Backtest(BacktestArgs),
     /// Look at policies on Kubernetes, pause and resume their workloads, approve what they recommend.
     #[command(subcommand)]
-    Policy(Policy),
+    Policy(PolicyCommand),
     /// Run a job at each setting of a GPU and write the table that `eadt tune` reads.
-    Profile(crate::commands::profile::Profile),
+    Profile(crate::commands::profile::ProfileArgs),
     /// Choose clocks, power caps and batch sizes from measurements.
-    Tune(Box<crate::commands::tune::Tune>),
-    /// Turn a `training_config.yaml` into a policy, and say what each key of it comes to.
+    Tune(Box<crate::commands::tune::TuneArgs>),
+    /// Turn a `training_config.yaml` into a policy, and state the effect of each key.
     ///
-    /// It prints an `EnergyPolicy` for `kubectl apply -f -`, with a comment for each key: what it sets, or why it has no effect. A key that nobody
-    /// knows is refused, and the nearest known one is named.
-    TrainingConfig(crate::commands::training_config::TrainingConfig),
+    /// It prints an `EnergyPolicy` for `kubectl apply -f -`, with a comment for each key: what it sets, or why it has
+    /// no effect. A key that nobody knows is refused, and the nearest known one is named.
+    TrainingConfig(crate::commands::training_config::TrainingConfigArgs),
     /// How to share a GPU: predict and choose partitions of its SMs.
     #[command(subcommand)]
-    Partition(crate::commands::partition::Partition),
+    Partition(crate::commands::partition::PartitionCommand),
     /// Create or check the topics.
     #[command(subcommand)]
-    Topics(Topics),
+    Topics(TopicsCommand),
     /// Tokens with which training jobs report their progress.
     #[command(subcommand)]
-    Token(Token),
+    Token(TokenCommand),
     /// Turn other people's recordings into an event log.
-    Import(Import),
+    Import(ImportArgs),
     /// Copy events from the bus into an event log.
-    Record(Record),
+    Record(RecordArgs),
     /// Compute windows and decisions from an event log or an archive.
-    Replay(Replay),
+    Replay(ReplayArgs),
     /// Energy, samples, joules per sample and savings per workload.
-    Report(Report),
+    Report(ReportArgs),
     /// The live view of a running pipeline: workloads, power, savings, decisions.
     ///
     /// The same view as in `eadt up`. It reads the Kafka of `--kafka`, or a running `eadt up` through its web page:
     /// `eadt top --url http://127.0.0.1:9580`. Where standard output is no terminal: one line a minute.
-    Top(Top),
+    Top(TopArgs),
     /// List workloads, decisions or GPUs.
-    Get(Get),
+    Get(GetArgs),
     /// Show one workload: what it takes, what was saved, how it is set, what was decided last and why.
-    Describe(Describe),
+    Describe(DescribeArgs),
     /// Show events as they arrive.
-    Tail(Tail),
+    Tail(TailArgs),
     /// Serve the web page: of an archive, or of a pipeline that runs on Kafka.
     ///
     /// It reads only: outside of any consumer group, so no other process is disturbed. `eadt up` serves the same page by itself.
-    Dashboard(Dashboard),
+    Dashboard(DashboardArgs),
     /// Look for what a start would trip over: settings, brokers, topics, rights, clocks, disk, folders, log, archive.
-    Doctor(Doctor),
+    Doctor(DoctorArgs),
     /// Show settings and their reference.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -203,19 +200,19 @@ pub enum Command {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct Actuator {
+pub struct ActuatorArgs {
     /// Change the workloads of this context's cluster; without a name, of the current context, or of the cluster it runs in.
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "")]
     pub kubernetes: Option<String>,
     #[command(flatten)]
-    pub simulation: Simulation,
+    pub simulation: SimulationArgs,
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct Simulation {
+pub struct SimulationArgs {
     /// How much faster than real time simulated time runs: a number from 0.001 to 1000000, or `max` [default: 60].
     #[arg(long, value_name = "FACTOR")]
-    pub speed: Option<Speed>,
+    pub speed: Option<SimulationSpeed>,
     /// Stop after so much time from this start: `90s`, `15m`, `6h`, `2d`; a bare number is seconds. Simulated time, and real time
     /// with `--gpus nvml`. Where simulated time would end while decisions of a closed window are on their way, it ends when
     /// they take effect: at most 10 s later.
@@ -230,25 +227,25 @@ pub struct Simulation {
 }
 
 #[derive(Debug, Args)]
-pub struct Up {
+pub struct UpArgs {
     #[command(flatten)]
-    pub simulation: Simulation,
+    pub simulation: SimulationArgs,
     /// Where GPU telemetry comes from.
-    #[arg(long, value_enum, default_value_t = Gpus::Simulated)]
-    pub gpus: Gpus,
+    #[arg(long, value_enum, default_value_t = TelemetrySource::Simulated)]
+    pub gpus: TelemetrySource,
     /// Change the workloads of this context's cluster (without a name: of the current context), with simulated GPUs under them
     /// whose power follows what really runs there; `--speed` is 1 then.
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "")]
     pub kubernetes: Option<String>,
-    /// Controller that decides where a workload names none; docs/use/controllers.md says what each does [default: hybrid].
+    /// Controller that decides where a workload names none; docs/use/controllers.md describes each [default: hybrid].
     #[arg(long, value_name = "NAME", value_parser = controllers())]
     pub controller: Option<String>,
-    /// With `--kafka`: put before the names of the topics [default: `up.` and this host's name, as in `up.node-1.`]. Neither a settings
-    /// file nor a variable sets it for `up`.
+    /// With `--kafka`: put before the names of the topics [default: `up.` and this host's name, as in `up.node-1.`].
+    /// Neither a settings file nor a variable sets it for `up`.
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     pub topic_prefix: Option<String>,
-    /// With `--kafka`: put before the names of consumer groups and transactions [default: as of the topics]. With an empty one `up` takes
-    /// the place of the services that run there under these names.
+    /// With `--kafka`: put before the names of consumer groups and transactions [default: as of the topics]. With an
+    /// empty one `up` takes the place of the services that run there under these names.
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     pub group_prefix: Option<String>,
     /// Log lines instead of the live view, also on a terminal.
@@ -260,7 +257,7 @@ pub struct Up {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Gpus {
+pub enum TelemetrySource {
     /// The simulated cluster.
     Simulated,
     /// This machine's GPUs, observed through NVML.
@@ -270,20 +267,20 @@ pub enum Gpus {
 }
 
 #[derive(Debug, Args)]
-pub struct Dashboard {
+pub struct DashboardArgs {
     /// Data folder, archive or output of `replay`; without it, the pipeline on the Kafka of `--kafka`.
     pub path: Option<PathBuf>,
     /// Address of the page [default: 127.0.0.1:9580, or the setting `dashboard.address`].
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub address: Option<String>,
-    /// Let people pause, approve and set modes through the page, in this context's cluster; without a name, in that of the current
-    /// context, or in the cluster it runs in.
+    /// Let people pause, approve and set modes through the page, in this context's cluster; without a name, in that of
+    /// the current context, or in the cluster it runs in.
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "", conflicts_with = "path")]
     pub kubernetes: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Archive {
+pub enum ArchiveCommand {
     /// Merge the small files of past days; loses no offset.
     Compact {
         /// Archive folder [default: `archive` in the data folder].
@@ -298,11 +295,11 @@ pub enum Archive {
 }
 
 #[derive(Debug, Args)]
-pub struct Optimizer {
+pub struct OptimizerArgs {
     /// One look at the archive, then end; without it: at every interval, on Kafka.
     #[arg(long)]
     pub once: bool,
-    /// Say what would be published; needs the archive only. Implies --once.
+    /// Print what would be published; needs the archive only. Implies --once.
     #[arg(long)]
     pub dry_run: bool,
     /// Print what was found as JSON; only with --once or --dry-run.
@@ -311,17 +308,18 @@ pub struct Optimizer {
 }
 
 #[derive(Debug, Args)]
-pub struct Backtest {
-    /// Look back on a record instead of simulating: what would the controllers have decided, as far as the record can tell. A data
-    /// folder or an archive.
+pub struct BacktestArgs {
+    /// Look back on a record instead of simulating: what would the controllers have decided, as far as the record
+    /// shows. A data folder or an archive.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["scenario", "days", "seeds", "oversubscription", "html"])]
     pub archive: Option<PathBuf>,
-    /// Compare the savings that `eadt report` states with the true ones: the same scenario and seed without any change. Without
-    /// `--scenario` on the five built-in ones, without `--controller` of matrix, matrix-literal, power-cap, frequency and hybrid, without
-    /// `--days` over one day.
+    /// Compare the savings that `eadt report` states with the true ones: the same scenario and seed without any change.
+    /// Without `--scenario` on the five built-in ones, without `--controller` of matrix, matrix-literal, power-cap,
+    /// frequency and hybrid, without `--days` over one day.
     #[arg(long, conflicts_with_all = ["archive", "oversubscription", "power_budget", "table"])]
     pub calibrate: bool,
-    /// `random-days`, `default`, `come-and-go`, `hour-phases`, `five-minute-phases` or scenario files (TOML) [default: random-days].
+    /// `random-days`, `default`, `come-and-go`, `hour-phases`, `five-minute-phases` or scenario files (TOML) [default:
+    /// random-days].
     #[arg(long, value_name = "NAME|FILE", num_args = 1.., value_delimiter = ',')]
     pub scenario: Vec<String>,
     /// Controllers; the untouched layout and the oracle take part in any case [default: hybrid,power-cap,matrix,matrix-literal].
@@ -359,7 +357,7 @@ pub enum BacktestOversubscription {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Dataset {
+pub enum DatasetCommand {
     /// Join windows, decisions and what came of them into Parquet tables with a datasheet.
     Build {
         /// Data folder, archive or output of `replay`.
@@ -377,10 +375,10 @@ pub enum Dataset {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Topics {
-    /// Create missing topics and set their settings; says what it does.
+pub enum TopicsCommand {
+    /// Create missing topics and set their settings; prints each change.
     Apply {
-        /// Say what would be done, do nothing.
+        /// Print what would be done, do nothing.
         #[arg(long)]
         dry_run: bool,
         /// Add partitions to topics that hold data, too: keys move, and their history stays behind.
@@ -412,18 +410,18 @@ pub enum Topics {
         strimzi: Option<String>,
     },
     /// Show, write or grant the rights that each part needs on a Kafka with access lists.
-    Acls(Acls),
+    Acls(AclsArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct Acls {
+pub struct AclsArgs {
     /// Only these parts [default: all].
     #[arg(value_enum)]
-    pub parts: Vec<Part>,
+    pub parts: Vec<AclClient>,
     /// Allow this principal (`User:NAME`) what the parts need; as a user who may alter the cluster.
     #[arg(long, value_name = "PRINCIPAL", conflicts_with_all = ["json", "strimzi"])]
     pub grant: Option<String>,
-    /// With --grant: say what would be allowed, do nothing.
+    /// With --grant: print what would be allowed, do nothing.
     #[arg(long, requires = "grant")]
     pub dry_run: bool,
     /// Print them as `KafkaUser` objects for Strimzi's user operator, of this Kafka cluster.
@@ -435,17 +433,17 @@ pub struct Acls {
 }
 
 #[derive(Debug, Args)]
-pub struct Doctor {
+pub struct DoctorArgs {
     /// On Kafka: the parts that this user runs, for their rights [default: collector, processor, actuator, archiver].
     #[arg(value_enum)]
-    pub parts: Vec<Part>,
+    pub parts: Vec<AclClient>,
     /// Print the findings as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Token {
+pub enum TokenCommand {
     /// Make a token and print it, this once; the file keeps its hash. Running collectors take it within a second.
     Create {
         /// Namespaces whose workloads its bearer may report for; `*` is every one. May be repeated.
@@ -472,7 +470,7 @@ pub enum Token {
     },
     /// Take a token's worth away.
     Revoke {
-        /// Its id, as `list` says: what stands between the two underscores.
+        /// Its id, as `list` prints it: the part between the two underscores.
         id: String,
         /// Tokens file [default: the setting `collector.progress.tokens_file`].
         #[arg(long, value_name = "FILE")]
@@ -483,8 +481,8 @@ pub enum Token {
 /// How the rows of recordings are read.
 #[derive(Debug, Args)]
 pub struct ReadingArgs {
-    /// Which column holds a field, for example `power_watts=Power:mW`, `gpu0=A` or `power_watts=A+B`; may be repeated. Columns of numbered
-    /// boards need one pattern (docs/use/import.md).
+    /// Which column holds a field, for example `power_watts=Power:mW`, `gpu0=A` or `power_watts=A+B`; may be repeated.
+    /// Columns of numbered boards need one pattern (docs/use/import.md).
     #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
     pub map: Vec<FieldMap>,
     /// Form of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
@@ -492,7 +490,7 @@ pub struct ReadingArgs {
     pub time_format: Option<TimeFormat>,
     /// Zone of times without an offset, `Europe/Berlin` or `+02:00` [default: `TZ` of the environment, else UTC].
     #[arg(long, value_name = "ZONE", allow_hyphen_values = true, value_parser = crate::commands::import::zone)]
-    pub time_zone: Option<Zone>,
+    pub time_zone: Option<NamedTimeZone>,
     /// Time between the rows of a board in a recording without times, for example `20ms`.
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     pub interval: Option<Duration>,
@@ -511,13 +509,15 @@ pub struct ReadingArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct Import {
-    /// Format of the recording: mlperf, mlperf-inference, dcgmi, nvidia-smi, prometheus or csv; with --explain it may be left out.
+pub struct ImportArgs {
+    /// Format of the recording: mlperf, mlperf-inference, dcgmi, nvidia-smi, prometheus or csv; with --explain it may
+    /// be left out.
     #[arg(value_name = "FORMAT")]
     pub format: FormatOrFile,
     /// Files of one run.
     pub files: Vec<PathBuf>,
-    /// Say what would be made of the files, and write nothing: format, columns used and left out, units, time zone, boards, gaps.
+    /// Print what would be made of the files, and write nothing: format, columns used and left out, units, time zone,
+    /// boards, gaps.
     #[arg(long, alias = "dry-run")]
     pub explain: bool,
     /// Event log to write, `.jsonl` or `.jsonl.zst`.
@@ -627,7 +627,7 @@ pub enum ImportAccept {
     FallingTotals,
 }
 
-impl From<ImportAccept> for Accept {
+impl From<ImportAccept> for AcceptedFinding {
     fn from(accept: ImportAccept) -> Self {
         match accept {
             ImportAccept::Unordered => Self::Unordered,
@@ -654,7 +654,7 @@ pub enum ImportFormat {
 }
 
 #[derive(Debug, Args)]
-pub struct Record {
+pub struct RecordArgs {
     /// Event log to write, `.jsonl` or `.jsonl.zst`.
     #[arg(long, value_name = "LOG")]
     pub out: PathBuf,
@@ -674,7 +674,7 @@ pub struct Record {
 
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
-pub struct Replay {
+pub struct ReplayArgs {
     /// Event logs (`.jsonl`, `.jsonl.zst`) or archive folders.
     #[arg(required = true)]
     pub logs: Vec<PathBuf>,
@@ -687,13 +687,13 @@ pub struct Replay {
     /// Replace what a former replay left in --out.
     #[arg(long)]
     pub force: bool,
-    /// Close every window at the record's end, as if every source had ended there; else what a live processor would still hold open
-    /// stays open, and is counted.
+    /// Close every window at the record's end, as if every source had ended there; else what a live processor would
+    /// still hold open stays open, and is counted.
     #[arg(long, conflicts_with = "check")]
     pub close: bool,
     /// Where windows begin: multiples of their length since 1970, or each workload's start.
-    #[arg(long, value_enum, default_value_t = Align::Epoch)]
-    pub align: Align,
+    #[arg(long, value_enum, default_value_t = WindowAlignment::Epoch)]
+    pub align: WindowAlignment,
     /// Length of the windows in seconds [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = window_seconds)]
     pub window: Option<f64>,
@@ -706,7 +706,7 @@ pub struct Replay {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Align {
+pub enum WindowAlignment {
     /// Multiples of the windows' length since 1970.
     Epoch,
     /// Each workload's own start.
@@ -714,7 +714,7 @@ pub enum Align {
 }
 
 #[derive(Debug, Args)]
-pub struct Report {
+pub struct ReportArgs {
     /// Data folder, archive or output of `replay`.
     pub path: PathBuf,
     /// Break the figures down.
@@ -780,20 +780,21 @@ pub struct PageSource {
     /// `http://127.0.0.1:9580`; goes before `--kafka` and `--data-dir`.
     #[arg(long, value_name = "URL", value_parser = page_url)]
     pub url: Option<Url>,
-    /// File with a token of the page, if it asks for one; the first token in it is sent, so the file of `dashboard.token_file` fits.
+    /// File with a token of the page, if it asks for one; the first token in it is sent, so the file of
+    /// `dashboard.token_file` fits.
     #[arg(long, value_name = "FILE", requires = "url")]
     pub token_file: Option<PathBuf>,
 }
 
 impl PageSource {
     /// Returns the page that is asked, if there is one.
-    pub fn page(&self) -> anyhow::Result<Option<Page>> {
-        self.url.as_ref().map(|url| Page::new(url, self.token_file.as_deref())).transpose()
+    pub fn page(&self) -> anyhow::Result<Option<DashboardClient>> {
+        self.url.as_ref().map(|url| DashboardClient::new(url, self.token_file.as_deref())).transpose()
     }
 }
 
 #[derive(Debug, Args)]
-pub struct Top {
+pub struct TopArgs {
     #[command(flatten)]
     pub page: PageSource,
     /// Read what the log got in the last so much time only: `6h`, `2d`. Savings need the whole record and are not shown then.
@@ -836,7 +837,7 @@ pub struct GetSource {
 }
 
 #[derive(Debug, Args)]
-pub struct Get {
+pub struct GetArgs {
     /// What to list.
     #[arg(value_enum, value_name = "KIND")]
     pub kind: GetKind,
@@ -848,8 +849,8 @@ pub struct Get {
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
     /// Form of the list.
-    #[arg(short, long, value_enum, default_value_t = SheetForm::Table)]
-    pub output: SheetForm,
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+    pub output: OutputFormat,
     /// What workloads are sorted by [default: name].
     #[arg(long, value_enum)]
     pub sort: Option<SortKey>,
@@ -862,7 +863,7 @@ pub struct Get {
 }
 
 #[derive(Debug, Args)]
-pub struct Describe {
+pub struct DescribeArgs {
     /// What is described.
     #[arg(value_enum, value_name = "KIND")]
     pub kind: DescribeKind,
@@ -886,7 +887,7 @@ pub enum DescribeKind {
 
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
-pub struct Tail {
+pub struct TailArgs {
     /// Topics without prefix [default: decisions.v1, actuations.v1].
     #[arg(value_parser = crate::commands::topic)]
     pub topics: Vec<Topic>,
@@ -937,7 +938,7 @@ pub enum ConfigCommand {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Policy {
+pub enum PolicyCommand {
     /// All policies: their workloads, modes, energy per sample, recommendations and savings.
     List {
         /// Of every namespace.

@@ -1,4 +1,5 @@
-//! What `--help`, `--version` and the manual pages say beyond each option: groups of commands, an example of each, exit statuses.
+//! Contents of `--help`, `--version` and the manual pages beyond each option: groups of commands, an example of each,
+//! exit statuses.
 
 use clap::{Arg, Command, CommandFactory};
 
@@ -70,7 +71,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("man", "eadt man ."),
 ];
 
-/// Options that all commands take, and the commands to which they mean something. The others still take them, and do not list them.
+/// Options that all commands take, and the commands to which they mean something. The others still take them, and do
+/// not list them.
 const MEANINGFUL: [(&[&str], &[&str]); 3] = [
     (
         &["kafka", "data_dir"],
@@ -158,7 +160,7 @@ Exit status:
 
 `eadt COMMAND --help` shows each command with an example.";
 
-/// The command line with everything that help says.
+/// Returns the command line with all texts of the help.
 pub fn command() -> Command {
     let mut command = Cli::command();
     let globals: Vec<Arg> = command.get_arguments().filter(|argument| argument.is_global_set()).cloned().collect();
@@ -200,8 +202,8 @@ fn groups(command: &Command) -> String {
 const NUMBERS: [&str; 12] =
     ["FACTOR", "TIME", "SECONDS", "DAYS", "WATTS", "COUNT", "ROWS", "RATIO", "PERCENT", "PRICE", "GRAMS", "MHZ,…"];
 
-/// Gives each command its example, and lets every number take what begins with a minus, so that the option says what is possible
-/// instead of an option of that name being looked for.
+/// Gives each command its example, and lets every number take what begins with a minus, so that the option reports what
+/// is possible instead of an option of that name being looked for.
 fn with_examples(command: Command, path: &str) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     let mut command = command.mut_args(|argument| {

@@ -3,6 +3,7 @@
 mod bus;
 mod cli;
 mod commands;
+mod data_dir;
 mod duration;
 mod help;
 mod live;
@@ -21,11 +22,11 @@ use clap::FromArgMatches;
 use eadt::{scenario, settings};
 use eadt_service::Shutdown;
 use eadt_service::logs::{self, LogFormat};
-use eadt_service::shown::Secrets;
+use eadt_service::shown::SecretRedactor;
 
-use cli::{Cli, Command, ConfigCommand};
-use services::Single;
-use settings::{Settings, Variables};
+use cli::{Cli, CliCommand, ConfigCommand};
+use services::StandaloneService;
+use settings::{EnvVariables, ProgramSettings};
 
 /// The exit status of a process that ended in good order, and whose collector, replay or import left events out.
 const LOST: u8 = 3;
@@ -33,13 +34,13 @@ const LOST: u8 = 3;
 fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&help::command().get_matches()).unwrap_or_else(|error| error.exit());
     // What is no UTF-8 is no setting.
-    let variables: Variables =
+    let variables: EnvVariables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
     let secrets = settings::secrets(&variables);
     match run(cli, variables, &secrets) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::print_note(&secrets.hide(&format!("error: {error:#}")));
+            output::print_note(&secrets.redact(&format!("error: {error:#}")));
             match () {
                 () if left_events_out(&error) => ExitCode::from(LOST),
                 () if usage::is_usage(&error) => ExitCode::from(usage::STATUS),
@@ -56,7 +57,7 @@ fn left_events_out(error: &anyhow::Error) -> bool {
         || error.is::<eadt_recordings::RefusedLines>()
 }
 
-fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<()> {
+fn run(cli: Cli, mut variables: EnvVariables, secrets: &SecretRedactor) -> anyhow::Result<()> {
     let mut overrides: Vec<(&str, toml::Value)> = Vec::new();
     if let Some(brokers) = &cli.kafka {
         overrides.push(("bus.brokers", brokers.clone().into()));
@@ -72,41 +73,41 @@ fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<
     }
     // Commands that need no settings must not fail on them.
     match &cli.command {
-        Command::Completions { shell } => {
+        CliCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut help::command(), "eadt", &mut script);
             return output::print(&String::from_utf8_lossy(&script));
         }
-        Command::Config(ConfigCommand::Reference) => {
+        CliCommand::Config(ConfigCommand::Reference) => {
             crate::output::print(&settings::reference_markdown())?;
             return Ok(());
         }
-        Command::Config(ConfigCommand::Scenario { reference }) => {
+        CliCommand::Config(ConfigCommand::Scenario { reference }) => {
             let text = if *reference { scenario::reference()? } else { scenario::built_in()? };
             return output::print(&text);
         }
-        Command::Policy(command) => return commands::policy::run(command),
-        Command::Man { folder } => return commands::man::run(folder),
+        CliCommand::Policy(command) => return commands::policy::run(command),
+        CliCommand::Man { folder } => return commands::man::run(folder),
         _ => {}
     }
     let mut lines = Vec::new();
-    if let Command::Up(args) = &cli.command {
+    if let CliCommand::Up(args) = &cli.command {
         lines.extend(up::kafka::take_brokers(&mut variables, cli.kafka.as_deref()));
         let prefix = up::kafka::topic_prefix(args, cli.kafka.as_deref(), &eadt_collector::host_name());
         overrides.extend(prefix.map(|prefix| ("topics.prefix", prefix.into())));
     }
     let mut settings = settings::load(cli.config.as_deref(), &variables, &overrides);
-    if let (Ok(settings), false) = (&mut settings, matches!(cli.command, Command::Up(_))) {
+    if let (Ok(settings), false) = (&mut settings, matches!(cli.command, CliCommand::Up(_))) {
         settings::carry_prefix(settings);
     }
-    if let Command::Doctor(args) = &cli.command {
+    if let CliCommand::Doctor(args) = &cli.command {
         if let Ok(settings) = &settings {
             start_logs(&cli.command, settings, secrets)?;
         }
         return commands::doctor::run(args, settings, secrets);
     }
     let mut settings = settings?;
-    if let Command::Up(args) = &cli.command {
+    if let CliCommand::Up(args) = &cli.command {
         lines.extend(up::kafka::confine(&mut settings, args, cli.kafka.as_deref())?);
     }
     lines.append(&mut settings.warnings);
@@ -114,7 +115,7 @@ fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<
     for line in lines {
         tracing::warn!("{line}");
         // The live view has the terminal, and the log is a file.
-        if matches!(&cli.command, Command::Up(args) if up::wants_view(args)) {
+        if matches!(&cli.command, CliCommand::Up(args) if up::wants_view(args)) {
             output::print_note(&format!("warning: {line}"));
         }
     }
@@ -122,13 +123,13 @@ fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<
 }
 
 /// On standard error; beside the live view, into the data folder.
-fn start_logs(command: &Command, settings: &Settings, secrets: &Secrets) -> anyhow::Result<()> {
+fn start_logs(command: &CliCommand, settings: &ProgramSettings, secrets: &SecretRedactor) -> anyhow::Result<()> {
     let file = match command {
-        Command::Up(args) if up::wants_view(args) => {
+        CliCommand::Up(args) if up::wants_view(args) => {
             std::fs::create_dir_all(&settings.bus.data_dir)?;
             Some(std::fs::OpenOptions::new().create(true).append(true).open(settings.bus.data_dir.join("eadt.log"))?)
         }
-        Command::Top(args) if commands::top::wants_view(args) => Some(view_log()?),
+        CliCommand::Top(args) if commands::top::wants_view(args) => Some(view_log()?),
         _ => None,
     };
     let format = if settings.log.format == LogFormat::Json { LogFormat::Json } else { LogFormat::Text };
@@ -143,7 +144,7 @@ fn view_log() -> anyhow::Result<std::fs::File> {
     Ok(std::fs::OpenOptions::new().create_new(true).append(true).open(path)?)
 }
 
-fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::Result<()> {
+fn dispatch(command: CliCommand, settings: ProgramSettings, secrets: &SecretRedactor) -> anyhow::Result<()> {
     let shutdown = Shutdown::new();
     let on_runtime = |future: std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -156,11 +157,11 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
         result
     };
     match command {
-        Command::Up(args) => {
+        CliCommand::Up(args) => {
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move { up::run(&args, settings, stop).await }))
         }
-        Command::Collector { recording } if !recording.is_empty() => {
+        CliCommand::Collector { recording } if !recording.is_empty() => {
             commands::publish::readable(&recording)?;
             let bus = bus::shared(&settings)?;
             let stop = shutdown.clone();
@@ -168,44 +169,48 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
                 tokio::task::spawn_blocking(move || commands::publish::run(&recording, &*bus, &settings.topics, &stop)).await?
             }))
         }
-        Command::Collector { .. } => on_runtime(Box::pin(services::run(Single::Collector, settings, shutdown.clone()))),
-        Command::Processor => on_runtime(Box::pin(services::run(Single::Processor, settings, shutdown.clone()))),
-        Command::Actuator(flags) => on_runtime(Box::pin(services::run(Single::Actuator(flags), settings, shutdown.clone()))),
-        Command::Archiver => on_runtime(Box::pin(services::run(Single::Archiver, settings, shutdown.clone()))),
-        Command::Exporter => on_runtime(Box::pin(services::run(Single::Exporter, settings, shutdown.clone()))),
-        Command::Optimizer(args) if args.once || args.dry_run => commands::optimizer::run(&args, &settings, &shutdown),
-        Command::Optimizer(args) if args.json => {
+        CliCommand::Collector { .. } => {
+            on_runtime(Box::pin(services::run(StandaloneService::Collector, settings, shutdown.clone())))
+        }
+        CliCommand::Processor => on_runtime(Box::pin(services::run(StandaloneService::Processor, settings, shutdown.clone()))),
+        CliCommand::Actuator(flags) => {
+            on_runtime(Box::pin(services::run(StandaloneService::Actuator(flags), settings, shutdown.clone())))
+        }
+        CliCommand::Archiver => on_runtime(Box::pin(services::run(StandaloneService::Archiver, settings, shutdown.clone()))),
+        CliCommand::Exporter => on_runtime(Box::pin(services::run(StandaloneService::Exporter, settings, shutdown.clone()))),
+        CliCommand::Optimizer(args) if args.once || args.dry_run => commands::optimizer::run(&args, &settings, &shutdown),
+        CliCommand::Optimizer(args) if args.json => {
             Err(usage::impossible("--json needs --once or --dry-run: a service prints no result"))
         }
-        Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),
-        Command::Archive(command) => commands::archive::run(&command, &settings),
-        Command::Backtest(args) => commands::backtest::run(&args, &settings),
-        Command::Dashboard(args) => on_runtime(Box::pin(commands::dashboard::run(args, settings, shutdown.clone()))),
-        Command::Dataset(command) => commands::dataset::run(&command),
-        Command::Topics(cli::Topics::Desired { json, strimzi }) => {
+        CliCommand::Optimizer(_) => on_runtime(Box::pin(services::run(StandaloneService::Optimizer, settings, shutdown.clone()))),
+        CliCommand::Archive(command) => commands::archive::run(&command, &settings),
+        CliCommand::Backtest(args) => commands::backtest::run(&args, &settings),
+        CliCommand::Dashboard(args) => on_runtime(Box::pin(commands::dashboard::run(args, settings, shutdown.clone()))),
+        CliCommand::Dataset(command) => commands::dataset::run(&command),
+        CliCommand::Topics(cli::TopicsCommand::Desired { json, strimzi }) => {
             commands::topics::desired(json, strimzi.as_deref(), &settings.topics)
         }
-        Command::Topics(cli::Topics::Acls(args)) => commands::acls::run(&args, &settings),
-        Command::Profile(args) => {
+        CliCommand::Topics(cli::TopicsCommand::Acls(args)) => commands::acls::run(&args, &settings),
+        CliCommand::Profile(args) => {
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move { tokio::task::spawn_blocking(move || commands::profile::run(&args, &stop)).await? }))
         }
-        Command::Tune(args) => commands::tune::run(*args),
-        Command::TrainingConfig(args) => commands::training_config::run(&args),
-        Command::Partition(command) => commands::partition::run(&command),
-        Command::Token(command) => commands::token::run(&command, &settings),
-        Command::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
-        Command::Import(args) => commands::import::run(&args),
-        Command::Replay(args) => commands::replay::run(&args, &settings),
-        Command::Report(args) => commands::report::run(&args, &settings.topics),
-        Command::Record(args) => {
+        CliCommand::Tune(args) => commands::tune::run(*args),
+        CliCommand::TrainingConfig(args) => commands::training_config::run(&args),
+        CliCommand::Partition(command) => commands::partition::run(&command),
+        CliCommand::Token(command) => commands::token::run(&command, &settings),
+        CliCommand::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
+        CliCommand::Import(args) => commands::import::run(&args),
+        CliCommand::Replay(args) => commands::replay::run(&args, &settings),
+        CliCommand::Report(args) => commands::report::run(&args, &settings.topics),
+        CliCommand::Record(args) => {
             let bus = bus::open(&settings)?;
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move {
                 tokio::task::spawn_blocking(move || commands::record::run(&args, &*bus, &settings, &stop)).await?
             }))
         }
-        Command::Top(args) => {
+        CliCommand::Top(args) => {
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move {
                 if commands::top::wants_view(&args) {
@@ -214,37 +219,37 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
                 tokio::task::spawn_blocking(move || commands::top::run(&args, &settings, &stop)).await?
             }))
         }
-        Command::Get(args) => {
+        CliCommand::Get(args) => {
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move {
                 tokio::task::spawn_blocking(move || commands::get::run(&args, &settings, &stop)).await?
             }))
         }
-        Command::Describe(args) => {
+        CliCommand::Describe(args) => {
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move {
                 tokio::task::spawn_blocking(move || commands::get::describe(&args, &settings, &stop)).await?
             }))
         }
-        Command::Tail(args) => {
+        CliCommand::Tail(args) => {
             let bus = bus::open(&settings)?;
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move {
                 tokio::task::spawn_blocking(move || commands::tail::run(&args, &*bus, &settings, &stop)).await?
             }))
         }
-        Command::Config(ConfigCommand::Show { json }) => {
+        CliCommand::Config(ConfigCommand::Show { json }) => {
             let text = if json { format!("{}\n", serde_json::to_string_pretty(&settings)?) } else { toml::to_string(&settings)? };
-            output::print(&secrets.hide(&text))
+            output::print(&secrets.redact(&text))
         }
-        Command::Metrics => {
+        CliCommand::Metrics => {
             crate::output::print(&commands::metrics::reference())?;
             Ok(())
         }
-        Command::Config(ConfigCommand::Reference | ConfigCommand::Scenario { .. })
-        | Command::Completions { .. }
-        | Command::Man { .. }
-        | Command::Doctor(_)
-        | Command::Policy(_) => Ok(()),
+        CliCommand::Config(ConfigCommand::Reference | ConfigCommand::Scenario { .. })
+        | CliCommand::Completions { .. }
+        | CliCommand::Man { .. }
+        | CliCommand::Doctor(_)
+        | CliCommand::Policy(_) => Ok(()),
     }
 }

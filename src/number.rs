@@ -1,4 +1,4 @@
-//! Numbers on the command line: each refusal says what is possible.
+//! Numbers on the command line: each refusal names the possible values.
 
 use std::fmt::Display;
 use std::str::FromStr;

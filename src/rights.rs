@@ -1,14 +1,14 @@
 //! What each part needs to be allowed on a Kafka with access lists, and nothing beyond.
 
 use clap::ValueEnum;
-use eadt_bus::rights::{Operation, Resource, Right};
+use eadt_bus::rights::{AclEntry, AclOperation, AclResource};
 use eadt_schemas::Topic;
 
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
 /// Who may be let in: the services, the node agent, people who look on, whoever makes the topics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Part {
+pub enum AclClient {
     Collector,
     Processor,
     Actuator,
@@ -24,7 +24,7 @@ pub enum Part {
     Topics,
 }
 
-impl Part {
+impl AclClient {
     pub const ALL: [Self; 9] = [
         Self::Collector,
         Self::Processor,
@@ -62,7 +62,7 @@ impl Part {
             // Directives are handed on to the jobs that report.
             Self::Collector => (vec![Directives], vec![GpuTelemetry, TrainingProgress, DeviceHolders]),
             Self::Processor => (
-                // A start looks at what was said beyond the state; windows are also what is shared a power budget by.
+                // A start reads the outputs beyond the state; windows are also the input of the power budget.
                 Topic::PROCESSOR_INPUTS.into_iter().chain([ProcessorState, EfficiencyWindows, Decisions, DeadLetters]).collect(),
                 // Telemetry for heartbeats only.
                 vec![EfficiencyWindows, Decisions, DeadLetters, ProcessorState, GpuTelemetry],
@@ -100,25 +100,25 @@ impl Part {
     }
 
     /// Its rights, with these settings' names.
-    pub fn rights(self, settings: &Settings) -> Vec<Right> {
+    pub fn rights(self, settings: &ProgramSettings) -> Vec<AclEntry> {
         let prefix = &settings.topics.prefix;
-        let every_topic = || Resource::Topic(prefix.clone());
-        let topic = |topic: Topic| Resource::Topic(format!("{prefix}{topic}"));
-        let group = |name: &str| Resource::Group(name.to_owned());
+        let every_topic = || AclResource::Topic(prefix.clone());
+        let topic = |topic: Topic| AclResource::Topic(format!("{prefix}{topic}"));
+        let group = |name: &str| AclResource::Group(name.to_owned());
         if self == Self::Topics {
             // Altering implies describing.
-            return [Operation::Create, Operation::Alter, Operation::AlterConfigs]
-                .map(|operation| Right::on_prefix(every_topic(), operation))
+            return [AclOperation::Create, AclOperation::Alter, AclOperation::AlterConfigs]
+                .map(|operation| AclEntry::on_prefix(every_topic(), operation))
                 .to_vec();
         }
         let (reads, writes) = self.topics();
         // All of them are looked at before anything starts.
-        let mut rights = vec![Right::on_prefix(every_topic(), Operation::DescribeConfigs)];
+        let mut rights = vec![AclEntry::on_prefix(every_topic(), AclOperation::DescribeConfigs)];
         if Topic::ALL.iter().any(|topic| !reads.contains(topic) && !writes.contains(topic)) {
-            rights.push(Right::on_prefix(every_topic(), Operation::Describe));
+            rights.push(AclEntry::on_prefix(every_topic(), AclOperation::Describe));
         }
-        rights.extend(reads.iter().map(|read| Right::on(topic(*read), Operation::Read)));
-        rights.extend(writes.iter().map(|write| Right::on(topic(*write), Operation::Write)));
+        rights.extend(reads.iter().map(|read| AclEntry::on(topic(*read), AclOperation::Read)));
+        rights.extend(writes.iter().map(|write| AclEntry::on(topic(*write), AclOperation::Write)));
         let member = match self {
             Self::Processor => Some((&settings.processor.group, Some(&settings.processor.instance))),
             Self::Actuator => Some((&settings.actuator.group, Some(&settings.actuator.instance))),
@@ -127,13 +127,13 @@ impl Part {
             Self::Collector | Self::Optimizer | Self::Agent | Self::Reader | Self::Topics => None,
         };
         if let Some((name, instance)) = member {
-            rights.push(Right::on(group(name), Operation::Read));
+            rights.push(AclEntry::on(group(name), AclOperation::Read));
             rights.extend(instance.map(|instance| transactional_id(name, instance)));
             if self == Self::Processor {
                 // Of the stages that decide about several workloads, whose names end in these.
                 let instance = instance.filter(|instance| !instance.starts_with(&format!("{name}-")));
                 for stage in ["cluster", "gpu"] {
-                    rights.push(Right::on(group(&format!("{name}-{stage}")), Operation::Read));
+                    rights.push(AclEntry::on(group(&format!("{name}-{stage}")), AclOperation::Read));
                     rights.extend(instance.map(|instance| transactional_id(name, &format!("{instance}-{stage}"))));
                 }
             }
@@ -141,30 +141,30 @@ impl Part {
         if !reads.is_empty() && self != Self::Archiver {
             // The client library looks for the group of every reader, though nothing is ever committed for it.
             let client = if self == Self::Agent { "eadt-agent" } else { crate::bus::CLIENT };
-            rights.push(Right::on(group(&format!("{client}-reader")), Operation::Describe));
+            rights.push(AclEntry::on(group(&format!("{client}-reader")), AclOperation::Describe));
         }
         rights
     }
 }
 
 /// Instances are named after their group: all of them are let in, so that one more needs no other right.
-fn transactional_id(group: &str, instance: &str) -> Right {
+fn transactional_id(group: &str, instance: &str) -> AclEntry {
     let prefix = format!("{group}-");
     if instance.starts_with(&prefix) {
-        return Right::on_prefix(Resource::TransactionalId(prefix), Operation::Write);
+        return AclEntry::on_prefix(AclResource::TransactionalId(prefix), AclOperation::Write);
     }
-    Right::on(Resource::TransactionalId(instance.to_owned()), Operation::Write)
+    AclEntry::on(AclResource::TransactionalId(instance.to_owned()), AclOperation::Write)
 }
 
 /// A user of Strimzi's, by certificate or password as the cluster has it, with these rights.
-pub fn strimzi_user(part: Part, cluster: &str, rights: &[Right]) -> String {
+pub fn strimzi_user(part: AclClient, cluster: &str, rights: &[AclEntry]) -> String {
     use std::fmt::Write;
     let mut text = format!(
         "apiVersion: kafka.strimzi.io/v1\nkind: KafkaUser\nmetadata:\n  name: eadt-{}\n  labels: {{strimzi.io/cluster: {cluster}}}\n\
          spec:\n  authentication: {{type: scram-sha-512}}\n  authorization:\n    type: simple\n    acls:\n",
         part.name()
     );
-    let mut by_resource: Vec<(&Right, Vec<String>)> = Vec::new();
+    let mut by_resource: Vec<(&AclEntry, Vec<String>)> = Vec::new();
     for right in rights {
         let operation = right.operation.to_string();
         match by_resource.iter_mut().find(|(known, _)| known.resource == right.resource && known.pattern == right.pattern) {
@@ -185,48 +185,49 @@ pub fn strimzi_user(part: Part, cluster: &str, rights: &[Right]) -> String {
     text
 }
 
-fn strimzi_kind(resource: &Resource) -> &'static str {
+fn strimzi_kind(resource: &AclResource) -> &'static str {
     match resource {
-        Resource::Topic(_) => "topic",
-        Resource::Group(_) => "group",
-        Resource::TransactionalId(_) => "transactionalId",
-        Resource::Cluster => "cluster",
+        AclResource::Topic(_) => "topic",
+        AclResource::Group(_) => "group",
+        AclResource::TransactionalId(_) => "transactionalId",
+        AclResource::Cluster => "cluster",
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use eadt_bus::rights::Pattern;
+    use eadt_bus::rights::PatternType;
 
     use super::*;
 
     #[test]
     fn nobody_writes_what_is_not_his() {
-        let settings = Settings::default();
-        let writers = |topic: Topic| -> Vec<Part> {
+        let settings = ProgramSettings::default();
+        let writers = |topic: Topic| -> Vec<AclClient> {
             let name = format!("eadt.{topic}");
-            let writes = |part: &Part| {
-                part.rights(&settings).iter().any(|right| right.operation == Operation::Write && right.resource.name() == name)
+            let writes = |part: &AclClient| {
+                part.rights(&settings).iter().any(|right| right.operation == AclOperation::Write && right.resource.name() == name)
             };
-            Part::ALL.into_iter().filter(writes).collect()
+            AclClient::ALL.into_iter().filter(writes).collect()
         };
-        assert_eq!(writers(Topic::Decisions), [Part::Processor]);
-        assert_eq!(writers(Topic::ProcessorState), [Part::Processor]);
-        assert_eq!(writers(Topic::Actuations), [Part::Actuator]);
-        assert_eq!(writers(Topic::DeviceIntents), [Part::Actuator]);
-        assert_eq!(writers(Topic::DeviceStates), [Part::Agent]);
-        assert_eq!(writers(Topic::DeviceHolders), [Part::Collector]);
-        assert_eq!(writers(Topic::Models), [Part::Optimizer]);
-        assert_eq!(writers(Topic::TrainingProgress), [Part::Collector, Part::Simulator]);
+        assert_eq!(writers(Topic::Decisions), [AclClient::Processor]);
+        assert_eq!(writers(Topic::ProcessorState), [AclClient::Processor]);
+        assert_eq!(writers(Topic::Actuations), [AclClient::Actuator]);
+        assert_eq!(writers(Topic::DeviceIntents), [AclClient::Actuator]);
+        assert_eq!(writers(Topic::DeviceStates), [AclClient::Agent]);
+        assert_eq!(writers(Topic::DeviceHolders), [AclClient::Collector]);
+        assert_eq!(writers(Topic::Models), [AclClient::Optimizer]);
+        assert_eq!(writers(Topic::TrainingProgress), [AclClient::Collector, AclClient::Simulator]);
     }
 
     #[test]
     fn only_whoever_makes_topics_may_change_them() {
-        for part in Part::ALL {
-            let rights = part.rights(&Settings::default());
-            let changes =
-                |right: &Right| matches!(right.operation, Operation::Create | Operation::Alter | Operation::AlterConfigs);
-            assert_eq!(rights.iter().any(changes), part == Part::Topics, "{part:?}");
+        for part in AclClient::ALL {
+            let rights = part.rights(&ProgramSettings::default());
+            let changes = |right: &AclEntry| {
+                matches!(right.operation, AclOperation::Create | AclOperation::Alter | AclOperation::AlterConfigs)
+            };
+            assert_eq!(rights.iter().any(changes), part == AclClient::Topics, "{part:?}");
             let mut once = rights.clone();
             once.sort();
             once.dedup();
@@ -236,16 +237,16 @@ mod tests {
 
     #[test]
     fn names_come_from_the_settings() {
-        let mut settings = Settings::default();
+        let mut settings = ProgramSettings::default();
         settings.topics.prefix = "lab.".into();
         settings.processor.group = "lab-processor".into();
-        let rights = Part::Processor.rights(&settings);
-        let ids: Vec<_> = rights.iter().filter(|right| matches!(right.resource, Resource::TransactionalId(_))).collect();
-        assert_eq!((ids[0].resource.name(), ids[0].pattern), ("processor-0", Pattern::Literal), "not named after its group");
+        let rights = AclClient::Processor.rights(&settings);
+        let ids: Vec<_> = rights.iter().filter(|right| matches!(right.resource, AclResource::TransactionalId(_))).collect();
+        assert_eq!((ids[0].resource.name(), ids[0].pattern), ("processor-0", PatternType::Literal), "not named after its group");
         assert!(rights.iter().all(|right| !right.resource.name().starts_with("eadt.")), "{rights:?}");
         settings.processor.instance = "lab-processor-7".into();
-        let rights = Part::Processor.rights(&settings);
-        let id = rights.iter().find(|right| matches!(right.resource, Resource::TransactionalId(_))).unwrap();
-        assert_eq!((id.resource.name(), id.pattern), ("lab-processor-", Pattern::Prefixed));
+        let rights = AclClient::Processor.rights(&settings);
+        let id = rights.iter().find(|right| matches!(right.resource, AclResource::TransactionalId(_))).unwrap();
+        assert_eq!((id.resource.name(), id.pattern), ("lab-processor-", PatternType::Prefixed));
     }
 }

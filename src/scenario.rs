@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_core::controller::{ControllerName, ControllerSettings};
-use eadt_schemas::v1::{Bounds, Workload};
+use eadt_schemas::v1::{LayoutBounds, Workload};
 use eadt_simulator::Scenario;
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ pub fn read(path: &Path, text: &str) -> anyhow::Result<Scenario> {
 
 /// Bounds are part of events, which readers of an older version have to understand, so that they refuse nothing themselves.
 fn bounds_are_known(scenario: &Value) -> anyhow::Result<()> {
-    let schema = schemars::schema_for!(Bounds);
+    let schema = schemars::schema_for!(LayoutBounds);
     for (i, workload) in scenario["workloads"].as_array().into_iter().flatten().enumerate() {
         if let Some((key, advice)) = first_unknown(&workload["bounds"], schema.as_value()) {
             anyhow::bail!("there is no workloads[{i}].bounds.{key}: {advice}");

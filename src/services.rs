@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
-use eadt_actuator::ActuatorService as Actuator;
-use eadt_archiver::Service as Archiver;
+use eadt_actuator::ActuatorService;
+use eadt_archiver::ArchiverService;
 use eadt_bus::{Bus, topics};
 use eadt_cluster::ChangeTerms;
-use eadt_collector::{Environment, RawSettings};
-use eadt_dashboard::{LogSource, Model, Records, Server, SharedModel, SourceFacts, SourceKind, WhatIf};
+use eadt_collector::{CollectorEnvironment, RawSettings};
+use eadt_dashboard::{DashboardModel, DashboardServer, LogSource, RecordStore, SharedModel, SourceFacts, SourceKind, WhatIf};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_kubernetes::policy::access::{PolicyAccess, PolicyEditor};
-use eadt_optimizer::Service as Optimizer;
-use eadt_processor::{HeartbeatClock, ProcessorService as Processor};
+use eadt_optimizer::OptimizerService;
+use eadt_processor::{HeartbeatClock, ProcessorService};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::Origin;
-use eadt_service::supervise::{beside, on_signals};
-use eadt_service::{Clock, Health, Metrics, Shutdown, Supervisor, address, http, readiness, tasks};
+use eadt_service::supervise::{on_signals, spawn_detached};
+use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown, Supervisor, address, http, readiness, tasks};
 use eadt_simulator_service::{SimClock, SimulatedCluster};
 
 use crate::cli;
@@ -29,15 +29,15 @@ use crate::live::exporter::Exporter;
 use crate::live::log_lines::ViewLog;
 #[cfg(feature = "otlp")]
 use crate::live::otlp::OtlpPush;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 use crate::up;
 
 /// Which service this process is.
 #[derive(Debug, Clone)]
-pub enum Single {
+pub enum StandaloneService {
     Collector,
     Processor,
-    Actuator(cli::Actuator),
+    Actuator(cli::ActuatorArgs),
     Archiver,
     Optimizer,
     /// Metrics by workload and GPU.
@@ -51,9 +51,9 @@ pub struct LostEvents(pub u64);
 
 /// What the collector of a process lost.
 #[derive(Debug, Clone, Default)]
-pub struct Losses(Arc<AtomicU64>);
+pub struct LostEventCounter(Arc<AtomicU64>);
 
-impl Losses {
+impl LostEventCounter {
     /// An error where something was lost.
     pub fn check(&self) -> Result<(), LostEvents> {
         match self.0.load(Ordering::SeqCst) {
@@ -63,11 +63,12 @@ impl Losses {
     }
 }
 
-/// Sends what an exporter has to `metrics.otlp.endpoint`, if there is one. What comes back sends the last figures once they are there.
+/// Spawns the task that sends an exporter's metrics to `metrics.otlp.endpoint`, if one is set. The returned value sends the last
+/// figures once they are there.
 #[cfg(feature = "otlp")]
 pub fn spawn_otlp(
     supervisor: &mut Supervisor,
-    settings: &Settings,
+    settings: &ProgramSettings,
     exporter: &Exporter,
     shutdown: &Shutdown,
 ) -> anyhow::Result<Option<OtlpPush>> {
@@ -75,14 +76,14 @@ pub fn spawn_otlp(
     if otlp.endpoint.is_empty() {
         return Ok(None);
     }
-    let push = OtlpPush::new(otlp, exporter.clone(), Clock::wall())?;
+    let push = OtlpPush::new(otlp, exporter.clone(), ServiceClock::machine())?;
     supervisor.spawn(&tasks::OTLP, push.clone().run(shutdown.clone()));
     Ok(Some(push))
 }
 
 /// Runs one service against Kafka until interrupted.
-pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let (metrics, health) = (Metrics::default(), Health::default());
+pub async fn run(single: StandaloneService, mut settings: ProgramSettings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let (metrics, health) = (MetricsRegistry::default(), HealthRegistry::default());
     let address = address::parse(&settings.http.address).context("http.address")?;
     // Before anybody waits for a broker.
     let (bound, server) = eadt_service::serve(address, http::routes(metrics.clone(), health.clone()), shutdown.clone()).await?;
@@ -91,15 +92,15 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     tracing::debug!(partitions, "topics are as they should be");
     watch_log(&health, &settings, &bus, &shutdown)?;
     let mut supervisor = Supervisor::new(shutdown.clone());
-    let losses = Losses::default();
+    let losses = LostEventCounter::default();
     #[cfg(feature = "otlp")]
     let mut push = None;
     match single {
-        Single::Collector => {
+        StandaloneService::Collector => {
             let raw = settings.collector.clone();
             spawn_collector(&mut supervisor, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses, None)?;
         }
-        Single::Exporter => {
+        StandaloneService::Exporter => {
             let exporter = Exporter::new(&metrics, settings.metrics.clone());
             #[cfg(feature = "otlp")]
             {
@@ -108,30 +109,30 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
             let (bus, names, stop) = (bus.clone(), settings.topics.clone(), shutdown.clone());
             supervisor.spawn_thread(&tasks::EXPORTER, move || commands::exporter::follow(&*bus, &names, &exporter, &stop));
         }
-        Single::Processor => {
+        StandaloneService::Processor => {
             spawn_processor(&mut supervisor, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
         }
-        Single::Actuator(cli::Actuator { kubernetes: Some(context), .. }) => {
-            let clock: eadt_kubernetes::ClockFn = Arc::new(|| Clock::wall().now());
+        StandaloneService::Actuator(cli::ActuatorArgs { kubernetes: Some(context), .. }) => {
+            let clock: eadt_kubernetes::ClockFn = Arc::new(|| ServiceClock::machine().now());
             let cluster = connect(&settings, &context, Origin::Measured, clock).await?;
             spawn_leading(&mut supervisor, &settings, &bus, &cluster, &shutdown, &metrics, &health);
         }
-        Single::Actuator(cli::Actuator { simulation: flags, .. }) => {
+        StandaloneService::Actuator(cli::ActuatorArgs { simulation: flags, .. }) => {
             up::simulate(&mut settings, &flags)?;
             let clock = SimClock::new(settings.simulator.start);
             let cluster = up::spawn_simulator(&mut supervisor, &settings, clock, &bus, &shutdown, &metrics, &health)?;
             spawn_actuator(&mut supervisor, &settings, &bus, cluster, &shutdown, &metrics, &health);
         }
-        Single::Archiver => spawn_archiver(&mut supervisor, &settings, &bus, &shutdown, &metrics, &health),
-        Single::Optimizer => {
+        StandaloneService::Archiver => spawn_archiver(&mut supervisor, &settings, &bus, &shutdown, &metrics, &health),
+        StandaloneService::Optimizer => {
             if let Some(missing) = crate::commands::optimizer::missing(&settings.optimizer.location) {
                 tracing::warn!("{missing}; looked for again at every interval");
             }
-            let service = Optimizer {
+            let service = OptimizerService {
                 settings: settings.optimizer.clone(),
                 prefix: settings.topics.prefix.clone(),
                 bus: bus.clone(),
-                clock: Clock::wall(),
+                clock: ServiceClock::machine(),
                 shutdown: shutdown.clone(),
                 metrics: metrics.clone(),
                 ready: health.part("optimizer"),
@@ -150,8 +151,14 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     Ok(losses.check()?)
 }
 
-/// Makes the process ready only while the log answers. Each question is about another topic, so that one without a leader is found.
-pub fn watch_log(health: &Health, settings: &Settings, bus: &Arc<dyn Bus>, shutdown: &Shutdown) -> std::io::Result<()> {
+/// Makes the process ready only while the log answers. Each question is about another topic, so that one without a leader is
+/// found.
+pub fn watch_log(
+    health: &HealthRegistry,
+    settings: &ProgramSettings,
+    bus: &Arc<dyn Bus>,
+    shutdown: &Shutdown,
+) -> std::io::Result<()> {
     let (bus, prefix) = (bus.clone(), settings.topics.prefix.clone());
     readiness::watch_log(health, shutdown.clone(), move |number| {
         let topic = Topic::ALL[number % Topic::ALL.len()];
@@ -163,16 +170,16 @@ pub fn watch_log(health: &Health, settings: &Settings, bus: &Arc<dyn Bus>, shutd
 pub fn spawn_collector(
     supervisor: &mut Supervisor,
     raw: RawSettings,
-    settings: &Settings,
+    settings: &ProgramSettings,
     bus: &Arc<dyn Bus>,
-    (shutdown, metrics, health): (&Shutdown, &Metrics, &Health),
-    losses: &Losses,
+    (shutdown, metrics, health): (&Shutdown, &MetricsRegistry, &HealthRegistry),
+    losses: &LostEventCounter,
     progress_listener: Option<std::net::TcpListener>,
 ) -> anyhow::Result<()> {
     let losses = losses.clone();
     let collector = raw.validate(&eadt_collector::host_name())?;
     let mut environment =
-        Environment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
+        CollectorEnvironment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
     environment.progress_listener = progress_listener.map(Arc::new);
     let context = settings.kubernetes.context.clone();
     supervisor.spawn(&tasks::COLLECTOR, async move {
@@ -195,7 +202,7 @@ pub fn spawn_collector(
 
 /// The cluster of a context; empty: the settings' own, the current one, or the one that this process runs in.
 pub async fn connect(
-    settings: &Settings,
+    settings: &ProgramSettings,
     context: &str,
     origin: Origin,
     clock: eadt_kubernetes::ClockFn,
@@ -208,7 +215,7 @@ pub async fn connect(
 
 /// What the page changes policies by: the cluster of a context, as in [`connect`].
 pub async fn policy_editor(
-    settings: &Settings,
+    settings: &ProgramSettings,
     context: &str,
     clock: eadt_kubernetes::ClockFn,
 ) -> anyhow::Result<Arc<dyn ChangeTerms>> {
@@ -217,19 +224,19 @@ pub async fn policy_editor(
     Ok(Arc::new(PolicyEditor::new(access, clock, tokio::runtime::Handle::current())))
 }
 
-/// The actuator on Kubernetes: stands by until it leads, and again once it no longer does. All replicas have one name in the consumer
-/// group: only one of them is in it, and whoever leads next takes its place at once.
+/// Spawns the actuator on Kubernetes. It waits until it leads, and again once it no longer does. All replicas have one name in
+/// the consumer group: only one of them is in it, and the next leader takes its place at once.
 pub fn spawn_leading(
     supervisor: &mut Supervisor,
-    settings: &Settings,
+    settings: &ProgramSettings,
     bus: &Arc<dyn Bus>,
     cluster: &KubernetesCluster,
     shutdown: &Shutdown,
-    metrics: &Metrics,
-    health: &Health,
+    metrics: &MetricsRegistry,
+    health: &HealthRegistry,
 ) {
     let cluster = cluster.clone();
-    let service = Actuator {
+    let service = ActuatorService {
         settings: settings.actuator.clone(),
         bus: bus.clone(),
         cluster: Arc::new(cluster.clone()),
@@ -245,14 +252,14 @@ pub fn spawn_leading(
 
 pub fn spawn_actuator(
     supervisor: &mut Supervisor,
-    settings: &Settings,
+    settings: &ProgramSettings,
     bus: &Arc<dyn Bus>,
     cluster: SimulatedCluster,
     shutdown: &Shutdown,
-    metrics: &Metrics,
-    health: &Health,
+    metrics: &MetricsRegistry,
+    health: &HealthRegistry,
 ) {
-    let service = Actuator {
+    let service = ActuatorService {
         settings: settings.actuator.clone(),
         bus: bus.clone(),
         cluster: Arc::new(cluster),
@@ -265,14 +272,14 @@ pub fn spawn_actuator(
 
 pub fn spawn_processor(
     supervisor: &mut Supervisor,
-    settings: &Settings,
+    settings: &ProgramSettings,
     bus: &Arc<dyn Bus>,
     clock: HeartbeatClock,
     shutdown: &Shutdown,
-    metrics: &Metrics,
-    health: &Health,
+    metrics: &MetricsRegistry,
+    health: &HealthRegistry,
 ) {
-    let service = |part, clock| Processor {
+    let service = |part, clock| ProcessorService {
         settings: settings.processor.clone(),
         bus: bus.clone(),
         clock,
@@ -295,24 +302,25 @@ pub fn spawn_processor(
 /// The web page on a log. Returns where it is; with `further` the next free one of so many ports is taken.
 pub async fn spawn_dashboard(
     supervisor: &mut Supervisor,
-    settings: &Settings,
+    settings: &ProgramSettings,
     bus: &Arc<dyn Bus>,
     further: u16,
     shutdown: &Shutdown,
-) -> anyhow::Result<Server> {
+) -> anyhow::Result<DashboardServer> {
     let source = SourceFacts {
         kind: SourceKind::Live,
         place: up::place(settings),
         window_seconds: Some(settings.processor.window_seconds),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let limits = eadt_dashboard::Limits { windows: settings.dashboard.windows, ..Default::default() };
-    let model = SharedModel::new(Model::new(source, limits));
-    let records = Records::Log { bus: bus.clone(), prefix: settings.topics.prefix.clone() };
+    let limits = eadt_dashboard::DashboardLimits { windows: settings.dashboard.windows, ..Default::default() };
+    let model = SharedModel::new(DashboardModel::new(source, limits));
+    let records = RecordStore::Log { bus: bus.clone(), prefix: settings.topics.prefix.clone() };
     let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
     let lines = ViewLog { bus: bus.clone(), names: settings.topics.clone() };
     let log = LogSource::new(bus.clone(), settings.topics.prefix.clone(), Arc::new(lines));
-    let server = Server::bind(&settings.dashboard, further, model.clone(), Some(what_if), shutdown.clone()).await?.with_log(log);
+    let server =
+        DashboardServer::bind(&settings.dashboard, further, model.clone(), Some(what_if), shutdown.clone()).await?.with_log(log);
     let (bus, prefix, stop) = (bus.clone(), settings.topics.prefix.clone(), shutdown.clone());
     supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || eadt_dashboard::follow(&*bus, &prefix, &model, &stop));
     Ok(server)
@@ -320,17 +328,17 @@ pub async fn spawn_dashboard(
 
 pub fn spawn_archiver(
     supervisor: &mut Supervisor,
-    settings: &Settings,
+    settings: &ProgramSettings,
     bus: &Arc<dyn Bus>,
     shutdown: &Shutdown,
-    metrics: &Metrics,
-    health: &Health,
+    metrics: &MetricsRegistry,
+    health: &HealthRegistry,
 ) {
-    let service = Archiver {
+    let service = ArchiverService {
         settings: settings.archiver.clone(),
         prefix: settings.topics.prefix.clone(),
         bus: bus.clone(),
-        clock: Clock::wall(),
+        clock: ServiceClock::machine(),
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
         ready: health.part("archiver"),
@@ -340,5 +348,5 @@ pub fn spawn_archiver(
 
 /// Drains at the first signal, ends at the second.
 pub fn watch_signals(shutdown: Shutdown) {
-    beside(&tasks::SIGNALS, on_signals(shutdown, crate::live::screen::give_terminal_back));
+    spawn_detached(&tasks::SIGNALS, on_signals(shutdown, crate::live::screen::give_terminal_back));
 }

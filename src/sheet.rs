@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 /// In which form rows are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum SheetForm {
+pub enum OutputFormat {
     #[default]
     Table,
     /// A table with all columns.
@@ -16,7 +16,7 @@ pub enum SheetForm {
 
 /// A column: its heading for people, its name for programs.
 #[derive(Debug, Clone, Copy)]
-pub struct Column {
+pub struct OutputColumn {
     pub heading: &'static str,
     pub name: &'static str,
     /// Only where there is room: in `wide`, JSON and CSV.
@@ -24,7 +24,7 @@ pub struct Column {
     pub right: bool,
 }
 
-impl Column {
+impl OutputColumn {
     pub const fn text(heading: &'static str, name: &'static str) -> Self {
         Self { heading, name, wide: false, right: false }
     }
@@ -40,12 +40,12 @@ impl Column {
 
 /// A cell as people read it, and as it is.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cell {
+pub struct OutputCell {
     pub shown: String,
     pub value: Value,
 }
 
-impl Cell {
+impl OutputCell {
     pub fn text(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { shown: text.clone(), value: text.into() }
@@ -62,24 +62,24 @@ impl Cell {
 
 /// Rows below a heading.
 #[derive(Debug)]
-pub struct Sheet {
-    pub columns: Vec<Column>,
-    pub rows: Vec<Vec<Cell>>,
+pub struct OutputTable {
+    pub columns: Vec<OutputColumn>,
+    pub rows: Vec<Vec<OutputCell>>,
 }
 
-impl Sheet {
-    /// The sheet in this form, for a terminal of so many columns; what was left out stands below a table.
-    pub fn render(&self, form: SheetForm, width: Option<usize>) -> anyhow::Result<String> {
+impl OutputTable {
+    /// Returns the sheet in this form, for a terminal of so many columns; [`OutputFormat::Table`] leaves the wide columns out.
+    pub fn render(&self, form: OutputFormat, width: Option<usize>) -> anyhow::Result<String> {
         match form {
-            SheetForm::Table => Ok(self.table(false, width)),
-            SheetForm::Wide => Ok(self.table(true, None)),
-            SheetForm::Json => Ok(format!("{}\n", serde_json::to_string_pretty(&self.objects())?)),
-            SheetForm::Csv => self.csv(),
+            OutputFormat::Table => Ok(self.table(false, width)),
+            OutputFormat::Wide => Ok(self.table(true, None)),
+            OutputFormat::Json => Ok(format!("{}\n", serde_json::to_string_pretty(&self.objects())?)),
+            OutputFormat::Csv => self.csv(),
         }
     }
 
     fn objects(&self) -> Vec<Map<String, Value>> {
-        let object = |row: &Vec<Cell>| {
+        let object = |row: &Vec<OutputCell>| {
             let fields = self.columns.iter().zip(row).map(|(column, cell)| (column.name.to_owned(), cell.value.clone()));
             fields.collect()
         };
@@ -103,7 +103,7 @@ impl Sheet {
     fn table(&self, wide: bool, width: Option<usize>) -> String {
         let columns: Vec<usize> = (0..self.columns.len()).filter(|index| wide || !self.columns[*index].wide).collect();
         // As it is printed, so that what would steer the terminal does not shift the columns either.
-        let shown = |row: &[Cell], index: usize| eadt_service::shown::line(&row[index].shown).into_owned();
+        let shown = |row: &[OutputCell], index: usize| eadt_service::shown::line(&row[index].shown).into_owned();
         let widest = |index: &usize| {
             let cells = self.rows.iter().map(|row| shown(row, *index).chars().count());
             cells.chain([self.columns[*index].heading.chars().count()]).max().unwrap_or(0)
@@ -147,29 +147,34 @@ mod tests {
     #[test]
     fn one_sheet_has_four_forms() {
         let columns = vec![
-            Column::text("WORKLOAD", "workload"),
-            Column::figure("POWER", "power_watts"),
-            Column::figure("GPUS", "gpus").wide(),
-            Column::text("REASON", "reason"),
+            OutputColumn::text("WORKLOAD", "workload"),
+            OutputColumn::figure("POWER", "power_watts"),
+            OutputColumn::figure("GPUS", "gpus").wide(),
+            OutputColumn::text("REASON", "reason"),
         ];
         let row = |name: &str, power: Option<f64>, reason: &str| {
-            vec![Cell::text(name), Cell::figure(power, eadt_report::units::watts), Cell::count(Some(4)), Cell::text(reason)]
+            vec![
+                OutputCell::text(name),
+                OutputCell::figure(power, eadt_report::units::watts),
+                OutputCell::count(Some(4)),
+                OutputCell::text(reason),
+            ]
         };
         let sheet =
-            Sheet { columns, rows: vec![row("a/b", Some(31_200.5), "slow, so back"), row("a/\u{1b}long-name", None, "")] };
+            OutputTable { columns, rows: vec![row("a/b", Some(31_200.5), "slow, so back"), row("a/\u{1b}long-name", None, "")] };
         let render = |form, width| sheet.render(form, width).unwrap();
         assert_eq!(
-            render(SheetForm::Table, None),
+            render(OutputFormat::Table, None),
             "WORKLOAD              POWER   REASON\na/b                 31.2 kW   slow, so back\na/\\u001blong-name         –\n"
         );
-        assert!(render(SheetForm::Wide, None).contains("GPUS"));
+        assert!(render(OutputFormat::Wide, None).contains("GPUS"));
         assert_eq!(
-            render(SheetForm::Csv, None),
+            render(OutputFormat::Csv, None),
             "workload,power_watts,gpus,reason\na/b,31200.5,4,\"slow, so back\"\na/\u{1b}long-name,,4,\n"
         );
-        let json: Value = serde_json::from_str(&render(SheetForm::Json, None)).unwrap();
+        let json: Value = serde_json::from_str(&render(OutputFormat::Json, None)).unwrap();
         assert_eq!((&json[0]["power_watts"], &json[1]["power_watts"]), (&31_200.5.into(), &Value::Null));
-        let narrow = render(SheetForm::Table, Some(40));
+        let narrow = render(OutputFormat::Table, Some(40));
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
     }
 }

@@ -1,5 +1,5 @@
-//! Files and folders that commands write. One habit for all of them: what exists is refused, `--force` replaces it, a folder that is
-//! not there is not made on the way, and a file is complete or not there.
+//! Files and folders that commands write. One habit for all of them: what exists is refused, `--force` replaces it, a folder that
+//! is not there is not made on the way, and a file is complete or not there.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,7 +10,7 @@ use eadt_recordings::Compression;
 use tempfile::NamedTempFile;
 
 /// A file on its way to its name.
-pub struct Target {
+pub struct AtomicFile {
     path: PathBuf,
     file: NamedTempFile,
     /// A file that has appeared under the name meanwhile stays.
@@ -30,8 +30,8 @@ pub fn log_compression(path: &Path) -> anyhow::Result<Compression> {
     Ok(*compression)
 }
 
-impl Target {
-    /// An event log: its ending says how it is written; one that exists is replaced only where that is `forced`.
+impl AtomicFile {
+    /// Creates an event log: its ending gives the compression; one that exists is replaced only if `forced`.
     pub fn event_log(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<(Self, Compression)> {
         let compression = log_compression(path)?;
         Ok((Self::create(path, inputs, forced)?, compression))
@@ -111,8 +111,8 @@ fn parent(path: &Path) -> anyhow::Result<&Path> {
     Ok(folder)
 }
 
-/// Makes a folder for an output, or takes an empty one. One that holds something is refused unless `forced`; then what is in it is
-/// deleted, if it is nothing but what `is_own` knows as entries that the command writes.
+/// Makes a folder for an output, or takes an empty one. One that holds something is refused unless `forced`; then what is in it
+/// is deleted, if it is nothing but what `is_own` knows as entries that the command writes.
 pub fn create_folder(path: &Path, inputs: &[PathBuf], forced: bool, is_own: impl Fn(&str) -> bool) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let entries = check_folder(path, inputs, forced, is_own)?;
@@ -174,7 +174,7 @@ mod tests {
         std::fs::write(&input, "time,w").unwrap();
         let same = dir.path().join(".").join("a.csv");
         let message = |path: &Path| {
-            Target::create(path, std::slice::from_ref(&input), true).err().map(|e| e.to_string()).unwrap_or_default()
+            AtomicFile::create(path, std::slice::from_ref(&input), true).err().map(|e| e.to_string()).unwrap_or_default()
         };
         assert!(message(&same).contains("would be overwritten"), "{}", message(&same));
         assert!(message(Path::new("/dev/null")).contains("no plain file"));
@@ -186,14 +186,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let message =
-            |name: &str, forced| Target::event_log(&at(name), &[], forced).err().map(|e| e.to_string()).unwrap_or_default();
+            |name: &str, forced| AtomicFile::event_log(&at(name), &[], forced).err().map(|e| e.to_string()).unwrap_or_default();
         for name in ["run.json", "run.zst", "run", "run.csv", ".jsonl", "run.jsonl.gz"] {
             assert!(message(name, true).contains("end it in .jsonl"), "{name}: {}", message(name, true));
         }
         for (name, compression) in
             [("a.jsonl", Compression::None), ("a.jsonl.zst", Compression::Zstd), ("A.JSONL.ZST", Compression::Zstd)]
         {
-            assert_eq!(Target::event_log(&at(name), &[], false).unwrap().1, compression, "{name}");
+            assert_eq!(AtomicFile::event_log(&at(name), &[], false).unwrap().1, compression, "{name}");
         }
         std::fs::write(at("old.jsonl"), "mine").unwrap();
         assert!(
@@ -202,13 +202,13 @@ mod tests {
             message("old.jsonl", false)
         );
         assert_eq!(std::fs::read_to_string(at("old.jsonl")).unwrap(), "mine");
-        let (target, _) = Target::event_log(&at("old.jsonl"), &[], true).unwrap();
+        let (target, _) = AtomicFile::event_log(&at("old.jsonl"), &[], true).unwrap();
         let mut writer = target.writer().unwrap();
         writer.write_all(b"new").unwrap();
         target.finish(writer).unwrap();
         assert_eq!(std::fs::read_to_string(at("old.jsonl")).unwrap(), "new");
         // One that appears while the log is written stays, too.
-        let (target, _) = Target::event_log(&at("race.jsonl"), &[], false).unwrap();
+        let (target, _) = AtomicFile::event_log(&at("race.jsonl"), &[], false).unwrap();
         let writer = target.writer().unwrap();
         std::fs::write(at("race.jsonl"), "theirs").unwrap();
         assert!(target.finish(writer).unwrap_err().to_string().contains("exists"));
@@ -220,7 +220,7 @@ mod tests {
     fn no_folder_is_made_on_the_way_and_none_is_emptied_unasked() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let error = Target::create(&at("no/such/out.csv"), &[], false).err().unwrap().to_string();
+        let error = AtomicFile::create(&at("no/such/out.csv"), &[], false).err().unwrap().to_string();
         assert!(error.contains("there is no folder") && error.contains("make it, or name another output"), "{error}");
         let own = |name: &str| name.starts_with("topic=");
         let folder = |name: &str, forced| create_folder(&at(name), &[], forced, own).err().map(|error| error.to_string());
@@ -247,12 +247,12 @@ mod tests {
     fn a_file_that_is_shown_while_it_is_written_has_its_name_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("live.jsonl");
-        let mut file = Target::create(&path, &[], false).unwrap().show().unwrap();
+        let mut file = AtomicFile::create(&path, &[], false).unwrap().show().unwrap();
         assert!(path.exists());
         file.write_all(b"line\n").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "line\n");
-        assert!(Target::create(&path, &[], false).err().unwrap().to_string().contains("exists"));
-        let target = Target::create(&dir.path().join("race.jsonl"), &[], false).unwrap();
+        assert!(AtomicFile::create(&path, &[], false).err().unwrap().to_string().contains("exists"));
+        let target = AtomicFile::create(&dir.path().join("race.jsonl"), &[], false).unwrap();
         std::fs::write(dir.path().join("race.jsonl"), "theirs").unwrap();
         assert!(target.show().unwrap_err().to_string().contains("exists: name another output"));
     }
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn an_unfinished_file_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let target = Target::create(&dir.path().join("out.jsonl"), &[], false).unwrap();
+        let target = AtomicFile::create(&dir.path().join("out.jsonl"), &[], false).unwrap();
         target.writer().unwrap().write_all(b"half").unwrap();
         drop(target);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

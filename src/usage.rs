@@ -2,7 +2,8 @@
 
 use std::fmt::Display;
 
-/// A value of an option that cannot be; the program ends with the status that it has for a command line that it does not understand.
+/// A value of an option that cannot be; the program ends with the status that it has for a command line that it does not
+/// understand.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(String);

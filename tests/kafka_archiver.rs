@@ -7,12 +7,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eadt_archiver::{Clock, Error, Service, Settings, run};
+use eadt_archiver::{ArchiverError, ArchiverService, ArchiverSettings, ServiceClock, run};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition, topics};
-use eadt_lake::{Archive, Row};
+use eadt_bus::{
+    Bus, CommitStep, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, Remedy, StartOffset, TopicPartition,
+    topics,
+};
+use eadt_lake::{Archive, ArchiveRow};
 use eadt_schemas::Topic;
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 use eadt_tests::kafka::{Kafka, fetch_path};
 
 const PARTITIONS: i32 = 4;
@@ -33,7 +36,7 @@ fn produce(bus: &KafkaBus, from: i64, to: i64) {
         (0..PARTITIONS).map(|partition| committed(bus, &at(partition)).0.len()).sum::<usize>() as i64 == 6 * (n + 1)
     };
     for n in from..to {
-        let record = |topic: Topic, key: i64, value: &str| Outgoing {
+        let record = |topic: Topic, key: i64, value: &str| ProducerRecord {
             topic: name(topic),
             partition: None,
             key: Some(Bytes::from(format!("ns/job-{key}"))),
@@ -42,7 +45,7 @@ fn produce(bus: &KafkaBus, from: i64, to: i64) {
         };
         let outputs = (0..6).map(|key| record(Topic::GpuTelemetry, key, &format!("{{\"device\":\"GPU-{n}\"}}")));
         let outputs = outputs.chain([record(Topic::ProcessorState, n % 3, "state")]).collect();
-        let (step, began) = (Step { outputs, positions: Vec::new() }, Instant::now());
+        let (step, began) = (CommitStep { outputs, positions: Vec::new() }, Instant::now());
         while let Err(error) = member.commit(&step) {
             // A busy machine may take longer than a transaction may last.
             assert!(error.remedy == Remedy::Restart && began.elapsed() < Duration::from_mins(2), "{error}");
@@ -55,24 +58,24 @@ fn produce(bus: &KafkaBus, from: i64, to: i64) {
 }
 
 struct Running {
-    thread: JoinHandle<Result<(), Error>>,
+    thread: JoinHandle<Result<(), ArchiverError>>,
     shutdown: Shutdown,
-    metrics: Metrics,
-    health: Health,
+    metrics: MetricsRegistry,
+    health: HealthRegistry,
 }
 
 fn start(bus: &KafkaBus, instance: &str, place: &Path) -> Running {
-    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
-    let service = Service {
-        settings: Settings {
+    let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
+    let service = ArchiverService {
+        settings: ArchiverSettings {
             location: place.display().to_string(),
             roll_rows: 40,
             instance: instance.to_owned(),
-            ..Settings::default()
+            ..ArchiverSettings::default()
         },
         prefix: PREFIX.to_owned(),
         bus: Arc::new(bus.clone()),
-        clock: Clock::wall(),
+        clock: ServiceClock::machine(),
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
         ready: health.part("archiver"),
@@ -103,14 +106,14 @@ fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
 
 /// Offsets and keys of what a partition holds for a reader of committed records, and its end.
 fn committed(bus: &KafkaBus, at: &TopicPartition) -> (Vec<(i64, Option<Bytes>)>, i64) {
-    let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted).expect("a reader");
+    let mut reader = bus.reader(&[(at.clone(), StartOffset::Earliest)], IsolationLevel::ReadCommitted).expect("a reader");
     let (mut records, mut polled) = (Vec::new(), Vec::new());
     loop {
         reader.poll(1_000, Duration::from_secs(10), &mut polled).expect("a poll");
         for item in polled.drain(..) {
             match item {
-                Polled::Record(record) => records.push((record.offset, record.key)),
-                Polled::End { position, .. } => return (records, position),
+                PollEvent::Record(record) => records.push((record.offset, record.key)),
+                PollEvent::End { position, .. } => return (records, position),
                 other => panic!("{other:?}"),
             }
         }
@@ -160,7 +163,7 @@ fn two_archivers_share_the_partitions_and_write_each_offset_once() {
     for topic in Topic::ALL {
         for partition in 0..PARTITIONS {
             let (records, end) = committed(&bus, &TopicPartition::new(name(topic), partition));
-            let rows: Vec<Row> = archive.rows(&listing, topic, partition).collect::<Result<_, _>>().expect("rows");
+            let rows: Vec<ArchiveRow> = archive.rows(&listing, topic, partition).collect::<Result<_, _>>().expect("rows");
             let rows: Vec<_> = rows.into_iter().map(|row| (row.offset, row.key)).collect();
             // A compacted topic may have lost records since they were archived, never gained any.
             if matches!(topic, Topic::ProcessorState) {

@@ -5,11 +5,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use eadt_bus::conformance::{
-    Backend, CHECKS, await_assignment, fresh_name, fresh_topic, join, outgoing, read_all, read_count, read_to_end, send, send_all,
+    BackendHarness, CHECKS, await_assignment, fresh_name, fresh_topic, join, outgoing, read_all, read_count, read_to_end, send,
+    send_all,
 };
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::topics::{Repartition, apply, check_layout, desired, plan, survey};
-use eadt_bus::{Bus, Isolation, Member, MemberOptions, Membership, Polled, Remedy, Start, Step, TopicPartition};
+use eadt_bus::topics::{RepartitionPolicy, apply, check_layout, desired, plan, survey};
+use eadt_bus::{
+    Bus, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PollEvent, Remedy, StartOffset, TopicPartition,
+};
 use eadt_tests::Kafka;
 use eadt_tests::kafka::fetch_path;
 
@@ -37,7 +40,7 @@ struct Cluster {
     tight: Arc<KafkaBus>,
 }
 
-impl Backend for Cluster {
+impl BackendHarness for Cluster {
     fn bus(&self) -> Arc<dyn Bus> {
         self.bus.clone()
     }
@@ -64,7 +67,7 @@ fn kafka_keeps_every_promise() {
 
 /// A member with what it was told, on its own thread as in a service.
 struct Running {
-    member: Box<dyn Member>,
+    member: Box<dyn GroupMember>,
     owned: Vec<TopicPartition>,
     revoked: bool,
     lost: bool,
@@ -85,19 +88,19 @@ impl Running {
         self.member.poll(100, Duration::from_millis(50), &mut polled).unwrap();
         for item in polled {
             match item {
-                Polled::Assigned(mut assigned) => {
+                PollEvent::Assigned(mut assigned) => {
                     assigned.sort();
                     self.owned = assigned;
                 }
-                Polled::Revoked(_) => {
+                PollEvent::Revoked(_) => {
                     self.revoked = true;
                     self.owned.clear();
                 }
-                Polled::Lost(_) => {
+                PollEvent::Lost(_) => {
                     self.lost = true;
                     self.owned.clear();
                 }
-                Polled::Record(_) | Polled::Batch(_) | Polled::End { .. } => {}
+                PollEvent::Record(_) | PollEvent::Batch(_) | PollEvent::End { .. } => {}
             }
         }
     }
@@ -122,7 +125,10 @@ fn two_members_share_co_partitioned_topics_and_hand_over() {
         if first.revoked {
             // Told, not gone yet: the last step still counts.
             let at = TopicPartition::new(Arc::clone(&topics[0]), 3);
-            first.member.commit(&Step { outputs: vec![outgoing(&topics[1], "k", "last")], positions: vec![(at, 0)] }).unwrap();
+            first
+                .member
+                .commit(&CommitStep { outputs: vec![outgoing(&topics[1], "k", "last")], positions: vec![(at, 0)] })
+                .unwrap();
         }
     }
     while first.owned.len() < 4 || second.owned.len() < 4 {
@@ -176,17 +182,17 @@ fn an_open_or_aborted_transaction_is_visible_to_read_uncommitted_only() {
     let small = fresh_topic(&bus, 1, &[("max.message.bytes", "2000")]);
     let (mut member, _) = join(&bus, &fresh_name("group"), Some(&fresh_name("instance")), &[input]);
     let noise: String = (0..40_000_u32).map(|n| char::from(b'!' + (n.wrapping_mul(2_654_435_761) >> 24) as u8 % 90)).collect();
-    let error = member.commit(&Step {
+    let error = member.commit(&CommitStep {
         outputs: vec![outgoing(&output, "k", "taken back"), outgoing(&small, "k", &noise)],
         positions: Vec::new(),
     });
     let error = error.unwrap_err();
     assert_eq!(error.remedy, Remedy::Stop, "{error}");
     assert!(error.to_string().contains("larger than the topic allows"), "{error}");
-    assert_eq!(read_all(&bus, &output, 1, Isolation::ReadCommitted).len(), 0);
-    assert_eq!(read_all(&bus, &output, 1, Isolation::ReadUncommitted).len(), 1);
+    assert_eq!(read_all(&bus, &output, 1, IsolationLevel::ReadCommitted).len(), 0);
+    assert_eq!(read_all(&bus, &output, 1, IsolationLevel::ReadUncommitted).len(), 1);
     // The member goes on after an abort whose outcome is certain.
-    member.commit(&Step { outputs: vec![outgoing(&output, "k", "kept")], positions: Vec::new() }).unwrap();
+    member.commit(&CommitStep { outputs: vec![outgoing(&output, "k", "kept")], positions: Vec::new() }).unwrap();
     assert_eq!(read_count(&bus, &output, 1, 1)[0].value.as_deref(), Some(&b"kept"[..]));
 }
 
@@ -197,12 +203,15 @@ fn much_is_read_in_order_with_pauses_that_reach_the_broker() {
     let filler = "x".repeat(1000);
     let mut producer = bus.producer("much").unwrap();
     for n in 0..20_000 {
-        send(&mut *producer, &eadt_bus::Outgoing { partition: Some(n % 2), ..outgoing(&topic, "k", &format!("{n} {filler}")) });
+        send(
+            &mut *producer,
+            &eadt_bus::ProducerRecord { partition: Some(n % 2), ..outgoing(&topic, "k", &format!("{n} {filler}")) },
+        );
     }
     assert!(producer.flush(WAIT).unwrap());
     let at: Vec<_> = (0..2).map(|partition| TopicPartition::new(Arc::clone(&topic), partition)).collect();
-    let from: Vec<_> = at.iter().map(|at| (at.clone(), Start::Earliest)).collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted).unwrap();
+    let from: Vec<_> = at.iter().map(|at| (at.clone(), StartOffset::Earliest)).collect();
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted).unwrap();
     // Partition 1 is paused while all of partition 0 comes in: more than is held here.
     reader.pause(&at[1..]).unwrap();
     let mut next = [0_i64, 0];
@@ -212,7 +221,7 @@ fn much_is_read_in_order_with_pauses_that_reach_the_broker() {
             assert!(begun.elapsed() < WAIT, "{next:?}");
             reader.poll(500, Duration::from_millis(100), &mut polled).unwrap();
             for item in polled.drain(..) {
-                if let Polled::Record(record) = item {
+                if let PollEvent::Record(record) = item {
                     let of = record.at.partition as usize;
                     assert_eq!(record.offset, next[of], "partition {of}");
                     next[of] += 1;
@@ -258,9 +267,9 @@ fn the_layout_is_applied_checked_and_corrected() {
     let layout = desired(&prefix, 3, 1);
     let missing = check_layout(&bus, &prefix).unwrap_err().to_string();
     assert!(missing.contains("gpu.telemetry.v1 is missing") && missing.contains("eadt topics apply"), "{missing}");
-    apply(&bus, &plan(&survey(&bus, &prefix).unwrap(), &layout, Repartition::Refuse)).unwrap();
+    apply(&bus, &plan(&survey(&bus, &prefix).unwrap(), &layout, RepartitionPolicy::Refuse)).unwrap();
     assert_eq!(check_layout(&bus, &prefix).unwrap(), 3);
-    assert!(plan(&survey(&bus, &prefix).unwrap(), &layout, Repartition::Refuse).is_empty());
+    assert!(plan(&survey(&bus, &prefix).unwrap(), &layout, RepartitionPolicy::Refuse).is_empty());
     let decisions = format!("{prefix}decisions.v1");
     bus.alter_topic(&decisions, &BTreeMap::from([("message.timestamp.type".into(), "CreateTime".into())])).unwrap();
     let begun = Instant::now();
@@ -269,13 +278,13 @@ fn the_layout_is_applied_checked_and_corrected() {
     }
     let wrong = check_layout(&bus, &prefix).unwrap_err().to_string();
     assert!(wrong.contains("decisions.v1 has message.timestamp.type=CreateTime instead of LogAppendTime"), "{wrong}");
-    apply(&bus, &plan(&survey(&bus, &prefix).unwrap(), &layout, Repartition::Refuse)).unwrap();
+    apply(&bus, &plan(&survey(&bus, &prefix).unwrap(), &layout, RepartitionPolicy::Refuse)).unwrap();
     while check_layout(&bus, &prefix).is_err() {
         assert!(begun.elapsed() < WAIT);
     }
     let telemetry: Arc<str> = format!("{prefix}gpu.telemetry.v1").into();
     send_all(&bus, &[outgoing(&telemetry, "k", "{}")]);
-    let larger = plan(&survey(&bus, &prefix).unwrap(), &desired(&prefix, 5, 1), Repartition::Refuse);
+    let larger = plan(&survey(&bus, &prefix).unwrap(), &desired(&prefix, 5, 1), RepartitionPolicy::Refuse);
     assert_eq!(larger.refusals.len(), 1, "{:?}", larger.refusals);
     assert!(larger.refusals[0].contains("holds data"));
 }
@@ -312,7 +321,7 @@ fn a_restarted_broker_costs_a_pause_and_no_record() {
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
     let mut producer = bus.producer("steady").unwrap();
-    let step = |n: i32| Step {
+    let step = |n: i32| CommitStep {
         outputs: vec![outgoing(&output, "k", &n.to_string())],
         positions: vec![(assigned[0].clone(), i64::from(n))],
     };
@@ -347,7 +356,8 @@ fn a_restarted_broker_costs_a_pause_and_no_record() {
         .map(|r| String::from_utf8_lossy(r.value.as_deref().unwrap()).into_owned())
         .collect();
     assert_eq!(written, (0..20).map(|n| n.to_string()).collect::<Vec<_>>());
-    let mut reader = bus.reader(&[(TopicPartition::new(input, 0), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+    let mut reader =
+        bus.reader(&[(TopicPartition::new(input, 0), StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
     let (records, ends): (Vec<_>, HashMap<_, _>) = read_to_end(&mut *reader, 1);
     assert_eq!((records.len(), ends.len()), (20, 1));
     let options = MemberOptions { group: fresh_name("group"), membership: Membership::Dynamic, topics: vec![output] };
@@ -364,12 +374,12 @@ fn a_broker_that_is_away_for_longer_than_a_session_fences_nobody() {
     let (input, output) = (fresh_topic(&bus, 1, &[]), fresh_topic(&bus, 1, &[]));
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
-    let step = |n: i32| Step {
+    let step = |n: i32| CommitStep {
         outputs: vec![outgoing(&output, "k", &n.to_string())],
         positions: vec![(assigned[0].clone(), i64::from(n))],
     };
     // Nobody else ever was of this name, so the member may go on, or begin anew; also where a busy machine holds it up for a session.
-    let commit = |mut member: Box<dyn Member>, n: i32| {
+    let commit = |mut member: Box<dyn GroupMember>, n: i32| {
         let begun = Instant::now();
         while let Err(error) = member.commit(&step(n)) {
             assert!(error.remedy == Remedy::Restart && begun.elapsed() < WAIT, "{error}");
@@ -412,8 +422,10 @@ fn killed_right_after_its_answer(comes_back: bool) {
         };
         (member, done)
     };
-    let step =
-        |n: i64| Step { outputs: vec![outgoing(&output, "k", &n.to_string())], positions: vec![(assigned[0].clone(), n + 1)] };
+    let step = |n: i64| CommitStep {
+        outputs: vec![outgoing(&output, "k", &n.to_string())],
+        positions: vec![(assigned[0].clone(), n + 1)],
+    };
     member.commit(&step(0)).unwrap();
     kafka.kill().unwrap();
     kafka.start_again().unwrap();

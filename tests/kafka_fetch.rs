@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eadt_bus::conformance::{Backend, CHECKS, fresh_name, fresh_topic, join, outgoing, read_to_end, send_all};
+use eadt_bus::conformance::{BackendHarness, CHECKS, fresh_name, fresh_topic, join, outgoing, read_to_end, send_all};
 use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, Isolation, Outgoing, Polled, Record, Remedy, Start, Step, TopicPartition, TopicSpec};
+use eadt_bus::{
+    Bus, CommitStep, ConsumerRecord, IsolationLevel, PollEvent, ProducerRecord, Remedy, StartOffset, TopicPartition, TopicSpec,
+};
 use eadt_tests::Kafka;
 
 const WAIT: Duration = Duration::from_mins(1);
@@ -27,7 +29,7 @@ struct NativeCluster {
     tight: Arc<KafkaBus>,
 }
 
-impl Backend for NativeCluster {
+impl BackendHarness for NativeCluster {
     fn bus(&self) -> Arc<dyn Bus> {
         self.bus.clone()
     }
@@ -60,11 +62,11 @@ fn read_whole(
     bus: &KafkaBus,
     topic: &Arc<str>,
     partitions: i32,
-    isolation: Isolation,
-) -> (Vec<Record>, BTreeMap<TopicPartition, i64>) {
+    isolation: IsolationLevel,
+) -> (Vec<ConsumerRecord>, BTreeMap<TopicPartition, i64>) {
     let at = |partition| TopicPartition::new(Arc::clone(topic), partition);
     let highs = || (0..partitions).map(|p| (at(p), bus.watermarks(&at(p)).unwrap().high)).collect::<BTreeMap<_, _>>();
-    let from: Vec<_> = (0..partitions).map(|p| (at(p), Start::Earliest)).collect();
+    let from: Vec<_> = (0..partitions).map(|p| (at(p), StartOffset::Earliest)).collect();
     let mut reader = bus.reader(&from, isolation).unwrap();
     let (mut records, ends) = read_to_end(&mut *reader, partitions as usize);
     let mut ends: BTreeMap<_, _> = ends.into_iter().collect();
@@ -75,8 +77,8 @@ fn read_whole(
         reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
         for item in polled.drain(..) {
             match item {
-                Polled::Record(record) => records.push(record),
-                Polled::End { at, position } => drop(ends.insert(at, position)),
+                PollEvent::Record(record) => records.push(record),
+                PollEvent::End { at, position } => drop(ends.insert(at, position)),
                 other => panic!("a reader outside any group was told {other:?}"),
             }
         }
@@ -86,8 +88,14 @@ fn read_whole(
 }
 
 /// As many records, of a reader that takes batches; with the number of batches.
-fn read_batches(bus: &KafkaBus, topic: &Arc<str>, partitions: i32, isolation: Isolation, count: usize) -> (Vec<Record>, usize) {
-    let from: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(Arc::clone(topic), p), Start::Earliest)).collect();
+fn read_batches(
+    bus: &KafkaBus,
+    topic: &Arc<str>,
+    partitions: i32,
+    isolation: IsolationLevel,
+    count: usize,
+) -> (Vec<ConsumerRecord>, usize) {
+    let from: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(Arc::clone(topic), p), StartOffset::Earliest)).collect();
     let mut reader = bus.reader(&from, isolation).unwrap();
     reader.accept_batches();
     let (mut polled, mut records, mut batches, begun) = (Vec::new(), Vec::new(), 0, Instant::now());
@@ -97,8 +105,8 @@ fn read_batches(bus: &KafkaBus, topic: &Arc<str>, partitions: i32, isolation: Is
         reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
         for item in polled.drain(..) {
             match item {
-                Polled::Record(record) => records.push(record),
-                Polled::Batch(batch) => {
+                PollEvent::Record(record) => records.push(record),
+                PollEvent::Batch(batch) => {
                     batches += 1;
                     for index in 0..batch.len() {
                         let record = batch.record(index).unwrap();
@@ -106,7 +114,7 @@ fn read_batches(bus: &KafkaBus, topic: &Arc<str>, partitions: i32, isolation: Is
                         records.push(record);
                     }
                 }
-                Polled::End { .. } => {}
+                PollEvent::End { .. } => {}
                 other => panic!("a reader outside any group was told {other:?}"),
             }
         }
@@ -117,9 +125,9 @@ fn read_batches(bus: &KafkaBus, topic: &Arc<str>, partitions: i32, isolation: Is
 }
 
 /// Records with everything that may be special about one.
-fn special_records(topic: &Arc<str>, count: usize) -> Vec<Outgoing> {
+fn special_records(topic: &Arc<str>, count: usize) -> Vec<ProducerRecord> {
     (0..count)
-        .map(|n| Outgoing {
+        .map(|n| ProducerRecord {
             topic: Arc::clone(topic),
             partition: Some((n % 2) as i32),
             key: (!n.is_multiple_of(7)).then(|| format!("key-{}", n % 13).into()),
@@ -147,15 +155,15 @@ fn both_paths_read_the_same_bytes() {
         send_all(&writer, &special_records(&topic, 1500));
         let (mut member, _) = join(&writer, &fresh_name("group"), Some(&fresh_name("instance")), std::slice::from_ref(&small));
         for round in 0..3 {
-            member.commit(&Step { outputs: special_records(&topic, 100 + round), positions: Vec::new() }).unwrap();
+            member.commit(&CommitStep { outputs: special_records(&topic, 100 + round), positions: Vec::new() }).unwrap();
             // Taken back: one of its records is too large for its topic.
             let mut outputs = special_records(&topic, 90);
             outputs.push(outgoing(&small, "k", &noise));
-            let error = member.commit(&Step { outputs, positions: Vec::new() }).unwrap_err();
+            let error = member.commit(&CommitStep { outputs, positions: Vec::new() }).unwrap_err();
             assert_ne!(error.remedy, Remedy::Retry, "{error}");
         }
     }
-    for isolation in [Isolation::ReadCommitted, Isolation::ReadUncommitted] {
+    for isolation in [IsolationLevel::ReadCommitted, IsolationLevel::ReadUncommitted] {
         let expected = read_whole(&library, &topic, 2, isolation);
         let found = read_whole(&native, &topic, 2, isolation);
         assert_eq!(found.0.len(), expected.0.len(), "{isolation:?}");
@@ -185,7 +193,7 @@ fn a_member_takes_batches_from_where_it_starts_and_none_while_it_is_paused() {
         assert!(begun.elapsed() < WAIT, "{next}");
         member.poll(50, Duration::from_millis(100), &mut polled).unwrap();
         for item in polled.drain(..) {
-            let Polled::Batch(batch) = item else { continue };
+            let PollEvent::Batch(batch) = item else { continue };
             batches += 1;
             assert!(batch.len() <= 50);
             for (offset, ..) in batch.sizes() {
@@ -222,9 +230,9 @@ fn stamps_of_the_sender_and_compacted_gaps_are_read_alike() {
     loop {
         std::thread::sleep(Duration::from_millis(300));
         send_all(&library, &[outgoing(&name, "other", &"x".repeat(70_000))]);
-        let before = read_whole(&library, &name, 1, Isolation::ReadCommitted);
-        let found = read_whole(&native, &name, 1, Isolation::ReadCommitted);
-        let after = read_whole(&library, &name, 1, Isolation::ReadCommitted);
+        let before = read_whole(&library, &name, 1, IsolationLevel::ReadCommitted);
+        let found = read_whole(&native, &name, 1, IsolationLevel::ReadCommitted);
+        let after = read_whole(&library, &name, 1, IsolationLevel::ReadCommitted);
         // Compaction may go on between the reads.
         if before == after {
             assert_eq!(found, before);
@@ -241,8 +249,8 @@ fn a_broker_that_comes_back_is_read_on_without_a_gap_or_a_repetition() {
     let mut kafka = Kafka::start().unwrap();
     let bus = connect(kafka.brokers(), &[], FetchPath::Native);
     let topic = fresh_topic(&bus, 2, &[]);
-    let from: Vec<_> = (0..2).map(|p| (TopicPartition::new(Arc::clone(&topic), p), Start::Earliest)).collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted).unwrap();
+    let from: Vec<_> = (0..2).map(|p| (TopicPartition::new(Arc::clone(&topic), p), StartOffset::Earliest)).collect();
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted).unwrap();
     let mut next = [0_i64, 0];
     let mut read = |until: i64| {
         let (mut polled, begun) = (Vec::new(), Instant::now());
@@ -250,7 +258,7 @@ fn a_broker_that_comes_back_is_read_on_without_a_gap_or_a_repetition() {
             assert!(begun.elapsed() < WAIT, "{next:?}");
             reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
             for item in polled.drain(..) {
-                if let Polled::Record(record) = item {
+                if let PollEvent::Record(record) = item {
                     let of = &mut next[record.at.partition as usize];
                     assert_eq!(record.offset, *of);
                     *of += 1;
@@ -275,19 +283,19 @@ fn a_partition_whose_leader_of_two_goes_is_read_from_the_other() {
     let topic: Arc<str> = fresh_name("copied").into();
     let spec = TopicSpec { name: Arc::clone(&topic), partitions: 3, replication: 3, settings: BTreeMap::new() };
     bus.create_topic(&spec).unwrap();
-    let from: Vec<_> = (0..3).map(|p| (TopicPartition::new(Arc::clone(&topic), p), Start::Earliest)).collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted).unwrap();
+    let from: Vec<_> = (0..3).map(|p| (TopicPartition::new(Arc::clone(&topic), p), StartOffset::Earliest)).collect();
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted).unwrap();
     let mut next = [0_i64; 3];
     for round in 1..=3 {
         let records: Vec<_> =
-            (0..300).map(|n| Outgoing { partition: Some(n % 3), ..outgoing(&topic, "k", &n.to_string()) }).collect();
+            (0..300).map(|n| ProducerRecord { partition: Some(n % 3), ..outgoing(&topic, "k", &n.to_string()) }).collect();
         send_all(&bus, &records);
         let (mut polled, begun) = (Vec::new(), Instant::now());
         while next != [100 * round; 3] {
             assert!(begun.elapsed() < WAIT, "{next:?}");
             reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
             for item in polled.drain(..) {
-                if let Polled::Record(record) = item {
+                if let PollEvent::Record(record) = item {
                     let of = &mut next[record.at.partition as usize];
                     assert_eq!(record.offset, *of);
                     *of += 1;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_bus::Outgoing;
+use eadt_bus::ProducerRecord;
 use eadt_bus::conformance::{outgoing, read_count, send_all};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::topics::{Repartition, apply, desired, plan};
+use eadt_bus::topics::{RepartitionPolicy, apply, desired, plan};
 use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
 use eadt_schemas::v1::dead_letter_header as header;
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 use eadt_tests::Kafka;
 use eadt_tests::kafka::fetch_path;
 
@@ -28,16 +28,16 @@ fn connect(kafka: &Kafka, properties: &[(&str, &str)]) -> KafkaBus {
 fn records_that_are_small_only_while_they_are_compressed_hold_no_partition_up() {
     let kafka = Kafka::start().unwrap();
     let bus = connect(&kafka, &[]);
-    apply(&bus, &plan(&[], &desired(PREFIX, 1, 1), Repartition::Refuse)).unwrap();
+    apply(&bus, &plan(&[], &desired(PREFIX, 1, 1), RepartitionPolicy::Refuse)).unwrap();
     let name = |topic: Topic| -> Arc<str> { format!("{PREFIX}{topic}").into() };
     let telemetry = name(Topic::GpuTelemetry);
     let large = Bytes::from(vec![b'a'; LARGE]);
     let hostile = connect(&kafka, &[("compression.type", "gzip"), ("message.max.bytes", "30000000")]);
-    let in_value = Outgoing { value: Some(large.clone()), ..outgoing(&telemetry, "lab/a", "") };
-    let in_key = Outgoing { key: Some(large), ..outgoing(&telemetry, "", "not json") };
+    let in_value = ProducerRecord { value: Some(large.clone()), ..outgoing(&telemetry, "lab/a", "") };
+    let in_key = ProducerRecord { key: Some(large), ..outgoing(&telemetry, "", "not json") };
     send_all(&hostile, &[in_value, in_key, outgoing(&telemetry, "lab/a", "behind them")]);
 
-    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+    let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
     let service = ProcessorService {
         settings: ProcessorSettings { prefix: PREFIX.to_owned(), dead_letter_seconds: 0.0, ..ProcessorSettings::default() },
         bus: Arc::new(bus.clone()),

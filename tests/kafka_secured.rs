@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use eadt_bus::rights::{Operation, Resource};
-use eadt_bus::{Bus, Outgoing};
+use eadt_bus::rights::{AclOperation, AclResource};
+use eadt_bus::{Bus, ProducerRecord};
 use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeviceIntent, DeviceSetting};
@@ -211,7 +211,7 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     assert_eq!(report["workloads"].as_array().unwrap().len(), 2, "{report}");
 
     for right in &rights_of_parts().unwrap()["reader"] {
-        if let (Operation::Read, Resource::Topic(name)) = (right.operation, &right.resource) {
+        if let (AclOperation::Read, AclResource::Topic(name)) = (right.operation, &right.resource) {
             succeeds(as_user(&kafka, dir, "reader", &["tail", name.strip_prefix("eadt.").unwrap(), "--until-end"]));
         }
     }
@@ -244,15 +244,15 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn say(kafka: &SecuredKafka, record: Outgoing) {
+fn say(kafka: &SecuredKafka, record: ProducerRecord) {
     let mut producer = kafka.admin().unwrap().producer("test").unwrap();
     producer.send(record).unwrap();
     assert!(producer.flush(Duration::from_mins(1)).unwrap());
 }
 
-fn record(topic: &str, key: &'static str, value: Vec<u8>) -> Outgoing {
+fn record(topic: &str, key: &'static str, value: Vec<u8>) -> ProducerRecord {
     let (key, value) = (Some(key.into()), Some(value.into()));
-    Outgoing { topic: format!("eadt.{topic}").into(), partition: None, key, value, headers: Vec::new() }
+    ProducerRecord { topic: format!("eadt.{topic}").into(), partition: None, key, value, headers: Vec::new() }
 }
 
 /// A secured broker whose users are the parts, each with the rights of its own file.
@@ -283,7 +283,7 @@ impl Parts {
     }
 
     /// Says something in the name of a part that does not run here.
-    fn say(&self, record: Outgoing) {
+    fn say(&self, record: ProducerRecord) {
         say(&self.kafka, record);
     }
 }

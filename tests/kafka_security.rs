@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions, Mechanism, Protocol, Secret, Security};
-use eadt_bus::rights::{Operation, Resource, Right};
-use eadt_bus::topics::{Repartition, apply, check_layout, desired, plan};
-use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition};
+use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions, SaslMechanism, Secret, SecurityProtocol, SecuritySettings};
+use eadt_bus::rights::{AclEntry, AclOperation, AclResource};
+use eadt_bus::topics::{RepartitionPolicy, apply, check_layout, desired, plan};
+use eadt_bus::{
+    Bus, CommitStep, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, Remedy, StartOffset, TopicPartition,
+};
 use eadt_tests::kafka::fetch_path;
 use eadt_tests::kafka::secured::{Authority, SecuredKafka, rights_of_parts};
 
@@ -20,7 +22,7 @@ fn topic_names() -> Vec<String> {
 }
 
 fn make_topics(admin: &KafkaBus) {
-    apply(admin, &plan(&[], &desired("eadt.", 2, 1), Repartition::Refuse)).unwrap();
+    apply(admin, &plan(&[], &desired("eadt.", 2, 1), RepartitionPolicy::Refuse)).unwrap();
 }
 
 #[test]
@@ -30,33 +32,39 @@ fn only_who_is_known_by_password_or_certificate_gets_in() {
     let foreign = tempfile::tempdir().unwrap();
     let stranger = Authority::new(foreign.path(), "stranger").unwrap();
     let (certificate, key) = stranger.sign("admin").unwrap();
-    let connect = |brokers: String, security: &Security| {
+    let connect = |brokers: String, security: &SecuritySettings| {
         let options = KafkaOptions::secured(brokers, &BTreeMap::new(), security, "tests");
         options.and_then(|options| KafkaBus::connect(options.with_fetch(fetch_path())))
     };
     let (password, tls) = (kafka.brokers(), kafka.ssl_brokers());
     let alice = kafka.user("alice");
     let holder = kafka.holder("alice").unwrap();
-    let from_file = Security { password: None, password_file: Some(kafka.password_file("alice").unwrap()), ..alice.clone() };
+    let from_file =
+        SecuritySettings { password: None, password_file: Some(kafka.password_file("alice").unwrap()), ..alice.clone() };
     for (brokers, security) in [(&password, &alice), (&password, &from_file), (&tls, &holder)] {
         connect(brokers.clone(), security).unwrap();
     }
     let denied = [
-        ("no TLS at all", &password, Security::default(), "no broker answered"),
-        ("no TLS where a certificate is asked for", &tls, Security::default(), "no broker answered"),
-        ("a wrong password", &password, Security { password: Some(Secret::new("wrong-guess")), ..alice.clone() }, "User:alice"),
-        ("an unknown user", &password, Security { username: "mallory".into(), ..alice.clone() }, "User:mallory"),
+        ("no TLS at all", &password, SecuritySettings::default(), "no broker answered"),
+        ("no TLS where a certificate is asked for", &tls, SecuritySettings::default(), "no broker answered"),
+        (
+            "a wrong password",
+            &password,
+            SecuritySettings { password: Some(Secret::new("wrong-guess")), ..alice.clone() },
+            "User:alice",
+        ),
+        ("an unknown user", &password, SecuritySettings { username: "mallory".into(), ..alice.clone() }, "User:mallory"),
         (
             "an authority that did not sign the broker",
             &password,
-            Security { ca_file: Some(stranger.ca_file()), ..alice.clone() },
+            SecuritySettings { ca_file: Some(stranger.ca_file()), ..alice.clone() },
             "TLS",
         ),
-        ("no certificate", &tls, Security { certificate_file: None, key_file: None, ..holder.clone() }, ""),
+        ("no certificate", &tls, SecuritySettings { certificate_file: None, key_file: None, ..holder.clone() }, ""),
         (
             "a certificate of another authority that names the administrator",
             &tls,
-            Security { certificate_file: Some(certificate), key_file: Some(key), ..holder.clone() },
+            SecuritySettings { certificate_file: Some(certificate), key_file: Some(key), ..holder.clone() },
             "",
         ),
         ("a password where a certificate is asked for", &tls, alice.clone(), ""),
@@ -87,15 +95,15 @@ fn reads_natively_by_every_mechanism(kafka: &SecuredKafka) {
     let admin = kafka.admin().unwrap();
     make_topics(&admin);
     let rights = [
-        Right::on(Resource::Topic("eadt.actuations.v1".into()), Operation::Read),
-        Right::on(Resource::Topic("eadt.actuations.v1".into()), Operation::Describe),
+        AclEntry::on(AclResource::Topic("eadt.actuations.v1".into()), AclOperation::Read),
+        AclEntry::on(AclResource::Topic("eadt.actuations.v1".into()), AclOperation::Describe),
     ];
     admin.grant("User:alice", &rights).unwrap();
-    let by = |mechanism| Security { mechanism, ..kafka.user("alice") };
+    let by = |mechanism| SecuritySettings { mechanism, ..kafka.user("alice") };
     let ways = [
-        (kafka.brokers(), by(Mechanism::ScramSha512)),
-        (kafka.brokers(), by(Mechanism::ScramSha256)),
-        (kafka.brokers(), by(Mechanism::Plain)),
+        (kafka.brokers(), by(SaslMechanism::ScramSha512)),
+        (kafka.brokers(), by(SaslMechanism::ScramSha256)),
+        (kafka.brokers(), by(SaslMechanism::Plain)),
         (kafka.ssl_brokers(), kafka.holder("alice").unwrap()),
     ];
     let wanted: i64 = 30;
@@ -104,8 +112,8 @@ fn reads_natively_by_every_mechanism(kafka: &SecuredKafka) {
             scope.spawn(move || {
                 let options = KafkaOptions::secured(brokers.clone(), &BTreeMap::new(), security, "tests").unwrap();
                 let bus = KafkaBus::connect(options.with_fetch(FetchPath::Native)).unwrap();
-                let from = [(TopicPartition::new("eadt.actuations.v1", 0), Start::At(0))];
-                let mut reader = bus.reader(&from, Isolation::ReadCommitted).unwrap();
+                let from = [(TopicPartition::new("eadt.actuations.v1", 0), StartOffset::At(0))];
+                let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted).unwrap();
                 let (begun, mut polled, mut offsets) = (Instant::now(), Vec::new(), Vec::new());
                 while offsets.len() < wanted as usize {
                     assert!(begun.elapsed() < WAIT, "by {security:?} only {offsets:?} came");
@@ -114,7 +122,7 @@ fn reads_natively_by_every_mechanism(kafka: &SecuredKafka) {
                         assert!(error.to_string().contains("lacks the right"), "by {security:?}: {error}");
                     }
                     offsets.extend(polled.drain(..).filter_map(|item| match item {
-                        Polled::Record(record) => Some(record.offset),
+                        PollEvent::Record(record) => Some(record.offset),
                         _ => None,
                     }));
                 }
@@ -175,8 +183,9 @@ fn no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed() {
         }
         let nothing = kafka.bus("nobody").unwrap().lacking(rights, &topics).unwrap();
         // Of topics that may not be looked at, no more can be told than what would let one look.
-        let certain =
-            |right: &&Right| right.operation.implies(Operation::Describe) || !matches!(right.resource, Resource::Topic(_));
+        let certain = |right: &&AclEntry| {
+            right.operation.implies(AclOperation::Describe) || !matches!(right.resource, AclResource::Topic(_))
+        };
         assert!(nothing.len() >= rights.iter().filter(certain).count(), "{part}: {nothing:?}");
     }
 }
@@ -193,16 +202,16 @@ fn join_and_commit(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
         member.poll(10, Duration::from_millis(100), &mut polled)?;
         for item in polled.drain(..) {
             match item {
-                Polled::Assigned(partitions) => {
+                PollEvent::Assigned(partitions) => {
                     for at in &partitions {
                         member.start(at, 0)?;
                     }
                     started = true;
                     let output = outgoing("eadt.actuations.v1");
                     let positions = partitions.into_iter().map(|at| (at, 0)).collect();
-                    member.commit(&Step { outputs: vec![output], positions })?;
+                    member.commit(&CommitStep { outputs: vec![output], positions })?;
                 }
-                Polled::End { .. } if started => return Ok(()),
+                PollEvent::End { .. } if started => return Ok(()),
                 _ => {}
             }
         }
@@ -210,8 +219,14 @@ fn join_and_commit(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
     panic!("neither joined nor refused");
 }
 
-fn outgoing(topic: &str) -> Outgoing {
-    Outgoing { topic: topic.into(), partition: Some(0), key: Some("k".into()), value: Some("{}".into()), headers: Vec::new() }
+fn outgoing(topic: &str) -> ProducerRecord {
+    ProducerRecord {
+        topic: topic.into(),
+        partition: Some(0),
+        key: Some("k".into()),
+        value: Some("{}".into()),
+        headers: Vec::new(),
+    }
 }
 
 fn produce(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
@@ -224,9 +239,9 @@ fn read(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
     read_until(bus, |polled| !polled.is_empty())
 }
 
-fn read_until(bus: &KafkaBus, enough: impl Fn(&[Polled]) -> bool) -> Result<(), eadt_bus::BusError> {
-    let from = [(TopicPartition::new("eadt.decisions.v1", 0), Start::At(0))];
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+fn read_until(bus: &KafkaBus, enough: impl Fn(&[PollEvent]) -> bool) -> Result<(), eadt_bus::BusError> {
+    let from = [(TopicPartition::new("eadt.decisions.v1", 0), StartOffset::At(0))];
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let (begun, mut polled) = (Instant::now(), Vec::new());
     while begun.elapsed() < WAIT && !enough(&polled) {
         reader.poll(10, Duration::from_millis(100), &mut polled)?;
@@ -245,15 +260,15 @@ fn look(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
 
 #[test]
 fn somebody_without_a_right_is_told_who_lacks_which_on_what() {
-    let topic = |name: &str| Resource::Topic(format!("eadt.{name}.v1"));
+    let topic = |name: &str| AclResource::Topic(format!("eadt.{name}.v1"));
     let all = [
-        Right::on_prefix(Resource::Topic("eadt.".into()), Operation::Describe),
-        Right::on_prefix(Resource::Topic("eadt.".into()), Operation::DescribeConfigs),
-        Right::on(topic("decisions"), Operation::Read),
-        Right::on(topic("actuations"), Operation::Write),
-        Right::on(Resource::Group("g".into()), Operation::Read),
-        Right::on_prefix(Resource::TransactionalId("g-".into()), Operation::Write),
-        Right::on(Resource::Group("tests-reader".into()), Operation::Describe),
+        AclEntry::on_prefix(AclResource::Topic("eadt.".into()), AclOperation::Describe),
+        AclEntry::on_prefix(AclResource::Topic("eadt.".into()), AclOperation::DescribeConfigs),
+        AclEntry::on(topic("decisions"), AclOperation::Read),
+        AclEntry::on(topic("actuations"), AclOperation::Write),
+        AclEntry::on(AclResource::Group("g".into()), AclOperation::Read),
+        AclEntry::on_prefix(AclResource::TransactionalId("g-".into()), AclOperation::Write),
+        AclEntry::on(AclResource::Group("tests-reader".into()), AclOperation::Describe),
     ];
     let cases: [(&str, usize, Act, &str); 9] = [
         ("a", 0, look, "Describe on topic eadt."),
@@ -303,12 +318,12 @@ fn a_certificate_is_a_user_with_rights_of_its_own() {
     let kafka = SecuredKafka::start(&["alice"]).unwrap();
     let admin = kafka.admin().unwrap();
     make_topics(&admin);
-    let rights: Vec<Right> = [Operation::Describe, Operation::DescribeConfigs]
+    let rights: Vec<AclEntry> = [AclOperation::Describe, AclOperation::DescribeConfigs]
         .into_iter()
-        .map(|operation| Right::on_prefix(Resource::Topic("eadt.".into()), operation))
+        .map(|operation| AclEntry::on_prefix(AclResource::Topic("eadt.".into()), operation))
         .collect();
     admin.grant("User:bob", &rights).unwrap();
-    let options = |security: &Security| {
+    let options = |security: &SecuritySettings| {
         KafkaOptions::secured(kafka.ssl_brokers(), &BTreeMap::new(), security, "tests").unwrap().with_fetch(fetch_path())
     };
     let bob = KafkaBus::connect(options(&kafka.holder("bob").unwrap())).unwrap();
@@ -324,7 +339,7 @@ fn a_certificate_is_a_user_with_rights_of_its_own() {
     // Nobody grants himself anything.
     let error = bob.grant("User:bob", &rights).unwrap_err().to_string();
     assert!(error.contains("denied"), "{error}");
-    assert_eq!(kafka.holder("dave").unwrap().protocol, Protocol::Ssl);
+    assert_eq!(kafka.holder("dave").unwrap().protocol, SecurityProtocol::Ssl);
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use actuator::{NODES, Rig, crashes, energy_policy, environment, layout, now, owners, training};
 use eadt_cluster::{ChangeTerms, Cluster, ClusterRemedy, TermsChange, WorkloadChange};
 use eadt_schemas::v1::{
-    Action, Decision, Directive, Layout, Origin, Outcome, Precision, TrainingProgress, UpdateMode, Validation,
+    ActuationOutcome, ChangeValidation, ControllerAction, Decision, Directive, Layout, Origin, Precision, TrainingProgress,
+    UpdateMode,
 };
 use eadt_schemas::{EventTime, EventType, Topic};
 use serde_json::{Value, json};
@@ -36,7 +37,7 @@ fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the
     let mut id = 0;
     let mut change = |action, to: (u32, u32, u32)| {
         id += 1;
-        rig.change(&format!("d-{id}"), action, layout(to.0, to.1, to.2), Outcome::Ready);
+        rig.change(&format!("d-{id}"), action, layout(to.0, to.1, to.2), ActuationOutcome::Ready);
         let set = rig.set("llm-training");
         let env = environment(&set);
         let expected = [to.1.to_string(), to.0.to_string(), to.2.to_string()];
@@ -46,19 +47,19 @@ fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the
         assert_eq!(env["DATA"], "/data", "what is not EADT's stays");
         rig.ready_with(&layout(to.0, to.1, to.2));
     };
-    change(Action::Decrease, (6, 40, 2));
-    change(Action::ScaleReplicas, (9, 35, 3));
-    change(Action::Increase, (9, 45, 3));
-    change(Action::Increase, (3, 100, 1));
-    change(Action::Revert, (9, 45, 3));
+    change(ControllerAction::Decrease, (6, 40, 2));
+    change(ControllerAction::ScaleReplicas, (9, 35, 3));
+    change(ControllerAction::Increase, (9, 45, 3));
+    change(ControllerAction::Increase, (3, 100, 1));
+    change(ControllerAction::Revert, (9, 45, 3));
 
     // What was kept adds up, whichever process says so.
     let evidence = |before: f64| [("gain_ratio".to_owned(), 0.1), ("before_joules_per_sample".to_owned(), before)].into();
     for (concerns, before, saved) in [("d-4", 4.0, "10.0 %"), ("d-5", 3.6, "19.0 %")] {
-        let decision = rig.decision(&format!("kept-{concerns}"), Action::Maintain, layout(9, 45, 3));
+        let decision = rig.decision(&format!("kept-{concerns}"), ControllerAction::Maintain, layout(9, 45, 3));
         let origin = Origin::Simulated;
         let concerns = Some(concerns.to_owned());
-        rig.decide(&Decision { validation: Validation::Kept, concerns, evidence: evidence(before), origin, ..decision });
+        rig.decide(&Decision { validation: ChangeValidation::Kept, concerns, evidence: evidence(before), origin, ..decision });
         let status = rig.eventually("it is told", || {
             let status = rig.policy("llm")["status"].clone();
             (status["effect"]["summary"] == format!("{saved} (simulated)")).then_some(status)
@@ -75,7 +76,7 @@ fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the
 
     // No decision made more than one generation, and every one is told once.
     for decision in 1..=5 {
-        assert_eq!(rig.outcomes(&format!("d-{decision}")), [Outcome::Applied, Outcome::Ready]);
+        assert_eq!(rig.outcomes(&format!("d-{decision}")), [ActuationOutcome::Applied, ActuationOutcome::Ready]);
     }
     let events = rig.kubectl(&["get", "events.events.k8s.io", "-o", "json"]);
     assert!(events.contains("(decision d-2)") && events.contains("eadt.dev/actuator"), "{events}");
@@ -195,13 +196,13 @@ fn a_rollout_that_never_becomes_ready_is_rolled_back_with_its_broken_pod() {
     rig.apply(&energy_policy("Enforce"));
     rig.start(1.0);
     rig.ready_with(&layout(6, 50, 2));
-    let back = rig.runs_out("d-1", Action::Decrease, layout(6, 40, 2), |pods| pods.iter().any(crashes));
+    let back = rig.runs_out("d-1", ControllerAction::Decrease, layout(6, 40, 2), |pods| pods.iter().any(crashes));
     assert!(back.reason.contains("CrashLoopBackOff"), "{}", back.reason);
     rig.ready_with(&layout(6, 50, 2));
-    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
+    assert_eq!(rig.outcomes("d-1"), [ActuationOutcome::Applied, ActuationOutcome::RolledBack]);
     rig.give_rollouts(120.0);
     // It can be changed again.
-    rig.change("d-2", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
+    rig.change("d-2", ControllerAction::Decrease, layout(6, 45, 2), ActuationOutcome::Ready);
     rig.eventually("the policy says so", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
 }
 
@@ -230,14 +231,14 @@ fn a_rollout_whose_pods_find_no_node_goes_back_and_says_what_the_scheduler_said(
         pods.len() == 12 && pods.iter().all(stays) && pods.iter().any(waits)
     };
     // More than there are nodes.
-    let back = rig.runs_out("d-1", Action::ScaleReplicas, layout(12, 25, 4), pending);
+    let back = rig.runs_out("d-1", ControllerAction::ScaleReplicas, layout(12, 25, 4), pending);
     for word in ["cannot be scheduled", &no_node] {
         assert!(back.reason.contains(word), "{word}: {}", back.reason);
     }
     rig.ready_with(&layout(6, 50, 2));
     let set = rig.set("llm-training");
     assert_eq!((&set["spec"]["replicas"], &*environment(&set)["WORLD_SIZE"]), (&json!(6), "6"));
-    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
+    assert_eq!(rig.outcomes("d-1"), [ActuationOutcome::Applied, ActuationOutcome::RolledBack]);
 }
 
 #[test]
@@ -254,7 +255,7 @@ fn what_the_update_strategy_keeps_from_pods_is_refused_before_anything_is_touche
         rig.start(120.0);
         rig.ready_with(&layout(6, 50, 2));
         let before = rig.set("llm-training");
-        let refused = rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Refused);
+        let refused = rig.change("d-1", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Refused);
         assert!(refused.reason.contains(why), "{}", refused.reason);
         assert_eq!(rig.set("llm-training")["spec"], before["spec"], "nothing was touched");
         // Once its owner lets changes reach all pods, they do.
@@ -263,7 +264,7 @@ fn what_the_update_strategy_keeps_from_pods_is_refused_before_anything_is_touche
         rig.eventually("that is seen", || {
             rig.published().filter(|workload| workload.generation > held && workload.ready_time.is_some())
         });
-        rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+        rig.change("d-2", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Ready);
         rig.ready_with(&layout(6, 40, 2));
     }
 }
@@ -276,7 +277,7 @@ fn nothing_is_touched_in_mode_recommend_until_somebody_approves() {
     rig.start(120.0);
     rig.ready_with(&layout(6, 50, 2));
     let untouched = rig.set("llm-training");
-    rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Recommended);
+    rig.change("d-1", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Recommended);
     rig.eventually("the recommendation is shown", || {
         let policy = rig.policy("llm");
         (policy["status"]["recommendation"]["summary"] == "threads 50 % → 40 %").then_some(())
@@ -291,12 +292,12 @@ fn nothing_is_touched_in_mode_recommend_until_somebody_approves() {
         "{refused}"
     );
     assert_eq!(change(TermsChange::Approve("d-1".into()), "alice"), Ok(true));
-    rig.outcome("d-1", Outcome::Ready);
+    rig.outcome("d-1", ActuationOutcome::Ready);
     rig.ready_with(&layout(6, 40, 2));
-    let applied = rig.outcome("d-1", Outcome::Applied);
+    let applied = rig.outcome("d-1", ActuationOutcome::Applied);
     assert_eq!(applied.reason, "approved by eadt-page:alice");
     // Once: the next one is only recommended again.
-    rig.change("d-2", Action::Decrease, layout(6, 30, 2), Outcome::Recommended);
+    rig.change("d-2", ControllerAction::Decrease, layout(6, 30, 2), ActuationOutcome::Recommended);
     assert_eq!(rig.published().unwrap().layout, layout(6, 40, 2));
     rig.stop();
 }
@@ -356,19 +357,19 @@ fn somebody_who_takes_a_field_back_is_named_and_not_fought() {
         })
     };
     let mut rig = enforced("gitops");
-    rig.change("d-1", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Ready);
+    rig.change("d-1", ControllerAction::ScaleReplicas, layout(9, 35, 3), ActuationOutcome::Ready);
     rig.apply_as("gitops", "llm-training", &threads("60"));
     rig.ready_with(&layout(9, 60, 3));
     let named = format!("{THREADS} of container train");
     rig.says_taken_back(&named, "gitops");
-    let refused = rig.change("d-2", Action::Decrease, layout(9, 45, 3), Outcome::Refused);
+    let refused = rig.change("d-2", ControllerAction::Decrease, layout(9, 45, 3), ActuationOutcome::Refused);
     assert!(refused.reason.contains("gitops") && refused.reason.contains("took fields back"), "{}", refused.reason);
     assert_eq!(environment(&rig.set("llm-training"))[THREADS], "60");
     let last = |rig: &Rig| rig.policy("llm")["status"]["lastDecision"].clone();
     // A decision without an outcome is no news, nor is one to leave everything as it is: the second would not be written after the first.
     rig.eventually("the policy shows the refusal", || (last(&rig)["outcome"] == "Refused").then_some(()));
     // Neither a decision to leave everything as it is nor another process makes it good.
-    rig.decide(&rig.decision("d-3", Action::Maintain, layout(9, 60, 3)));
+    rig.decide(&rig.decision("d-3", ControllerAction::Maintain, layout(9, 60, 3)));
     rig.eventually("the policy shows the decision", || (last(&rig)["decisionId"] == "d-3").then_some(()));
     rig.says_taken_back(&named, "gitops");
     rig.stop();
@@ -391,14 +392,14 @@ fn somebody_who_takes_a_field_back_is_named_and_not_fought() {
     };
     as_expected(&rig);
     rig.ready_with(&layout(6, 60, 2));
-    rig.change("d-4", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
+    rig.change("d-4", ControllerAction::Decrease, layout(6, 45, 2), ActuationOutcome::Ready);
     rig.apply_as("gitops", "llm-training", &threads("55"));
     rig.ready_with(&layout(6, 55, 2));
     rig.says_taken_back(&named, "gitops");
     rig.kubectl(&["delete", "energypolicy", "llm"]);
     rig.apply(&energy_policy("Enforce"));
     as_expected(&rig);
-    rig.change("d-5", Action::Decrease, layout(6, 50, 2), Outcome::Ready);
+    rig.change("d-5", ControllerAction::Decrease, layout(6, 50, 2), ActuationOutcome::Ready);
     assert_eq!(owners(&rig.set("llm-training"), THREADS), ["eadt-actuator"]);
 }
 
@@ -407,28 +408,28 @@ fn a_pause_holds_at_the_next_step() {
     let rig = enforced("pause");
     rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused=true"]);
     rig.eventually("it is paused", || rig.published().filter(|workload| workload.paused));
-    let refused = rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Refused);
+    let refused = rig.change("d-1", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Refused);
     assert!(refused.reason.contains("paused"), "{}", refused.reason);
     rig.eventually("the policy says so", || (rig.condition("llm", "Ready") == "False Paused").then_some(()));
     rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused-"]);
     rig.eventually("it goes on", || rig.published().filter(|workload| !workload.paused));
-    rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    rig.change("d-2", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Ready);
 
     // The same for all workloads of its namespace.
     rig.kubectl(&["annotate", "namespace", &rig.namespace, "eadt.dev/paused=true"]);
     rig.eventually("it is paused", || rig.published().filter(|workload| workload.paused));
-    let refused = rig.change("d-3", Action::Decrease, layout(6, 35, 2), Outcome::Refused);
+    let refused = rig.change("d-3", ControllerAction::Decrease, layout(6, 35, 2), ActuationOutcome::Refused);
     assert!(refused.reason.contains("paused"), "{}", refused.reason);
     assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "40");
     rig.kubectl(&["annotate", "namespace", &rig.namespace, "eadt.dev/paused-"]);
     rig.eventually("it goes on", || rig.published().filter(|workload| !workload.paused));
-    rig.change("d-4", Action::Decrease, layout(6, 35, 2), Outcome::Ready);
+    rig.change("d-4", ControllerAction::Decrease, layout(6, 35, 2), ActuationOutcome::Ready);
 }
 
 #[test]
 fn an_autoscaler_on_the_same_object_is_not_fought_either() {
     let rig = enforced("autoscaler");
-    rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    rig.change("d-1", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Ready);
     // There are no metrics, but the bounds hold without them.
     rig.apply(&json!({
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "llm"},
@@ -444,10 +445,10 @@ fn an_autoscaler_on_the_same_object_is_not_fought_either() {
     let present = rig.eventually("it is only observed", || {
         rig.published().filter(|workload| workload.mode == eadt_schemas::v1::UpdateMode::Observe)
     });
-    let mut decision = rig.decision("d-2", Action::Decrease, layout(6, 30, 2));
+    let mut decision = rig.decision("d-2", ControllerAction::Decrease, layout(6, 30, 2));
     decision.from = present.layout;
     rig.decide(&decision);
-    rig.outcome("d-2", Outcome::Refused);
+    rig.outcome("d-2", ActuationOutcome::Refused);
     assert_eq!(rig.set("llm-training")["spec"]["replicas"], 7);
     rig.says_taken_back("replicas", "kube-controller-manager");
     rig.kubectl(&["delete", "energypolicy", "llm"]);
@@ -469,7 +470,7 @@ fn what_quotas_and_disruption_budgets_do_not_allow_is_refused_before_anything_is
         let used = rig.kubectl(&["get", "resourcequota", "team", "-o", "jsonpath={.status.used}"]);
         used.contains("\"6\"").then_some(())
     });
-    let refused = rig.change("d-1", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Refused);
+    let refused = rig.change("d-1", ControllerAction::ScaleReplicas, layout(9, 35, 3), ActuationOutcome::Refused);
     for word in ["quota team", "allows 8 of requests.nvidia.com/gpu", "6 are in use"] {
         assert!(refused.reason.contains(word), "{word}: {}", refused.reason);
     }
@@ -484,54 +485,54 @@ fn what_quotas_and_disruption_budgets_do_not_allow_is_refused_before_anything_is
             now.contains(used).then_some(())
         });
     }
-    let refused = rig.change("d-1-scoped", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Refused);
+    let refused = rig.change("d-1-scoped", ControllerAction::ScaleReplicas, layout(9, 35, 3), ActuationOutcome::Refused);
     assert!(refused.reason.contains("quota best-effort allows 6 of pods, 6 are in use"), "{}", refused.reason);
     rig.kubectl(&["delete", "resourcequota", "best-effort"]);
     rig.apply(&json!({
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "calm"},
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "llm"}}},
     }));
-    let refused = rig.change("d-2", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Refused);
+    let refused = rig.change("d-2", ControllerAction::ScaleReplicas, layout(9, 35, 3), ActuationOutcome::Refused);
     assert!(refused.reason.contains("PodDisruptionBudget calm lets 1 of 6 pods"), "{}", refused.reason);
     assert_eq!(generation(), before, "nothing was touched");
     // One pod after another is what both allow.
-    rig.change("d-3", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    rig.change("d-3", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Ready);
     rig.kubectl(&["delete", "poddisruptionbudget", "calm"]);
     rig.ready_with(&layout(6, 40, 2));
-    rig.change("d-4", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Ready);
+    rig.change("d-4", ControllerAction::ScaleReplicas, layout(9, 35, 3), ActuationOutcome::Ready);
     // A budget that came since does not bar the way back.
     rig.apply(&json!({
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "calm"},
         "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "llm"}}},
     }));
     rig.ready_with(&layout(9, 35, 3));
-    rig.change("d-5", Action::Revert, layout(6, 40, 2), Outcome::Ready);
+    rig.change("d-5", ControllerAction::Revert, layout(6, 40, 2), ActuationOutcome::Ready);
 }
 
 #[test]
 fn decisions_that_are_stale_expired_or_for_another_layout_change_nothing() {
     let rig = enforced("stale");
-    let first = rig.decision("d-1", Action::Decrease, layout(6, 40, 2));
-    let mut expired = rig.decision("d-2", Action::Decrease, layout(6, 40, 2));
+    let first = rig.decision("d-1", ControllerAction::Decrease, layout(6, 40, 2));
+    let mut expired = rig.decision("d-2", ControllerAction::Decrease, layout(6, 40, 2));
     expired.expires = expired.time.plus_seconds(-1.0);
     rig.decide(&expired);
-    assert!(rig.outcome("d-2", Outcome::Refused).reason.contains("expired"));
+    assert!(rig.outcome("d-2", ActuationOutcome::Refused).reason.contains("expired"));
     rig.decide(&first);
-    rig.outcome("d-1", Outcome::Ready);
+    rig.outcome("d-1", ActuationOutcome::Ready);
     rig.ready_with(&layout(6, 40, 2));
     let generation = rig.set("llm-training")["metadata"]["generation"].clone();
     // Seen again, made for the generation before, and older than the last one.
     rig.decide(&first);
-    let mut stale = rig.decision("d-3", Action::Decrease, layout(6, 30, 2));
+    let mut stale = rig.decision("d-3", ControllerAction::Decrease, layout(6, 30, 2));
     stale.generation = stale.generation.map(|generation| generation - 1);
     rig.decide(&stale);
-    assert!(rig.outcome("d-3", Outcome::Refused).reason.contains("generation"));
-    let mut older = rig.decision("d-4", Action::Decrease, layout(6, 30, 2));
+    assert!(rig.outcome("d-3", ActuationOutcome::Refused).reason.contains("generation"));
+    let mut older = rig.decision("d-4", ControllerAction::Decrease, layout(6, 30, 2));
     older.time = first.time.plus_seconds(-1.0);
     rig.decide(&older);
-    assert!(rig.outcome("d-4", Outcome::Refused).reason.contains("not newer"));
+    assert!(rig.outcome("d-4", ActuationOutcome::Refused).reason.contains("not newer"));
     assert_eq!(rig.set("llm-training")["metadata"]["generation"], generation);
-    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::Ready]);
+    assert_eq!(rig.outcomes("d-1"), [ActuationOutcome::Applied, ActuationOutcome::Ready]);
 }
 
 #[test]
@@ -547,9 +548,9 @@ fn an_actuator_whose_clock_is_an_hour_off_changes_nothing_and_one_with_a_right_c
         // What the processor says, whose clock is right; one decision is new, the other one was over long ago.
         for (id, age_seconds) in [("fresh", 0.0), ("old", 1800.0)] {
             let time = now().plus_seconds(-age_seconds);
-            let decision = rig.decision(id, Action::Decrease, layout(6, 40, 2));
+            let decision = rig.decision(id, ControllerAction::Decrease, layout(6, 40, 2));
             rig.decide(&Decision { time, expires: time.plus_seconds(300.0), ..decision });
-            let refused = rig.outcome(id, Outcome::Refused);
+            let refused = rig.outcome(id, ActuationOutcome::Refused);
             assert!(refused.reason.contains(why), "{skew_seconds} s: {}", refused.reason);
         }
         assert_eq!(rig.set("llm-training")["metadata"]["generation"], generation);
@@ -557,7 +558,7 @@ fn an_actuator_whose_clock_is_an_hour_off_changes_nothing_and_one_with_a_right_c
         rig.freeze();
         rig.clock = Arc::new(now);
         rig.start(120.0);
-        rig.change("right", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+        rig.change("right", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Ready);
     }
 }
 
@@ -584,18 +585,18 @@ fn a_restart_waits_for_the_jobs_checkpoint_and_is_refused_where_none_comes() {
     rig.start(120.0);
     rig.ready_with(&layout(6, 50, 2));
     // A job that reports none is not waited for.
-    rig.change("d-1", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
+    rig.change("d-1", ControllerAction::Decrease, layout(6, 45, 2), ActuationOutcome::Ready);
     rig.ready_with(&layout(6, 45, 2));
     let generation = || rig.set("llm-training")["metadata"]["generation"].clone();
     let before = generation();
 
     checkpoint(&rig, now().plus_seconds(-600.0));
-    rig.decide(&rig.decision("d-2", Action::Decrease, layout(6, 40, 2)));
+    rig.decide(&rig.decision("d-2", ControllerAction::Decrease, layout(6, 40, 2)));
     let asked = rig.eventually("the job is asked for a checkpoint", || rig.read::<Directive>(Topic::Directives).pop());
     assert_eq!((asked.workload, &*asked.decision_id, asked.checkpoint_now), (rig.workload(), "d-2", true));
     assert_eq!((generation(), rig.outcomes("d-2")), (before, vec![]), "nothing is touched before it is there");
     checkpoint(&rig, now());
-    rig.outcome("d-2", Outcome::Ready);
+    rig.outcome("d-2", ActuationOutcome::Ready);
     rig.ready_with(&layout(6, 40, 2));
     assert_eq!(rig.read::<Directive>(Topic::Directives).len(), 1, "it is asked once");
     assert_eq!(self::asked(&rig), None, "a restarted job does not take it for news");
@@ -604,7 +605,7 @@ fn a_restart_waits_for_the_jobs_checkpoint_and_is_refused_where_none_comes() {
     rig.checkpoint_wait_seconds = 1.0;
     rig.act(60.0);
     checkpoint(&rig, now().plus_seconds(-600.0));
-    let refused = rig.change("d-3", Action::Decrease, layout(6, 35, 2), Outcome::Refused);
+    let refused = rig.change("d-3", ControllerAction::Decrease, layout(6, 35, 2), ActuationOutcome::Refused);
     assert!(refused.reason.contains("none came within 1 s"), "{}", refused.reason);
     assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "40");
 }
@@ -651,7 +652,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     let pods = rig.pods().len();
 
     let bf16 = Layout { precision: Some(Precision::Bf16), ..plain.clone() };
-    rig.decide(&rig.decision("d-1", Action::SetPrecision, bf16.clone()));
+    rig.decide(&rig.decision("d-1", ControllerAction::SetPrecision, bf16.clone()));
     let stands = rig.eventually("the job is asked", || asked(&rig));
     assert_eq!(stands, (Some("bf16".into()), None, "d-1".into()));
     let message = rig.eventually("the status says what is waited for", || {
@@ -663,12 +664,12 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     assert_eq!(message, "the job is asked for precision bf16, and has not reported it yet");
     doing(&rig, "fp16", 0);
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied], "it is not ready before the job does it");
+    assert_eq!(rig.outcomes("d-1"), [ActuationOutcome::Applied], "it is not ready before the job does it");
     // Whoever leads next goes on waiting.
     rig.give_rollouts(120.0);
     let again = || {
         doing(&rig, "bf16", 0);
-        rig.outcomes("d-1").contains(&Outcome::Ready).then_some(())
+        rig.outcomes("d-1").contains(&ActuationOutcome::Ready).then_some(())
     };
     rig.eventually("the job has taken it up", again);
     rig.ready_with(&bf16);
@@ -677,35 +678,35 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     rig.give_rollouts(1.0);
     rig.stop_clock();
     let frozen = Layout { frozen_prefix_layers: Some(8), ..bf16.clone() };
-    rig.decide(&rig.decision("d-2", Action::FreezeLayers, frozen));
+    rig.decide(&rig.decision("d-2", ControllerAction::FreezeLayers, frozen));
     rig.eventually("the job is asked for both", || asked(&rig).filter(|asked| asked.1 == Some(8) && asked.0.is_some()));
     doing(&rig, "bf16", 0);
     // Five times a second the actuator reads what jobs report.
     std::thread::sleep(Duration::from_secs(5));
     rig.let_clock_run();
-    let back = rig.outcome("d-2", Outcome::RolledBack);
+    let back = rig.outcome("d-2", ActuationOutcome::RolledBack);
     assert!(back.reason.contains("8 frozen layers") && back.reason.contains("reports bf16 and 0 frozen"), "{}", back.reason);
     rig.eventually("the request is taken back", || asked(&rig).filter(|asked| asked.0.is_some() && asked.1.is_none()));
     rig.ready_with(&bf16);
 
     rig.give_rollouts(120.0);
     // Back to what it was started with: that it cannot report, and it is asked for nothing.
-    rig.change("d-2b", Action::Revert, plain.clone(), Outcome::Ready);
+    rig.change("d-2b", ControllerAction::Revert, plain.clone(), ActuationOutcome::Ready);
     assert_eq!(asked(&rig), None);
     rig.ready_with(&plain);
 
     let more = Layout { frozen_prefix_layers: Some(13), ..plain.clone() };
-    assert!(rig.change("d-3", Action::FreezeLayers, more, Outcome::Refused).reason.contains("above 12"));
+    assert!(rig.change("d-3", ControllerAction::FreezeLayers, more, ActuationOutcome::Refused).reason.contains("above 12"));
     let wide = Layout { precision: Some(Precision::Fp32), ..plain.clone() };
-    assert!(rig.change("d-4", Action::SetPrecision, wide, Outcome::Refused).reason.contains("bf16, fp16"));
+    assert!(rig.change("d-4", ControllerAction::SetPrecision, wide, ActuationOutcome::Refused).reason.contains("bf16, fp16"));
 
     // Another actuator goes on with what stands; a pause and the end of the policy end it.
     rig.give_rollouts(120.0);
     let fp16 = Layout { precision: Some(Precision::Fp16), ..plain };
-    rig.decide(&rig.decision("d-5", Action::SetPrecision, fp16));
+    rig.decide(&rig.decision("d-5", ControllerAction::SetPrecision, fp16));
     rig.eventually("the job is asked for another one", || asked(&rig).filter(|asked| asked.0.as_deref() == Some("fp16")));
     doing(&rig, "fp16", 0);
-    rig.outcome("d-5", Outcome::Ready);
+    rig.outcome("d-5", ActuationOutcome::Ready);
     let set = rig.set("llm-training");
     assert_eq!((&set["metadata"]["generation"], rig.pods().len()), (&generation, pods), "no pod was touched");
     rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused=true"]);
@@ -722,7 +723,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
 #[test]
 fn a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm() {
     let mut rig = enforced("two");
-    rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    rig.change("d-1", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Ready);
     rig.ready_with(&layout(6, 40, 2));
     let old = rig.cluster();
     let stale = WorkloadChange {
@@ -744,7 +745,7 @@ fn a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm() {
     println!("taken over after {:.1} s", taken_over.as_secs_f64());
     // 15 s without a renewal, and the 2 s between two looks, are promised; the rest is for a busy machine.
     assert!(taken_over <= Duration::from_mins(1), "{taken_over:?}");
-    rig.change("d-2", Action::Increase, layout(6, 45, 2), Outcome::Ready);
+    rig.change("d-2", ControllerAction::Increase, layout(6, 45, 2), ActuationOutcome::Ready);
     let refused = std::thread::spawn(move || old.apply(&stale)).join().unwrap();
     assert!(refused.is_err(), "{refused:?}");
     assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "45");

@@ -11,12 +11,14 @@ use std::time::Duration;
 use actuator::agents::{answer, cap, history, intents, nodes, outgoing, sees_all_pods};
 use actuator::kinds::{define, every_right_was_used, report};
 use actuator::{Rig, WITHIN, energy_policy, layout, now, training};
-use eadt_agent::{AgentEnvironment, AgentError, AgentSummary, Log, RawSettings};
+use eadt_agent::{AgentEnvironment, AgentError, AgentSummary, LazyBus, RawSettings};
 use eadt_bus::Bus;
 use eadt_nvml::fake::{FakeLibrary, FakeMps, FakeSettings};
 use eadt_schemas::Topic;
-use eadt_schemas::v1::{Action, DeviceHolders, DeviceIntent, DeviceState, HeldDevice, Layout, Outcome, PodName, SettingOutcome};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_schemas::v1::{
+    ActuationOutcome, ControllerAction, DeviceHolders, DeviceIntent, DeviceState, HeldDevice, Layout, PodName, SettingOutcome,
+};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 use eadt_tests::kubernetes::proxy::{Answer, Fault, Passed};
 use http::Method;
 use serde_json::{Value, json};
@@ -107,32 +109,32 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
     let nodes = nodes(&rig);
     let spec = rig.set("llm-training")["spec"].clone();
 
-    let refused = rig.change("d-1", Action::Decrease, cap(300.0), Outcome::Refused);
+    let refused = rig.change("d-1", ControllerAction::Decrease, cap(300.0), ActuationOutcome::Refused);
     assert!(refused.reason.contains("no agent has reported"), "{refused:?}");
     answer(&rig, &nodes, SettingOutcome::Untouched, "");
     // Reports are heard before the decisions that follow them.
-    let refused = rig.change("d-2", Action::Decrease, cap(240.0), Outcome::Refused);
+    let refused = rig.change("d-2", ControllerAction::Decrease, cap(240.0), ActuationOutcome::Refused);
     assert!(refused.reason.contains("from 250 to 700 W, not 240"), "{refused:?}");
     assert_eq!(intents(&rig), BTreeMap::new(), "nobody is asked for what is refused");
 
-    rig.change("d-3", Action::Decrease, cap(300.0), Outcome::Applied);
+    rig.change("d-3", ControllerAction::Decrease, cap(300.0), ActuationOutcome::Applied);
     asked(&rig, &nodes, "d-3", 300.0);
     assert_eq!(
         rig.outcomes("d-3"),
-        [Outcome::Applied],
+        [ActuationOutcome::Applied],
         "it is ready when the agents say so: {:#?}\n{:#}",
         rig.actuations(),
         rig.set("llm-training")
     );
     answer(&rig, &nodes, SettingOutcome::Held, "");
-    let ready = rig.outcome("d-3", Outcome::Ready);
+    let ready = rig.outcome("d-3", ActuationOutcome::Ready);
     assert_eq!(ready.layout, Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 2) });
 
     rig.ready_with(&ready.layout);
-    rig.change("d-4", Action::Increase, cap(350.0), Outcome::Applied);
+    rig.change("d-4", ControllerAction::Increase, cap(350.0), ActuationOutcome::Applied);
     asked(&rig, &nodes, "d-4", 350.0);
     answer(&rig, &nodes, SettingOutcome::Refused, "agent.power_limits is off");
-    let back = rig.outcome("d-4", Outcome::RolledBack);
+    let back = rig.outcome("d-4", ActuationOutcome::RolledBack);
     assert!(back.reason.contains("agent.power_limits is off"), "{back:?}");
     rig.ready_with(&ready.layout);
     asked(&rig, &nodes, "d-4", 300.0);
@@ -154,7 +156,7 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
     let shared = nodes.first().unwrap().clone();
     intrude(&rig, &shared);
     withdrawn(&rig);
-    let refused = rig.change("d-5", Action::Increase, cap(400.0), Outcome::Refused);
+    let refused = rig.change("d-5", ControllerAction::Increase, cap(400.0), ActuationOutcome::Refused);
     assert!(refused.reason.contains("/other holds GPUs of node"), "{refused:?}");
     // Unless it is known which GPU is whose.
     let gpu = format!("GPU-{shared}");
@@ -197,10 +199,10 @@ fn a_cap_that_is_held_asks_nothing_of_the_api_server_and_misses_nothing() {
     assert!(for_pods(&rig).iter().all(|request| !request.is_watch()), "who has no caps does not pay for them");
     let first = nodes(&rig);
     answer(&rig, &first, SettingOutcome::Untouched, "");
-    rig.change("d-1", Action::Decrease, cap(300.0), Outcome::Applied);
+    rig.change("d-1", ControllerAction::Decrease, cap(300.0), ActuationOutcome::Applied);
     asked(&rig, &first, "d-1", 300.0);
     answer(&rig, &first, SettingOutcome::Held, "");
-    rig.outcome("d-1", Outcome::Ready);
+    rig.outcome("d-1", ActuationOutcome::Ready);
 
     // More than two of the rounds in which everything is looked at.
     let quiet = |rig: &Rig| {
@@ -280,8 +282,8 @@ impl Agent {
         raw.agent.check_seconds = 0.05;
         allow(&mut raw);
         let (bus, stop): (Arc<dyn Bus>, _) = (Arc::new(rig.log.clone()), Shutdown::new());
-        let log = Log::new(move || Ok(bus.clone()));
-        let environment = AgentEnvironment::new(Some(log), Metrics::default(), Health::default(), stop.clone());
+        let log = LazyBus::new(move || Ok(bus.clone()));
+        let environment = AgentEnvironment::new(Some(log), MetricsRegistry::default(), HealthRegistry::default(), stop.clone());
         let settings = raw.validate("host").unwrap();
         Self { stop, task: rig.runtime.spawn(eadt_agent::run(settings, environment)) }
     }
@@ -289,7 +291,7 @@ impl Agent {
     fn stop(self, rig: &Rig) {
         self.stop.cancel();
         let summary = rig.runtime.block_on(self.task).unwrap().unwrap();
-        assert!(summary.left.is_empty(), "{summary:?}");
+        assert!(summary.unrestored.is_empty(), "{summary:?}");
     }
 }
 
@@ -316,10 +318,10 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     let pods = uids(&rig.pods());
     let agent = Agent::start(&rig, NODE, &fake, state.path(), |_| {});
     heard(&rig);
-    let refused = rig.change("d-1", Action::Decrease, cap(150.0), Outcome::Refused);
+    let refused = rig.change("d-1", ControllerAction::Decrease, cap(150.0), ActuationOutcome::Refused);
     assert!(refused.reason.contains("from 200 to 700 W, not 150"), "{refused:?}");
     let both = Layout { sm_clock_mhz: Some(1417.0), ..cap(400.0) };
-    let ready = rig.change("d-2", Action::Decrease, both, Outcome::Ready);
+    let ready = rig.change("d-2", ControllerAction::Decrease, both, ActuationOutcome::Ready);
     assert_eq!(ready.layout, Layout { power_limit_watts: Some(400.0), sm_clock_mhz: Some(1417.0), ..layout(6, 50, 2) });
     // The library knows 1410 MHz, and nothing between it and 1417.
     set_to(&rig, &fake, 400_000, 1410);
@@ -354,7 +356,12 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     let agent = Agent::start(&rig, NODE, &fake, state.path(), |raw| raw.agent.clocks = false);
     set_to(&rig, &fake, 400_000, 0);
     heard(&rig);
-    let back = rig.change("d-3", Action::Decrease, Layout { sm_clock_mhz: Some(1200.0), ..cap(350.0) }, Outcome::RolledBack);
+    let back = rig.change(
+        "d-3",
+        ControllerAction::Decrease,
+        Layout { sm_clock_mhz: Some(1200.0), ..cap(350.0) },
+        ActuationOutcome::RolledBack,
+    );
     assert!(back.reason.contains("agent.clocks"), "{back:?}");
     set_to(&rig, &fake, 400_000, 0);
 
@@ -417,10 +424,10 @@ fn gpus_of_jobs_that_cannot_be_changed_are_capped_and_only_their_annotations_wri
             (pods.len() == 2 && pods.iter().all(|pod| pod["status"]["phase"] == "Running")).then_some(())
         });
         answer(&rig, &nodes(&rig), SettingOutcome::Untouched, "");
-        rig.change("d-1", Action::SetPowerLimit, cap(300.0), Outcome::Applied);
+        rig.change("d-1", ControllerAction::SetPowerLimit, cap(300.0), ActuationOutcome::Applied);
         rig.eventually("its agents are asked", || (!intents(&rig).is_empty()).then_some(()));
         answer(&rig, &nodes(&rig), SettingOutcome::Held, "");
-        rig.outcome("d-1", Outcome::Ready);
+        rig.outcome("d-1", ActuationOutcome::Ready);
         assert_eq!(object()["spec"], untouched["spec"]);
         rig.kubectl(&["delete", "energypolicy", "llm"]);
         withdrawn(&rig);
@@ -491,7 +498,7 @@ fn a_node_has_the_mps_default_that_all_its_jobs_policies_name() {
     // While the only pod there is replaced it stays.
     rig.kubectl(&["rollout", "restart", "statefulset", "first"]);
     rig.kubectl(&["rollout", "status", "statefulset", "first"]);
-    assert_eq!(mps.told(), ["40"]);
+    assert_eq!(mps.set_defaults(), ["40"]);
 
     // One that names another, then the same.
     tenant(&rig, "second", 60);

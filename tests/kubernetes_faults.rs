@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use actuator::{Rig, WITHIN, energy_policy, environment, kubernetes, layout, now, training};
 use eadt_kubernetes::policy::EnergyPolicy;
-use eadt_schemas::v1::{Action, Layout, Outcome, Workload};
+use eadt_schemas::v1::{ActuationOutcome, ControllerAction, Layout, Workload};
 use eadt_tests::kubernetes::Component;
 use eadt_tests::kubernetes::proxy::{Answer, Fault, Passed, fault, pauses};
 use eadt_tests::kubernetes::training::{foreign, without_pods};
@@ -56,12 +56,12 @@ fn threads(rig: &Rig, percentage: u32) -> Layout {
 /// Decides, waits until it is ready, and proves that it was done once.
 fn changed_once(rig: &Rig, id: &str, percentage: u32) {
     let before = generation(rig);
-    rig.change(id, Action::Decrease, threads(rig, percentage), Outcome::Ready);
+    rig.change(id, ControllerAction::Decrease, threads(rig, percentage), ActuationOutcome::Ready);
     done_once(rig, id, percentage, before);
 }
 
 fn done_once(rig: &Rig, id: &str, percentage: u32, before: u64) {
-    assert_eq!(rig.outcomes(id), [Outcome::Applied, Outcome::Ready], "{id}");
+    assert_eq!(rig.outcomes(id), [ActuationOutcome::Applied, ActuationOutcome::Ready], "{id}");
     let set = rig.set("llm-training");
     assert_eq!(set["metadata"]["generation"].as_u64(), Some(before + 1), "{id}");
     assert_eq!(environment(&set)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], percentage.to_string(), "{id}");
@@ -145,7 +145,7 @@ fn a_workload_of_a_mebibyte_is_changed_like_any_other() {
     taken_over(&rig);
     let (others, before) = (foreign(&rig.set("llm-training")), generation(&rig));
     changed_once(&rig, "d-1", 40);
-    rig.change("d-2", Action::ScaleReplicas, layout(6, 40, 2), Outcome::Ready);
+    rig.change("d-2", ControllerAction::ScaleReplicas, layout(6, 40, 2), ActuationOutcome::Ready);
     assert_eq!(generation(&rig), before + 2);
     assert_eq!(foreign(&rig.set("llm-training")), others);
     rig.kubectl(&["delete", "energypolicy", "llm"]);
@@ -197,12 +197,12 @@ fn a_decision_that_expires_while_nothing_can_be_written_says_why_it_waited() {
     let answer = Answer::Refused { code: 500, retry_after: None };
     rig.proxy().interfere(fault(Method::PATCH, SETS, answer, usize::MAX));
     rig.stop_clock();
-    let mut decision = rig.decision("d-1", Action::Decrease, threads(&rig, 40));
+    let mut decision = rig.decision("d-1", ControllerAction::Decrease, threads(&rig, 40));
     decision.expires = decision.time.plus_seconds(1.0);
     rig.decide(&decision);
     rig.eventually("it is tried", || patches(&rig.proxy().passed()).iter().any(|patch| patch.faulty).then_some(()));
     rig.let_clock_run();
-    let refused = rig.outcome("d-1", Outcome::Refused);
+    let refused = rig.outcome("d-1", ActuationOutcome::Refused);
     assert!(refused.reason.contains("expired") && refused.reason.contains("the proxy says 500"), "{}", refused.reason);
     rig.proxy().heal();
     assert_eq!(generation(&rig), before);
@@ -345,9 +345,9 @@ fn a_rollout_whose_deadline_passed_while_nobody_looked_is_judged_by_how_it_ended
     rig.eventually("the quota is counted", || {
         rig.kubectl(&["get", "resourcequota", "full", "-o", "jsonpath={.status.used}"]).contains("\"6\"").then_some(())
     });
-    rig.change("d-1", Action::Decrease, threads(&rig, 40), Outcome::Applied);
+    rig.change("d-1", ControllerAction::Decrease, threads(&rig, 40), ActuationOutcome::Applied);
     rig.stop();
-    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied], "a pod is missing");
+    assert_eq!(rig.outcomes("d-1"), [ActuationOutcome::Applied], "a pod is missing");
     rig.kubectl(&["delete", "resourcequota", "full"]);
     rig.eventually("the controllers have finished", || {
         let set = rig.set("llm-training");
@@ -358,7 +358,7 @@ fn a_rollout_whose_deadline_passed_while_nobody_looked_is_judged_by_how_it_ended
     });
     ahead.store(400, Ordering::SeqCst);
     rig.start(300.0);
-    rig.outcome("d-1", Outcome::Ready);
+    rig.outcome("d-1", ActuationOutcome::Ready);
     done_once(&rig, "d-1", 40, before);
 }
 
@@ -376,14 +376,14 @@ fn an_api_server_that_is_killed_and_an_etcd_that_is_restarted_delay_decisions_an
         let (before, id) = (generation(&rig), format!("d-{percentage}"));
         kubernetes().kill(component).unwrap();
         let began = Instant::now();
-        let mut decision = rig.decision(&id, Action::Decrease, threads(&rig, percentage));
+        let mut decision = rig.decision(&id, ControllerAction::Decrease, threads(&rig, percentage));
         decision.expires = decision.time.plus_seconds(1800.0);
         rig.decide(&decision);
         down(&rig);
         assert_eq!(rig.outcomes(&id), [], "nothing became of it meanwhile");
         kubernetes().start_again(component).unwrap();
         let away = began.elapsed();
-        rig.outcome(&id, Outcome::Ready);
+        rig.outcome(&id, ActuationOutcome::Ready);
         done_once(&rig, &id, percentage, before);
         println!(
             "{component:?} away for {:.1} s, the change ready after {:.1} s",
@@ -458,14 +458,14 @@ fn hundreds_of_workloads_are_watched_in_pages_changed_once_each_and_then_left_al
         rig.decide(&decision);
     }
     until("all are changed", &|| {
-        rig.actuations().iter().filter(|actuation| actuation.outcome == Outcome::Ready).count() == COUNT
+        rig.actuations().iter().filter(|actuation| actuation.outcome == ActuationOutcome::Ready).count() == COUNT
     });
-    let mut outcomes: BTreeMap<String, Vec<Outcome>> = BTreeMap::new();
+    let mut outcomes: BTreeMap<String, Vec<ActuationOutcome>> = BTreeMap::new();
     for actuation in rig.actuations() {
         outcomes.entry(actuation.decision_id).or_default().push(actuation.outcome);
     }
     assert_eq!(outcomes.len(), COUNT);
-    assert!(outcomes.values().all(|outcomes| *outcomes == [Outcome::Applied, Outcome::Ready]), "{outcomes:?}");
+    assert!(outcomes.values().all(|outcomes| *outcomes == [ActuationOutcome::Applied, ActuationOutcome::Ready]), "{outcomes:?}");
     let after = generations(all());
     assert!(before.iter().all(|(name, generation)| after[name] == generation + 1), "one generation each");
 
@@ -484,7 +484,7 @@ fn rig_decision(name: &str, present: &Workload, now: eadt_schemas::EventTime) ->
     eadt_schemas::v1::Decision {
         workload: name.into(),
         time: now,
-        action: Action::Decrease,
+        action: ControllerAction::Decrease,
         reason: "the test wants it".into(),
         from: present.layout.clone(),
         to: Layout { mps_thread_percentage: Some(40), ..present.layout.clone() },

@@ -4,7 +4,7 @@ use crate::actuator;
 
 use actuator::kinds::{define, every_right_was_used, report};
 use actuator::{Rig, crashes, energy_policy, layout, training};
-use eadt_schemas::v1::{Action, Actuation, Layout, Outcome, UpdateMode};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ControllerAction, Layout, UpdateMode};
 use serde_json::{Value, json};
 
 const MPS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
@@ -46,7 +46,7 @@ fn own(object: &Value) -> [String; 2] {
 
 /// Decides for more processes, which this kind does not let be changed.
 fn scaled_in_vain(rig: &Rig, id: &str, to: Layout, why: &str) {
-    in_vain(rig.change(id, Action::ScaleReplicas, to, Outcome::Refused), why);
+    in_vain(rig.change(id, ControllerAction::ScaleReplicas, to, ActuationOutcome::Refused), why);
 }
 
 fn in_vain(refused: Actuation, why: &str) {
@@ -55,10 +55,10 @@ fn in_vain(refused: Actuation, why: &str) {
 }
 
 /// In mode `Recommend` the same is recommended.
-fn recommended(rig: &Rig, id: &str, action: Action, to: Layout, summary: &str) {
+fn recommended(rig: &Rig, id: &str, action: ControllerAction, to: Layout, summary: &str) {
     rig.kubectl(&["patch", "energypolicy", "llm", "--type=merge", "-p", r#"{"spec":{"updateMode":"Recommend"}}"#]);
     rig.eventually("the mode is seen", || rig.published().filter(|workload| workload.mode == UpdateMode::Recommend));
-    rig.change(id, action, to, Outcome::Recommended);
+    rig.change(id, action, to, ActuationOutcome::Recommended);
     rig.eventually("the recommendation is shown", || {
         let policy = rig.policy("llm");
         (policy["status"]["recommendation"]["summary"] == summary).then_some(())
@@ -95,15 +95,17 @@ fn a_deployment_that_recreates_its_pods_is_changed_scaled_and_given_back() {
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "calm"},
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "llm"}}},
     }));
-    let refused = rig.change("d-0", Action::Decrease, layout(6, 45, 2), Outcome::Refused);
+    let refused = rig.change("d-0", ControllerAction::Decrease, layout(6, 45, 2), ActuationOutcome::Refused);
     assert!(refused.reason.contains("PodDisruptionBudget calm lets 1 of 6 pods"), "{}", refused.reason);
     rig.kubectl(&["delete", "poddisruptionbudget", "calm"]);
-    for (id, action, to) in [("d-1", Action::Decrease, layout(6, 40, 2)), ("d-2", Action::ScaleReplicas, layout(9, 35, 3))] {
+    for (id, action, to) in
+        [("d-1", ControllerAction::Decrease, layout(6, 40, 2)), ("d-2", ControllerAction::ScaleReplicas, layout(9, 35, 3))]
+    {
         let decision = rig.decision(id, action, to.clone());
         // The API server counts annotations of a Deployment as generations; the layout is the same.
         rig.kubectl(&["annotate", "deployment", "llm-training", &format!("example.com/{id}=before")]);
         rig.decide(&decision);
-        rig.outcome(id, Outcome::Ready);
+        rig.outcome(id, ActuationOutcome::Ready);
         rig.kubectl(&["annotate", "deployment", "llm-training", &format!("example.com/{id}-after=1")]);
         rig.ready_with(&to);
         let now = get(&rig, "deployment");
@@ -112,7 +114,7 @@ fn a_deployment_that_recreates_its_pods_is_changed_scaled_and_given_back() {
         assert_eq!(value(MPS), to.mps_thread_percentage.unwrap().to_string());
         assert_eq!(value("WORLD_SIZE"), to.replicas.unwrap().to_string());
         assert_eq!(now["spec"]["replicas"], to.replicas.unwrap());
-        assert_eq!(rig.outcomes(id), [Outcome::Applied, Outcome::Ready]);
+        assert_eq!(rig.outcomes(id), [ActuationOutcome::Applied, ActuationOutcome::Ready]);
     }
     given_back(&rig, "deployment", &before, || ());
     every_right_was_used(&rig, "Deployment");
@@ -131,9 +133,9 @@ fn a_deployment_that_rolls_is_changed_and_never_scaled() {
     rig.apply(&policy("apps/v1", "Deployment"));
     rig.start(120.0);
     rig.ready_with(&layout(6, 50, 2));
-    let refused = rig.change("d-1", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Refused);
+    let refused = rig.change("d-1", ControllerAction::ScaleReplicas, layout(9, 35, 3), ActuationOutcome::Refused);
     assert!(refused.reason.contains("would mix old and new ones"), "{}", refused.reason);
-    rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    rig.change("d-2", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Ready);
     rig.ready_with(&layout(6, 40, 2));
     assert!(rig.pods().iter().all(|pod| pod["spec"]["containers"][1]["env"][1]["value"] == "40"));
     given_back(&rig, "deployment", &before, || ());
@@ -158,8 +160,8 @@ fn jobs_whose_trainer_or_environment_is_immutable_are_never_touched() {
         rig.start(120.0);
         rig.ready_with(&workers(3, 50));
         let untouched = get(&rig, kind);
-        in_vain(rig.change("d-1", Action::Decrease, workers(3, 40), Outcome::Refused), why);
-        recommended(&rig, "d-2", Action::Decrease, workers(3, 40), "threads 50 % → 40 %");
+        in_vain(rig.change("d-1", ControllerAction::Decrease, workers(3, 40), ActuationOutcome::Refused), why);
+        recommended(&rig, "d-2", ControllerAction::Decrease, workers(3, 40), "threads 50 % → 40 %");
         given_back(&rig, kind, &untouched, || ());
         assert_eq!(own(&get(&rig, kind)), own(&untouched));
     }
@@ -180,14 +182,14 @@ fn a_deployment_whose_new_pods_crash_goes_back() {
     rig.apply(&policy("apps/v1", "Deployment"));
     rig.start(1.0);
     rig.ready_with(&layout(6, 50, 2));
-    let back = rig.runs_out("d-1", Action::Decrease, layout(6, 40, 2), |pods| pods.iter().any(crashes));
+    let back = rig.runs_out("d-1", ControllerAction::Decrease, layout(6, 40, 2), |pods| pods.iter().any(crashes));
     assert!(back.reason.contains("CrashLoopBackOff"), "{}", back.reason);
     rig.ready_with(&layout(6, 50, 2));
-    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
+    assert_eq!(rig.outcomes("d-1"), [ActuationOutcome::Applied, ActuationOutcome::RolledBack]);
     assert_eq!(get(&rig, "deployment")["spec"], before["spec"]);
     rig.give_rollouts(120.0);
     // It can be changed again.
-    rig.change("d-2", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
+    rig.change("d-2", ControllerAction::Decrease, layout(6, 45, 2), ActuationOutcome::Ready);
 }
 
 /// A job that is suspended while it is changed, and its operator.
@@ -274,16 +276,16 @@ impl Suspended {
     }
 
     /// Changes it, and returns its parts as they are then.
-    fn change(&self, id: &str, action: Action, to: &Layout) -> Value {
+    fn change(&self, id: &str, action: ControllerAction, to: &Layout) -> Value {
         self.rig.decide(&self.rig.decision(id, action, to.clone()));
         let mut was_suspended = false;
         self.rig.eventually("it is changed", || {
             was_suspended |= self.operate();
-            self.rig.outcomes(id).contains(&Outcome::Ready).then_some(())
+            self.rig.outcomes(id).contains(&ActuationOutcome::Ready).then_some(())
         });
         assert!(was_suspended, "it is resumed only when its pods are gone");
         self.rig.ready_with(to);
-        assert_eq!(self.rig.outcomes(id), [Outcome::Applied, Outcome::Ready]);
+        assert_eq!(self.rig.outcomes(id), [ActuationOutcome::Applied, ActuationOutcome::Ready]);
         let job = self.job();
         assert_eq!(job["spec"]["runPolicy"]["suspend"], false);
         job["spec"][self.parts].clone()
@@ -299,7 +301,7 @@ impl Suspended {
 #[test]
 fn a_pytorch_job_is_suspended_changed_and_resumed() {
     let job = Suspended::start("v1", "PyTorchJob", "pytorchReplicaSpecs", ("Master", &pod("lead")), &workers(4, 50));
-    let parts = job.change("d-1", Action::ScaleReplicas, &workers(6, 40));
+    let parts = job.change("d-1", ControllerAction::ScaleReplicas, &workers(6, 40));
     let expected = json!({
         "Master": {"replicas": 1, "template": pod_with("lead", 40)}, "Worker": {"replicas": 5, "template": pod_with("follow", 40)},
     });
@@ -314,19 +316,19 @@ fn a_pytorch_job_that_does_not_run_again_goes_back() {
     let mut job = Suspended::start_within(5.0, "v1", "PyTorchJob", "pytorchReplicaSpecs", ("Master", &pod("lead")), &found);
     job.never_at = Some(40);
     let rig = &job.rig;
-    rig.decide(&rig.decision("d-1", Action::Decrease, workers(4, 40)));
+    rig.decide(&rig.decision("d-1", ControllerAction::Decrease, workers(4, 40)));
     rig.eventually("it is taken back", || {
         job.operate();
-        rig.outcomes("d-1").contains(&Outcome::RolledBack).then_some(())
+        rig.outcomes("d-1").contains(&ActuationOutcome::RolledBack).then_some(())
     });
     rig.eventually("it runs as before", || {
         job.operate();
         rig.published().filter(|workload| workload.layout == found && workload.ready_time.is_some())
     });
-    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
+    assert_eq!(rig.outcomes("d-1"), [ActuationOutcome::Applied, ActuationOutcome::RolledBack]);
     assert_eq!(job.job()["spec"], job.before["spec"]);
     job.rig.give_rollouts(120.0);
-    job.change("d-2", Action::Decrease, &workers(4, 45));
+    job.change("d-2", ControllerAction::Decrease, &workers(4, 45));
 }
 
 #[test]
@@ -343,14 +345,14 @@ fn the_workers_of_an_mpi_job_are_changed_while_it_is_suspended_and_their_number_
     scaled_in_vain(&job.rig, "d-2", workers(4, 40), why);
     assert_eq!(job.job()["spec"], spec, "it was not even suspended");
 
-    let parts = job.change("d-3", Action::Decrease, &workers(3, 40));
+    let parts = job.change("d-3", ControllerAction::Decrease, &workers(3, 40));
     let expected = json!({
         "Launcher": {"replicas": 1, "template": launcher}, "Worker": {"replicas": 3, "template": pod_with("follow", 40)},
     });
     assert_eq!(parts, expected, "the rest stays");
 
     let untouched = own(&job.job());
-    recommended(&job.rig, "d-4", Action::ScaleReplicas, workers(4, 40), "replicas 3 → 4");
+    recommended(&job.rig, "d-4", ControllerAction::ScaleReplicas, workers(4, 40), "replicas 3 → 4");
     assert_eq!(own(&job.job()), untouched);
     job.given_back();
     every_right_was_used(&job.rig, job.kind);
@@ -384,13 +386,13 @@ fn a_job_set_is_never_touched_and_what_would_help_is_said() {
     rig.ready_with(&workers(5, 50));
 
     let untouched = get(&rig, "jobset");
-    let threads = rig.change("d-1", Action::Decrease, workers(5, 40), Outcome::Refused);
+    let threads = rig.change("d-1", ControllerAction::Decrease, workers(5, 40), ActuationOutcome::Refused);
     in_vain(threads, "the environment of a JobSet's jobs is immutable");
     scaled_in_vain(&rig, "d-2", workers(6, 50), "the replicas of a JobSet's jobs are immutable");
-    recommended(&rig, "d-3", Action::Decrease, workers(5, 40), "threads 50 % → 40 %");
+    recommended(&rig, "d-3", ControllerAction::Decrease, workers(5, 40), "threads 50 % → 40 %");
     // Who approves what cannot be done is told so.
     rig.kubectl(&["annotate", "energypolicy", "llm", "eadt.dev/approved=d-3"]);
-    in_vain(rig.outcome("d-3", Outcome::Refused), "the environment of a JobSet's jobs is immutable");
+    in_vain(rig.outcome("d-3", ActuationOutcome::Refused), "the environment of a JobSet's jobs is immutable");
     given_back(&rig, "jobset", &untouched, || ());
     let now = get(&rig, "jobset");
     assert_eq!(own(&now), own(&untouched));
@@ -427,16 +429,16 @@ fn rolled(rig: &Rig, updated: u32) {
 #[test]
 fn groups_that_are_not_rolled_in_time_go_back() {
     let (rig, before) = leader_worker_set("lws-back", 5.0);
-    rig.change("d-1", Action::Decrease, workers(6, 40), Outcome::Applied);
+    rig.change("d-1", ControllerAction::Decrease, workers(6, 40), ActuationOutcome::Applied);
     rolled(&rig, 1);
-    let back = rig.outcome("d-1", Outcome::RolledBack);
+    let back = rig.outcome("d-1", ActuationOutcome::RolledBack);
     assert!(back.reason.contains("5 s"), "{}", back.reason);
     rig.eventually("it is as before", || {
         rolled(&rig, 2);
         (get(&rig, "leaderworkerset")["spec"] == before["spec"]).then_some(())
     });
     rig.ready_with(&workers(6, 50));
-    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
+    assert_eq!(rig.outcomes("d-1"), [ActuationOutcome::Applied, ActuationOutcome::RolledBack]);
 }
 
 #[test]
@@ -446,20 +448,20 @@ fn the_groups_of_a_leader_worker_set_are_rolled_and_given_back_and_their_number_
     scaled_in_vain(&rig, "d-1", workers(9, 50), why);
     assert_eq!(get(&rig, "leaderworkerset")["spec"], before["spec"]);
 
-    rig.change("d-2", Action::Decrease, workers(6, 40), Outcome::Applied);
+    rig.change("d-2", ControllerAction::Decrease, workers(6, 40), ActuationOutcome::Applied);
     let mut expected = before["spec"].clone();
     let templates = &mut expected["leaderWorkerTemplate"];
     (templates["leaderTemplate"], templates["workerTemplate"]) = (pod_with("lead", 40), pod_with("follow", 40));
     assert_eq!(get(&rig, "leaderworkerset")["spec"], expected, "the rest stays");
     rolled(&rig, 1);
     std::thread::sleep(std::time::Duration::from_secs(2));
-    assert_eq!(rig.outcomes("d-2"), [Outcome::Applied], "a group is still of the old template");
+    assert_eq!(rig.outcomes("d-2"), [ActuationOutcome::Applied], "a group is still of the old template");
     rolled(&rig, 2);
-    rig.outcome("d-2", Outcome::Ready);
+    rig.outcome("d-2", ActuationOutcome::Ready);
     rig.ready_with(&workers(6, 40));
 
     let untouched = own(&get(&rig, "leaderworkerset"));
-    recommended(&rig, "d-3", Action::ScaleReplicas, workers(9, 40), "replicas 6 → 9");
+    recommended(&rig, "d-3", ControllerAction::ScaleReplicas, workers(9, 40), "replicas 6 → 9");
     assert_eq!(own(&get(&rig, "leaderworkerset")), untouched);
     given_back(&rig, "leaderworkerset", &before, || rolled(&rig, 2));
     every_right_was_used(&rig, "LeaderWorkerSet");

@@ -4,7 +4,7 @@ use std::sync::Once;
 
 use anyhow::Result;
 use eadt_kubernetes::policy::{
-    self, ConditionStatus, ConditionType, EnergyPolicy, EnergyPolicyStatus, Mode, RestartBudget, set_condition,
+    self, ConditionStatus, ConditionType, EnergyPolicy, EnergyPolicyStatus, PolicyMode, RestartBudget, set_condition,
 };
 use eadt_schemas::EventTime;
 use eadt_tests::Kubernetes;
@@ -241,7 +241,7 @@ async fn defaults_are_filled_in_and_the_target_stays() -> Result<()> {
         &manifest("p", &json!({"schedule": {"restartWindows": [{"start": "22:00", "end": "06:00"}]}})).to_string(),
     )?;
     let made = policies.get("p").await?;
-    assert_eq!((made.spec.update_mode, made.spec.cooldown.as_str()), (Mode::Recommend, "5m"));
+    assert_eq!((made.spec.update_mode, made.spec.cooldown.as_str()), (PolicyMode::Recommend, "5m"));
     assert_eq!(made.spec.restart_budget, RestartBudget { per_day: 8 });
     assert_eq!(made.spec.schedule.as_ref().map(|schedule| schedule.time_zone.as_str()), Some("UTC"));
     let stored = kubernetes.kubectl(&[

@@ -8,7 +8,7 @@ use actuator::account::{CLUSTER_RULES, LEASE_RULES, NAME, RULES};
 use actuator::agents::{answer, cap, nodes, sees_all_pods};
 use actuator::{Rig, crashes, energy_policy, kubernetes, layout, training};
 use eadt_kubernetes::objects::kinds::WORKLOAD_KINDS;
-use eadt_schemas::v1::{Action, Outcome, SettingOutcome};
+use eadt_schemas::v1::{ActuationOutcome, ControllerAction, SettingOutcome};
 use eadt_tests::kubernetes::rights::{Right, granted};
 use serde_json::json;
 
@@ -33,15 +33,15 @@ fn all_are_used(mut rig: Rig) {
     rig.start(120.0);
     rig.ready_with(&layout(6, 50, 2));
     // A change, one that is taken back with its broken pod, one of the world, one that no agent makes, and the way out.
-    rig.change("d-1", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
+    rig.change("d-1", ControllerAction::Decrease, layout(6, 45, 2), ActuationOutcome::Ready);
     rig.give_rollouts(1.0);
-    rig.runs_out("d-2", Action::Decrease, layout(6, 40, 2), |pods| pods.iter().any(crashes));
+    rig.runs_out("d-2", ControllerAction::Decrease, layout(6, 40, 2), |pods| pods.iter().any(crashes));
     rig.ready_with(&layout(6, 45, 2));
     rig.give_rollouts(120.0);
-    rig.change("d-3", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Ready);
+    rig.change("d-3", ControllerAction::ScaleReplicas, layout(9, 35, 3), ActuationOutcome::Ready);
     answer(&rig, &nodes(&rig), SettingOutcome::Untouched, "");
     rig.give_rollouts(5.0);
-    rig.change("d-4", Action::Decrease, cap(300.0), Outcome::RolledBack);
+    rig.change("d-4", ControllerAction::Decrease, cap(300.0), ActuationOutcome::RolledBack);
     rig.eventually("the policy says so", || (rig.condition("llm", "Ready").starts_with("True")).then_some(()));
     rig.eventually("an Event is written", || {
         (!rig.kubectl(&["get", "events.events.k8s.io", "-o", "name"]).is_empty()).then_some(())

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_lake::{Archive, Limits, Row, Writer};
+use eadt_lake::{Archive, ArchiveRow, ArchiveWriter, RollLimits};
 use eadt_schemas::envelope::Envelope;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, Layout, dead_letter_header};
 use eadt_schemas::{EventTime, Topic};
@@ -15,7 +15,7 @@ fn time(seconds: i64) -> EventTime {
     EventTime::from_micros((1_767_312_000 + seconds) * 1_000_000)
 }
 
-fn row(topic: Topic, partition: i32, offset: i64, at: i64, value: &impl Serialize) -> Row {
+fn row(topic: Topic, partition: i32, offset: i64, at: i64, value: &impl Serialize) -> ArchiveRow {
     let envelope = Envelope {
         id: format!("{partition}-{offset}"),
         source: "/tests".to_owned(),
@@ -23,7 +23,7 @@ fn row(topic: Topic, partition: i32, offset: i64, at: i64, value: &impl Serializ
         time: time(at),
         subject: "ns/job".to_owned(),
     };
-    Row {
+    ArchiveRow {
         topic,
         partition,
         offset,
@@ -34,7 +34,7 @@ fn row(topic: Topic, partition: i32, offset: i64, at: i64, value: &impl Serializ
     }
 }
 
-fn telemetry(offset: i64) -> Row {
+fn telemetry(offset: i64) -> ArchiveRow {
     let event = GpuTelemetry {
         time: time(offset * 40),
         workload: Some("ns/job".to_owned()),
@@ -49,7 +49,7 @@ fn telemetry(offset: i64) -> Row {
     row(Topic::GpuTelemetry, (offset % 2) as i32, offset, offset * 40, &event)
 }
 
-fn window(offset: i64) -> Row {
+fn window(offset: i64) -> ArchiveRow {
     let event = EfficiencyWindow {
         id: format!("w{offset}"),
         workload: "ns/job".to_owned(),
@@ -62,7 +62,7 @@ fn window(offset: i64) -> Row {
     row(Topic::EfficiencyWindows, 0, offset, offset * 60 + 60, &event)
 }
 
-fn decision(offset: i64) -> Row {
+fn decision(offset: i64) -> ArchiveRow {
     let event = Decision {
         id: format!("d{offset}"),
         workload: "ns/job".to_owned(),
@@ -74,7 +74,7 @@ fn decision(offset: i64) -> Row {
     row(Topic::Decisions, 0, offset * 2, offset, &event)
 }
 
-fn dead_letter(offset: i64) -> Row {
+fn dead_letter(offset: i64) -> ArchiveRow {
     let mut row = row(Topic::DeadLetters, 0, offset, offset, &json!(null));
     row.value = Some(Bytes::from(vec![0xff, 0x00, offset as u8]));
     let origin = (Arc::from(dead_letter_header::ORIGIN_OFFSET), Bytes::from(offset.to_string()));
@@ -87,8 +87,8 @@ fn pyarrow_duckdb_and_polars_read_what_was_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("archive");
     let archive = Archive::folder(&root).expect("an archive");
-    let mut writer = Writer::new(archive, Limits { rows: 900, ..Limits::default() });
-    let telemetry: Vec<Row> = (0..4_000).map(telemetry).collect();
+    let mut writer = ArchiveWriter::new(archive, RollLimits { rows: 900, ..RollLimits::default() });
+    let telemetry: Vec<ArchiveRow> = (0..4_000).map(telemetry).collect();
     let power: f64 = (0..4_000).filter(|n| n % 5 != 0).map(|n| 200.0 + f64::from(n) / 7.0).sum();
     let others = (0..100).map(window).chain((0..50).map(decision)).chain((0..10).map(dead_letter));
     for row in telemetry.into_iter().chain(others) {

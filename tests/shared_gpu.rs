@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
-use eadt_bus::{Bus, Outgoing};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
+use eadt_bus::{Bus, ProducerRecord};
 use eadt_schemas::v1::Model;
 use eadt_schemas::{Envelope, EventType};
 use serde_json::Value;
@@ -234,7 +234,7 @@ fn replayed(dir: &Path) -> Value {
 
 /// Writes a model to every partition, as of the log's present.
 fn publish(dir: &Path, model: Model) {
-    let options = EmbeddedOptions { stamps: Stamps::Held, ..EmbeddedOptions::default() };
+    let options = EmbeddedOptions { stamps: StampSource::Held, ..EmbeddedOptions::default() };
     let log = EmbeddedLog::open(&dir.join("log"), options).unwrap();
     let model = Model { time: log.time(), ..model };
     let envelope = Envelope {
@@ -248,7 +248,8 @@ fn publish(dir: &Path, model: Model) {
     let mut producer = log.producer("tests").unwrap();
     let partitions = log.topics("eadt.").unwrap().into_iter().find(|spec| spec.name == topic).unwrap().partitions;
     for partition in 0..partitions {
-        let record = Outgoing { partition: Some(partition), ..Outgoing::event(&topic, &model.name, &envelope, &model) };
+        let record =
+            ProducerRecord { partition: Some(partition), ..ProducerRecord::event(&topic, &model.name, &envelope, &model) };
         producer.send(record).unwrap();
     }
     assert!(producer.flush(Duration::from_mins(2)).unwrap());

@@ -1,11 +1,12 @@
-//! What decoding one event costs: the general parser, `decode`, and `decode_into` the event before, in turn, in one run. Ratios are what counts.
+//! What decoding one event costs: the general parser, `decode`, and `decode_into` the event before, in turn, in one run. Ratios
+//! are what counts.
 
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use eadt_schemas::decode::{Check, decode, decode_into};
+use eadt_schemas::decode::{DecodableEvent, decode, decode_into};
 use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
 use serde::Serialize;
 
@@ -13,7 +14,7 @@ const EVENTS: usize = 400_000;
 const ROUNDS: usize = 5;
 
 /// The sample with numbers that differ from event to event, as compact JSON.
-fn events<T: Check + Serialize>(sample: &str, change: impl Fn(&mut T, f64)) -> Vec<Vec<u8>> {
+fn events<T: DecodableEvent + Serialize>(sample: &str, change: impl Fn(&mut T, f64)) -> Vec<Vec<u8>> {
     let make = |n: usize| {
         let mut event: T = serde_json::from_str(sample).expect("a sample");
         change(&mut event, n as f64);
@@ -36,7 +37,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn compare<T: Check>(name: &str, events: &[Vec<u8>]) {
+fn compare<T: DecodableEvent>(name: &str, events: &[Vec<u8>]) {
     let (mut general, mut checked, mut again) = (Vec::new(), Vec::new(), Vec::new());
     let mut event = T::default();
     for _ in 0..ROUNDS {

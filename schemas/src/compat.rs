@@ -11,16 +11,16 @@ use serde_json::Value;
 /// A change that an event of the old schema does not survive.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{path}: {change}")]
-pub struct Break {
+pub struct BreakingChange {
     /// Where, as a path of field names: `layout.replicas`; empty for the event itself.
     pub path: String,
-    pub change: Change,
+    pub change: SchemaChange,
 }
 
 /// What changed.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Change {
-    /// The field is gone, so what old events say in it is lost.
+pub enum SchemaChange {
+    /// The field is gone, so its content in old events is lost.
     FieldRemoved,
     /// The field is gone, and one that differs in the unit only has appeared.
     UnitChanged { to: String },
@@ -42,7 +42,7 @@ pub enum Change {
     ClosedToUnknownFields,
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for SchemaChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::FieldRemoved => f.write_str("field removed"),
@@ -62,19 +62,20 @@ impl fmt::Display for Change {
     }
 }
 
-/// Whether `new` may replace `old`: `Err` names every break, ordered by path.
+/// Checks whether `new` may replace `old`: `Err` names every break, ordered by path.
 ///
 /// Both are JSON Schema documents (draft 2020-12) of the subset that this crate generates: `type`, `enum`, `const`,
-/// `properties`, `required`, `additionalProperties`, `items`, `anyOf`, `oneOf`, `$ref` into `$defs`, limits, `pattern`, `default`.
-pub fn compatible(old: &Value, new: &Value) -> Result<(), Vec<Break>> {
+/// `properties`, `required`, `additionalProperties`, `items`, `anyOf`, `oneOf`, `$ref` into `$defs`, limits, `pattern`,
+/// `default`.
+pub fn compatible(old: &Value, new: &Value) -> Result<(), Vec<BreakingChange>> {
     let mut breaks = Vec::new();
-    compare("", &Shape::of(old, old), &Shape::of(new, new), &Documents { old, new }, &mut breaks);
+    compare("", &ResolvedSchema::of(old, old), &ResolvedSchema::of(new, new), &SchemaPair { old, new }, &mut breaks);
     breaks.sort_by(|a, b| a.path.cmp(&b.path));
     if breaks.is_empty() { Ok(()) } else { Err(breaks) }
 }
 
 #[derive(Clone, Copy)]
-struct Documents<'a> {
+struct SchemaPair<'a> {
     old: &'a Value,
     new: &'a Value,
 }
@@ -85,7 +86,7 @@ const UPPER: [&str; 5] = ["maximum", "exclusiveMaximum", "maxLength", "maxItems"
 
 /// A schema with references resolved and alternatives merged.
 #[derive(Debug, Default)]
-struct Shape<'a> {
+struct ResolvedSchema<'a> {
     /// Empty: any type.
     types: BTreeSet<&'a str>,
     /// `None`: any value.
@@ -100,7 +101,7 @@ struct Shape<'a> {
     items: Option<&'a Value>,
 }
 
-impl<'a> Shape<'a> {
+impl<'a> ResolvedSchema<'a> {
     fn of(schema: &'a Value, document: &'a Value) -> Self {
         let mut shape = Self::default();
         shape.add(schema, document);
@@ -149,59 +150,77 @@ impl<'a> Shape<'a> {
     }
 }
 
-fn compare(path: &str, old: &Shape<'_>, new: &Shape<'_>, documents: &Documents<'_>, breaks: &mut Vec<Break>) {
-    let mut broken = |path: &str, change| breaks.push(Break { path: path.to_owned(), change });
+fn compare(
+    path: &str,
+    old: &ResolvedSchema<'_>,
+    new: &ResolvedSchema<'_>,
+    documents: &SchemaPair<'_>,
+    breaks: &mut Vec<BreakingChange>,
+) {
+    let mut broken = |path: &str, change| breaks.push(BreakingChange { path: path.to_owned(), change });
 
     if old.types.is_empty() && !new.types.is_empty() {
-        broken(path, Change::TypeNarrowed { lost: BTreeSet::from(["any".to_owned()]) });
+        broken(path, SchemaChange::TypeNarrowed { lost: BTreeSet::from(["any".to_owned()]) });
     }
     let lost: BTreeSet<String> = old.types.iter().filter(|kind| !new.reads(kind)).map(ToString::to_string).collect();
     if !lost.is_empty() {
-        broken(path, Change::TypeNarrowed { lost });
+        broken(path, SchemaChange::TypeNarrowed { lost });
     }
     match (&old.values, &new.values) {
         (Some(old), Some(new)) => {
             for value in old.difference(new) {
-                broken(path, Change::ValueRemoved { value: value.clone() });
+                broken(path, SchemaChange::ValueRemoved { value: value.clone() });
             }
         }
-        (None, Some(_)) => broken(path, Change::ValuesRestricted),
+        (None, Some(_)) => broken(path, SchemaChange::ValuesRestricted),
         (_, None) => {}
     }
     for (keyword, &to) in &new.limits {
         let from = old.limits.get(keyword).copied();
         let narrower = from.is_none_or(|from| if LOWER.contains(keyword) { to > from } else { to < from });
         if narrower {
-            broken(path, Change::LimitNarrowed { keyword: (*keyword).to_owned(), from, to });
+            broken(path, SchemaChange::LimitNarrowed { keyword: (*keyword).to_owned(), from, to });
         }
     }
     if new.pattern.is_some() && new.pattern != old.pattern {
-        broken(path, Change::PatternChanged);
+        broken(path, SchemaChange::PatternChanged);
     }
     if let Some((from, to)) = old.default.zip(new.default).filter(|(from, to)| from != to) {
-        broken(path, Change::DefaultChanged { from: from.clone(), to: to.clone() });
+        broken(path, SchemaChange::DefaultChanged { from: from.clone(), to: to.clone() });
     }
     if new.closed && !old.closed {
-        broken(path, Change::ClosedToUnknownFields);
+        broken(path, SchemaChange::ClosedToUnknownFields);
     }
     for name in new.required.difference(&old.required) {
-        broken(&join(path, name), Change::NewlyRequired);
+        broken(&join(path, name), SchemaChange::NewlyRequired);
     }
     for (name, field) in &old.fields {
         let path = join(path, name);
         if let Some(other) = new.fields.get(name) {
-            compare(&path, &Shape::of(field, documents.old), &Shape::of(other, documents.new), documents, breaks);
+            compare(
+                &path,
+                &ResolvedSchema::of(field, documents.old),
+                &ResolvedSchema::of(other, documents.new),
+                documents,
+                breaks,
+            );
         } else {
             let renamed = new.fields.keys().find(|other| !old.fields.contains_key(*other) && same_but_unit(name, other));
-            let change = renamed.map_or(Change::FieldRemoved, |to| Change::UnitChanged { to: (*to).to_owned() });
-            breaks.push(Break { path, change });
+            let change = renamed.map_or(SchemaChange::FieldRemoved, |to| SchemaChange::UnitChanged { to: (*to).to_owned() });
+            breaks.push(BreakingChange { path, change });
         }
     }
     for (part, old, new) in [("*", old.additional, new.additional), ("[]", old.items, new.items)] {
         if let Some(new) = new {
             let any = Value::Bool(true);
             let old = old.unwrap_or(&any);
-            compare(&join(path, part), &Shape::of(old, documents.old), &Shape::of(new, documents.new), documents, breaks);
+            compare(
+                &join(path, part),
+                &ResolvedSchema::of(old, documents.old),
+                &ResolvedSchema::of(new, documents.new),
+                documents,
+                breaks,
+            );
         }
     }
 }

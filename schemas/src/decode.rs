@@ -3,15 +3,15 @@
 use serde::de::DeserializeOwned;
 
 use crate::v1::{
-    Actuation, Bounds, DeadLetterReason, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow,
-    GpuTelemetry, Layout, Model, TrainingProgress, Workload,
+    Actuation, DeadLetterReason, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry,
+    Layout, LayoutBounds, Model, TrainingProgress, Workload,
 };
 use crate::{EventTime, fast};
 
 /// Why a record was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
-pub struct Refusal {
+pub struct DecodeError {
     pub reason: DeadLetterReason,
     /// The field to blame, where there is one.
     pub field: Option<&'static str>,
@@ -19,7 +19,7 @@ pub struct Refusal {
     pub detail: String,
 }
 
-impl Refusal {
+impl DecodeError {
     pub fn invalid(field: &'static str, detail: impl std::fmt::Display) -> Self {
         let detail = clip(format!("field {field}: {detail}"));
         Self { reason: DeadLetterReason::InvalidValue, field: Some(field), detail }
@@ -30,7 +30,7 @@ impl Refusal {
     }
 }
 
-/// A parser may repeat the offending text, however long; both ends say enough.
+/// A parser may repeat the offending text, however long; both ends are enough.
 fn clip(text: String) -> String {
     const END: usize = 200;
     if text.len() <= 2 * END + 5 {
@@ -41,21 +41,21 @@ fn clip(text: String) -> String {
 }
 
 /// An event type that knows which values are possible.
-pub trait Check: DeserializeOwned + Default {
+pub trait DecodableEvent: DeserializeOwned + Default {
     /// Refuses impossible values: NaN, negative power, empty names.
-    fn check(&self) -> Result<(), Refusal>;
+    fn check(&self) -> Result<(), DecodeError>;
 
     /// Reads the form in which EADT itself writes the event, where somebody measured that this pays. `None`: another
     /// form, which the general parser reads; of this event anything may be overwritten then.
     #[doc(hidden)]
-    fn fast(&mut self, value: &[u8]) -> Option<()> {
+    fn decode_fast(&mut self, value: &[u8]) -> Option<()> {
         let _ = value;
         None
     }
 
-    /// As [`Self::check`], for an event that [`Self::fast`] has read: its texts are printable ASCII.
+    /// As [`Self::check`], for an event that [`Self::decode_fast`] has read: its texts are printable ASCII.
     #[doc(hidden)]
-    fn check_plain(&self) -> Result<(), Refusal> {
+    fn check_plain(&self) -> Result<(), DecodeError> {
         self.check()
     }
 }
@@ -73,99 +73,99 @@ const _: () = assert!(NAMES_IN_ID * MAX_NAME_BYTES + WORDS_IN_ID <= MAX_ID_BYTES
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
 
 /// Decodes and checks one event.
-pub fn decode<T: Check>(value: &[u8]) -> Result<T, Refusal> {
+pub fn decode<T: DecodableEvent>(value: &[u8]) -> Result<T, DecodeError> {
     let mut event = T::default();
     decode_into(&mut event, value).map(|()| event)
 }
 
 /// As [`decode`], into an event that is no longer needed: the memory of its texts is used again. After an error it is of no use.
-pub fn decode_into<T: Check>(event: &mut T, value: &[u8]) -> Result<(), Refusal> {
+pub fn decode_into<T: DecodableEvent>(event: &mut T, value: &[u8]) -> Result<(), DecodeError> {
     if value.len() > MAX_VALUE_BYTES {
-        return Err(Refusal::malformed(format_args!("value of {} bytes is longer than {MAX_VALUE_BYTES}", value.len())));
+        return Err(DecodeError::malformed(format_args!("value of {} bytes is longer than {MAX_VALUE_BYTES}", value.len())));
     }
-    if event.fast(value).is_some() {
+    if event.decode_fast(value).is_some() {
         return event.check_plain();
     }
     // A list would be read field by field in the order of declaration: nobody means that.
     if value.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
-        return Err(Refusal::malformed("not a JSON object"));
+        return Err(DecodeError::malformed("not a JSON object"));
     }
-    *event = serde_json::from_slice(value).map_err(|error| Refusal::malformed(format_args!("not a valid event: {error}")))?;
+    *event = serde_json::from_slice(value).map_err(|error| DecodeError::malformed(format_args!("not a valid event: {error}")))?;
     event.check()
 }
 
 /// Checks a name where it enters: settings, scenarios, files. Events check their own.
-pub fn name(field: &'static str, text: &str) -> Result<(), Refusal> {
+pub fn name(field: &'static str, text: &str) -> Result<(), DecodeError> {
     at_most(field, text, MAX_NAME_BYTES)
 }
 
-fn id(field: &'static str, text: &str) -> Result<(), Refusal> {
+fn id(field: &'static str, text: &str) -> Result<(), DecodeError> {
     at_most(field, text, MAX_ID_BYTES)
 }
 
-fn optional_id(field: &'static str, value: Option<&str>) -> Result<(), Refusal> {
+fn optional_id(field: &'static str, value: Option<&str>) -> Result<(), DecodeError> {
     value.filter(|text| !text.is_empty()).map_or(Ok(()), |text| id(field, text))
 }
 
 /// Checks how long a text is.
 #[inline]
-fn length(field: &'static str, text: &str, bytes: usize) -> Result<(), Refusal> {
+fn length(field: &'static str, text: &str, bytes: usize) -> Result<(), DecodeError> {
     if (1..=bytes).contains(&text.len()) { Ok(()) } else { Err(wrong_length(field, text, bytes)) }
 }
 
 #[cold]
-fn wrong_length(field: &'static str, text: &str, bytes: usize) -> Refusal {
+fn wrong_length(field: &'static str, text: &str, bytes: usize) -> DecodeError {
     if text.is_empty() {
-        return Refusal::invalid(field, "missing or empty");
+        return DecodeError::invalid(field, "missing or empty");
     }
-    Refusal::invalid(field, format_args!("{} bytes, at most {bytes} are allowed", text.len()))
+    DecodeError::invalid(field, format_args!("{} bytes, at most {bytes} are allowed", text.len()))
 }
 
-fn at_most(field: &'static str, text: &str, bytes: usize) -> Result<(), Refusal> {
+fn at_most(field: &'static str, text: &str, bytes: usize) -> Result<(), DecodeError> {
     length(field, text, bytes)?;
     // Most names are ASCII, for which this takes them several bytes at a time.
     let odd = text.bytes().fold(0, |odd, byte| odd | u8::from(!(b' '..=b'~').contains(&byte)));
     if odd != 0 && text.chars().any(char::is_control) {
-        return Err(Refusal::invalid(field, "contains a control character"));
+        return Err(DecodeError::invalid(field, "contains a control character"));
     }
     Ok(())
 }
 
-fn text(field: &'static str, value: Option<&str>) -> Result<(), Refusal> {
+fn text(field: &'static str, value: Option<&str>) -> Result<(), DecodeError> {
     text_of::<false>(field, value)
 }
 
-/// How a name of an event is checked whose texts are known to be printable ASCII, or are not.
+/// Checks a name of an event. `PLAIN`: its texts are known to be printable ASCII.
 #[inline]
-fn name_of<const PLAIN: bool>(field: &'static str, text: &str) -> Result<(), Refusal> {
+fn name_of<const PLAIN: bool>(field: &'static str, text: &str) -> Result<(), DecodeError> {
     if PLAIN { length(field, text, MAX_NAME_BYTES) } else { name(field, text) }
 }
 
 #[inline]
-fn text_of<const PLAIN: bool>(field: &'static str, value: Option<&str>) -> Result<(), Refusal> {
+fn text_of<const PLAIN: bool>(field: &'static str, value: Option<&str>) -> Result<(), DecodeError> {
     value.filter(|text| !text.is_empty()).map_or(Ok(()), |text| name_of::<PLAIN>(field, text))
 }
 
 /// Checks a workload's name, `namespace/name`, as [`name`] does.
-pub fn workload(text: &str) -> Result<(), Refusal> {
+pub fn workload(text: &str) -> Result<(), DecodeError> {
     workload_of::<false>(text)
 }
 
-fn workload_of<const PLAIN: bool>(text: &str) -> Result<(), Refusal> {
+fn workload_of<const PLAIN: bool>(text: &str) -> Result<(), DecodeError> {
     name_of::<PLAIN>("workload", text)?;
     let slashes = text.bytes().filter(|byte| *byte == b'/').count();
     if slashes == 1 && !text.starts_with('/') && !text.ends_with('/') {
         return Ok(());
     }
-    Err(Refusal::invalid("workload", format_args!("{text:?} is not namespace/name")))
+    Err(DecodeError::invalid("workload", format_args!("{text:?} is not namespace/name")))
 }
 
-fn time(field: &'static str, time: EventTime) -> Result<(), Refusal> {
-    if time == EventTime::missing() { Err(Refusal::invalid(field, "missing")) } else { Ok(()) }
+fn time(field: &'static str, time: EventTime) -> Result<(), DecodeError> {
+    if time == EventTime::missing() { Err(DecodeError::invalid(field, "missing")) } else { Ok(()) }
 }
 
 #[inline]
-fn within(field: &'static str, value: Option<f64>, low: f64, high: f64) -> Result<(), Refusal> {
+fn within(field: &'static str, value: Option<f64>, low: f64, high: f64) -> Result<(), DecodeError> {
     match value {
         Some(value) if !(low..=high).contains(&value) => Err(outside(field, value, low, high)),
         _ => Ok(()),
@@ -173,8 +173,8 @@ fn within(field: &'static str, value: Option<f64>, low: f64, high: f64) -> Resul
 }
 
 #[cold]
-fn outside(field: &'static str, value: f64, low: f64, high: f64) -> Refusal {
-    Refusal::invalid(field, format_args!("{value} is not between {low} and {high}"))
+fn outside(field: &'static str, value: f64, low: f64, high: f64) -> DecodeError {
+    DecodeError::invalid(field, format_args!("{value} is not between {low} and {high}"))
 }
 
 const MAX_COUNTER: f64 = 1e18;
@@ -185,40 +185,40 @@ const MAX_MHZ: f64 = 1e5;
 /// Longest list that a job may report.
 const MAX_LIST: usize = 4096;
 
-fn list<T>(field: &'static str, entries: Option<&[T]>) -> Result<(), Refusal> {
+fn list<T>(field: &'static str, entries: Option<&[T]>) -> Result<(), DecodeError> {
     match entries {
         Some(entries) if entries.len() > MAX_LIST => {
-            Err(Refusal::invalid(field, format_args!("{} entries, at most {MAX_LIST} are allowed", entries.len())))
+            Err(DecodeError::invalid(field, format_args!("{} entries, at most {MAX_LIST} are allowed", entries.len())))
         }
         _ => Ok(()),
     }
 }
 
-fn percentage(field: &'static str, value: Option<u32>) -> Result<(), Refusal> {
+fn percentage(field: &'static str, value: Option<u32>) -> Result<(), DecodeError> {
     match value {
         Some(value) if !(1..=100).contains(&value) => {
-            Err(Refusal::invalid(field, format_args!("{value} is not between 1 and 100")))
+            Err(DecodeError::invalid(field, format_args!("{value} is not between 1 and 100")))
         }
         _ => Ok(()),
     }
 }
 
-impl Check for GpuTelemetry {
-    fn fast(&mut self, value: &[u8]) -> Option<()> {
+impl DecodableEvent for GpuTelemetry {
+    fn decode_fast(&mut self, value: &[u8]) -> Option<()> {
         fast::gpu_telemetry(self, value)
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self) -> Result<(), DecodeError> {
         self.check_texts::<false>()
     }
 
-    fn check_plain(&self) -> Result<(), Refusal> {
+    fn check_plain(&self) -> Result<(), DecodeError> {
         self.check_texts::<true>()
     }
 }
 
 impl GpuTelemetry {
-    fn check_texts<const PLAIN: bool>(&self) -> Result<(), Refusal> {
+    fn check_texts<const PLAIN: bool>(&self) -> Result<(), DecodeError> {
         time("time", self.time)?;
         if let Some(name) = &self.workload {
             workload_of::<PLAIN>(name)?;
@@ -255,22 +255,22 @@ impl GpuTelemetry {
     }
 }
 
-impl Check for TrainingProgress {
-    fn fast(&mut self, value: &[u8]) -> Option<()> {
+impl DecodableEvent for TrainingProgress {
+    fn decode_fast(&mut self, value: &[u8]) -> Option<()> {
         fast::training_progress(self, value)
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self) -> Result<(), DecodeError> {
         self.check_texts::<false>()
     }
 
-    fn check_plain(&self) -> Result<(), Refusal> {
+    fn check_plain(&self) -> Result<(), DecodeError> {
         self.check_texts::<true>()
     }
 }
 
 impl TrainingProgress {
-    fn check_texts<const PLAIN: bool>(&self) -> Result<(), Refusal> {
+    fn check_texts<const PLAIN: bool>(&self) -> Result<(), DecodeError> {
         time("time", self.time)?;
         workload_of::<PLAIN>(&self.workload)?;
         name_of::<PLAIN>("collector", &self.collector)?;
@@ -303,13 +303,13 @@ impl TrainingProgress {
     }
 }
 
-fn layout(layout: &Layout) -> Result<(), Refusal> {
+fn layout(layout: &Layout) -> Result<(), DecodeError> {
     percentage("layout.mps_thread_percentage", layout.mps_thread_percentage)?;
     within("layout.power_limit_watts", layout.power_limit_watts, 0.0, MAX_WATTS)?;
     within("layout.sm_clock_mhz", layout.sm_clock_mhz, 0.0, MAX_MHZ)
 }
 
-fn bounds(bounds: &Bounds) -> Result<(), Refusal> {
+fn bounds(bounds: &LayoutBounds) -> Result<(), DecodeError> {
     percentage("bounds.mps_thread_percentage_min", bounds.mps_thread_percentage_min)?;
     percentage("bounds.mps_thread_percentage_max", bounds.mps_thread_percentage_max)?;
     within("bounds.power_limit_watts_min", bounds.power_limit_watts_min, 0.0, MAX_WATTS)?;
@@ -318,8 +318,8 @@ fn bounds(bounds: &Bounds) -> Result<(), Refusal> {
     within("bounds.sm_clock_mhz_max", bounds.sm_clock_mhz_max, 0.0, MAX_MHZ)
 }
 
-impl Check for Workload {
-    fn check(&self) -> Result<(), Refusal> {
+impl DecodableEvent for Workload {
+    fn check(&self) -> Result<(), DecodeError> {
         time("time", self.time)?;
         workload(&self.workload)?;
         text("kind", Some(&self.kind))?;
@@ -336,22 +336,22 @@ impl Check for Workload {
     }
 }
 
-impl Check for EfficiencyWindow {
-    fn check(&self) -> Result<(), Refusal> {
+impl DecodableEvent for EfficiencyWindow {
+    fn check(&self) -> Result<(), DecodeError> {
         id("id", &self.id)?;
         name("workload", &self.workload)?;
         text("span", self.span.as_deref())?;
         time("window_start", self.window_start)?;
         time("window_end", self.window_end)?;
         if self.window_end <= self.window_start {
-            return Err(Refusal::invalid("window_end", "not after window_start"));
+            return Err(DecodeError::invalid("window_end", "not after window_start"));
         }
         self.layout.as_ref().map_or(Ok(()), layout)
     }
 }
 
-impl Check for Decision {
-    fn check(&self) -> Result<(), Refusal> {
+impl DecodableEvent for Decision {
+    fn check(&self) -> Result<(), DecodeError> {
         time("time", self.time)?;
         id("id", &self.id)?;
         workload(&self.workload)?;
@@ -361,8 +361,8 @@ impl Check for Decision {
     }
 }
 
-impl Check for Actuation {
-    fn check(&self) -> Result<(), Refusal> {
+impl DecodableEvent for Actuation {
+    fn check(&self) -> Result<(), DecodeError> {
         time("time", self.time)?;
         id("id", &self.id)?;
         id("decision_id", &self.decision_id)?;
@@ -372,8 +372,8 @@ impl Check for Actuation {
     }
 }
 
-impl Check for Directive {
-    fn check(&self) -> Result<(), Refusal> {
+impl DecodableEvent for Directive {
+    fn check(&self) -> Result<(), DecodeError> {
         time("time", self.time)?;
         workload(&self.workload)?;
         id("decision_id", &self.decision_id)?;
@@ -381,8 +381,8 @@ impl Check for Directive {
     }
 }
 
-impl Check for DeviceIntent {
-    fn check(&self) -> Result<(), Refusal> {
+impl DecodableEvent for DeviceIntent {
+    fn check(&self) -> Result<(), DecodeError> {
         time("time", self.time)?;
         name("node", &self.node)?;
         id("decision_id", &self.decision_id)?;
@@ -402,14 +402,14 @@ impl Check for DeviceIntent {
         }
         // A device is given back in the end: at most after a year.
         if self.time_to_live_seconds <= 0.0 {
-            return Err(Refusal::invalid("time_to_live_seconds", "missing or not above 0"));
+            return Err(DecodeError::invalid("time_to_live_seconds", "missing or not above 0"));
         }
         within("time_to_live_seconds", Some(self.time_to_live_seconds), 0.0, 31_536_000.0)
     }
 }
 
-impl Check for DeviceState {
-    fn check(&self) -> Result<(), Refusal> {
+impl DecodableEvent for DeviceState {
+    fn check(&self) -> Result<(), DecodeError> {
         time("time", self.time)?;
         name("node", &self.node)?;
         text("agent_version", Some(&self.agent_version))?;
@@ -433,8 +433,8 @@ impl Check for DeviceState {
     }
 }
 
-impl Check for DeviceHolders {
-    fn check(&self) -> Result<(), Refusal> {
+impl DecodableEvent for DeviceHolders {
+    fn check(&self) -> Result<(), DecodeError> {
         time("time", self.time)?;
         name("node", &self.node)?;
         for device in &self.devices {
@@ -452,8 +452,8 @@ impl Check for DeviceHolders {
     }
 }
 
-impl Check for Model {
-    fn check(&self) -> Result<(), Refusal> {
+impl DecodableEvent for Model {
+    fn check(&self) -> Result<(), DecodeError> {
         time("time", self.time)?;
         name("name", &self.name)?;
         name("version", &self.version)

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::topics::Cleanup;
+use crate::topics::CleanupPolicy;
 use crate::v1::{self, DeadLetterReason, dead_letter_header};
 use crate::{EventType, Topic};
 
@@ -144,8 +144,8 @@ pub fn events_page() -> String {
     page.push_str("| topic | key | kept | largest record | from | events |\n|---|---|---|---|---|---|\n");
     for topic in Topic::ALL {
         let kept = match topic.cleanup() {
-            Cleanup::Delete { retention_days } => format!("{retention_days} days"),
-            Cleanup::Compact => "the last of every key".to_owned(),
+            CleanupPolicy::Delete { retention_days } => format!("{retention_days} days"),
+            CleanupPolicy::Compact => "the last of every key".to_owned(),
         };
         let kind = topic.event_type();
         let event =

@@ -89,7 +89,7 @@ impl EventType {
 pub struct Envelope {
     /// `ce_id`: unique within `source`.
     pub id: String,
-    /// `ce_source`: who says so, a URI reference such as `/collector/node-1`.
+    /// `ce_source`: the producer, a URI reference such as `/collector/node-1`.
     pub source: String,
     /// `ce_type`.
     pub kind: EventType,
@@ -108,11 +108,11 @@ pub mod header {
     pub const TIME: &str = "ce_time";
     pub const SUBJECT: &str = "ce_subject";
     pub const CONTENT_TYPE: &str = "content-type";
-    /// Where the processor's inputs stood when it made an output, or the last state of a step, a JSON object: of each input topic the offset of the first record not
-    /// yet folded, and `partition`. Outside the comparison of a replay with its record.
+    /// The positions of the processor's inputs when it made an output, or the last state of a step, a JSON object: of each input
+    /// topic the offset of the first record not yet folded, and `partition`. Outside the comparison of a replay with its record.
     pub const INPUT_POSITIONS: &str = "eadt_input_positions";
-    /// By what the processor made an output: a JSON object of those of its settings that windows and decisions depend on, the controllers'
-    /// where they are not the default. A replay goes by it.
+    /// By what the processor made an output: a JSON object of those of its settings that windows and decisions depend on, the
+    /// controllers' where they are not the default. A replay goes by it.
     pub const SETTINGS: &str = "eadt_settings";
 }
 

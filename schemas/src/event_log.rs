@@ -36,10 +36,10 @@ pub struct LoggedEvent {
     /// The log's append time.
     #[serde(rename = "eadtstamp", default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<EventTime>,
-    /// Of what the processor says: where its inputs stood, the header of that name (`envelope::header::INPUT_POSITIONS`).
+    /// Of outputs of the processor: the positions of its inputs, the header of that name (`envelope::header::INPUT_POSITIONS`).
     #[serde(rename = "eadtinputpositions", default, skip_serializing_if = "Option::is_none")]
     pub input_positions: Option<String>,
-    /// Of what the processor says: its settings, the header of that name (`envelope::header::SETTINGS`).
+    /// Of outputs of the processor: its settings, the header of that name (`envelope::header::SETTINGS`).
     #[serde(rename = "eadtsettings", default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<String>,
     /// Of a dead letter: why it was refused, a `DeadLetterReason` in snake case.

@@ -1,17 +1,17 @@
 //! Reads events in the form that this crate writes them, several times faster than a general parser.
 //!
-//! In: bytes, and an event whose texts' memory is used again. Out: that event, or `None` for anything in another form (other order, white space, escapes, non-ASCII text, null,
-//! unknown fields, mistakes), which then goes to the general parser. It never accepts what that one refuses and never
-//! reads a value differently; tests try both on the same bytes.
+//! In: bytes, and an event whose texts' memory is used again. Out: that event, or `None` for anything in another form (other
+//! order, white space, escapes, non-ASCII text, null, unknown fields, mistakes), which then goes to the general parser. It never
+//! accepts what that one refuses and never reads a value differently; tests try both on the same bytes.
 
 use crate::EventTime;
-use crate::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, ShareMethod, TrainingProgress};
+use crate::v1::{CounterScope, GpuTelemetry, JobLifecycle, Meter, Origin, ShareMethod, TrainingProgress};
 
 /// What is left to read of a value. Only ASCII is ever taken.
 ///
 /// After a `None` it is of no use: the value is left to the general parser.
 #[derive(Debug)]
-pub struct Cursor<'a>(&'a [u8]);
+pub struct JsonCursor<'a>(&'a [u8]);
 
 /// Every byte of a word.
 const EACH: u64 = 0x0101_0101_0101_0101;
@@ -53,7 +53,7 @@ fn leading_digits(word: u64) -> (u64, usize) {
     (fours.wrapping_mul((10_000 << 32) + 1) >> 32, count as usize)
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> JsonCursor<'a> {
     #[inline]
     pub const fn new(value: &'a [u8]) -> Self {
         Self(value)
@@ -170,19 +170,19 @@ impl<'a> Cursor<'a> {
 }
 
 /// A value of a field.
-trait Value: Default {
-    fn read(cursor: &mut Cursor<'_>) -> Option<Self>;
+trait JsonField: Default {
+    fn read(cursor: &mut JsonCursor<'_>) -> Option<Self>;
 
     /// As [`Self::read`], into memory that is there already.
     #[inline]
-    fn read_into(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
+    fn read_into(&mut self, cursor: &mut JsonCursor<'_>) -> Option<()> {
         *self = Self::read(cursor)?;
         Some(())
     }
 
     /// As [`Self::read_into`], where there may be none.
     #[inline]
-    fn read_option_into(slot: &mut Option<Self>, cursor: &mut Cursor<'_>) -> Option<()> {
+    fn read_option_into(slot: &mut Option<Self>, cursor: &mut JsonCursor<'_>) -> Option<()> {
         *slot = Some(Self::read(cursor)?);
         Some(())
     }
@@ -194,14 +194,14 @@ trait Value: Default {
     }
 }
 
-impl Value for String {
+impl JsonField for String {
     #[inline]
-    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+    fn read(cursor: &mut JsonCursor<'_>) -> Option<Self> {
         cursor.text().map(str::to_owned)
     }
 
     #[inline]
-    fn read_into(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
+    fn read_into(&mut self, cursor: &mut JsonCursor<'_>) -> Option<()> {
         let text = cursor.ascii()?;
         // Most texts of an event are those of the one before.
         if text != self.as_bytes() {
@@ -212,7 +212,7 @@ impl Value for String {
     }
 
     #[inline]
-    fn read_option_into(slot: &mut Option<Self>, cursor: &mut Cursor<'_>) -> Option<()> {
+    fn read_option_into(slot: &mut Option<Self>, cursor: &mut JsonCursor<'_>) -> Option<()> {
         slot.get_or_insert_default().read_into(cursor)
     }
 
@@ -222,9 +222,9 @@ impl Value for String {
     }
 }
 
-impl Value for EventTime {
+impl JsonField for EventTime {
     #[inline]
-    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+    fn read(cursor: &mut JsonCursor<'_>) -> Option<Self> {
         Self::from_canonical(cursor.ascii()?)
     }
 
@@ -234,24 +234,24 @@ impl Value for EventTime {
     }
 }
 
-impl Value for bool {
+impl JsonField for bool {
     #[inline]
-    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+    fn read(cursor: &mut JsonCursor<'_>) -> Option<Self> {
         if cursor.take_chunk(b"true") { Some(true) } else { cursor.take_chunk(b"false").then_some(false) }
     }
 }
 
-impl Value for u64 {
+impl JsonField for u64 {
     #[inline]
-    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+    fn read(cursor: &mut JsonCursor<'_>) -> Option<Self> {
         let (value, count) = cursor.digits()?;
         (count <= 19 && cursor.at_end_of_value()).then_some(value)
     }
 }
 
-impl Value for u32 {
+impl JsonField for u32 {
     #[inline]
-    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+    fn read(cursor: &mut JsonCursor<'_>) -> Option<Self> {
         u64::read(cursor)?.try_into().ok()
     }
 }
@@ -262,9 +262,9 @@ const TENS: [f64; 23] = [
     1e22,
 ];
 
-impl Value for f64 {
+impl JsonField for f64 {
     #[inline]
-    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+    fn read(cursor: &mut JsonCursor<'_>) -> Option<Self> {
         let text = cursor.0;
         let negative = cursor.take_chunk(b"-");
         let (mut mantissa, mut count) = cursor.digits()?;
@@ -299,37 +299,37 @@ impl Value for f64 {
     }
 }
 
-impl<T: Value> Value for Option<T> {
+impl<T: JsonField> JsonField for Option<T> {
     #[inline]
-    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+    fn read(cursor: &mut JsonCursor<'_>) -> Option<Self> {
         T::read(cursor).map(Some)
     }
 
     #[inline]
-    fn read_into(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
+    fn read_into(&mut self, cursor: &mut JsonCursor<'_>) -> Option<()> {
         T::read_option_into(self, cursor)
     }
 }
 
 /// An entry of a list.
-trait Item: Sized {
-    fn read_item(cursor: &mut Cursor<'_>) -> Option<Self>;
+trait JsonElement: Sized {
+    fn read_item(cursor: &mut JsonCursor<'_>) -> Option<Self>;
 }
 
-impl Item for String {
-    fn read_item(cursor: &mut Cursor<'_>) -> Option<Self> {
+impl JsonElement for String {
+    fn read_item(cursor: &mut JsonCursor<'_>) -> Option<Self> {
         Self::read(cursor)
     }
 }
 
-impl Item for Option<f64> {
-    fn read_item(cursor: &mut Cursor<'_>) -> Option<Self> {
+impl JsonElement for Option<f64> {
+    fn read_item(cursor: &mut JsonCursor<'_>) -> Option<Self> {
         if cursor.take_chunk(b"null") { Some(None) } else { f64::read(cursor).map(Some) }
     }
 }
 
-impl<T: Item> Value for Vec<T> {
-    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+impl<T: JsonElement> JsonField for Vec<T> {
+    fn read(cursor: &mut JsonCursor<'_>) -> Option<Self> {
         let mut list = Self::new();
         if !cursor.take_chunk(b"[") {
             return None;
@@ -351,9 +351,9 @@ impl<T: Item> Value for Vec<T> {
 
 macro_rules! names {
     ($kind:ty, $($name:literal => $value:ident),+) => {
-        impl Value for $kind {
+        impl JsonField for $kind {
             #[inline]
-            fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+            fn read(cursor: &mut JsonCursor<'_>) -> Option<Self> {
                 let name = cursor.ascii()?;
                 $(
                     if name == $name.as_bytes() {
@@ -377,8 +377,8 @@ names!(
     "equal" => Equal,
     "assigned" => Assigned
 );
-names!(Phase, "started" => Started, "progress" => Progress, "finished" => Finished);
-names!(Scope, "global" => Global, "rank" => Rank);
+names!(JobLifecycle, "started" => Started, "progress" => Progress, "finished" => Finished);
+names!(CounterScope, "global" => Global, "rank" => Rank);
 
 /// The name of a field as it is written, up to its value.
 macro_rules! name {
@@ -394,7 +394,7 @@ macro_rules! fields {
     ($function:ident, $event:ident, $($field:ident),+ $(,)?) => {
         /// Where it answers `None`, parts of the event are overwritten.
         pub fn $function(event: &mut $event, value: &[u8]) -> Option<()> {
-            let mut cursor = Cursor::new(value);
+            let mut cursor = JsonCursor::new(value);
             if !cursor.take_chunk(b"{\"") {
                 return None;
             }
@@ -429,7 +429,7 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use super::*;
-    use crate::decode::Check;
+    use crate::decode::DecodableEvent;
 
     fn gpu_telemetry(value: &[u8]) -> Option<GpuTelemetry> {
         // Into an event that is full: nothing of it may stay.
@@ -458,7 +458,7 @@ mod tests {
             }
         }
         for text in ["12345678901234567890,", "123456789,12345678", "1,", "12345678", ",123", ""] {
-            let (mut cursor, mut number) = (Cursor::new(text.as_bytes()), 0);
+            let (mut cursor, mut number) = (JsonCursor::new(text.as_bytes()), 0);
             let expected = text.bytes().take_while(u8::is_ascii_digit).count();
             assert_eq!(cursor.append_digits(&mut number), expected, "{text}");
             assert_eq!((number, cursor.0), (text[..expected].parse().unwrap_or(0), &text.as_bytes()[expected..]), "{text}");
@@ -529,7 +529,7 @@ mod tests {
         assert!(gpu_telemetry(br#"{"device":"d"}"#).is_some());
     }
 
-    fn same<T: Check + Serialize>(fast: Option<&T>, bytes: &[u8]) -> Result<(), TestCaseError> {
+    fn same<T: DecodableEvent + Serialize>(fast: Option<&T>, bytes: &[u8]) -> Result<(), TestCaseError> {
         if let Some(fast) = fast {
             prop_assert_eq!(fast.check_plain(), fast.check());
             let slow: T = serde_json::from_slice(bytes).map_err(|e| TestCaseError::fail(format!("serde refuses: {e}")))?;

@@ -1,7 +1,7 @@
 //! The events that the parts of EADT exchange: their types, their topics, their envelope.
 //!
-//! In: bytes from a log. Out: checked, typed events, or a [`Refusal`] that names the field and the reason.
-//! One sample is one event; values are flat JSON; units stand in field names; times are RFC 3339 UTC.
+//! In: bytes from a log. Out: checked, typed events, or a [`DecodeError`] that names the field and the reason.
+//! One sample is one event; values are flat JSON; units are part of field names; times are RFC 3339 UTC.
 //! This crate never reads a clock, never does I/O and never invents a value: what is unknown is `None`.
 
 pub mod compat;
@@ -17,7 +17,7 @@ pub mod time;
 pub mod topics;
 pub mod v1;
 
-pub use decode::{Refusal, decode};
+pub use decode::{DecodeError, decode};
 pub use envelope::{Envelope, EventType};
 pub use event_log::LoggedEvent;
 pub use time::EventTime;

@@ -215,8 +215,8 @@ impl Serialize for EventTime {
 
 impl<'de> Deserialize<'de> for EventTime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
+        struct TimeVisitor;
+        impl de::Visitor<'_> for TimeVisitor {
             type Value = EventTime;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an RFC 3339 time")
@@ -225,7 +225,7 @@ impl<'de> Deserialize<'de> for EventTime {
                 text.parse().map_err(E::custom)
             }
         }
-        deserializer.deserialize_str(Visitor)
+        deserializer.deserialize_str(TimeVisitor)
     }
 }
 

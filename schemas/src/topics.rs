@@ -6,15 +6,15 @@ use crate::EventType;
 
 /// What a topic keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cleanup {
+pub enum CleanupPolicy {
     /// Records older than this are deleted.
     Delete { retention_days: u32 },
     /// The last record of each key is kept.
     Compact,
 }
 
-const fn days(retention_days: u32) -> Cleanup {
-    Cleanup::Delete { retention_days }
+const fn days(retention_days: u32) -> CleanupPolicy {
+    CleanupPolicy::Delete { retention_days }
 }
 
 /// The default of Apache Kafka's `message.max.bytes`.
@@ -46,7 +46,7 @@ macro_rules! topics {
                 match self { $(Self::$topic => $name,)* }
             }
 
-            pub const fn cleanup(self) -> Cleanup {
+            pub const fn cleanup(self) -> CleanupPolicy {
                 match self { $(Self::$topic => $cleanup,)* }
             }
 
@@ -90,7 +90,7 @@ topics! {
     }
     Workloads = "workloads.v1" {
         event: Workload,
-        cleanup: Cleanup::Compact,
+        cleanup: CleanupPolicy::Compact,
         max_message_bytes: MESSAGE_MAX_BYTES,
         key: "workload",
         writers: "actuator",
@@ -118,35 +118,35 @@ topics! {
     }
     Directives = "directives.v1" {
         event: Directive,
-        cleanup: Cleanup::Compact,
+        cleanup: CleanupPolicy::Compact,
         max_message_bytes: MESSAGE_MAX_BYTES,
         key: "workload",
         writers: "actuator",
     }
     DeviceIntents = "device-intents.v1" {
         event: DeviceIntent,
-        cleanup: Cleanup::Compact,
+        cleanup: CleanupPolicy::Compact,
         max_message_bytes: MESSAGE_MAX_BYTES,
         key: "node",
         writers: "actuator",
     }
     DeviceStates = "device-states.v1" {
         event: DeviceState,
-        cleanup: Cleanup::Compact,
+        cleanup: CleanupPolicy::Compact,
         max_message_bytes: MESSAGE_MAX_BYTES,
         key: "node",
         writers: "node agent",
     }
     DeviceHolders = "device-holders.v1" {
         event: DeviceHolders,
-        cleanup: Cleanup::Compact,
+        cleanup: CleanupPolicy::Compact,
         max_message_bytes: MESSAGE_MAX_BYTES,
         key: "node",
         writers: "collector",
     }
     Models = "models.v1" {
         event: Model,
-        cleanup: Cleanup::Compact,
+        cleanup: CleanupPolicy::Compact,
         max_message_bytes: MESSAGE_MAX_BYTES,
         key: "model name",
         writers: "optimizer",
@@ -161,7 +161,7 @@ topics! {
     }
     ProcessorState = "processor-state.v1" {
         event: ProcessorState,
-        cleanup: Cleanup::Compact,
+        cleanup: CleanupPolicy::Compact,
         max_message_bytes: MESSAGE_MAX_BYTES,
         key: "private, begins with the workload",
         writers: "processor",
@@ -169,7 +169,7 @@ topics! {
     /// State of the simulated cluster. Empty if nothing is simulated.
     SimulatorState = "simulator-state.v1" {
         event: SimulatorState,
-        cleanup: Cleanup::Compact,
+        cleanup: CleanupPolicy::Compact,
         max_message_bytes: MESSAGE_MAX_BYTES,
         key: "private",
         writers: "simulator",
@@ -193,7 +193,7 @@ impl Topic {
 
     /// Returns true for table topics: the last event of a key is the present state of that key.
     pub const fn is_table(self) -> bool {
-        matches!(self.cleanup(), Cleanup::Compact)
+        matches!(self.cleanup(), CleanupPolicy::Compact)
     }
 }
 

@@ -4,13 +4,13 @@ use eadt_schemas::decode::MAX_VALUE_BYTES;
 use eadt_schemas::v1::{
     DeadLetterReason, Decision, DeviceIntent, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
 };
-use eadt_schemas::{LoggedEvent, Refusal, decode};
+use eadt_schemas::{DecodeError, LoggedEvent, decode};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
 const GOOD: &str = r#"{"time":"2026-01-02T03:04:05.000000Z","device":"GPU-1","collector":"node-1","workload":"eadt/a""#;
 
-fn telemetry(rest: &str) -> Result<GpuTelemetry, Refusal> {
+fn telemetry(rest: &str) -> Result<GpuTelemetry, DecodeError> {
     decode(format!("{GOOD}{rest}}}").as_bytes())
 }
 

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use eadt_schemas::decode::{Check, Refusal};
+use eadt_schemas::decode::{DecodableEvent, DecodeError};
 use eadt_schemas::documents::{WITH_SCHEMA, name_and_version, schema};
 use eadt_schemas::{EventType, decode, v1};
 use serde_json::Value;
 
 /// Decodes as the reader of this event type does; gives back what a writer would write.
-fn decode_as(kind: EventType, value: &[u8]) -> Result<Value, Refusal> {
-    fn through<T: Check + serde::Serialize>(value: &[u8]) -> Result<Value, Refusal> {
+fn decode_as(kind: EventType, value: &[u8]) -> Result<Value, DecodeError> {
+    fn through<T: DecodableEvent + serde::Serialize>(value: &[u8]) -> Result<Value, DecodeError> {
         decode::<T>(value).map(|event| serde_json::to_value(event).expect("events are plain JSON"))
     }
     match kind {

@@ -3,13 +3,13 @@
 use crate::usage;
 use anyhow::bail;
 
-use crate::cli::Acls;
+use crate::cli::AclsArgs;
 use crate::output::say;
-use crate::rights::{Part, strimzi_user};
-use crate::settings::Settings;
+use crate::rights::{AclClient, strimzi_user};
+use crate::settings::ProgramSettings;
 
-pub fn run(args: &Acls, settings: &Settings) -> anyhow::Result<()> {
-    let parts = if args.parts.is_empty() { Part::ALL.to_vec() } else { args.parts.clone() };
+pub fn run(args: &AclsArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
+    let parts = if args.parts.is_empty() { AclClient::ALL.to_vec() } else { args.parts.clone() };
     if let Some(principal) = &args.grant {
         if args.parts.is_empty() {
             let why = "needs the parts that it runs, for example";

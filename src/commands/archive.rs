@@ -1,18 +1,18 @@
 //! `eadt archive compact`: fewer, larger files of past days.
 
-use eadt_service::Clock;
+use eadt_service::ServiceClock;
 
-use crate::cli::Archive;
+use crate::cli::ArchiveCommand;
 use crate::output::say;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
 /// Files are merged up to about this size.
 const TARGET_BYTES: u64 = 128 << 20;
 
-pub fn run(command: &Archive, settings: &Settings) -> anyhow::Result<()> {
-    let Archive::Compact { path, before, json } = command;
+pub fn run(command: &ArchiveCommand, settings: &ProgramSettings) -> anyhow::Result<()> {
+    let ArchiveCommand::Compact { path, before, json } = command;
     let path = path.clone().unwrap_or_else(|| settings.bus.data_dir.clone());
-    let before = before.clone().unwrap_or_else(|| Clock::wall().now().date());
+    let before = before.clone().unwrap_or_else(|| ServiceClock::machine().now().date());
     let archive = eadt_lake::Archive::find(&path)?;
     let done = eadt_lake::compact(&archive, &before, TARGET_BYTES)?;
     if *json {

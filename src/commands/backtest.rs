@@ -8,21 +8,21 @@ use std::path::Path;
 use std::str::FromStr;
 
 use eadt_backtest::{
-    Calibration, Contender, Contest, Oversubscription, Record, Report, Subject, calibration_html, calibration_text,
-    hindsight_text, html, text,
+    BacktestReport, Calibration, Contender, Contest, HindsightInput, Oversubscription, ScenarioSource, calibration_html,
+    calibration_text, hindsight_text, html, text,
 };
 use eadt_core::controller::ControllerName;
 use eadt_lake::Archive;
 use eadt_schemas::Topic;
-use eadt_schemas::decode::Check;
+use eadt_schemas::decode::DecodableEvent;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::cli::{Backtest, BacktestOversubscription};
-use crate::settings::Settings;
-use crate::target::Target;
+use crate::cli::{BacktestArgs, BacktestOversubscription};
+use crate::settings::ProgramSettings;
+use crate::target::AtomicFile;
 use crate::usage;
 
-pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
+pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     check_options(args)?;
     if let Some(path) = &args.archive {
         return look_back(args, path, settings);
@@ -54,11 +54,11 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     };
     contest.check()?;
     // Before hours of simulation, not after them.
-    let page = args.html.as_deref().map(|path| Target::create(path, &[], args.force)).transpose()?;
+    let page = args.html.as_deref().map(|path| AtomicFile::create(path, &[], args.force)).transpose()?;
     let bar = progress(contest.len() as u64, !args.json);
-    let runs = contest.hold(&|| bar.inc(1));
+    let runs = contest.run(&|| bar.inc(1));
     bar.finish_and_clear();
-    let report = Report::of(&runs?, days, seeds);
+    let report = BacktestReport::of(&runs?, days, seeds);
     if let Some(page) = page {
         page.write(&html(&report))?;
     }
@@ -70,7 +70,7 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// Returns an error if an option has no effect on the kind of backtest that is run.
-fn check_options(args: &Backtest) -> anyhow::Result<()> {
+fn check_options(args: &BacktestArgs) -> anyhow::Result<()> {
     if args.archive.is_some() && args.power_budget.is_some() {
         return Err(usage::impossible("--power-budget is of simulated jobs, --archive of a record: leave one of the two out"));
     }
@@ -109,7 +109,7 @@ fn or_default(named: &[String], default: &[&str]) -> Vec<String> {
 }
 
 /// Reported savings beside the true ones.
-fn calibrate(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
+fn calibrate(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     let controllers = controllers(&or_default(&args.controller, &CALIBRATED))?;
     note_idle(&controllers);
     let calibration = Calibration {
@@ -121,7 +121,7 @@ fn calibrate(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
         delay_seconds: f64::from(settings.simulator.effect_delay_seconds),
     };
     calibration.check()?;
-    let page = args.html.as_deref().map(|path| Target::create(path, &[], args.force)).transpose()?;
+    let page = args.html.as_deref().map(|path| AtomicFile::create(path, &[], args.force)).transpose()?;
     let bar = progress(calibration.len() as u64, !args.json);
     let report = calibration.run(&|| bar.inc(1));
     bar.finish_and_clear();
@@ -137,15 +137,15 @@ fn calibrate(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// What the controllers would have decided on a record.
-fn look_back(args: &Backtest, path: &Path, settings: &Settings) -> anyhow::Result<()> {
+fn look_back(args: &BacktestArgs, path: &Path, settings: &ProgramSettings) -> anyhow::Result<()> {
     let controllers = controllers(&or_default(&args.controller, &CONTROLLERS))?;
     let archive = Archive::find(path)?;
-    let record = Record {
+    let record = HindsightInput {
         windows: events(&archive, Topic::EfficiencyWindows)?,
         workloads: events(&archive, Topic::Workloads)?,
         actuations: events(&archive, Topic::Actuations)?,
     };
-    let all = eadt_backtest::look_back(&record, &controllers, &settings.processor.controller_settings);
+    let all = eadt_backtest::evaluate_record(&record, &controllers, &settings.processor.controller_settings);
     if all.is_empty() {
         anyhow::bail!("{} holds no windows of a workload: there is nothing to look back on", path.display());
     }
@@ -156,7 +156,7 @@ fn look_back(args: &Backtest, path: &Path, settings: &Settings) -> anyhow::Resul
     }
 }
 
-fn events<T: Check>(archive: &Archive, topic: Topic) -> anyhow::Result<Vec<T>> {
+fn events<T: DecodableEvent>(archive: &Archive, topic: Topic) -> anyhow::Result<Vec<T>> {
     let read = eadt_lake::read_events(archive, topic)?;
     super::say_missing(&read.missing);
     for (partition, offset, refusal) in &read.refused {
@@ -174,18 +174,18 @@ fn progress(runs: u64, wanted: bool) -> ProgressBar {
     ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn subjects(names: &[String]) -> anyhow::Result<Vec<Subject>> {
+fn subjects(names: &[String]) -> anyhow::Result<Vec<ScenarioSource>> {
     names.iter().map(|name| subject(name)).collect()
 }
 
 /// A scenario by its built-in name, or from a file.
-fn subject(name: &str) -> anyhow::Result<Subject> {
+fn subject(name: &str) -> anyhow::Result<ScenarioSource> {
     match name {
-        "random-days" => return Ok(Subject::RandomDays),
-        "come-and-go" => return Ok(Subject::ComeAndGo),
-        "hour-phases" => return Ok(Subject::EvenPhases { minutes: 60 }),
-        "five-minute-phases" => return Ok(Subject::EvenPhases { minutes: 5 }),
-        "default" => return Ok(Subject::Scenario { name: name.into(), scenario: Box::default() }),
+        "random-days" => return Ok(ScenarioSource::RandomDays),
+        "come-and-go" => return Ok(ScenarioSource::ComeAndGo),
+        "hour-phases" => return Ok(ScenarioSource::EvenPhases { minutes: 60 }),
+        "five-minute-phases" => return Ok(ScenarioSource::EvenPhases { minutes: 5 }),
+        "default" => return Ok(ScenarioSource::Scenario { name: name.into(), scenario: Box::default() }),
         _ => {}
     }
     let path = Path::new(name);
@@ -196,7 +196,7 @@ fn subject(name: &str) -> anyhow::Result<Subject> {
     }
     let scenario = crate::scenario::load(path)?;
     let name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
-    Ok(Subject::Scenario { name, scenario: Box::new(scenario) })
+    Ok(ScenarioSource::Scenario { name, scenario: Box::new(scenario) })
 }
 
 /// Returns the named controllers, each once.

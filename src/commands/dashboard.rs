@@ -7,21 +7,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use eadt_bus::Start;
+use eadt_bus::StartOffset;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_dashboard::{
-    ArchivedIds, Limits, Model, Past, Records, ReplayCheck, ReplayVerdict, Server, SharedModel, SourceFacts, SourceKind, WhatIf,
-    load_archive, load_log,
+    ArchivedIds, DashboardLimits, DashboardModel, DashboardServer, PastReader, RecordStore, ReplayCheck, ReplayVerdict,
+    SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
 };
 use eadt_schemas::EventTime;
-use eadt_service::{Clock, Shutdown, Supervisor, tasks};
+use eadt_service::{ServiceClock, Shutdown, Supervisor, tasks};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::cli::Dashboard;
+use crate::cli::DashboardArgs;
 use crate::live::source;
 use crate::services;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
 /// A replay that takes longer is given up: it would hold a core for a badge.
 const REPLAY_WITHIN: Duration = Duration::from_mins(2);
@@ -32,7 +32,7 @@ const COMPLAINT_BYTES: u64 = 64 << 10;
 const COMPLAINT_CHARS: usize = 400;
 
 /// Serves until interrupted.
-pub async fn run(args: Dashboard, mut settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+pub async fn run(args: DashboardArgs, mut settings: ProgramSettings, shutdown: Shutdown) -> anyhow::Result<()> {
     if let Some(address) = args.address {
         settings.dashboard.address = address;
         settings.dashboard.check().map_err(anyhow::Error::msg)?;
@@ -46,11 +46,11 @@ pub async fn run(args: Dashboard, mut settings: Settings, shutdown: Shutdown) ->
         None => {
             let bus = crate::bus::connect(&settings)?;
             // Without them the page would wait for good: as for any other reader, that is an error at the start.
-            super::partitions(&*bus, &settings.topics, &source::TOPICS, Start::Earliest)?;
+            super::partitions(&*bus, &settings.topics, &source::TOPICS, StartOffset::Earliest)?;
             let server = services::spawn_dashboard(&mut supervisor, &settings, &bus, 0, &shutdown).await?;
             match &args.kubernetes {
                 Some(context) => {
-                    let clock = Arc::new(|| Clock::wall().now());
+                    let clock = Arc::new(|| ServiceClock::machine().now());
                     server.with_editor(services::policy_editor(&settings, context, clock).await?)
                 }
                 None => server,
@@ -67,20 +67,20 @@ pub async fn run(args: Dashboard, mut settings: Settings, shutdown: Shutdown) ->
 async fn serve_folder(
     supervisor: &mut Supervisor,
     path: PathBuf,
-    settings: &Settings,
+    settings: &ProgramSettings,
     shutdown: &Shutdown,
-) -> anyhow::Result<Server> {
-    let limits = Limits { windows: settings.dashboard.windows, ..Limits::default() };
+) -> anyhow::Result<DashboardServer> {
+    let limits = DashboardLimits { windows: settings.dashboard.windows, ..DashboardLimits::default() };
     let prefix = settings.topics.prefix.clone();
-    let records = Records::Folder { path: path.clone(), prefix: prefix.clone() };
+    let records = RecordStore::Folder { path: path.clone(), prefix: prefix.clone() };
     let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
     let place = path.clone();
     let read = Arc::new(move |until: Option<EventTime>| load(&place, &prefix, limits, until));
     let newest = read.clone();
     let (model, not_archived) = tokio::task::spawn_blocking(move || newest(None)).await??;
     let model = SharedModel::new(model);
-    let past = Past::new(move |time| read(Some(time)).map(|(model, _)| model).map_err(|error| format!("{error:#}")));
-    let server = Server::bind(&settings.dashboard, 0, model.clone(), Some(what_if), shutdown.clone()).await?;
+    let past = PastReader::new(move |time| read(Some(time)).map(|(model, _)| model).map_err(|error| format!("{error:#}")));
+    let server = DashboardServer::bind(&settings.dashboard, 0, model.clone(), Some(what_if), shutdown.clone()).await?;
     let stop = shutdown.clone();
     supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || {
         let show = |check| model.change(|model| model.set_replay(check));
@@ -118,7 +118,7 @@ fn check_replay(path: &Path, not_archived: NotArchived, stop: &Shutdown) -> anyh
         std::thread::sleep(REPLAY_POLL);
     }
     answer.rewind()?;
-    let Ok(summary) = serde_json::from_reader::<_, Replayed>(BufReader::new(answer.take(RESULT_BYTES))) else {
+    let Ok(summary) = serde_json::from_reader::<_, ReplayOutcome>(BufReader::new(answer.take(RESULT_BYTES))) else {
         let mut text = Vec::new();
         complaint.rewind()?;
         complaint.take(COMPLAINT_BYTES).read_to_end(&mut text)?;
@@ -130,7 +130,7 @@ fn check_replay(path: &Path, not_archived: NotArchived, stop: &Shutdown) -> anyh
 
 /// What is read of that which `eadt replay --check --json` prints.
 #[derive(Debug, Deserialize)]
-struct Replayed {
+struct ReplayOutcome {
     events: u64,
     check: Option<ReplayComparison>,
 }
@@ -144,7 +144,7 @@ struct ReplayComparison {
     not_compared: Option<String>,
 }
 
-fn verdict(replayed: &Replayed, not_archived: NotArchived, command: &str) -> ReplayCheck {
+fn verdict(replayed: &ReplayOutcome, not_archived: NotArchived, command: &str) -> ReplayCheck {
     if replayed.events == 0 {
         return unknown("it has no events of collectors to replay, windows and decisions alone");
     }
@@ -178,7 +178,12 @@ enum NotArchived {
 }
 
 /// Everything under a path up to a time, as `eadt report` takes it.
-fn load(path: &Path, prefix: &str, limits: Limits, until: Option<EventTime>) -> anyhow::Result<(Model, NotArchived)> {
+fn load(
+    path: &Path,
+    prefix: &str,
+    limits: DashboardLimits,
+    until: Option<EventTime>,
+) -> anyhow::Result<(DashboardModel, NotArchived)> {
     if !path.is_dir() {
         bail!("{} is no folder: name a data folder, an archive or the output of `eadt replay`", path.display());
     }
@@ -188,7 +193,7 @@ fn load(path: &Path, prefix: &str, limits: Limits, until: Option<EventTime>) -> 
         window_seconds: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let mut model = Model::new(source, limits);
+    let mut model = DashboardModel::new(source, limits);
     if let Some(time) = until {
         model = model.as_of(time);
     }
@@ -257,7 +262,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
-        let read = |until| load(folder.path(), "", Limits::default(), until);
+        let read = |until| load(folder.path(), "", DashboardLimits::default(), until);
         assert!(matches!(read(None), Ok((_, NotArchived::Unknown))));
         let refused = format!("{:#}", read(Some(EventTime::from_millis(0))).unwrap_err());
         assert!(refused.contains("cannot be read now"), "{refused}");

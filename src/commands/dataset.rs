@@ -3,20 +3,20 @@
 use std::path::Path;
 
 use anyhow::Context;
-use eadt_dataset::{Builder, Cells, Column, Table};
+use eadt_dataset::{ColumnCells, DatasetBuilder, DatasetColumn, DatasetTable};
 use eadt_lake::{TableCells, TableColumn, write_table};
 use serde_json::json;
 
-use crate::cli::Dataset;
+use crate::cli::DatasetCommand;
 use crate::output::say;
 use crate::target::create_folder;
 
 /// The machine-readable datasheet.
 const MANIFEST: &str = "dataset.json";
 
-pub fn run(command: &Dataset) -> anyhow::Result<()> {
-    let Dataset::Build { archive, out, force, json } = command;
-    let mut builder = Builder::default();
+pub fn run(command: &DatasetCommand) -> anyhow::Result<()> {
+    let DatasetCommand::Build { archive, out, force, json } = command;
+    let mut builder = DatasetBuilder::default();
     let windows = eadt_lake::read_windows(archive)?;
     let decisions = eadt_lake::read_decisions(archive)?;
     let actuations = eadt_lake::read_actuations(archive)?;
@@ -64,19 +64,19 @@ fn is_own(name: &str) -> bool {
     [MANIFEST, "README.md"].contains(&name) || Path::new(name).extension().is_some_and(|ending| ending == "parquet")
 }
 
-fn write(path: &Path, table: &Table, fingerprint: &str) -> anyhow::Result<()> {
+fn write(path: &Path, table: &DatasetTable, fingerprint: &str) -> anyhow::Result<()> {
     let columns: Vec<_> = table.columns.iter().map(parquet_column).collect();
     write_table(path, &columns, &[("eadt.dataset", "1"), ("eadt.fingerprint", fingerprint)])?;
     Ok(())
 }
 
-fn parquet_column(column: &Column) -> TableColumn<'_> {
+fn parquet_column(column: &DatasetColumn) -> TableColumn<'_> {
     let cells = match &column.cells {
-        Cells::Text(cells) => TableCells::Text(cells),
-        Cells::Time(cells) => TableCells::Time(cells),
-        Cells::Int(cells) => TableCells::Int(cells),
-        Cells::Float(cells) => TableCells::Float(cells),
-        Cells::Bool(cells) => TableCells::Bool(cells),
+        ColumnCells::Text(cells) => TableCells::Text(cells),
+        ColumnCells::Time(cells) => TableCells::Time(cells),
+        ColumnCells::Int(cells) => TableCells::Int(cells),
+        ColumnCells::Float(cells) => TableCells::Float(cells),
+        ColumnCells::Bool(cells) => TableCells::Bool(cells),
     };
     TableColumn { name: column.name, description: &column.description, cells }
 }

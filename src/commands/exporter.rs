@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eadt_bus::{Bus, Isolation, Polled, Start};
+use eadt_bus::{Bus, IsolationLevel, PollEvent, StartOffset};
 use eadt_schemas::Topic;
 use eadt_service::Shutdown;
 
@@ -13,14 +13,14 @@ use crate::settings::TopicSettings;
 /// Gives the exporter what the log holds and gets; of telemetry only what comes from now on.
 pub fn follow(bus: &dyn Bus, names: &TopicSettings, exporter: &Exporter, shutdown: &Shutdown) -> anyhow::Result<()> {
     let kept: Vec<Topic> = TOPICS.into_iter().filter(|topic| *topic != Topic::GpuTelemetry).collect();
-    let mut from = partitions(bus, names, &kept, Start::Earliest)?;
-    from.extend(partitions(bus, names, &[Topic::GpuTelemetry], Start::Latest)?);
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let mut from = partitions(bus, names, &kept, StartOffset::Earliest)?;
+    from.extend(partitions(bus, names, &[Topic::GpuTelemetry], StartOffset::Latest)?);
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let mut batch = Vec::new();
     while !shutdown.is_cancelled() {
         reader.poll(4096, Duration::from_millis(200), &mut batch)?;
         for polled in batch.drain(..) {
-            let Polled::Record(record) = polled else { continue };
+            let PollEvent::Record(record) = polled else { continue };
             if let (Some(topic), Some(value)) = (topic_of(&record, &names.prefix), &record.value) {
                 exporter.take(topic, value);
             }

@@ -6,30 +6,31 @@ use std::time::Duration;
 
 use eadt_report::units;
 use eadt_schemas::Topic;
-use eadt_schemas::v1::{Action, Actuation, Decision, Validation};
-use eadt_service::{Clock, Shutdown};
+use eadt_schemas::v1::{Actuation, Decision};
+use eadt_service::{ServiceClock, Shutdown};
 
-use crate::cli::{Describe, Get, GetKind, GetSource};
-use crate::live::gpus::{Gpu, Gpus};
+use crate::cli::{DescribeArgs, GetArgs, GetKind, GetSource};
+use crate::live::event_line::is_change;
+use crate::live::gpus::{GpuSamples, GpuSnapshot};
 use crate::live::http_log;
 use crate::live::keys::SortKey;
-use crate::live::picture::{self, Details, WorkloadRow};
-use crate::live::source::{self, Span, TOPICS};
-use crate::live::tally::{Tally, WorkloadTally};
+use crate::live::picture::{self, WorkloadDetails, WorkloadRow};
+use crate::live::source::{self, ReadRange, TOPICS};
+use crate::live::tally::{LiveTally, WorkloadTally};
 use crate::live::{action_word, layout_text, origin_word, saving_text, wire_name};
-use crate::settings::Settings;
-use crate::sheet::{Cell, Column, Sheet, SheetForm};
+use crate::settings::ProgramSettings;
+use crate::sheet::{OutputCell, OutputColumn, OutputFormat, OutputTable};
 use crate::usage;
 
-/// How much is read, by `--since`.
-pub fn span(since: Option<Duration>) -> Span {
-    since.map_or(Span::Whole, |since| Span::Since(Clock::wall().now().plus_seconds(-since.as_secs_f64())))
+/// Returns the range that is read, by `--since`.
+pub fn span(since: Option<Duration>) -> ReadRange {
+    since.map_or(ReadRange::Whole, |since| ReadRange::Since(ServiceClock::machine().now().plus_seconds(-since.as_secs_f64())))
 }
 
 /// Reads a place, or the log behind a page, to its present end.
 fn read(
     source: &GetSource,
-    settings: &Settings,
+    settings: &ProgramSettings,
     topics: &[Topic],
     shutdown: &Shutdown,
     take: &mut dyn FnMut(Topic, &[u8]),
@@ -41,14 +42,14 @@ fn read(
 }
 
 /// Returns everything that the views show.
-fn tally(source: &GetSource, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Tally> {
-    let mut tally = Tally::default();
+fn tally(source: &GetSource, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<LiveTally> {
+    let mut tally = LiveTally::default();
     read(source, settings, &TOPICS, shutdown, &mut |topic, value| tally.take(topic, value))?;
     tally.refresh_all();
     Ok(tally)
 }
 
-pub fn run(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     let (mut sheet, what) = match args.kind {
         GetKind::Workloads => (workloads(args, settings, shutdown)?, "workloads"),
         GetKind::Decisions => (decisions(args, settings, shutdown)?, "decisions"),
@@ -62,7 +63,7 @@ pub fn run(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Resu
     } else {
         sheet.rows.truncate(limit);
     }
-    if found == 0 && matches!(args.output, SheetForm::Table | SheetForm::Wide) {
+    if found == 0 && matches!(args.output, OutputFormat::Table | OutputFormat::Wide) {
         crate::output::note!("no {what} found");
         return Ok(());
     }
@@ -74,160 +75,157 @@ pub fn run(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Resu
 }
 
 /// A text, if it is known: a dash for people, nothing in JSON and CSV otherwise.
-fn text_if_known(text: Option<String>) -> Cell {
+fn text_if_known(text: Option<String>) -> OutputCell {
     match text.filter(|text| text != units::UNKNOWN) {
-        Some(text) => Cell::text(text),
-        None => Cell { shown: units::UNKNOWN.to_owned(), value: serde_json::Value::Null },
+        Some(text) => OutputCell::text(text),
+        None => OutputCell { shown: units::UNKNOWN.to_owned(), value: serde_json::Value::Null },
     }
 }
 
 /// Whether a workload is asked for.
-fn wanted(args: &Get, workload: &str) -> bool {
+fn wanted(args: &GetArgs, workload: &str) -> bool {
     let (namespace, name) = workload.split_once('/').unwrap_or(("", workload));
     args.namespace.as_deref().is_none_or(|wanted| wanted == namespace)
         && (args.names.is_empty() || args.names.iter().any(|wanted| wanted == workload || wanted == name))
 }
 
-fn workloads(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
+fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<OutputTable> {
     let tally = tally(&args.source, settings, shutdown)?;
     let mut rows = picture::rows(&tally);
     for row in &mut rows {
-        // Beside the sums of the run stands the figure of the run; that of the newest window has a column of its own.
+        // Beside the sums of the run is the figure of the run; that of the newest window has a column of its own.
         row.joules_per_sample = tally.run_joules_per_sample(&row.name);
     }
     let mut rows: Vec<&WorkloadRow> = rows.iter().filter(|row| wanted(args, &row.name)).collect();
     args.sort.unwrap_or(SortKey::Name).sort(&mut rows, false);
     let columns = vec![
-        Column::text("WORKLOAD", "workload"),
+        OutputColumn::text("WORKLOAD", "workload"),
         // Power and speed are of the newest window, as in the live view.
-        Column::figure("POWER NOW", "power_watts"),
-        Column::figure("J/SAMPLE OF RUN", "joules_per_sample"),
-        Column::figure("J/SAMPLE NOW", "newest_joules_per_sample").wide(),
-        Column::figure("SAVED OF RUN", "saving_ratio"),
-        Column::figure("ERROR", "saving_ratio_error").wide(),
-        Column::figure("COMPARED", "compared_energy_ratio").wide(),
-        Column::figure("SAVED J", "saving_joules").wide(),
-        Column::figure("ENERGY", "energy_joules").wide(),
-        Column::figure("SAMPLES/S NOW", "samples_per_second").wide(),
-        Column::figure("GPUS", "gpus"),
-        Column::text("MODE", "mode"),
-        Column::text("STATE", "state"),
-        Column::text("ORIGIN", "origin"),
-        Column::figure("CHANGES", "changes").wide(),
-        Column::figure("REVERTS", "reverts").wide(),
-        Column::text("LAYOUT", "layout").wide(),
+        OutputColumn::figure("POWER NOW", "power_watts"),
+        OutputColumn::figure("J/SAMPLE OF RUN", "joules_per_sample"),
+        OutputColumn::figure("J/SAMPLE NOW", "newest_joules_per_sample").wide(),
+        OutputColumn::figure("SAVED OF RUN", "saving_ratio"),
+        OutputColumn::figure("ERROR", "saving_ratio_error").wide(),
+        OutputColumn::figure("COMPARED", "compared_energy_ratio").wide(),
+        OutputColumn::figure("SAVED J", "saving_joules").wide(),
+        OutputColumn::figure("ENERGY", "energy_joules").wide(),
+        OutputColumn::figure("SAMPLES/S NOW", "samples_per_second").wide(),
+        OutputColumn::figure("GPUS", "gpus"),
+        OutputColumn::text("MODE", "mode"),
+        OutputColumn::text("STATE", "state"),
+        OutputColumn::text("ORIGIN", "origin"),
+        OutputColumn::figure("CHANGES", "changes").wide(),
+        OutputColumn::figure("REVERTS", "reverts").wide(),
+        OutputColumn::text("LAYOUT", "layout").wide(),
     ];
     let partial = args.source.since.is_some();
     let percent = |ratio: f64| format!("{:.1} %", 100.0 * ratio);
     let row = |row: &&WorkloadRow| {
         let saving = row.saving.filter(|_| !partial);
         vec![
-            Cell::text(row.name.clone()),
-            Cell::figure(row.power_watts, units::watts),
-            Cell::figure(row.joules_per_sample, units::joules_per_sample),
-            Cell::figure(tally.newest_joules_per_sample(&row.name), units::joules_per_sample),
-            Cell {
+            OutputCell::text(row.name.clone()),
+            OutputCell::figure(row.power_watts, units::watts),
+            OutputCell::figure(row.joules_per_sample, units::joules_per_sample),
+            OutputCell::figure(tally.newest_joules_per_sample(&row.name), units::joules_per_sample),
+            OutputCell {
                 shown: saving.map_or_else(|| units::UNKNOWN.to_owned(), saving_text),
                 value: saving.map(|saving| saving.ratio).into(),
             },
-            Cell::figure(saving.and_then(|saving| saving.ratio_error), percent),
-            Cell::figure(saving.and_then(|saving| saving.compared_ratio), percent),
-            Cell::figure(saving.map(|saving| saving.joules), units::joules),
-            Cell::figure(row.energy_joules, units::joules),
-            Cell::figure(row.samples_per_second, units::count),
-            Cell::count(row.gpus.map(u64::from)),
+            OutputCell::figure(saving.and_then(|saving| saving.ratio_error), percent),
+            OutputCell::figure(saving.and_then(|saving| saving.compared_ratio), percent),
+            OutputCell::figure(saving.map(|saving| saving.joules), units::joules),
+            OutputCell::figure(row.energy_joules, units::joules),
+            OutputCell::figure(row.samples_per_second, units::count),
+            OutputCell::count(row.gpus.map(u64::from)),
             text_if_known(Some(row.mode.clone())),
-            Cell::text(row.state),
+            OutputCell::text(row.state),
             text_if_known(row.origin.map(|origin| origin_word(origin).to_owned())),
-            Cell::count(Some(row.changes)),
-            Cell::count(Some(row.reverts)),
+            OutputCell::count(Some(row.changes)),
+            OutputCell::count(Some(row.reverts)),
             text_if_known(Some(row.layout.clone())),
         ]
     };
-    Ok(Sheet { columns, rows: rows.iter().map(row).collect() })
+    Ok(OutputTable { columns, rows: rows.iter().map(row).collect() })
 }
 
-/// Whether a decision does or judges anything.
-pub fn is_change(decision: &Decision) -> bool {
-    decision.action != Action::Maintain || matches!(decision.validation, Validation::Kept | Validation::Failed)
-}
-
-fn decisions(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
+fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<OutputTable> {
     let (mut decisions, mut outcomes): (Vec<Decision>, BTreeMap<String, Actuation>) = (Vec::new(), BTreeMap::new());
     let topics = [Topic::Decisions, Topic::Actuations];
     read(&args.source, settings, &topics, shutdown, &mut |topic, value| {
         if topic == Topic::Decisions {
             decisions.extend(eadt_schemas::decode::<Decision>(value));
         } else if let Ok(actuation) = eadt_schemas::decode::<Actuation>(value) {
-            // What came of it last.
+            // The last outcome of the decision.
             outcomes.insert(actuation.decision_id.clone(), actuation);
         }
     })?;
     decisions.retain(|decision| wanted(args, &decision.workload) && (args.all || is_change(decision)));
     decisions.sort_by(|a, b| (a.time, &a.workload).cmp(&(b.time, &b.workload)));
     let columns = vec![
-        Column::text("TIME", "time"),
-        Column::text("WORKLOAD", "workload"),
-        Column::text("ACTION", "action"),
-        Column::text("VERDICT", "validation"),
-        Column::text("OUTCOME", "outcome"),
-        Column::text("ORIGIN", "origin"),
-        Column::text("CONTROLLER", "controller").wide(),
-        Column::text("FROM", "from").wide(),
-        Column::text("TO", "to").wide(),
-        Column::text("ID", "id").wide(),
-        Column::text("CONCERNS", "concerns").wide(),
-        Column::text("REASON", "reason"),
+        OutputColumn::text("TIME", "time"),
+        OutputColumn::text("WORKLOAD", "workload"),
+        OutputColumn::text("ACTION", "action"),
+        OutputColumn::text("VERDICT", "validation"),
+        OutputColumn::text("OUTCOME", "outcome"),
+        OutputColumn::text("ORIGIN", "origin"),
+        OutputColumn::text("CONTROLLER", "controller").wide(),
+        OutputColumn::text("FROM", "from").wide(),
+        OutputColumn::text("TO", "to").wide(),
+        OutputColumn::text("ID", "id").wide(),
+        OutputColumn::text("CONCERNS", "concerns").wide(),
+        OutputColumn::text("REASON", "reason"),
     ];
     let row = |decision: &Decision| {
         let outcome = outcomes.get(&decision.id).map(|actuation| wire_name(&actuation.outcome));
-        let layout = |layout| Cell { shown: layout_text(layout), value: serde_json::to_value(layout).unwrap_or_default() };
+        let layout = |layout| OutputCell { shown: layout_text(layout), value: serde_json::to_value(layout).unwrap_or_default() };
         vec![
-            Cell { shown: format!("{}Z", &decision.time.to_string()[..19]), value: decision.time.to_string().into() },
-            Cell::text(decision.workload.clone()),
-            Cell {
+            OutputCell { shown: format!("{}Z", &decision.time.to_string()[..19]), value: decision.time.to_string().into() },
+            OutputCell::text(decision.workload.clone()),
+            OutputCell {
                 shown: action_word(decision.action, decision.validation).to_owned(),
                 value: wire_name(&decision.action).into(),
             },
-            Cell::text(wire_name(&decision.validation)),
+            OutputCell::text(wire_name(&decision.validation)),
             text_if_known(outcome),
-            Cell::text(origin_word(decision.origin)),
-            Cell::text(decision.controller.clone()),
+            OutputCell::text(origin_word(decision.origin)),
+            OutputCell::text(decision.controller.clone()),
             layout(&decision.from),
             layout(&decision.to),
-            Cell::text(decision.id.clone()),
+            OutputCell::text(decision.id.clone()),
             text_if_known(decision.concerns.clone()),
-            Cell::text(decision.reason.clone()),
+            OutputCell::text(decision.reason.clone()),
         ]
     };
-    Ok(Sheet { columns, rows: decisions.iter().map(row).collect() })
+    Ok(OutputTable { columns, rows: decisions.iter().map(row).collect() })
 }
 
-fn gpus(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Sheet> {
+fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<OutputTable> {
     if args.source.page.url.is_some() {
         return Err(usage::impossible(
             "--url does not go with gpus: a page passes on no samples of GPUs; its page GPUs shows them",
         ));
     }
-    let mut gpus = Gpus::default();
+    let mut gpus = GpuSamples::default();
     let path = args.source.from.as_deref();
-    source::read(path, settings, &[Topic::GpuTelemetry], Span::Newest, shutdown, &mut |topic, value| gpus.take(topic, value))?;
+    source::read(path, settings, &[Topic::GpuTelemetry], ReadRange::Newest, shutdown, &mut |topic, value| {
+        gpus.take(topic, value);
+    })?;
     let columns = vec![
-        Column::text("GPU", "device"),
-        Column::text("NODE", "node"),
-        Column::text("MODEL", "gpu_model"),
-        Column::figure("POWER", "power_watts"),
-        Column::figure("CAP", "power_limit_watts"),
-        Column::figure("BUSY", "utilization_ratio"),
-        Column::figure("SM ACTIVE", "sm_active_ratio").wide(),
-        Column::figure("CLOCK MHZ", "sm_clock_mhz").wide(),
-        Column::figure("°C", "temperature_celsius").wide(),
-        Column::text("COLLECTOR", "collector").wide(),
-        Column::text("SEEN", "time").wide(),
-        Column::text("ORIGIN", "origin"),
-        Column::text("WORKLOADS", "workloads"),
+        OutputColumn::text("GPU", "device"),
+        OutputColumn::text("NODE", "node"),
+        OutputColumn::text("MODEL", "gpu_model"),
+        OutputColumn::figure("POWER", "power_watts"),
+        OutputColumn::figure("CAP", "power_limit_watts"),
+        OutputColumn::figure("BUSY", "utilization_ratio"),
+        OutputColumn::figure("SM ACTIVE", "sm_active_ratio").wide(),
+        OutputColumn::figure("CLOCK MHZ", "sm_clock_mhz").wide(),
+        OutputColumn::figure("°C", "temperature_celsius").wide(),
+        OutputColumn::text("COLLECTOR", "collector").wide(),
+        OutputColumn::text("SEEN", "time").wide(),
+        OutputColumn::text("ORIGIN", "origin"),
+        OutputColumn::text("WORKLOADS", "workloads"),
     ];
-    let asked = |gpu: &Gpu<'_>| {
+    let asked = |gpu: &GpuSnapshot<'_>| {
         let named = |name: &String| *name == gpu.newest.device || gpu.newest.node.as_ref() == Some(name);
         (args.names.is_empty() || args.names.iter().any(named))
             && args.namespace.as_deref().is_none_or(|namespace| {
@@ -235,7 +233,7 @@ fn gpus(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<
             })
     };
     let percent = |ratio: f64| format!("{:.0} %", 100.0 * ratio);
-    let row = |gpu: Gpu<'_>| {
+    let row = |gpu: GpuSnapshot<'_>| {
         let sample = gpu.newest;
         let tenant = |(name, share): &(&str, Option<f64>)| match share {
             Some(share) if gpu.tenants.len() > 1 => format!("{name} {:.0} %", 100.0 * share),
@@ -245,31 +243,31 @@ fn gpus(args: &Get, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<
         let workloads: Vec<serde_json::Value> =
             gpu.tenants.iter().map(|(name, share)| serde_json::json!({"workload": name, "share": share})).collect();
         vec![
-            Cell::text(sample.device.clone()),
+            OutputCell::text(sample.device.clone()),
             text_if_known(sample.node.clone()),
             text_if_known(sample.gpu_model.clone()),
-            Cell::figure(sample.power_watts.or(sample.power_average_watts), units::watts),
-            Cell::figure(sample.power_limit_watts, units::watts),
-            Cell::figure(sample.utilization_ratio, percent),
-            Cell::figure(sample.sm_active_ratio, percent),
-            Cell::figure(sample.sm_clock_mhz, |mhz| format!("{mhz:.0}")),
-            Cell::figure(sample.temperature_celsius, |degrees| format!("{degrees:.0}")),
-            Cell::text(sample.collector.clone()),
-            Cell::text(sample.time.to_string()),
-            Cell::text(origin_word(sample.origin)),
-            Cell {
+            OutputCell::figure(sample.power_watts.or(sample.power_average_watts), units::watts),
+            OutputCell::figure(sample.power_limit_watts, units::watts),
+            OutputCell::figure(sample.utilization_ratio, percent),
+            OutputCell::figure(sample.sm_active_ratio, percent),
+            OutputCell::figure(sample.sm_clock_mhz, |mhz| format!("{mhz:.0}")),
+            OutputCell::figure(sample.temperature_celsius, |degrees| format!("{degrees:.0}")),
+            OutputCell::text(sample.collector.clone()),
+            OutputCell::text(sample.time.to_string()),
+            OutputCell::text(origin_word(sample.origin)),
+            OutputCell {
                 shown: format!("{}{silent}", gpu.tenants.iter().map(tenant).collect::<Vec<_>>().join(", ")),
                 value: workloads.into(),
             },
         ]
     };
-    Ok(Sheet { columns, rows: gpus.iter().filter(asked).map(row).collect() })
+    Ok(OutputTable { columns, rows: gpus.iter().filter(asked).map(row).collect() })
 }
 
 /// Decisions that `describe` shows.
 const DECISIONS: usize = 12;
 
-pub fn describe(args: &Describe, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     let source = GetSource { from: args.from.clone(), page: args.page.clone(), since: None };
     let tally = tally(&source, settings, shutdown)?;
     let matching: Vec<&String> = tally
@@ -286,7 +284,7 @@ pub fn describe(args: &Describe, settings: &Settings, shutdown: &Shutdown) -> an
         }
     };
     let row = &tally.workloads[&name];
-    let details = Details::of(&tally, &name).unwrap_or_else(|| unreachable!("it is one of the tally's"));
+    let details = WorkloadDetails::of(&tally, &name).unwrap_or_else(|| unreachable!("it is one of the tally's"));
     if args.json {
         let document = serde_json::json!({
             "workload": name,
@@ -301,12 +299,12 @@ pub fn describe(args: &Describe, settings: &Settings, shutdown: &Shutdown) -> an
 }
 
 /// The same as `-o json`, for people.
-fn description(details: &Details, row: &WorkloadTally) -> String {
+fn description(details: &WorkloadDetails, row: &WorkloadTally) -> String {
     let mut lines: Vec<(String, String)> = vec![("Workload".into(), details.name.clone())];
     let mut add = |name: &str, value: String| lines.push((name.to_owned(), value));
     add("Origin", row.origin().map_or(units::UNKNOWN, origin_word).to_owned());
     let report = &details.report;
-    add("Verdict", eadt_report::Summary::of([report]).sentence());
+    add("Verdict", eadt_report::SavingSummary::of([report]).sentence());
     add("State", row.state().to_owned());
     add("Layout", details.layout.clone());
     if let Some(declared) = &row.declared {
@@ -371,13 +369,13 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_a_dash_for_people_and_nothing_for_programs() {
-        let columns = vec![Column::text("OUTCOME", "outcome"), Column::text("ORIGIN", "origin")];
+        let columns = vec![OutputColumn::text("OUTCOME", "outcome"), OutputColumn::text("ORIGIN", "origin")];
         let row = vec![text_if_known(None), text_if_known(Some("measured".to_owned()))];
-        let sheet = Sheet { columns, rows: vec![row] };
+        let sheet = OutputTable { columns, rows: vec![row] };
         let render = |form| sheet.render(form, None).unwrap();
-        assert_eq!(render(SheetForm::Csv), "outcome,origin\n,measured\n");
-        assert_eq!(render(SheetForm::Table), "OUTCOME   ORIGIN\n–         measured\n");
-        let json: serde_json::Value = serde_json::from_str(&render(SheetForm::Json)).unwrap();
+        assert_eq!(render(OutputFormat::Csv), "outcome,origin\n,measured\n");
+        assert_eq!(render(OutputFormat::Table), "OUTCOME   ORIGIN\n–         measured\n");
+        let json: serde_json::Value = serde_json::from_str(&render(OutputFormat::Json)).unwrap();
         assert_eq!(json, serde_json::json!([{"outcome": null, "origin": "measured"}]));
         assert_eq!(text_if_known(Some(units::UNKNOWN.to_owned())).value, serde_json::Value::Null, "as the views have it");
     }

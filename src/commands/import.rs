@@ -6,23 +6,24 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use eadt_recordings::{
-    Accept, DecimalMark, Explained, FilesAre, Format, Guess, Imported, Input, InvalidOption, LogWriter, Options, SameTime, Zone,
+    AcceptedFinding, DecimalMark, DetectedFormat, ExplainedReport, FilesAre, ImportOptions, ImportedRecording, InvalidOption,
+    LogWriter, NamedTimeZone, RecordingFile, RecordingFormat, SameTime,
 };
 use eadt_schemas::v1::Meter;
 
-use crate::cli::{FormatOrFile, Import, ImportFilesAre, ImportFormat, ReadingArgs};
+use crate::cli::{FormatOrFile, ImportArgs, ImportFilesAre, ImportFormat, ReadingArgs};
 use crate::output::say;
-use crate::target::Target;
+use crate::target::AtomicFile;
 use crate::usage;
 
-pub fn run(args: &Import) -> anyhow::Result<()> {
+pub fn run(args: &ImportArgs) -> anyhow::Result<()> {
     let (format, files) = format_and_files(args)?;
     let options = options(args, format);
     if args.explain {
         return explain(args, format, &files, &options);
     }
     let out = args.out.as_deref().context("--out names the event log to write")?;
-    let (target, compression) = Target::event_log(out, &files, args.force)?;
+    let (target, compression) = AtomicFile::event_log(out, &files, args.force)?;
     let imported = import(format, &files, &options)?;
     let cannot = || format!("cannot write {}", out.display());
     let mut log = LogWriter::new(target.writer()?, compression)?;
@@ -39,19 +40,20 @@ pub fn run(args: &Import) -> anyhow::Result<()> {
     Ok(imported.report.check_refused()?)
 }
 
-fn input(path: &Path) -> anyhow::Result<Input<'static>> {
+fn input(path: &Path) -> anyhow::Result<RecordingFile<'static>> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Input::new(path.display().to_string(), BufReader::new(file)))
+    Ok(RecordingFile::new(path.display().to_string(), BufReader::new(file)))
 }
 
-fn import(format: Format, files: &[PathBuf], options: &Options) -> anyhow::Result<Imported> {
+fn import(format: RecordingFormat, files: &[PathBuf], options: &ImportOptions) -> anyhow::Result<ImportedRecording> {
     let inputs = files.iter().map(|path| input(path)).collect::<anyhow::Result<_>>()?;
     Ok(eadt_recordings::import(format, inputs, options)?)
 }
 
-/// Says what would be made of the files, refused rows included, which are no error here. A table without a map is only looked at.
-fn explain(args: &Import, format: Format, files: &[PathBuf], options: &Options) -> anyhow::Result<()> {
-    if format == Format::Csv && options.maps.is_empty() {
+/// Prints what would be made of the files, refused rows included, which are no error here. A table without a map is only looked
+/// at.
+fn explain(args: &ImportArgs, format: RecordingFormat, files: &[PathBuf], options: &ImportOptions) -> anyhow::Result<()> {
+    if format == RecordingFormat::Csv && options.maps.is_empty() {
         for path in files {
             crate::output::print(&eadt_recordings::sketch_table(input(path)?)?.to_string())?;
         }
@@ -62,24 +64,24 @@ fn explain(args: &Import, format: Format, files: &[PathBuf], options: &Options) 
         say!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }
-    crate::output::print(&Explained(&report).to_string())?;
+    crate::output::print(&ExplainedReport(&report).to_string())?;
     say!("nothing is written");
     Ok(())
 }
 
-fn format_and_files(args: &Import) -> anyhow::Result<(Format, Vec<PathBuf>)> {
+fn format_and_files(args: &ImportArgs) -> anyhow::Result<(RecordingFormat, Vec<PathBuf>)> {
     let format = match &args.format {
         FormatOrFile::File(first) => {
             let files: Vec<PathBuf> = std::iter::once(first).chain(&args.files).cloned().collect();
             return Ok((guess_format(args, first, &files)?, files));
         }
         FormatOrFile::Format(format) => match format {
-            ImportFormat::Mlperf => Format::Mlperf,
-            ImportFormat::MlperfInference => Format::MlperfInference,
-            ImportFormat::Dcgmi => Format::Dcgmi,
-            ImportFormat::NvidiaSmi => Format::NvidiaSmi,
-            ImportFormat::Prometheus => Format::Prometheus,
-            ImportFormat::Csv => Format::Csv,
+            ImportFormat::Mlperf => RecordingFormat::Mlperf,
+            ImportFormat::MlperfInference => RecordingFormat::MlperfInference,
+            ImportFormat::Dcgmi => RecordingFormat::Dcgmi,
+            ImportFormat::NvidiaSmi => RecordingFormat::NvidiaSmi,
+            ImportFormat::Prometheus => RecordingFormat::Prometheus,
+            ImportFormat::Csv => RecordingFormat::Csv,
         },
     };
     if args.files.is_empty() {
@@ -88,13 +90,13 @@ fn format_and_files(args: &Import) -> anyhow::Result<(Format, Vec<PathBuf>)> {
     Ok((format, args.files.clone()))
 }
 
-fn guess_format(args: &Import, first: &Path, files: &[PathBuf]) -> anyhow::Result<Format> {
-    let known = Format::ALL.map(Format::name).join(", ");
+fn guess_format(args: &ImportArgs, first: &Path, files: &[PathBuf]) -> anyhow::Result<RecordingFormat> {
+    let known = RecordingFormat::ALL.map(RecordingFormat::name).join(", ");
     if !args.explain && !first.exists() {
         return Err(usage::impossible(format_args!("{} is neither a format ({known}) nor a file", first.display())));
     }
-    let first_guess = eadt_recordings::guess(input(first)?)?;
-    let Guess::Recording(format) = first_guess else {
+    let first_guess = eadt_recordings::detect_format(input(first)?)?;
+    let DetectedFormat::Recording(format) = first_guess else {
         bail!("{} is an event log, not a recording to import: run `eadt replay {0} --out DIR`", first.display());
     };
     if args.explain {
@@ -110,8 +112,8 @@ fn guess_format(args: &Import, first: &Path, files: &[PathBuf]) -> anyhow::Resul
     )
 }
 
-fn options(args: &Import, format: Format) -> Options {
-    Options {
+fn options(args: &ImportArgs, format: RecordingFormat) -> ImportOptions {
+    ImportOptions {
         workload: args.workload.clone(),
         files_are: args.files_are.map(|files_are| match files_are {
             ImportFilesAre::Nodes => FilesAre::Nodes,
@@ -122,8 +124,8 @@ fn options(args: &Import, format: Format) -> Options {
 }
 
 /// Returns the options of whoever reads recordings; what belongs to an import alone is left as it is by default.
-pub fn reading_options(args: &ReadingArgs, format: Format) -> Options {
-    Options {
+pub fn reading_options(args: &ReadingArgs, format: RecordingFormat) -> ImportOptions {
+    ImportOptions {
         maps: args.map.clone(),
         time_format: args.time_format.clone(),
         time_zone: time_zone(args.time_zone.as_ref(), format),
@@ -131,18 +133,18 @@ pub fn reading_options(args: &ReadingArgs, format: Format) -> Options {
         meter: args.meter.map(Meter::from),
         decimal: args.decimal.map(DecimalMark::from),
         same_time: args.same_time.map(SameTime::from),
-        accept: args.accept.iter().copied().map(Accept::from).collect(),
-        ..Options::default()
+        accept: args.accept.iter().copied().map(AcceptedFinding::from).collect(),
+        ..ImportOptions::default()
     }
 }
 
 /// The zone of local times: `--time-zone`, else the environment's `TZ` where the format has local times.
-fn time_zone(asked: Option<&Zone>, format: Format) -> Option<Zone> {
-    if asked.is_some() || !matches!(format, Format::Csv | Format::NvidiaSmi) {
+fn time_zone(asked: Option<&NamedTimeZone>, format: RecordingFormat) -> Option<NamedTimeZone> {
+    if asked.is_some() || !matches!(format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
         return asked.cloned();
     }
     let text = std::env::var("TZ").ok().filter(|text| !text.trim().is_empty())?;
-    let zone = Zone::new(text.trim_start_matches(':'), zone_file);
+    let zone = NamedTimeZone::new(text.trim_start_matches(':'), zone_file);
     if zone.is_err() {
         tracing::warn!(TZ = %text, "unknown time zone: times without an offset are read as UTC; --time-zone says another");
     }
@@ -150,11 +152,11 @@ fn time_zone(asked: Option<&Zone>, format: Format) -> Option<Zone> {
 }
 
 /// Reads `--time-zone`.
-pub fn zone(text: &str) -> Result<Zone, InvalidOption> {
-    Zone::new(text, zone_file)
+pub fn zone(text: &str) -> Result<NamedTimeZone, InvalidOption> {
+    NamedTimeZone::new(text, zone_file)
 }
 
-/// Where systems keep the time zone database.
+/// Folder in which systems keep the time zone database.
 const ZONE_FOLDERS: [&str; 4] = ["/usr/share/zoneinfo", "/usr/lib/zoneinfo", "/usr/share/lib/zoneinfo", "/etc/zoneinfo"];
 
 /// Reads the file of a zone in the time zone database.
@@ -183,9 +185,9 @@ mod tests {
             eprintln!("skipped: no time zone database");
             return;
         }
-        assert_eq!(Zone::new("Europe/Berlin", zone_file).unwrap().to_string(), "Europe/Berlin");
+        assert_eq!(NamedTimeZone::new("Europe/Berlin", zone_file).unwrap().to_string(), "Europe/Berlin");
         for name in ["Europe/Nowhere", "../zoneinfo/UTC2", "/etc/passwd", "Europe", ""] {
-            assert!(Zone::new(name, zone_file).is_err(), "{name}");
+            assert!(NamedTimeZone::new(name, zone_file).is_err(), "{name}");
         }
     }
 }

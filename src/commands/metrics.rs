@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use eadt_service::{Health, Metrics};
+use eadt_service::{HealthRegistry, MetricsRegistry};
 
 /// All metrics as Markdown.
 pub fn reference() -> String {
-    let metrics = Metrics::default();
+    let metrics = MetricsRegistry::default();
     eadt_service::tasks::HTTP.begin();
-    let health = Health::default();
+    let health = HealthRegistry::default();
     health.part("log");
     health.register(&metrics);
     eadt_collector::metrics::CollectorMetrics::new(&metrics).touch();

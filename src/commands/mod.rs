@@ -1,4 +1,4 @@
-//! One file a command. Each returns an error that says what to do; `main` prints it.
+//! One file a command. Each returns an error that names the remedy; `main` prints it.
 
 pub mod acls;
 pub mod archive;
@@ -28,8 +28,8 @@ pub mod tune;
 
 use std::sync::Arc;
 
-use eadt_bus::{Bus, Record, Start, TopicPartition};
-use eadt_processor::codec::Structured;
+use eadt_bus::{Bus, ConsumerRecord, StartOffset, TopicPartition};
+use eadt_processor::codec::StructuredEvent;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, LoggedEvent, Topic};
@@ -42,8 +42,8 @@ pub fn partitions(
     bus: &dyn Bus,
     names: &TopicSettings,
     topics: &[Topic],
-    start: Start,
-) -> anyhow::Result<Vec<(TopicPartition, Start)>> {
+    start: StartOffset,
+) -> anyhow::Result<Vec<(TopicPartition, StartOffset)>> {
     let existing = bus.topics(&names.prefix)?;
     let mut all = Vec::new();
     for topic in topics {
@@ -64,7 +64,7 @@ fn missing_topic(bus: &dyn Bus, name: &str, topic: Topic) -> anyhow::Error {
     anyhow::anyhow!("topic {name} does not exist: run `eadt topics apply`{hint}")
 }
 
-/// Says which ranges of offsets (topic, partition, first, last) were archived and are not there any more.
+/// Warns of ranges of offsets (topic, partition, first, last) that were archived and are not there any more.
 pub fn say_missing<'a>(missing: impl IntoIterator<Item = &'a (Topic, i32, i64, i64)>) {
     for (topic, partition, from, to) in missing {
         crate::output::note!(
@@ -79,7 +79,7 @@ pub fn missing_offsets<'a>(missing: impl IntoIterator<Item = &'a (Topic, i32, i6
 }
 
 /// The topic behind a full name.
-pub fn topic_of(record: &Record, prefix: &str) -> Option<Topic> {
+pub fn topic_of(record: &ConsumerRecord, prefix: &str) -> Option<Topic> {
     Topic::from_name(&record.at.topic, prefix)
 }
 
@@ -106,9 +106,9 @@ fn near(name: &str) -> String {
 }
 
 /// A record as an event log has it; `None` where its value is not JSON (a dead letter of a malformed event, state).
-pub fn logged(record: &Record, topic: Topic) -> Option<LoggedEvent> {
-    let event = record.value.as_deref().filter(|_| record.header(header::TYPE).is_none()).and_then(Structured::of);
-    let attribute = |name: &str, structured: fn(&Structured<'_>) -> String| {
+pub fn logged(record: &ConsumerRecord, topic: Topic) -> Option<LoggedEvent> {
+    let event = record.value.as_deref().filter(|_| record.header(header::TYPE).is_none()).and_then(StructuredEvent::of);
+    let attribute = |name: &str, structured: fn(&StructuredEvent<'_>) -> String| {
         let own = event.as_ref().map(structured).filter(|text| !text.is_empty());
         record.header(name).map(str::to_owned).or(own)
     };

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use anyhow::bail;
 use eadt_lake::Archive;
-use eadt_optimizer::{Proposal, Service, Verdict};
-use eadt_service::{Clock, Health, Metrics, Shutdown};
+use eadt_optimizer::{ModelProposal, ModelVerdict, OptimizerService};
+use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown};
 use serde_json::json;
 
-use crate::cli::Optimizer;
+use crate::cli::OptimizerArgs;
 use crate::output::say;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
 /// Returns why nothing can be learned from a folder that does not exist; `None` where there is one, or at an object store.
 pub fn missing(location: &str) -> Option<String> {
@@ -24,7 +24,7 @@ pub fn missing(location: &str) -> Option<String> {
     (!Path::new(folder).exists()).then(|| format!("there is no archive at {location}: {advice}"))
 }
 
-pub fn run(args: &Optimizer, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     settings.optimizer.check().map_err(anyhow::Error::msg)?;
     if let Some(missing) = missing(&settings.optimizer.location) {
         bail!("{missing}");
@@ -34,18 +34,18 @@ pub fn run(args: &Optimizer, settings: &Settings, shutdown: &Shutdown) -> anyhow
         if refused > 0 {
             crate::output::note!("warning: {refused} record(s) of the archive are no valid events; nothing is learned from them");
         }
-        let now = Clock::wall().now();
+        let now = ServiceClock::machine().now();
         (eadt_optimizer::learn(&training, &BTreeMap::new(), &settings.optimizer, now), 0)
     } else {
         let (bus, clock) = crate::bus::open_with_clock(settings)?;
-        let round = eadt_optimizer::run(&Service {
+        let round = eadt_optimizer::run(&OptimizerService {
             settings: settings.optimizer.clone(),
             prefix: settings.topics.prefix.clone(),
             bus,
             clock,
             shutdown: shutdown.clone(),
-            metrics: Metrics::default(),
-            ready: Health::default().part("optimizer"),
+            metrics: MetricsRegistry::default(),
+            ready: HealthRegistry::default().part("optimizer"),
             once: true,
         })?;
         (round.proposals, round.sent)
@@ -57,12 +57,12 @@ pub fn run(args: &Optimizer, settings: &Settings, shutdown: &Shutdown) -> anyhow
     if proposals.is_empty() {
         say!("{} holds no usable windows: nothing can be learned from it", settings.optimizer.location);
     }
-    for Proposal { name, verdict, reason, model, .. } in &proposals {
+    for ModelProposal { name, verdict, reason, model, .. } in &proposals {
         let (what, origin) = match (verdict, model) {
-            (Verdict::Publish, Some(model)) => (format!("version {}", model.version), model.parameters["origin"].as_str()),
-            (Verdict::Publish, None) => ("publish".to_owned(), None),
-            (Verdict::Keep, _) => ("keep".to_owned(), None),
-            (Verdict::CannotTell, _) => ("cannot tell".to_owned(), None),
+            (ModelVerdict::Publish, Some(model)) => (format!("version {}", model.version), model.parameters["origin"].as_str()),
+            (ModelVerdict::Publish, None) => ("publish".to_owned(), None),
+            (ModelVerdict::Keep, _) => ("keep".to_owned(), None),
+            (ModelVerdict::CannotTell, _) => ("cannot tell".to_owned(), None),
         };
         let origin = origin.map(|origin| format!(" ({origin})")).unwrap_or_default();
         say!("{name}: {what}{origin}: {reason}");

@@ -5,21 +5,21 @@ use eadt_kubernetes::policy::{crd_yaml, words};
 use eadt_schemas::EventTime;
 use serde_json::json;
 
-use crate::cli::{ClusterOptions, Policy, PolicyPause};
+use crate::cli::{ClusterOptions, PolicyCommand, PolicyPause};
 use crate::output::say;
 
-pub fn run(command: &Policy) -> anyhow::Result<()> {
-    if let Policy::Crd = command {
+pub fn run(command: &PolicyCommand) -> anyhow::Result<()> {
+    if let PolicyCommand::Crd = command {
         return crate::output::print(&crd_yaml());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(ask(command))
+    runtime.block_on(run_command(command))
 }
 
-async fn ask(command: &Policy) -> anyhow::Result<()> {
+async fn run_command(command: &PolicyCommand) -> anyhow::Result<()> {
     match command {
-        Policy::Crd => Ok(()),
-        Policy::List { all_namespaces, cluster, json } => {
+        PolicyCommand::Crd => Ok(()),
+        PolicyCommand::List { all_namespaces, cluster, json } => {
             let (access, namespace) = open(cluster).await?;
             let wanted = (!all_namespaces).then_some(namespace.as_str());
             let views = access.list(wanted).await?;
@@ -34,7 +34,7 @@ async fn ask(command: &Policy) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Policy::Explain { name, cluster, json } => {
+        PolicyCommand::Explain { name, cluster, json } => {
             let (access, namespace) = open(cluster).await?;
             let view = access.get(&namespace, name).await?;
             if *json {
@@ -44,9 +44,9 @@ async fn ask(command: &Policy) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Policy::Pause(what) => pause(what, true).await,
-        Policy::Resume(what) => pause(what, false).await,
-        Policy::Approve { name, decision, cluster, json } => {
+        PolicyCommand::Pause(what) => pause(what, true).await,
+        PolicyCommand::Resume(what) => pause(what, false).await,
+        PolicyCommand::Approve { name, decision, cluster, json } => {
             let (access, namespace) = open(cluster).await?;
             let approved = access.approve(&namespace, name, decision.as_deref(), now()).await?;
             if *json {

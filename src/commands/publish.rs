@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use eadt_bus::{Bus, Outgoing, Producer, Remedy};
+use eadt_bus::{Bus, Producer, ProducerRecord, Remedy};
 use eadt_recordings::LogReader;
 use eadt_schemas::{Envelope, Topic};
 use eadt_service::Shutdown;
@@ -14,7 +14,7 @@ use eadt_service::Shutdown;
 use crate::output::say;
 use crate::settings::TopicSettings;
 
-/// Whether all of them can be read: told before anybody waits for a broker.
+/// Checks that all of these files can be read, before anybody waits for a broker.
 pub fn readable(logs: &[PathBuf]) -> anyhow::Result<()> {
     logs.iter().try_for_each(|path| File::open(path).map(drop).with_context(|| format!("cannot read {}", path.display())))
 }
@@ -61,7 +61,7 @@ pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Sh
             };
             let key = event.key.as_deref().unwrap_or(&event.subject);
             let name = format!("{}{topic}", names.prefix).into();
-            let record = Outgoing::enveloped(&name, key, &envelope, event.value().map(Bytes::copy_from_slice));
+            let record = ProducerRecord::enveloped(&name, key, &envelope, event.value().map(Bytes::copy_from_slice));
             send(&mut *producer, &record, shutdown)?;
             if shutdown.is_cancelled() {
                 bail!("interrupted after {} events of {}", log.events(), path.display());
@@ -86,7 +86,7 @@ pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Sh
 }
 
 /// Waits while the buffer is full, so that order is kept and nothing is dropped.
-fn send(producer: &mut dyn Producer, record: &Outgoing, shutdown: &Shutdown) -> anyhow::Result<()> {
+fn send(producer: &mut dyn Producer, record: &ProducerRecord, shutdown: &Shutdown) -> anyhow::Result<()> {
     loop {
         match producer.send(record.clone()) {
             Ok(()) => return Ok(()),

@@ -6,29 +6,29 @@ use std::io::BufWriter;
 use std::time::Duration;
 
 use anyhow::Context;
-use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition};
-use eadt_core::Merge;
-use eadt_core::merge::Next;
+use eadt_bus::{Bus, IsolationLevel, PollEvent, StartOffset, TopicPartition};
+use eadt_core::InputMerge;
+use eadt_core::merge::MergedRecord;
 use eadt_recordings::{Compression, LogWriter};
 use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use eadt_service::Shutdown;
 
 use super::{logged, partitions, topic_of};
-use crate::cli::Record;
+use crate::cli::RecordArgs;
 use crate::output::say;
-use crate::settings::Settings;
-use crate::target::Target;
+use crate::settings::ProgramSettings;
+use crate::target::AtomicFile;
 
-/// What a recording held.
+/// Summary of a recording.
 #[derive(Debug, Default, serde::Serialize)]
-struct Recorded {
+struct RecordSummary {
     events: u64,
     /// Records whose value is not JSON: dead letters of malformed events. An event log cannot hold them; the archive does.
     not_json: u64,
 }
 
-pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+pub fn run(args: &RecordArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     let everything: Vec<Topic> = Topic::PROCESSOR_INPUTS
         .into_iter()
         .chain(Topic::ALL.into_iter().filter(|topic| {
@@ -37,13 +37,13 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
         .collect();
     let mut topics = if args.topics.is_empty() { everything.clone() } else { args.topics.clone() };
     topics.sort_by_key(|topic| everything.iter().position(|t| t == topic));
-    let from = partitions(bus, &settings.topics, &topics, Start::Earliest)?;
+    let from = partitions(bus, &settings.topics, &topics, StartOffset::Earliest)?;
     let ends: HashMap<TopicPartition, i64> =
         from.iter().map(|(at, _)| Ok((at.clone(), bus.watermarks(at)?.high))).collect::<Result<_, eadt_bus::BusError>>()?;
 
-    let (target, compression) = Target::event_log(&args.out, &[], args.force)?;
-    let mut sink = Sink::open(target, compression, args.follow)?;
-    let mut recorded = Recorded::default();
+    let (target, compression) = AtomicFile::event_log(&args.out, &[], args.force)?;
+    let mut sink = EventLogSink::open(target, compression, args.follow)?;
+    let mut recorded = RecordSummary::default();
     let max_future = match first_settings(bus, settings, shutdown)? {
         Some(said) => {
             settings.processor.as_recorded(&said).with_context(|| format!("the processor says {said} of its settings"))?
@@ -52,10 +52,10 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
     };
     let max_future = max_future.fold().max_future;
     let inputs = topics.iter().take_while(|topic| Topic::PROCESSOR_INPUTS.contains(topic)).count();
-    let mut lanes: BTreeMap<i32, Lane> = BTreeMap::new();
+    let mut lanes: BTreeMap<i32, PartitionMerge> = BTreeMap::new();
     // Topics that have no such partition are at their end there.
     for (at, _) in &from {
-        lanes.entry(at.partition).or_insert_with(|| Lane::new(inputs, topics.len(), max_future));
+        lanes.entry(at.partition).or_insert_with(|| PartitionMerge::new(inputs, topics.len(), max_future));
     }
     for (number, lane) in &mut lanes {
         for (topic, name) in topics.iter().enumerate() {
@@ -64,13 +64,13 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
             }
         }
     }
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let (mut batch, mut open) = (Vec::new(), ends.clone());
     while !shutdown.is_cancelled() && (args.follow || !open.is_empty()) {
         reader.poll(4096, Duration::from_millis(200), &mut batch)?;
         for polled in batch.drain(..) {
             match polled {
-                Polled::Record(record) => {
+                PollEvent::Record(record) => {
                     let Some(topic) = topic_of(&record, &settings.topics.prefix) else { continue };
                     let Some(number) = topics.iter().position(|t| *t == topic) else { continue };
                     if !args.follow && record.offset >= ends[&record.at] {
@@ -81,7 +81,7 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
                         lane.push(number, record.offset, record.stamp, event);
                     }
                 }
-                Polled::End { at, position } => {
+                PollEvent::End { at, position } => {
                     let topic = Topic::from_name(&at.topic, &settings.topics.prefix);
                     if let (Some(number), Some(lane)) =
                         (topics.iter().position(|t| Some(*t) == topic), lanes.get_mut(&at.partition))
@@ -123,14 +123,14 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
     Ok(())
 }
 
-/// Where events go: to a file that appears once it is complete, or, followed, to one that is there from the start.
-enum Sink {
-    AtTheEnd(Target, LogWriter<BufWriter<File>>),
+/// Destination of events: a file that appears once it is complete, or, followed, one that is there from the start.
+enum EventLogSink {
+    AtTheEnd(AtomicFile, LogWriter<BufWriter<File>>),
     Visible(LogWriter<BufWriter<File>>),
 }
 
-impl Sink {
-    fn open(target: Target, compression: Compression, follow: bool) -> anyhow::Result<Self> {
+impl EventLogSink {
+    fn open(target: AtomicFile, compression: Compression, follow: bool) -> anyhow::Result<Self> {
         if follow {
             return Ok(Self::Visible(LogWriter::new(BufWriter::new(target.show()?), compression)?));
         }
@@ -159,22 +159,22 @@ impl Sink {
     }
 }
 
-/// What the first window that says so says of its processor's settings.
-fn first_settings(bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Option<String>> {
-    let from = partitions(bus, &settings.topics, &[Topic::EfficiencyWindows], Start::Earliest)?;
+/// Returns the processor's settings in the first window that names them.
+fn first_settings(bus: &dyn Bus, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<Option<String>> {
+    let from = partitions(bus, &settings.topics, &[Topic::EfficiencyWindows], StartOffset::Earliest)?;
     let mut open: HashSet<TopicPartition> = from.iter().map(|(at, _)| at.clone()).collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let mut batch = Vec::new();
     while !open.is_empty() && !shutdown.is_cancelled() {
         reader.poll(256, Duration::from_millis(200), &mut batch)?;
         for polled in batch.drain(..) {
             match polled {
-                Polled::Record(record) => {
+                PollEvent::Record(record) => {
                     if let Some(said) = record.header(header::SETTINGS) {
                         return Ok(Some(said.to_owned()));
                     }
                 }
-                Polled::End { at, .. } => drop(open.remove(&at)),
+                PollEvent::End { at, .. } => drop(open.remove(&at)),
                 _ => {}
             }
         }
@@ -184,16 +184,16 @@ fn first_settings(bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown) -> an
 
 /// One partition of all topics. The processor's inputs are merged as the processor does, and what comes of that is merged with
 /// the others, so that these cannot change the order in which a replay folds.
-struct Lane {
-    /// How many of the topics, the first ones, are inputs.
+struct PartitionMerge {
+    /// Number of the topics, the first ones, that are inputs.
     inputs: usize,
-    folded: Merge<Option<LoggedEvent>>,
-    all: Merge<Option<LoggedEvent>>,
+    folded: InputMerge<Option<LoggedEvent>>,
+    all: InputMerge<Option<LoggedEvent>>,
 }
 
-impl Lane {
+impl PartitionMerge {
     fn new(inputs: usize, topics: usize, max_future: Option<i64>) -> Self {
-        let merge = |number: usize| Merge::new(&vec![0; number], max_future);
+        let merge = |number: usize| InputMerge::new(&vec![0; number], max_future);
         Self { inputs, folded: merge(inputs), all: merge(1 + topics - inputs) }
     }
 
@@ -212,7 +212,7 @@ impl Lane {
     }
 
     /// The next record; without an event it is not JSON.
-    fn next(&mut self) -> Option<Next<Option<LoggedEvent>>> {
+    fn next(&mut self) -> Option<MergedRecord<Option<LoggedEvent>>> {
         let time = |_: usize, event: &Option<LoggedEvent>| event.as_ref().and_then(event_time);
         while let Some(next) = self.folded.next(time) {
             self.all.push(0, next.offset, next.stamp, 0, next.record);

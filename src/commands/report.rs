@@ -4,21 +4,22 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_report::{
-    By, Comparison, FigurePair, Form, Reporter, Settings, SupplyError, meter_word, read_carbon, read_prices, units,
+    FigurePair, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter, SupplyError, meter_word, read_carbon,
+    read_prices, units,
 };
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Start, read_to_end};
+use eadt_bus::{StartOffset, read_to_end};
 use eadt_schemas::{Topic, decode};
 
 use super::{partitions, topic_of};
-use crate::cli::{Breakdown, Report, ReportFormat};
+use crate::cli::{Breakdown, ReportArgs, ReportFormat};
 use crate::live::origin_word;
 use crate::settings::TopicSettings;
-use crate::sheet::{Cell, Column, Sheet, SheetForm};
+use crate::sheet::{OutputCell, OutputColumn, OutputFormat, OutputTable};
 use crate::usage;
 
-pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
+pub fn run(args: &ReportArgs, names: &TopicSettings) -> anyhow::Result<()> {
     if !args.path.exists() {
         anyhow::bail!("{} does not exist: name a data folder, an archive or the output of `eadt replay`", args.path.display());
     }
@@ -27,11 +28,15 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
         anyhow::bail!("{path} is a file: for an event log run `eadt replay {path} --out DIR` first, and report on DIR");
     }
     let zone = &args.time_zone;
-    let prices = args.tariff.as_deref().map(|path| supply(path, |text, name| read_prices(text, zone, name))).transpose()?;
+    let prices =
+        args.tariff.as_deref().map(|path| read_supply_file(path, |text, name| read_prices(text, zone, name))).transpose()?;
     let column = args.carbon_column.as_deref();
-    let carbon =
-        args.carbon.as_deref().map(|path| supply(path, |text, name| read_carbon(text, column, zone, name))).transpose()?;
-    let settings = Settings {
+    let carbon = args
+        .carbon
+        .as_deref()
+        .map(|path| read_supply_file(path, |text, name| read_carbon(text, column, zone, name)))
+        .transpose()?;
+    let settings = ReportSettings {
         prices,
         carbon,
         price_per_kwh: args.price_per_kwh,
@@ -39,8 +44,8 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
         carbon_grams_per_kwh: args.carbon_grams_per_kwh,
         baselines: args.baseline.iter().cloned().collect(),
         by: args.by.map(|by| match by {
-            Breakdown::Window => By::Window,
-            Breakdown::Span => By::Span,
+            Breakdown::Window => ReportBreakdown::Window,
+            Breakdown::Span => ReportBreakdown::Span,
         }),
     };
     let report = read(&args.path, names, &settings)?;
@@ -64,20 +69,21 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
         return crate::output::print(&csv(&report, settings.by)?);
     }
     let form = match args.format {
-        _ if args.json => Form::Json,
+        _ if args.json => RenderFormat::Json,
         ReportFormat::Text => return crate::output::print(&report.text(crate::output::width())),
-        ReportFormat::Markdown => Form::Markdown,
-        ReportFormat::Html => Form::Html,
+        ReportFormat::Markdown => RenderFormat::Markdown,
+        ReportFormat::Html => RenderFormat::Html,
     };
     crate::output::print(&report.render(form))?;
     Ok(())
 }
 
-/// Reports on a data folder, an archive or a replay's output. What its archive lacks is noted with each workload, since its workload is unknown.
-fn read(path: &Path, names: &TopicSettings, settings: &Settings) -> anyhow::Result<eadt_report::Report> {
+/// Reports on a data folder, an archive or a replay's output. What its archive lacks is noted with each workload, since its
+/// workload is unknown.
+fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> anyhow::Result<eadt_report::EnergyReport> {
     let mut reporter = Reporter::default();
     let log = path.join("log");
-    let archived = archived(path, &mut reporter);
+    let archived = read_archive(path, &mut reporter);
     let missing: Vec<String> = if log.is_dir() {
         // What the archive does not hold yet is in the log; what both hold counts once.
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
@@ -106,7 +112,7 @@ fn read(path: &Path, names: &TopicSettings, settings: &Settings) -> anyhow::Resu
 }
 
 /// The rows of a report with raw figures. What a row has several of, such as notes, is left out.
-fn csv(report: &eadt_report::Report, by: Option<By>) -> anyhow::Result<String> {
+fn csv(report: &eadt_report::EnergyReport, by: Option<ReportBreakdown>) -> anyhow::Result<String> {
     let mut rows: Vec<serde_json::Map<String, serde_json::Value>> = Vec::new();
     for workload in &report.workloads {
         let mut add = |row: serde_json::Value| {
@@ -118,12 +124,12 @@ fn csv(report: &eadt_report::Report, by: Option<By>) -> anyhow::Result<String> {
         };
         match by {
             None => add(serde_json::to_value(workload)?),
-            Some(By::Window) => {
+            Some(ReportBreakdown::Window) => {
                 for row in workload.by_window.iter().flatten() {
                     add(serde_json::to_value(row)?);
                 }
             }
-            Some(By::Span) => {
+            Some(ReportBreakdown::Span) => {
                 for row in workload.by_span.iter().flatten() {
                     add(serde_json::to_value(row)?);
                 }
@@ -148,32 +154,32 @@ fn csv(report: &eadt_report::Report, by: Option<By>) -> anyhow::Result<String> {
 
 /// Returns two runs side by side as a table with notes, or as CSV with the notes apart.
 fn comparison_text(
-    report: &eadt_report::Report,
-    other: &eadt_report::Report,
+    report: &eadt_report::EnergyReport,
+    other: &eadt_report::EnergyReport,
     as_csv: bool,
 ) -> anyhow::Result<(String, Vec<String>)> {
     let (sheet, notes) = comparison(report, other);
     if as_csv {
-        return Ok((sheet.render(SheetForm::Csv, None)?, notes));
+        return Ok((sheet.render(OutputFormat::Csv, None)?, notes));
     }
-    Ok((format!("{}{}\n", sheet.render(SheetForm::Wide, None)?, notes.join("\n")), Vec::new()))
+    Ok((format!("{}{}\n", sheet.render(OutputFormat::Wide, None)?, notes.join("\n")), Vec::new()))
 }
 
 /// Two runs side by side, by workload, and the notes on them: one on each workload that only one of them has.
-fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> (Sheet, Vec<String>) {
+fn comparison(report: &eadt_report::EnergyReport, other: &eadt_report::EnergyReport) -> (OutputTable, Vec<String>) {
     let columns = vec![
-        Column::text("WORKLOAD", "workload"),
-        Column::figure("J/SAMPLE OTHER", "other_joules_per_sample"),
-        Column::figure("THIS", "joules_per_sample"),
-        Column::figure("CHANGE", "joules_per_sample_change_ratio"),
-        Column::figure("SAMPLES/S OTHER", "other_samples_per_second"),
-        Column::figure("THIS", "samples_per_second"),
-        Column::figure("CHANGE", "samples_per_second_change_ratio"),
-        Column::figure("ENERGY OTHER", "other_energy_joules"),
-        Column::figure("THIS", "energy_joules"),
-        Column::text("ORIGINS", "origins"),
+        OutputColumn::text("WORKLOAD", "workload"),
+        OutputColumn::figure("J/SAMPLE OTHER", "other_joules_per_sample"),
+        OutputColumn::figure("THIS", "joules_per_sample"),
+        OutputColumn::figure("CHANGE", "joules_per_sample_change_ratio"),
+        OutputColumn::figure("SAMPLES/S OTHER", "other_samples_per_second"),
+        OutputColumn::figure("THIS", "samples_per_second"),
+        OutputColumn::figure("CHANGE", "samples_per_second_change_ratio"),
+        OutputColumn::figure("ENERGY OTHER", "other_energy_joules"),
+        OutputColumn::figure("THIS", "energy_joules"),
+        OutputColumn::text("ORIGINS", "origins"),
     ];
-    let change = |pair: FigurePair| Cell::figure(pair.change_ratio, |ratio| format!("{:+.1} %", 100.0 * ratio));
+    let change = |pair: FigurePair| OutputCell::figure(pair.change_ratio, |ratio| format!("{:+.1} %", 100.0 * ratio));
     let mut rows = Vec::new();
     let mut notes: Vec<String> = Vec::new();
     for this in report.by_energy() {
@@ -190,18 +196,18 @@ fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> (She
                 "note: {name}: the energy of the other run is of the {there}, here of the {here}; the change is not a saving"
             ));
         }
-        let Comparison { joules_per_sample, samples_per_second, energy_joules, .. } = Comparison::of(this, that);
+        let ReportComparison { joules_per_sample, samples_per_second, energy_joules, .. } = ReportComparison::of(this, that);
         rows.push(vec![
-            Cell::text(this.workload.clone()),
-            Cell::figure(joules_per_sample.other, units::joules_per_sample),
-            Cell::figure(joules_per_sample.this, units::joules_per_sample),
+            OutputCell::text(this.workload.clone()),
+            OutputCell::figure(joules_per_sample.other, units::joules_per_sample),
+            OutputCell::figure(joules_per_sample.this, units::joules_per_sample),
             change(joules_per_sample),
-            Cell::figure(samples_per_second.other, units::count),
-            Cell::figure(samples_per_second.this, units::count),
+            OutputCell::figure(samples_per_second.other, units::count),
+            OutputCell::figure(samples_per_second.this, units::count),
             change(samples_per_second),
-            Cell::figure(energy_joules.other, units::joules),
-            Cell::figure(energy_joules.this, units::joules),
-            Cell::text(format!("{} / {}", origin_word(that.origin), origin_word(this.origin))),
+            OutputCell::figure(energy_joules.other, units::joules),
+            OutputCell::figure(energy_joules.this, units::joules),
+            OutputCell::text(format!("{} / {}", origin_word(that.origin), origin_word(this.origin))),
         ]);
     }
     let here = |name: &String| report.workloads.iter().any(|this| this.workload == *name);
@@ -210,18 +216,18 @@ fn comparison(report: &eadt_report::Report, other: &eadt_report::Report) -> (She
     notes.push(
         "note: whole runs are compared, restarts and trials included; that they did the same work is not checked".to_owned(),
     );
-    (Sheet { columns, rows }, notes)
+    (OutputTable { columns, rows }, notes)
 }
 
-/// Reads a file of prices or carbon intensities; its name stands in the notes.
-fn supply<T>(path: &Path, read: impl FnOnce(&str, &str) -> Result<T, SupplyError>) -> anyhow::Result<T> {
+/// Reads a file of prices or carbon intensities; its name appears in the notes.
+fn read_supply_file<T>(path: &Path, read: impl FnOnce(&str, &str) -> Result<T, SupplyError>) -> anyhow::Result<T> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
     read(&text, &name).with_context(|| path.display().to_string())
 }
 
 /// Reads everything in the archive under `path`, and returns notes on what it lacks; an error if there is none.
-fn archived(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<Vec<String>> {
+fn read_archive(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<Vec<String>> {
     let windows = eadt_lake::read_windows(path)?;
     let decisions = eadt_lake::read_decisions(path)?;
     let actuations = eadt_lake::read_actuations(path)?;
@@ -244,7 +250,7 @@ fn archived(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<V
 
 /// Everything that the embedded log still has.
 fn logged(bus: &EmbeddedLog, names: &TopicSettings, reporter: &mut Reporter) -> anyhow::Result<()> {
-    let from = partitions(bus, names, &[Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations], Start::Earliest)?;
+    let from = partitions(bus, names, &[Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations], StartOffset::Earliest)?;
     read_to_end(
         bus,
         &from,
@@ -265,12 +271,12 @@ fn logged(bus: &EmbeddedLog, names: &TopicSettings, reporter: &mut Reporter) -> 
 
 #[cfg(test)]
 mod tests {
-    use eadt_report::{Report, WorkloadReport};
+    use eadt_report::{EnergyReport, WorkloadReport};
     use eadt_schemas::v1::Meter;
 
     use super::*;
 
-    fn run_of(joules: f64, names: &[&str]) -> Report {
+    fn run_of(joules: f64, names: &[&str]) -> EnergyReport {
         let of = |name: &&str| {
             let mut report = WorkloadReport::default();
             report.workload = (*name).to_owned();
@@ -278,7 +284,7 @@ mod tests {
             (report.joules_per_sample, report.duration_seconds) = (Some(joules / 1000.0), Some(100.0));
             report
         };
-        Report { workloads: names.iter().map(of).collect() }
+        EnergyReport { workloads: names.iter().map(of).collect() }
     }
 
     #[test]

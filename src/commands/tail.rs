@@ -5,18 +5,18 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::bail;
-use eadt_bus::{Bus, Isolation, Polled, Record, Start};
+use eadt_bus::{Bus, ConsumerRecord, IsolationLevel, PollEvent, StartOffset};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::dead_letter_header as h;
 use eadt_service::{Shutdown, shown};
 
 use super::{logged, partitions, topic_of};
-use crate::cli::{Tail, TailForm};
+use crate::cli::{TailArgs, TailForm};
 use crate::live::event_line;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
 /// Prints until interrupted, or with `--until-end` and on the embedded log up to the present end of every partition.
-pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+pub fn run(args: &TailArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     let names = &settings.topics;
     // Nobody can append to it meanwhile.
     let embedded = settings.bus.brokers.is_empty();
@@ -28,10 +28,10 @@ pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown)
     }
     let usual = [Topic::Decisions, Topic::Actuations];
     let topics = if args.topics.is_empty() { usual.to_vec() } else { args.topics.clone() };
-    let start = if args.from_start || args.until_end { Start::Earliest } else { Start::Latest };
+    let start = if args.from_start || args.until_end { StartOffset::Earliest } else { StartOffset::Latest };
     let from = partitions(bus, names, &topics, start)?;
     let mut open: HashSet<_> = from.iter().map(|(at, _)| at.clone()).collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let terminal = if std::io::stdout().is_terminal() { TailForm::Readable } else { TailForm::Raw };
     let form = args.output.unwrap_or(terminal);
     let (mut batch, mut out) = (Vec::new(), std::io::stdout().lock());
@@ -39,8 +39,8 @@ pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown)
         reader.poll(1000, Duration::from_millis(200), &mut batch)?;
         for polled in batch.drain(..) {
             let record = match polled {
-                Polled::Record(record) => record,
-                Polled::End { at, .. } => {
+                PollEvent::Record(record) => record,
+                PollEvent::End { at, .. } => {
                     open.remove(&at);
                     continue;
                 }
@@ -55,7 +55,7 @@ pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown)
                 continue;
             }
             let written = if args.json {
-                // A dead letter's value may be anything; what is said about it is always JSON.
+                // A dead letter's value may be anything; its description is always JSON.
                 if topic == Topic::DeadLetters {
                     writeln!(out, "{}", shown::line(&dead_letter(&record).to_string()))
                 } else {
@@ -80,14 +80,15 @@ pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown)
 }
 
 /// A record in one line. Key, headers and value are another program's: nothing in them steers the terminal.
-fn line(topic: Topic, key: &str, record: &Record) -> String {
+fn line(topic: Topic, key: &str, record: &ConsumerRecord) -> String {
     let value = record.value.as_deref().map_or("(deleted)".into(), String::from_utf8_lossy);
-    let text = format!("{} {} {}@{} {key} {}{value}", record.stamp, topic, record.at.partition, record.offset, why(record));
+    let text =
+        format!("{} {} {}@{} {key} {}{value}", record.stamp, topic, record.at.partition, record.offset, refusal_text(record));
     shown::line(&text).into_owned()
 }
 
 /// Why a dead letter was refused, in the words of its headers.
-fn why(record: &Record) -> String {
+fn refusal_text(record: &ConsumerRecord) -> String {
     let text = |name: &str| record.header(name).unwrap_or_default().to_owned();
     match record.header(h::REASON) {
         Some(reason) => format!(
@@ -102,7 +103,7 @@ fn why(record: &Record) -> String {
 }
 
 /// A dead letter with its headers; the value as text, with what is no UTF-8 replaced.
-fn dead_letter(record: &Record) -> serde_json::Value {
+fn dead_letter(record: &ConsumerRecord) -> serde_json::Value {
     let headers: serde_json::Map<String, serde_json::Value> = record
         .headers
         .iter()
@@ -128,7 +129,7 @@ mod tests {
         let bytes = || Bytes::copy_from_slice(hostile.as_bytes());
         let names = [h::REASON, h::DETAIL, h::ORIGIN_TOPIC, h::ORIGIN_PARTITION, h::ORIGIN_OFFSET];
         let headers: Vec<_> = names.iter().map(|name| ((*name).into(), bytes())).collect();
-        let record = Record {
+        let record = ConsumerRecord {
             at: TopicPartition::new("eadt.dead-letters.v1", 0),
             offset: 7,
             stamp: EventTime::from_millis(0),

@@ -4,18 +4,18 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use eadt_collector::progress::tokens::{self, CHANCE_BYTES};
-use eadt_service::Clock;
+use eadt_service::ServiceClock;
 use serde_json::json;
 
-use crate::cli::Token;
+use crate::cli::TokenCommand;
 use crate::output::say;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
-pub fn run(command: &Token, settings: &Settings) -> anyhow::Result<()> {
+pub fn run(command: &TokenCommand, settings: &ProgramSettings) -> anyhow::Result<()> {
     match command {
-        Token::Create { namespace, expires, file, json } => {
+        TokenCommand::Create { namespace, expires, file, json } => {
             let path = place(file.as_ref(), settings)?;
-            let now = Clock::wall().now();
+            let now = ServiceClock::machine().now();
             let expires = expires.map(|lasts| now.plus_seconds(lasts.as_secs_f64()));
             let mut chance = [0; CHANCE_BYTES];
             getrandom::fill(&mut chance).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
@@ -35,9 +35,9 @@ pub fn run(command: &Token, settings: &Settings) -> anyhow::Result<()> {
                 );
             }
         }
-        Token::List { file, json } => {
+        TokenCommand::List { file, json } => {
             let tokens = tokens::read(&place(file.as_ref(), settings)?)?.tokens;
-            let now = Clock::wall().now();
+            let now = ServiceClock::machine().now();
             if *json {
                 let list: Vec<_> = tokens
                     .iter()
@@ -58,7 +58,7 @@ pub fn run(command: &Token, settings: &Settings) -> anyhow::Result<()> {
                 say!("no tokens: nobody can report; eadt token create makes one");
             }
         }
-        Token::Revoke { id, file } => {
+        TokenCommand::Revoke { id, file } => {
             let path = place(file.as_ref(), settings)?;
             tokens::change(&path, |tokens| tokens.revoke(id))?;
             crate::output::note!(
@@ -70,7 +70,7 @@ pub fn run(command: &Token, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn place(file: Option<&PathBuf>, settings: &Settings) -> anyhow::Result<PathBuf> {
+fn place(file: Option<&PathBuf>, settings: &ProgramSettings) -> anyhow::Result<PathBuf> {
     let place = file.or(settings.collector.progress.tokens_file.as_ref()).cloned();
     place.context("no tokens file: name one with --file, or with the setting collector.progress.tokens_file")
 }

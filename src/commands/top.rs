@@ -2,25 +2,25 @@
 
 use std::io::IsTerminal;
 
-use eadt_bus::{Isolation, Reader};
+use eadt_bus::{IsolationLevel, PartitionReader};
 use eadt_service::Shutdown;
 
 use super::get;
-use crate::cli::Top;
-use crate::live::follow::{Follow, RunLength};
-use crate::live::http_log::{HttpLog, Page};
+use crate::cli::TopArgs;
+use crate::live::follow::{LiveViewOptions, RunLength};
+use crate::live::http_log::{DashboardClient, HttpLog};
 use crate::live::keys::ViewState;
 use crate::live::source::{self, TOPICS};
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
 /// Whether the view takes the terminal.
-pub fn wants_view(args: &Top) -> bool {
+pub fn wants_view(args: &TopArgs) -> bool {
     !args.plain && !args.once && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
 }
 
 /// What is followed.
-struct Followed {
-    reader: Box<dyn Reader>,
+struct LiveViewInput {
+    reader: Box<dyn PartitionReader>,
     headline: String,
     /// Of the names of its topics.
     prefix: String,
@@ -29,9 +29,9 @@ struct Followed {
     is_complete: bool,
 }
 
-impl Followed {
+impl LiveViewInput {
     /// The log behind a page.
-    fn page(args: &Top, page: Page) -> anyhow::Result<Self> {
+    fn page(args: &TopArgs, page: DashboardClient) -> anyhow::Result<Self> {
         let headline = format!("the web page at {page}");
         let log = HttpLog::open(page, args.since)?;
         let partitions = log.partitions();
@@ -39,7 +39,7 @@ impl Followed {
     }
 
     /// The log of the settings.
-    fn log(args: &Top, settings: &Settings) -> anyhow::Result<Self> {
+    fn log(args: &TopArgs, settings: &ProgramSettings) -> anyhow::Result<Self> {
         let bus = crate::bus::open(settings).map_err(|error| source::name_page(error, settings))?;
         let from = source::starts(&*bus, &settings.topics, &TOPICS, get::span(args.since))?;
         let embedded = settings.bus.brokers.is_empty();
@@ -48,19 +48,19 @@ impl Followed {
         } else {
             format!("Kafka {} · topics {}*", settings.bus.brokers, settings.topics.prefix)
         };
-        let reader = bus.reader(&from, Isolation::ReadCommitted)?;
+        let reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
         Ok(Self { reader, headline, prefix: settings.topics.prefix.clone(), partitions: from.len(), is_complete: embedded })
     }
 }
 
 /// Follows until somebody ends it; a log to which nobody can append meanwhile until it has been read, if there is no view.
-pub fn run(args: &Top, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+pub fn run(args: &TopArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     let followed = match args.page.page()? {
-        Some(page) => Followed::page(args, page)?,
-        None => Followed::log(args, settings)?,
+        Some(page) => LiveViewInput::page(args, page)?,
+        None => LiveViewInput::log(args, settings)?,
     };
     let viewing = wants_view(args);
-    let follow = Follow {
+    let follow = LiveViewOptions {
         prefix: followed.prefix,
         headline: followed.headline,
         simulated: false,
@@ -68,7 +68,7 @@ pub fn run(args: &Top, settings: &Settings, shutdown: &Shutdown) -> anyhow::Resu
         partial: args.since.is_some(),
         length: RunLength::Endless,
         state: ViewState::sorted_by(args.sort),
-        news: None,
+        run_offsets: None,
         drains: false,
         once: args.once || followed.is_complete && !viewing,
         partitions: followed.partitions,

@@ -1,20 +1,20 @@
 //! `eadt topics`: the topics as they should be and as they are.
 
-use eadt_bus::topics::Repartition;
+use eadt_bus::topics::RepartitionPolicy;
 use eadt_bus::{Bus, TopicSpec, topics};
 
-use crate::cli::Topics;
+use crate::cli::TopicsCommand;
 use crate::output::say;
 use crate::settings::TopicSettings;
 
-pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Result<()> {
+pub fn run(command: &TopicsCommand, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Result<()> {
     let existing = bus.topics(&names.prefix)?;
     match command {
         // Handled without a log.
-        Topics::Desired { .. } | Topics::Acls(_) => {}
-        Topics::Apply { dry_run, repartition, json } => {
+        TopicsCommand::Desired { .. } | TopicsCommand::Acls(_) => {}
+        TopicsCommand::Apply { dry_run, repartition, json } => {
             let desired = topics::desired(&names.prefix, names.partitions, names.replication);
-            let force = if *repartition { Repartition::Force } else { Repartition::Refuse };
+            let force = if *repartition { RepartitionPolicy::Force } else { RepartitionPolicy::Refuse };
             let plan = topics::plan(&topics::survey(bus, &names.prefix)?, &desired, force);
             if *json {
                 let changes: Vec<_> = plan.actions.iter().map(ToString::to_string).collect();
@@ -28,14 +28,14 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
                 }
             }
             if !plan.refusals.is_empty() {
-                anyhow::bail!("refused, and nothing was changed: {}", together(&plan.refusals));
+                anyhow::bail!("refused, and nothing was changed: {}", join_refusals(&plan.refusals));
             }
             if !dry_run {
                 topics::apply(bus, &plan)?;
             }
         }
-        Topics::Check { json } => {
-            let wrong = wrong(&existing, names);
+        TopicsCommand::Check { json } => {
+            let wrong = topic_differences(&existing, names);
             if *json {
                 say!("{}", serde_json::json!({ "wrong": wrong }));
             }
@@ -49,14 +49,14 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
                 );
             }
         }
-        Topics::List { json } if *json => {
+        TopicsCommand::List { json } if *json => {
             let list: Vec<_> = existing
                 .iter()
                 .map(|t| serde_json::json!({"name": &*t.name, "partitions": t.partitions, "replication": t.replication, "settings": t.settings}))
                 .collect();
             say!("{}", serde_json::json!({ "topics": list }));
         }
-        Topics::List { .. } => {
+        TopicsCommand::List { .. } => {
             for topic in &existing {
                 let settings: Vec<_> = topic.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
                 say!("{}  partitions={} replication={} {}", topic.name, topic.partitions, topic.replication, settings.join(" "));
@@ -70,7 +70,7 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
 }
 
 /// What is missing, or other than it should be.
-pub fn wrong(existing: &[TopicSpec], names: &TopicSettings) -> Vec<String> {
+pub fn topic_differences(existing: &[TopicSpec], names: &TopicSettings) -> Vec<String> {
     let mut desired = topics::desired(&names.prefix, names.partitions, names.replication);
     for topic in &mut desired {
         // How many copies must be in step is the operator's affair.
@@ -79,8 +79,8 @@ pub fn wrong(existing: &[TopicSpec], names: &TopicSettings) -> Vec<String> {
     topics::check(existing, &desired)
 }
 
-/// Refusals for one reason said once, with the topics that they concern before it. Each begins with its topic's name.
-fn together(refusals: &[String]) -> String {
+/// Joins refusals for one reason into one, with the topics that they concern before it. Each begins with its topic's name.
+fn join_refusals(refusals: &[String]) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for refusal in refusals {
         let (name, reason) = refusal.split_once(' ').unwrap_or(("", refusal));
@@ -141,7 +141,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = EmbeddedLog::open(dir.path(), EmbeddedOptions::default()).unwrap();
         let names = TopicSettings::default();
-        let apply = |dry_run| run(&Topics::Apply { dry_run, repartition: false, json: false }, &log, &names).unwrap();
+        let apply = |dry_run| run(&TopicsCommand::Apply { dry_run, repartition: false, json: false }, &log, &names).unwrap();
         let there = || log.topics(&names.prefix).unwrap().len();
         apply(true);
         assert_eq!(there(), 0);
@@ -150,21 +150,21 @@ mod tests {
         // Nor where there is something to change.
         let more = TopicSettings { partitions: 8, ..names.clone() };
         let partitions = || log.topics(&names.prefix).unwrap().iter().map(|topic| topic.partitions).max();
-        run(&Topics::Apply { dry_run: true, repartition: false, json: false }, &log, &more).unwrap();
+        run(&TopicsCommand::Apply { dry_run: true, repartition: false, json: false }, &log, &more).unwrap();
         assert_eq!(partitions(), Some(4));
-        run(&Topics::Apply { dry_run: false, repartition: false, json: false }, &log, &more).unwrap();
+        run(&TopicsCommand::Apply { dry_run: false, repartition: false, json: false }, &log, &more).unwrap();
         assert_eq!(partitions(), Some(8));
     }
 
     #[test]
     fn one_reason_is_said_once() {
         let (four, two) = (topics::desired("p.", 4, 1), topics::desired("p.", 2, 1));
-        let existing: Vec<_> = four.iter().map(|spec| topics::Existing { spec: spec.clone(), holds_data: false }).collect();
-        let said = together(&topics::plan(&existing, &two, Repartition::Refuse).refusals);
+        let existing: Vec<_> = four.iter().map(|spec| topics::ExistingTopic { spec: spec.clone(), holds_data: false }).collect();
+        let said = join_refusals(&topics::plan(&existing, &two, RepartitionPolicy::Refuse).refusals);
         assert_eq!(said.matches("cannot shrink").count(), 1, "{said}");
         for topic in &four {
             assert!(said.contains(&*topic.name), "{said}");
         }
-        assert_eq!(together(&["p.a has 4".to_owned(), "p.b has 3".to_owned()]), "p.a has 4; p.b has 3");
+        assert_eq!(join_refusals(&["p.a has 4".to_owned(), "p.b has 3".to_owned()]), "p.a has 4; p.b has 3");
     }
 }

@@ -14,7 +14,7 @@ use crate::output::print;
 use crate::settings::first_unknown;
 
 #[derive(Debug, Args)]
-pub struct TrainingConfig {
+pub struct TrainingConfigArgs {
     /// The file: sections `training`, `deepspeed` and `mps`.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
@@ -60,15 +60,15 @@ fn subdomain(text: &str) -> Result<String, String> {
 /// The file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Document {
-    training: Training,
-    deepspeed: DeepSpeed,
-    mps: Mps,
+struct TrainingConfigFile {
+    training: TrainingSection,
+    deepspeed: DeepSpeedSection,
+    mps: MpsSection,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Training {
+struct TrainingSection {
     model_name_or_path: Option<String>,
     dataset_name: Option<String>,
     per_device_train_batch_size: Option<u32>,
@@ -81,16 +81,16 @@ struct Training {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct DeepSpeed {
+struct DeepSpeedSection {
     /// Read by the library, whatever it holds.
     #[schemars(with = "Map<String, Value>")]
     zero_optimization: Option<Map<String, Value>>,
-    adaptive_training: Option<Adaptive>,
+    adaptive_training: Option<AdaptiveSection>,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Adaptive {
+struct AdaptiveSection {
     enabled: Option<bool>,
     energy_threshold_high: Option<f64>,
     energy_threshold_low: Option<f64>,
@@ -98,15 +98,15 @@ struct Adaptive {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Mps {
+struct MpsSection {
     enabled: Option<bool>,
     initial_thread_percentage: Option<u32>,
     shared_resources: Option<u32>,
 }
 
-/// What one key of the file comes to.
+/// Translation of one key of the file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Effect {
+struct KeyTranslation {
     key: String,
     value: Value,
     /// It changes something: a field of the policy, a setting or a variable.
@@ -115,11 +115,11 @@ struct Effect {
     meaning: String,
 }
 
-/// What a file comes to.
+/// Translation of a file.
 #[derive(Debug, Default, Serialize)]
-struct Translation {
+struct ConfigTranslation {
     /// Each key, in the order of the sections.
-    keys: Vec<Effect>,
+    keys: Vec<KeyTranslation>,
     policy: Value,
     /// Settings of this program, by their names in the settings file.
     settings: Map<String, Value>,
@@ -129,7 +129,7 @@ struct Translation {
     workload: Map<String, Value>,
 }
 
-pub fn run(args: &TrainingConfig) -> anyhow::Result<()> {
+pub fn run(args: &TrainingConfigArgs) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
     let found = translate(&args.file, &text, args)?;
     if args.json {
@@ -146,14 +146,14 @@ pub fn run(args: &TrainingConfig) -> anyhow::Result<()> {
 }
 
 /// Reads the file's text, and the keys that are not ours but `DeepSpeed`'s.
-fn read(file: &Path, text: &str) -> anyhow::Result<(Document, Map<String, Value>)> {
+fn read(file: &Path, text: &str) -> anyhow::Result<(TrainingConfigFile, Map<String, Value>)> {
     const OURS: [&str; 2] = ["zero_optimization", "adaptive_training"];
     let name = file.display();
     let mut tree: Value = serde_saphyr::from_str(text).with_context(|| format!("{name} is no YAML"))?;
     let Some(sections) = tree.as_object_mut() else {
         bail!("{name} has no sections: it begins with `training:`, `deepspeed:` or `mps:`");
     };
-    // A section without keys, `mps:`, says nothing.
+    // A section without keys, `mps:`, sets nothing.
     sections.retain(|_, section| !section.is_null());
     let mut foreign = Map::new();
     let mut known = tree.clone();
@@ -170,7 +170,7 @@ fn read(file: &Path, text: &str) -> anyhow::Result<(Document, Map<String, Value>
     if let Some(key) = foreign.keys().find(|key| key.chars().any(char::is_control)) {
         bail!("{name} has the key {key:?} in deepspeed: a key is one line of text");
     }
-    if let Some((key, advice)) = first_unknown(&known, schemars::schema_for!(Document).as_value()) {
+    if let Some((key, advice)) = first_unknown(&known, schemars::schema_for!(TrainingConfigFile).as_value()) {
         bail!("there is no {key} in {name}: {advice}");
     }
     let document = serde_json::from_value(tree).with_context(|| format!("{name} is not valid"))?;
@@ -185,9 +185,9 @@ fn check_range(file: &Path, key: &str, value: Option<f64>, range: RangeInclusive
     }
 }
 
-/// What each key comes to, and the policy of all of them.
-fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<Translation> {
-    let (Document { training, deepspeed, mps }, foreign) = read(file, text)?;
+/// Returns the translation of each key, and the policy of all of them.
+fn translate(file: &Path, text: &str, args: &TrainingConfigArgs) -> anyhow::Result<ConfigTranslation> {
+    let (TrainingConfigFile { training, deepspeed, mps }, foreign) = read(file, text)?;
     let on_deepspeed = deepspeed.zero_optimization.is_some() || foreign.values().any(|value| !value.is_null());
     let count = |value: Option<u32>| value.map(f64::from);
     for (key, value, range) in [
@@ -205,7 +205,7 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<T
     let (mut settings, mut package, mut workload) = (Map::new(), Map::new(), Map::new());
     package.insert("workload".into(), json!(format!("{}/{}", args.namespace, args.name)));
     let mut say = |key: &str, value: Value, applies: bool, meaning: String| {
-        effects.push(Effect { key: key.to_owned(), value, applies, meaning });
+        effects.push(KeyTranslation { key: key.to_owned(), value, applies, meaning });
     };
     for (key, value) in
         [("training.model_name_or_path", &training.model_name_or_path), ("training.dataset_name", &training.dataset_name)]
@@ -286,7 +286,7 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<T
     }
     let adaptive = deepspeed.adaptive_training.unwrap_or_default();
     let shares_gpus = mps.enabled != Some(false) && mps.shared_resources.is_some_and(|processes| processes > 1);
-    // What enforces needs bounds, and this file may come to none.
+    // An enforced policy needs bounds, and this file may come to none.
     let has_bounds = !bounds.is_empty() || mps.enabled != Some(false) && mps.initial_thread_percentage.is_some();
     let mode = if adaptive.enabled == Some(true) && has_bounds { "Enforce" } else { "Recommend" };
     if let Some(enabled) = adaptive.enabled {
@@ -353,7 +353,7 @@ fn translate(file: &Path, text: &str, args: &TrainingConfig) -> anyhow::Result<T
         "metadata": { "name": args.name, "namespace": args.namespace },
         "spec": spec,
     });
-    Ok(Translation { keys: effects, policy, settings, package, workload })
+    Ok(ConfigTranslation { keys: effects, policy, settings, package, workload })
 }
 
 #[cfg(test)]
@@ -387,8 +387,8 @@ mps:
   shared_resources: 2
 "#;
 
-    fn args(gpus: Option<u32>, layers: Option<u32>) -> TrainingConfig {
-        TrainingConfig {
+    fn args(gpus: Option<u32>, layers: Option<u32>) -> TrainingConfigArgs {
+        TrainingConfigArgs {
             file: "training_config.yaml".into(),
             namespace: "eadt".into(),
             name: "llm".into(),
@@ -399,15 +399,15 @@ mps:
         }
     }
 
-    fn whole(text: &str, args: &TrainingConfig) -> anyhow::Result<Translation> {
+    fn whole(text: &str, args: &TrainingConfigArgs) -> anyhow::Result<ConfigTranslation> {
         translate(Path::new("training_config.yaml"), text, args)
     }
 
-    fn translated(text: &str, args: &TrainingConfig) -> anyhow::Result<(Vec<Effect>, Value)> {
+    fn translated(text: &str, args: &TrainingConfigArgs) -> anyhow::Result<(Vec<KeyTranslation>, Value)> {
         whole(text, args).map(|found| (found.keys, found.policy))
     }
 
-    fn effect_of<'a>(effects: &'a [Effect], key: &str) -> &'a Effect {
+    fn effect_of<'a>(effects: &'a [KeyTranslation], key: &str) -> &'a KeyTranslation {
         effects.iter().find(|effect| effect.key == key).unwrap_or_else(|| panic!("nothing is said of {key}"))
     }
 

@@ -11,13 +11,13 @@ const SCALE: usize = 9;
 
 /// What happened to a workload at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
+pub enum ChartMark {
     Changed,
     Kept,
     Reverted,
 }
 
-impl Mark {
+impl ChartMark {
     const fn sign(self) -> char {
         match self {
             Self::Changed => '▼',
@@ -29,7 +29,7 @@ impl Mark {
 
 /// What lies in one column.
 #[derive(Debug, Clone, Copy, Default)]
-struct Column {
+struct ChartColumn {
     joules: f64,
     samples: f64,
     power: Option<f64>,
@@ -37,14 +37,14 @@ struct Column {
     restarted: bool,
 }
 
-impl Column {
+impl ChartColumn {
     fn joules_per_sample(&self) -> Option<f64> {
         (self.samples > 0.0).then(|| self.joules / self.samples)
     }
 }
 
 /// The lines of a chart that is `width` wide and `height` high; empty where there is no room or nothing to draw.
-pub fn chart(rows: &[WindowRow], marks: &[(EventTime, Mark)], width: usize, height: usize) -> Vec<Line<'static>> {
+pub fn chart(rows: &[WindowRow], marks: &[(EventTime, ChartMark)], width: usize, height: usize) -> Vec<Line<'static>> {
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Vec::new() };
     let (from, to) = (first.window_start, last.window_end);
     let seconds = to.seconds_since(from);
@@ -55,7 +55,7 @@ pub fn chart(rows: &[WindowRow], marks: &[(EventTime, Mark)], width: usize, heig
     let at = |time: EventTime| ((time.seconds_since(from) / seconds * wide as f64) as usize).min(wide - 1);
     let columns = columns(rows, wide, &at);
     let bars = height - 4;
-    let known: Vec<f64> = columns.iter().filter_map(Column::joules_per_sample).collect();
+    let known: Vec<f64> = columns.iter().filter_map(ChartColumn::joules_per_sample).collect();
     let (low, high) = scale(&known);
     let mut lines = vec![marks_line(marks, wide, &at, from, to), power_line(&columns)];
     for row in (0..bars).rev() {
@@ -76,8 +76,8 @@ pub fn chart(rows: &[WindowRow], marks: &[(EventTime, Mark)], width: usize, heig
     lines
 }
 
-fn columns(rows: &[WindowRow], wide: usize, at: &impl Fn(EventTime) -> usize) -> Vec<Column> {
-    let mut columns = vec![Column::default(); wide];
+fn columns(rows: &[WindowRow], wide: usize, at: &impl Fn(EventTime) -> usize) -> Vec<ChartColumn> {
+    let mut columns = vec![ChartColumn::default(); wide];
     for row in rows {
         // A window covers every column that begins in it: fewer windows than columns leave no holes.
         let (first, last) = (at(row.window_start), at(row.window_end.plus_micros(-1)));
@@ -104,7 +104,7 @@ fn scale(known: &[f64]) -> (f64, f64) {
     ((low - room).max(0.0), high)
 }
 
-fn bar(column: &Column, row: usize, bars: usize, low: f64, high: f64) -> Span<'static> {
+fn bar(column: &ChartColumn, row: usize, bars: usize, low: f64, high: f64) -> Span<'static> {
     if column.restarted {
         return Span::styled("╱", Style::new().fg(Color::Yellow));
     }
@@ -115,7 +115,7 @@ fn bar(column: &Column, row: usize, bars: usize, low: f64, high: f64) -> Span<'s
 }
 
 fn marks_line(
-    marks: &[(EventTime, Mark)],
+    marks: &[(EventTime, ChartMark)],
     wide: usize,
     at: &impl Fn(EventTime) -> usize,
     from: EventTime,
@@ -125,16 +125,16 @@ fn marks_line(
     for (time, mark) in marks.iter().filter(|(time, _)| (from..=to).contains(time)) {
         let sign = &mut signs[at(*time)];
         // A revert is never covered.
-        if *sign != Mark::Reverted.sign() {
+        if *sign != ChartMark::Reverted.sign() {
             *sign = mark.sign();
         }
     }
     Line::from(format!("{:>width$} {}", "decided", signs.into_iter().collect::<String>(), width = SCALE - 1))
 }
 
-fn power_line(columns: &[Column]) -> Line<'static> {
+fn power_line(columns: &[ChartColumn]) -> Line<'static> {
     let most = columns.iter().filter_map(|column| column.power).fold(0.0, f64::max);
-    let sign = |column: &Column| match column.power {
+    let sign = |column: &ChartColumn| match column.power {
         Some(power) if most > 0.0 => BLOCKS[((power / most * 8.0).round() as usize).clamp(1, 8)],
         _ => ' ',
     };
@@ -146,7 +146,7 @@ fn power_line(columns: &[Column]) -> Line<'static> {
 }
 
 /// The number of the phase where it begins; `·` where none is known.
-fn phase_line(columns: &[Column]) -> Line<'static> {
+fn phase_line(columns: &[ChartColumn]) -> Line<'static> {
     let mut text = String::new();
     let mut before = None;
     for column in columns {
@@ -200,7 +200,7 @@ mod tests {
         let rows: Vec<WindowRow> = minutes
             .map(|minute| row(minute, if minute == 10 { 50.0 } else { 5.0 + minute as f64 / 80.0 }, minute == 10))
             .collect();
-        let marks = [(at(9), Mark::Changed), (at(79), Mark::Reverted)];
+        let marks = [(at(9), ChartMark::Changed), (at(79), ChartMark::Reverted)];
         let text: Vec<String> = chart(&rows, &marks, 89, 10).iter().map(ToString::to_string).collect();
         assert_eq!(text.len(), 10);
         assert!(text.iter().all(|line| line.chars().count() <= 89), "{text:#?}");

@@ -1,12 +1,19 @@
 //! One event as one line that people can read.
 
-use eadt_bus::Record;
+use eadt_bus::ConsumerRecord;
 use eadt_report::units;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, Validation, Workload};
+use eadt_schemas::v1::{
+    Actuation, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, Workload,
+};
 use eadt_schemas::{EventTime, Topic, decode};
 
 use super::{action_word, layout_text, origin_word, wire_name};
-use crate::commands::get::is_change;
+
+/// Whether a decision does or judges anything.
+pub fn is_change(decision: &Decision) -> bool {
+    decision.action != ControllerAction::Maintain
+        || matches!(decision.validation, ChangeValidation::Kept | ChangeValidation::Failed)
+}
 
 /// Whether an event changed or judged something; what cannot be read is always shown.
 pub fn is_news(topic: Topic, value: &[u8]) -> bool {
@@ -30,7 +37,7 @@ fn line(time: EventTime, of: &str, origin: &str, text: &str) -> String {
 }
 
 /// `None`: the record holds no event of a topic with a form of its own.
-pub fn readable(topic: Topic, record: &Record) -> Option<String> {
+pub fn readable(topic: Topic, record: &ConsumerRecord) -> Option<String> {
     let value = record.value.as_deref()?;
     match topic {
         Topic::Decisions => decode::<Decision>(value).ok().map(|it| {
@@ -85,9 +92,9 @@ pub fn readable(topic: Topic, record: &Record) -> Option<String> {
 /// What a decision does to a workload, in one word.
 pub const fn outcome_of(decision: &Decision) -> &'static str {
     match (decision.action, decision.validation) {
-        (Action::Revert, _) => "reverted",
-        (Action::Maintain, Validation::Kept) => "kept",
-        (Action::Maintain, _) => "maintain",
+        (ControllerAction::Revert, _) => "reverted",
+        (ControllerAction::Maintain, ChangeValidation::Kept) => "kept",
+        (ControllerAction::Maintain, _) => "maintain",
         _ => "changed",
     }
 }

@@ -1,17 +1,19 @@
-//! Metrics by workload and GPU, for Prometheus and (by [`super::otlp`]) OpenTelemetry: from the same events, by the same code as the views and the report.
+//! Metrics by workload and GPU, for Prometheus and (by [`super::otlp`]) OpenTelemetry: from the same events, by the same code as
+//! the views and the report.
 //!
-//! Energy and samples are counters over the same windows, so that a query divides their rates and never figures of unlike spans. A saving is
-//! an estimate that may fall, and so a gauge beside the energy that it is of. Workloads and GPUs beyond the limits have no series and are counted.
+//! Energy and samples are counters over the same windows, so that a query divides their rates and never figures of unlike spans.
+//! A saving is an estimate that may fall, and so a gauge beside the energy that it is of. Workloads and GPUs beyond the limits
+//! have no series and are counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use eadt_report::{Reporter, Settings as ReportSettings};
-use eadt_schemas::decode::Check;
-use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, GpuTelemetry, Origin, Outcome, WindowKind};
+use eadt_report::{ReportSettings, Reporter};
+use eadt_schemas::decode::DecodableEvent;
+use eadt_schemas::v1::{Actuation, ActuationOutcome, Decision, EfficiencyWindow, GpuTelemetry, Origin, WindowKind};
 use eadt_schemas::{EventTime, Topic, decode};
-use eadt_service::Metrics;
+use eadt_service::MetricsRegistry;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -22,7 +24,8 @@ use super::event_line::outcome_of;
 use super::origin_word;
 use crate::settings::MetricsSettings;
 
-/// Windows kept for estimating savings, of all workloads: some hundred bytes each. Beyond, savings are given up, and that is a metric.
+/// Windows kept for estimating savings, of all workloads: some hundred bytes each. Beyond, savings are given up, and that is a
+/// metric.
 const WINDOWS: u64 = 500_000;
 /// A GPU without samples for so long has no series.
 const GONE_SECONDS: f64 = 300.0;
@@ -74,8 +77,8 @@ struct CounterReading {
 }
 
 impl GpuSeries {
-    /// Counts what the counter went on since its newest reading. Of several collectors one counts while it is there; samples come by partition,
-    /// and an older one tells nothing new. A counter that goes back was reset: what it says then is not known to be new.
+    /// Counts the rise of the counter since its newest reading. Of several collectors one counts while it is there; samples come
+    /// by partition, and an older one adds nothing. A counter that goes back was reset: its value then is not known to be new.
     fn count_energy(&mut self, sample: &GpuTelemetry, joules: f64) {
         if let Some(known) = &self.counter {
             let seconds = sample.time.seconds_since(known.time);
@@ -91,7 +94,7 @@ impl GpuSeries {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ExporterState {
     settings: MetricsSettings,
     workloads: BTreeMap<String, WorkloadSeries>,
     gpus: BTreeMap<String, GpuSeries>,
@@ -107,15 +110,15 @@ struct State {
 
 /// Takes events in and shows them as metrics. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Exporter(Arc<Mutex<State>>);
+pub struct Exporter(Arc<Mutex<ExporterState>>);
 
 impl Exporter {
     /// Registers its metrics: `eadt_workload_…` and `eadt_gpu_…`.
-    pub fn new(metrics: &Metrics, settings: MetricsSettings) -> Self {
-        let state = State { settings, reporter: Some(Reporter::default()), ..State::default() };
+    pub fn new(metrics: &MetricsRegistry, settings: MetricsSettings) -> Self {
+        let state = ExporterState { settings, reporter: Some(Reporter::default()), ..ExporterState::default() };
         let this = Self(Arc::new(Mutex::new(state)));
-        metrics.register("workload", |registry| registry.register_collector(Box::new(Workloads(this.clone()))));
-        metrics.register("gpu", |registry| registry.register_collector(Box::new(GpuFigures(this.clone()))));
+        metrics.register("workload", |registry| registry.register_collector(Box::new(WorkloadMetrics(this.clone()))));
+        metrics.register("gpu", |registry| registry.register_collector(Box::new(GpuMetrics(this.clone()))));
         this
     }
 
@@ -123,10 +126,10 @@ impl Exporter {
     pub fn take(&self, topic: Topic, value: &[u8]) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match topic {
-            Topic::EfficiencyWindows => state.read(value, State::window),
-            Topic::Decisions => state.read(value, State::decision),
-            Topic::Actuations => state.read(value, State::actuation),
-            Topic::GpuTelemetry => state.read(value, State::sample),
+            Topic::EfficiencyWindows => state.read(value, ExporterState::window),
+            Topic::Decisions => state.read(value, ExporterState::decision),
+            Topic::Actuations => state.read(value, ExporterState::actuation),
+            Topic::GpuTelemetry => state.read(value, ExporterState::sample),
             _ => {}
         }
     }
@@ -139,9 +142,9 @@ impl Exporter {
     }
 
     /// Shows what has series at present.
-    pub fn read_series<T>(&self, read: impl FnOnce(&Series<'_>) -> T) -> T {
+    pub fn read_series<T>(&self, read: impl FnOnce(&SeriesSnapshot<'_>) -> T) -> T {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        read(&Series { workloads: state.workload_rows().collect(), gpus: state.gpu_rows().collect() })
+        read(&SeriesSnapshot { workloads: state.workload_rows().collect(), gpus: state.gpu_rows().collect() })
     }
 
     /// A series of each metric, for the reference of metrics.
@@ -164,8 +167,8 @@ impl Exporter {
     }
 }
 
-impl State {
-    fn read<T: Check>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
+impl ExporterState {
+    fn read<T: DecodableEvent>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
         match decode::<T>(value) {
             Ok(event) => take(self, &event),
             Err(_) => self.unreadable += 1,
@@ -236,12 +239,12 @@ impl State {
     fn actuation(&mut self, actuation: &Actuation) {
         let outcome = match actuation.outcome {
             // Counted as what was decided.
-            Outcome::Applied => None,
-            Outcome::Ready => Some("ready"),
-            Outcome::Refused => Some("refused"),
-            Outcome::Recommended => Some("recommended"),
-            Outcome::RolledBack => Some("rolled_back"),
-            Outcome::Failed => Some("failed"),
+            ActuationOutcome::Applied => None,
+            ActuationOutcome::Ready => Some("ready"),
+            ActuationOutcome::Refused => Some("refused"),
+            ActuationOutcome::Recommended => Some("recommended"),
+            ActuationOutcome::RolledBack => Some("rolled_back"),
+            ActuationOutcome::Failed => Some("failed"),
         };
         self.count(&actuation.workload, actuation.origin, outcome);
         if let Some(reporter) = self.reporter.as_mut().filter(|_| self.workloads.contains_key(&actuation.workload)) {
@@ -294,7 +297,7 @@ impl State {
             return;
         };
         let Some(series) = self.workloads.get_mut(&name) else { return };
-        let summary = eadt_report::Summary::of([&report]);
+        let summary = eadt_report::SavingSummary::of([&report]);
         series.saving_joules = summary.saving_joules();
         series.expected_joules = summary.expected_joules;
         series.compared_joules = summary.expected_joules.map(|_| summary.compared_joules);
@@ -303,7 +306,7 @@ impl State {
 
 /// A figure of each workload or GPU, under its names.
 #[derive(Debug, Clone, Copy)]
-pub struct Figure<T> {
+pub struct MetricSpec<T> {
     /// Behind `eadt_workload_` or `eadt_gpu_` in the text for Prometheus.
     pub name: &'static str,
     /// The instrument in OTLP, and its unit in UCUM.
@@ -313,38 +316,38 @@ pub struct Figure<T> {
 }
 
 /// Counters of a workload.
-pub const WORKLOAD_COUNTERS: [Figure<WorkloadSeries>; 6] = [
-    Figure {
+pub const WORKLOAD_COUNTERS: [MetricSpec<WorkloadSeries>; 6] = [
+    MetricSpec {
         name: "energy_joules",
         instrument: ("eadt.workload.energy", "J"),
         help: "Energy of the run in closed windows, and energy that fitted in none",
         value: |it| Some(it.energy_joules),
     },
-    Figure {
+    MetricSpec {
         name: "progress_energy_joules",
         instrument: ("eadt.workload.progress_energy", "J"),
         help: "Energy of the windows whose samples are known: over the samples it is J/sample",
         value: |it| Some(it.progress_energy_joules),
     },
-    Figure {
+    MetricSpec {
         name: "samples",
         instrument: ("eadt.workload.samples", "{sample}"),
         help: "Samples of closed windows, redone work left out",
         value: |it| Some(it.samples),
     },
-    Figure {
+    MetricSpec {
         name: "tokens",
         instrument: ("eadt.workload.tokens", "{token}"),
         help: "Tokens of closed windows",
         value: |it| Some(it.tokens),
     },
-    Figure {
+    MetricSpec {
         name: "restart_windows",
         instrument: ("eadt.workload.restart_windows", "{window}"),
         help: "Closed windows with a restart or rollout",
         value: |it| Some(it.restarts as f64),
     },
-    Figure {
+    MetricSpec {
         name: "windows",
         instrument: ("eadt.workload.windows", "{window}"),
         help: "Closed windows",
@@ -353,32 +356,32 @@ pub const WORKLOAD_COUNTERS: [Figure<WorkloadSeries>; 6] = [
 ];
 
 /// Gauges of a workload.
-pub const WORKLOAD_GAUGES: [Figure<WorkloadSeries>; 5] = [
-    Figure {
+pub const WORKLOAD_GAUGES: [MetricSpec<WorkloadSeries>; 5] = [
+    MetricSpec {
         name: "power_watts",
         instrument: ("eadt.workload.power", "W"),
         help: "Mean power of the newest window",
         value: |it| it.power_watts,
     },
-    Figure {
+    MetricSpec {
         name: "saving_joules",
         instrument: ("eadt.workload.saving", "J"),
         help: "Estimated saving in the windows that can be compared, negative: a loss; an estimate, so it may fall",
         value: |it| it.saving_joules,
     },
-    Figure {
+    MetricSpec {
         name: "compared_joules",
         instrument: ("eadt.workload.compared_energy", "J"),
         help: "Energy that the saving is of; the rest cannot be compared",
         value: |it| it.compared_joules,
     },
-    Figure {
+    MetricSpec {
         name: "expected_joules",
         instrument: ("eadt.workload.expected_energy", "J"),
         help: "Energy that the starting layout would have taken for the samples of the compared windows",
         value: |it| it.expected_joules,
     },
-    Figure {
+    MetricSpec {
         name: "last_window_timestamp_seconds",
         instrument: ("eadt.workload.last_window_time", "s"),
         help: "End of the newest window, in event time",
@@ -393,27 +396,28 @@ pub const OUTCOME: (&str, (&str, &str), &str) = (
     "Decisions and what came of them: maintain, changed, reverted, kept; ready, refused, recommended, rolled_back, failed",
 );
 
-/// Gauges of a GPU, at its newest sample. In OTLP they have the names of the semantic conventions of hardware, where these have one.
-pub const GPU_GAUGES: [Figure<GpuTelemetry>; 4] = [
-    Figure {
+/// Gauges of a GPU, at its newest sample. In OTLP they have the names of the semantic conventions of hardware, where these have
+/// one.
+pub const GPU_GAUGES: [MetricSpec<GpuTelemetry>; 4] = [
+    MetricSpec {
         name: "power_watts",
         instrument: ("hw.power", "W"),
         help: "Power of the whole GPU at its newest sample",
         value: |it| it.power_watts.or(it.power_average_watts),
     },
-    Figure {
+    MetricSpec {
         name: "power_limit_watts",
         instrument: ("eadt.gpu.power_limit", "W"),
         help: "Power cap in force",
         value: |it| it.power_limit_watts,
     },
-    Figure {
+    MetricSpec {
         name: "utilization_ratio",
         instrument: ("hw.gpu.utilization", "1"),
         help: "Part of the time in which a kernel ran",
         value: |it| it.utilization_ratio,
     },
-    Figure {
+    MetricSpec {
         name: "temperature_celsius",
         instrument: ("hw.temperature", "Cel"),
         help: "Temperature of the die",
@@ -437,7 +441,7 @@ pub const GPU_SHARE: (&str, (&str, &str), &str) = (
 
 /// What has series at present.
 #[derive(Debug)]
-pub struct Series<'a> {
+pub struct SeriesSnapshot<'a> {
     pub workloads: Vec<WorkloadRow<'a>>,
     pub gpus: Vec<GpuRow<'a>>,
 }
@@ -478,9 +482,9 @@ impl<'a> WorkloadRow<'a> {
 }
 
 #[derive(Debug)]
-struct Workloads(Exporter);
+struct WorkloadMetrics(Exporter);
 
-impl Collector for Workloads {
+impl Collector for WorkloadMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let rows: Vec<_> = state.workload_rows().map(|row| (row.labels(), row.series)).collect();
@@ -521,9 +525,9 @@ impl Collector for Workloads {
 }
 
 #[derive(Debug)]
-struct GpuFigures(Exporter);
+struct GpuMetrics(Exporter);
 
-impl Collector for GpuFigures {
+impl Collector for GpuMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let gpus: Vec<GpuRow<'_>> = state.gpu_rows().collect();
@@ -569,7 +573,7 @@ fn of_gpu(sample: &GpuTelemetry) -> [(&'static str, &str); 4] {
 
 #[cfg(test)]
 mod tests {
-    use eadt_schemas::v1::Action;
+    use eadt_schemas::v1::ControllerAction;
 
     use super::*;
 
@@ -597,7 +601,7 @@ mod tests {
 
     #[test]
     fn what_has_not_happened_is_zero_and_what_is_beyond_the_limit_is_counted() {
-        let metrics = Metrics::default();
+        let metrics = MetricsRegistry::default();
         let limits = MetricsSettings { workloads_max: 2, gpus_max: 1, ..MetricsSettings::default() };
         let exporter = Exporter::new(&metrics, limits);
         let take = |topic, event: &dyn erased::Event| exporter.take(topic, &event.bytes());
@@ -606,10 +610,16 @@ mod tests {
                 take(Topic::EfficiencyWindows, &window(name, minute));
             }
         }
-        let revert =
-            Decision { id: "d".into(), workload: "a/x".into(), time: at(2), action: Action::Revert, ..Decision::default() };
+        let revert = Decision {
+            id: "d".into(),
+            workload: "a/x".into(),
+            time: at(2),
+            action: ControllerAction::Revert,
+            ..Decision::default()
+        };
         take(Topic::Decisions, &revert);
-        // The counter of GPU-1 goes on by 150 J and is reset, whatever another collector says and in whatever order its tenants' samples come.
+        // The counter of GPU-1 goes on by 150 J and is reset, whatever another collector says and in whatever order its tenants'
+        // samples come.
         for (device, workload, share, second, collector, joules) in [
             ("GPU-1", "a/x", 0.25, 0.0, "c", 1e6),
             ("GPU-1", "a/x", 0.25, 0.5, "dcgm", 1e6 - 10.0),

@@ -3,17 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Polled, Reader, TopicPartition};
-use eadt_schemas::v1::{Action, Decision};
+use eadt_bus::{PartitionReader, PollEvent, TopicPartition};
+use eadt_schemas::v1::{ControllerAction, Decision};
 use eadt_schemas::{EventTime, Topic, decode};
 use eadt_service::Shutdown;
 
 use super::exporter::Exporter;
 use super::keys::ViewState;
-use super::picture::{Picture, Progress};
-use super::plain::{self, Minutes};
-use super::screen::Screen;
-use super::tally::Tally;
+use super::picture::{RunProgress, ViewFrame};
+use super::plain::{self, MinuteTimer};
+use super::screen::TerminalScreen;
+use super::tally::LiveTally;
 use super::{layout_text, wire_name};
 use crate::commands::topic_of;
 
@@ -22,7 +22,7 @@ const FRAME: Duration = Duration::from_millis(250);
 /// A key is answered this fast.
 const KEYS: Duration = Duration::from_millis(40);
 
-/// How long a run takes that ends by itself.
+/// Length of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RunLength {
     Endless,
@@ -32,10 +32,10 @@ pub enum RunLength {
     Real(f64),
 }
 
-/// What is followed, and how it is shown.
+/// The followed record, and the form in which it is shown.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
-pub struct Follow {
+pub struct LiveViewOptions {
     pub prefix: String,
     pub headline: String,
     pub simulated: bool,
@@ -44,8 +44,8 @@ pub struct Follow {
     pub partial: bool,
     pub length: RunLength,
     pub state: ViewState,
-    /// Where this run's events begin; none: the plain form says only sums.
-    pub news: Option<HashMap<TopicPartition, i64>>,
+    /// Offsets at which this run's events begin; none: the plain form shows only sums.
+    pub run_offsets: Option<HashMap<TopicPartition, i64>>,
     /// At the end read every partition to its end first.
     pub drains: bool,
     /// End when everything that is there has been read.
@@ -58,14 +58,14 @@ pub struct Follow {
 
 /// The start of a run that has a length.
 #[derive(Debug)]
-struct Clock {
+struct RunClock {
     begun: Instant,
     /// Event time at the start of this run.
     from: Option<EventTime>,
 }
 
-impl Clock {
-    fn progress(&self, length: RunLength, now: Option<EventTime>) -> Option<Progress> {
+impl RunClock {
+    fn progress(&self, length: RunLength, now: Option<EventTime>) -> Option<RunProgress> {
         let elapsed = self.begun.elapsed().as_secs_f64();
         let part = match length {
             RunLength::Endless => return None,
@@ -74,18 +74,18 @@ impl Clock {
         };
         let part = part.clamp(0.0, 1.0);
         let left_seconds = (part > 0.0).then(|| elapsed * (1.0 - part) / part);
-        Some(Progress { part, left_seconds })
+        Some(RunProgress { part, left_seconds })
     }
 }
 
-impl Follow {
+impl LiveViewOptions {
     /// Follows until `stop`; `leave` is cancelled where somebody ends the view.
-    pub fn run(mut self, mut reader: Box<dyn Reader>, stop: &Shutdown, leave: &Shutdown) -> anyhow::Result<Tally> {
-        let mut tally = Tally::default();
-        let mut screen = if self.viewing { Some(Screen::open()?) } else { None };
-        let mut clock = Clock { begun: Instant::now(), from: None };
-        let mut minutes = Minutes::new(Instant::now());
-        let (mut batch, mut drawn, mut picture) = (Vec::new(), None::<Instant>, Picture::default());
+    pub fn run(mut self, mut reader: Box<dyn PartitionReader>, stop: &Shutdown, leave: &Shutdown) -> anyhow::Result<LiveTally> {
+        let mut tally = LiveTally::default();
+        let mut screen = if self.viewing { Some(TerminalScreen::open()?) } else { None };
+        let mut clock = RunClock { begun: Instant::now(), from: None };
+        let mut minutes = MinuteTimer::new(Instant::now());
+        let (mut batch, mut drawn, mut picture) = (Vec::new(), None::<Instant>, ViewFrame::default());
         let mut ends = HashSet::new();
         let mut caught_up = false;
         loop {
@@ -96,24 +96,26 @@ impl Follow {
             reader.poll(4096, if screen.is_some() { KEYS } else { Duration::from_millis(100) }, &mut batch)?;
             for polled in batch.drain(..) {
                 match polled {
-                    Polled::Record(record) => {
+                    PollEvent::Record(record) => {
                         ends.remove(&record.at);
                         let (Some(topic), Some(value)) = (topic_of(&record, &self.prefix), &record.value) else { continue };
                         tally.take(topic, value);
                         if let Some(exporter) = &self.exporter {
                             exporter.take(topic, value);
                         }
-                        let is_new =
-                            self.news.as_ref().is_some_and(|old| record.offset >= old.get(&record.at).copied().unwrap_or(0));
+                        let is_new = self
+                            .run_offsets
+                            .as_ref()
+                            .is_some_and(|old| record.offset >= old.get(&record.at).copied().unwrap_or(0));
                         if is_new && clock.from.is_none() && topic == Topic::EfficiencyWindows {
                             clock.from = first_start(value);
                         }
-                        // What an earlier run did was said then.
+                        // Events of an earlier run were logged then.
                         if screen.is_none() && is_new {
-                            say(topic, value);
+                            log_event(topic, value);
                         }
                     }
-                    Polled::End { at, .. } => {
+                    PollEvent::End { at, .. } => {
                         ends.insert(at);
                     }
                     _ => {}
@@ -125,10 +127,10 @@ impl Follow {
             let first = !caught_up && ends.len() == self.partitions;
             caught_up |= first;
             let Some(screen) = &mut screen else {
-                if minutes.is_over(Instant::now()) || first && self.news.is_none() {
+                if minutes.is_over(Instant::now()) || first && self.run_offsets.is_none() {
                     tally.refresh_all();
                     let line = plain::line(&self.picture(&tally, &clock));
-                    match &self.news {
+                    match &self.run_offsets {
                         Some(_) => tracing::info!("{line}"),
                         None => crate::output::print(&format!("{line}\n"))?,
                     }
@@ -157,12 +159,12 @@ impl Follow {
         Ok(tally)
     }
 
-    fn picture(&self, tally: &Tally, clock: &Clock) -> Picture {
-        let picture = Picture {
+    fn picture(&self, tally: &LiveTally, clock: &RunClock) -> ViewFrame {
+        let picture = ViewFrame {
             headline: self.headline.clone(),
             simulated: self.simulated,
             progress: clock.progress(self.length, tally.now),
-            ..Picture::of(tally, self.state.selected.as_deref())
+            ..ViewFrame::of(tally, self.state.selected.as_deref())
         };
         if self.partial { picture.without_savings() } else { picture }
     }
@@ -172,14 +174,14 @@ fn first_start(window: &[u8]) -> Option<EventTime> {
     decode::<eadt_schemas::v1::EfficiencyWindow>(window).ok().map(|window| window.window_start)
 }
 
-/// The plain form of what happens: one line a decision that is more than `maintain`, one a change. Windows are on level debug: there is
-/// one for each workload and minute.
-fn say(topic: Topic, value: &[u8]) {
+/// The plain form of what happens: one line a decision that is more than `maintain`, one a change. Windows are on level
+/// debug: there is one for each workload and minute.
+fn log_event(topic: Topic, value: &[u8]) {
     match topic {
         Topic::Decisions => {
             if let Ok(Decision { workload, time, action, reason, validation, origin, .. }) = decode::<Decision>(value) {
                 let (action, validation, origin) = (wire_name(&action), wire_name(&validation), wire_name(&origin));
-                if action == wire_name(&Action::Maintain) && validation == "none" {
+                if action == wire_name(&ControllerAction::Maintain) && validation == "none" {
                     tracing::debug!(workload, %time, action, origin, "{reason}");
                 } else {
                     tracing::info!(workload, %time, action, validation, origin, "{reason}");

@@ -10,14 +10,14 @@ const SILENT_SECONDS: f64 = 300.0;
 
 /// The newest sample of each GPU, by workload that it works for.
 #[derive(Debug, Default)]
-pub struct Gpus {
+pub struct GpuSamples {
     devices: BTreeMap<String, BTreeMap<Option<String>, GpuTelemetry>>,
     newest: Option<EventTime>,
 }
 
 /// A GPU and who is on it.
 #[derive(Debug)]
-pub struct Gpu<'a> {
+pub struct GpuSnapshot<'a> {
     /// The newest sample of any of its workloads: what is of the whole GPU.
     pub newest: &'a GpuTelemetry,
     /// Workloads and the part of the power that is attributed to each.
@@ -25,7 +25,7 @@ pub struct Gpu<'a> {
     pub is_silent: bool,
 }
 
-impl Gpus {
+impl GpuSamples {
     pub fn take(&mut self, topic: Topic, value: &[u8]) {
         if topic != Topic::GpuTelemetry {
             return;
@@ -39,14 +39,14 @@ impl Gpus {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = Gpu<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = GpuSnapshot<'_>> {
         self.devices.values().filter_map(|of_device| {
             let newest = of_device.values().max_by_key(|sample| sample.time)?;
             // Who has left, or was there before the newest sample's time, is not on it any more.
             let present = of_device.values().filter(|sample| !sample.last && newest.time.seconds_since(sample.time) < 10.0);
             let tenants = present.filter_map(|sample| Some((sample.workload.as_deref()?, sample.share))).collect();
             let is_silent = self.newest.is_some_and(|now| now.seconds_since(newest.time) > SILENT_SECONDS);
-            Some(Gpu { newest, tenants, is_silent })
+            Some(GpuSnapshot { newest, tenants, is_silent })
         })
     }
 }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_shared_gpu_is_one_with_its_tenants_and_who_left_is_gone() {
-        let mut gpus = Gpus::default();
+        let mut gpus = GpuSamples::default();
         let mut take = |second: i64, device: &str, workload: &str, share: f64, last: bool| {
             let sample = GpuTelemetry {
                 time: EventTime::from_micros(1_700_000_000_000_000 + second * 1_000_000),

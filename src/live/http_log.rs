@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
-use eadt_bus::{BusError, Headers, Polled, Reader, Record, Remedy, TopicPartition};
+use eadt_bus::{BusError, ConsumerRecord, PartitionReader, PollEvent, RecordHeaders, Remedy, TopicPartition};
 use eadt_dashboard::{LOG_MEDIA_TYPE, LogMark, LogPositions};
 use eadt_schemas::{LoggedEvent, Topic};
 use eadt_service::Shutdown;
@@ -60,20 +60,20 @@ pub fn page_url(text: &str) -> Result<Url, String> {
 
 /// A page, and who asks.
 #[derive(Clone)]
-pub struct Page {
+pub struct DashboardClient {
     client: Client,
     url: Url,
     shown: String,
     token: Option<String>,
 }
 
-impl fmt::Debug for Page {
+impl fmt::Debug for DashboardClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Page({})", self.shown)
+        write!(f, "DashboardClient({})", self.shown)
     }
 }
 
-impl fmt::Display for Page {
+impl fmt::Display for DashboardClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
     }
@@ -94,7 +94,7 @@ impl NoStream {
     }
 }
 
-impl Page {
+impl DashboardClient {
     /// `url` is one of [`page_url`]. The token is the first one in the file.
     pub fn new(url: &Url, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let client = Client::builder()
@@ -110,7 +110,12 @@ impl Page {
     }
 
     /// Asks for the stream: from these positions, else what came in the last `since`, else all.
-    async fn ask(&self, since: Option<Duration>, at: Option<&LogPositions>, within: Duration) -> Result<Response, NoStream> {
+    async fn request_stream(
+        &self,
+        since: Option<Duration>,
+        at: Option<&LogPositions>,
+        within: Duration,
+    ) -> Result<Response, NoStream> {
         let mut url = self.url.clone();
         if let Some(at) = at {
             url.set_query(Some(&format!("at={at}")));
@@ -194,7 +199,7 @@ fn read_token(path: &Path) -> anyhow::Result<String> {
 /// Follows the log behind a page. Its topics have no prefix. To be used on a thread where a runtime may be waited for.
 #[derive(Debug)]
 pub struct HttpLog {
-    page: Page,
+    page: DashboardClient,
     runtime: Handle,
     /// The next offset of each partition.
     positions: LogPositions,
@@ -206,7 +211,7 @@ pub struct HttpLog {
     is_first: bool,
     /// Received, without the lines that were read.
     buffer: Vec<u8>,
-    queue: VecDeque<Polled>,
+    queue: VecDeque<PollEvent>,
     /// When bytes came last.
     received: Instant,
     /// Since when there is no stream.
@@ -219,9 +224,9 @@ pub struct HttpLog {
 
 impl HttpLog {
     /// Asks the page for its log: what came in the last `since`, else all of it, and what comes. Blocks until the first line.
-    pub fn open(page: Page, since: Option<Duration>) -> anyhow::Result<Self> {
+    pub fn open(page: DashboardClient, since: Option<Duration>) -> anyhow::Result<Self> {
         let (runtime, now) = (Handle::current(), Instant::now());
-        let response = runtime.block_on(page.ask(since, None, FIRST_ANSWER)).map_err(NoStream::into_error)?;
+        let response = runtime.block_on(page.request_stream(since, None, FIRST_ANSWER)).map_err(NoStream::into_error)?;
         let mut log = Self {
             page,
             runtime,
@@ -288,7 +293,7 @@ impl HttpLog {
                 for (topic, partition, position) in positions.iter() {
                     self.positions.advance(topic, partition, position);
                     let at = TopicPartition::new(topic.base_name(), partition);
-                    self.queue.push_back(Polled::End { at, position });
+                    self.queue.push_back(PollEvent::End { at, position });
                 }
             }
             (Some(LogMark::From(_)) | None, false) => self.take_event(line)?,
@@ -329,13 +334,13 @@ impl HttpLog {
             return Ok(());
         }
         self.positions.advance(topic, partition, offset.saturating_add(1));
-        self.queue.push_back(Polled::Record(Record {
+        self.queue.push_back(PollEvent::Record(ConsumerRecord {
             at: TopicPartition::new(topic.base_name(), partition),
             offset,
             stamp: event.stamp.unwrap_or(event.time),
             key: event.key.map(Bytes::from),
             value: event.data.map(|data| Bytes::copy_from_slice(data.get().as_bytes())),
-            headers: Headers::default(),
+            headers: RecordHeaders::default(),
         }));
         Ok(())
     }
@@ -348,15 +353,15 @@ impl HttpLog {
                 self.buffer.extend_from_slice(&chunk);
                 self.received = Instant::now();
             }
-            Ok(Ok(None)) => self.lose("it ended the stream"),
-            Ok(Err(error)) => self.lose(&error.to_string()),
-            Err(_) if self.received.elapsed() > SILENCE => self.lose("nothing came for long"),
+            Ok(Ok(None)) => self.drop_connection("it ended the stream"),
+            Ok(Err(error)) => self.drop_connection(&error.to_string()),
+            Err(_) if self.received.elapsed() > SILENCE => self.drop_connection("nothing came for long"),
             Err(_) => {}
         }
         Ok(())
     }
 
-    fn lose(&mut self, why: &str) {
+    fn drop_connection(&mut self, why: &str) {
         tracing::debug!(page = %self.page, why, "the connection to the page is lost; it is asked again");
         let now = Instant::now();
         // The rest of a line that was cut comes again.
@@ -379,7 +384,7 @@ impl HttpLog {
         // Whoever polls is not kept from anything else while the page takes its time.
         let asking = self.asking.get_or_insert_with(|| {
             let (page, at) = (self.page.clone(), self.positions.clone());
-            self.runtime.spawn(async move { page.ask(None, Some(&at), NEXT_ANSWER).await })
+            self.runtime.spawn(async move { page.request_stream(None, Some(&at), NEXT_ANSWER).await })
         });
         let Ok(answer) = self.runtime.block_on(async { timeout(wait, asking).await }) else { return Ok(()) };
         self.asking = None;
@@ -408,8 +413,8 @@ impl HttpLog {
     }
 }
 
-impl Reader for HttpLog {
-    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<(), BusError> {
+impl PartitionReader for HttpLog {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<(), BusError> {
         let until = Instant::now() + timeout;
         loop {
             self.take_lines()?;
@@ -433,7 +438,7 @@ impl Reader for HttpLog {
 
 /// Reads the log behind a page to its present end.
 pub fn read(
-    page: &Page,
+    page: &DashboardClient,
     since: Option<Duration>,
     topics: &[Topic],
     shutdown: &Shutdown,
@@ -445,14 +450,14 @@ pub fn read(
         log.poll(4096, POLL, &mut batch)?;
         for polled in batch.drain(..) {
             match polled {
-                Polled::Record(record) => {
+                PollEvent::Record(record) => {
                     let topic = Topic::from_base_name(&record.at.topic).filter(|topic| topics.contains(topic));
                     if let (Some(topic), Some(value)) = (topic, &record.value) {
                         take(topic, value);
                     }
                 }
-                // The page says it of all partitions at once.
-                Polled::End { .. } => is_over = true,
+                // The page reports the end of all partitions at once.
+                PollEvent::End { .. } => is_over = true,
                 _ => {}
             }
         }
@@ -499,8 +504,8 @@ mod tests {
         Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
     }
 
-    fn page(address: SocketAddr) -> Page {
-        Page::new(&page_url(&address.to_string()).unwrap(), None).unwrap()
+    fn page(address: SocketAddr) -> DashboardClient {
+        DashboardClient::new(&page_url(&address.to_string()).unwrap(), None).unwrap()
     }
 
     fn event(offset: i64) -> String {
@@ -509,7 +514,7 @@ mod tests {
         format!("{{{envelope},{place},\"data\":{{\"n\":{offset}}}}}\n")
     }
 
-    fn poll(log: &mut HttpLog) -> Result<Vec<Polled>, BusError> {
+    fn poll(log: &mut HttpLog) -> Result<Vec<PollEvent>, BusError> {
         let mut polled = Vec::new();
         let until = Instant::now() + Duration::from_secs(30);
         while polled.is_empty() && Instant::now() < until {
@@ -540,12 +545,12 @@ mod tests {
         let file = folder.path().join("tokens");
         std::fs::write(&file, "# of the page\n\n0123456789abcdef0123 alice\nother\n").unwrap();
         let url = page_url("127.0.0.1:1").unwrap();
-        let page = Page::new(&url, Some(&file)).unwrap();
+        let page = DashboardClient::new(&url, Some(&file)).unwrap();
         assert_eq!(page.token.as_deref(), Some("0123456789abcdef0123"));
-        assert_eq!(format!("{page:?} {page}"), "Page(http://127.0.0.1:1/) http://127.0.0.1:1/");
+        assert_eq!(format!("{page:?} {page}"), "DashboardClient(http://127.0.0.1:1/) http://127.0.0.1:1/");
         std::fs::write(&file, "# none\n").unwrap();
-        assert!(Page::new(&url, Some(&file)).unwrap_err().to_string().contains("holds no token"));
-        assert!(Page::new(&url, Some(&folder.path().join("none"))).unwrap_err().to_string().contains("cannot read"));
+        assert!(DashboardClient::new(&url, Some(&file)).unwrap_err().to_string().contains("holds no token"));
+        assert!(DashboardClient::new(&url, Some(&folder.path().join("none"))).unwrap_err().to_string().contains("cannot read"));
     }
 
     #[test]
@@ -559,20 +564,20 @@ mod tests {
         let mut log = HttpLog::open(page(address), Some(Duration::from_secs(90))).unwrap();
         assert_eq!(log.partitions(), 2);
         let mut polled = poll(&mut log).unwrap();
-        while !polled.iter().any(|polled| matches!(polled, Polled::End { .. })) {
+        while !polled.iter().any(|polled| matches!(polled, PollEvent::End { .. })) {
             polled.extend(poll(&mut log).unwrap());
         }
         let offsets: Vec<i64> = polled
             .iter()
             .filter_map(|polled| match polled {
-                Polled::Record(record) => Some(record.offset),
+                PollEvent::Record(record) => Some(record.offset),
                 _ => None,
             })
             .collect();
         assert_eq!(offsets, [3, 4, 6], "each once, and not what was cut");
-        let Polled::Record(record) = &polled[0] else { panic!("{polled:?}") };
+        let PollEvent::Record(record) = &polled[0] else { panic!("{polled:?}") };
         assert_eq!((&*record.at.topic, record.value.as_deref()), ("decisions.v1", Some(&b"{\"n\":3}"[..])));
-        let ends = polled.iter().filter(|polled| matches!(polled, Polled::End { .. })).count();
+        let ends = polled.iter().filter(|polled| matches!(polled, PollEvent::End { .. })).count();
         assert_eq!((ends, log.positions.to_string().as_str()), (2, "decisions.v1:8,0"));
         let asked = serving.join().unwrap();
         assert!(asked[0].starts_with("GET /api/v1/log?since=90 "), "{asked:?}");

@@ -2,7 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::picture::{Picture, WorkloadRow};
+use super::picture::{ViewFrame, WorkloadRow};
 
 /// By what the workloads are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -62,7 +62,7 @@ impl SortKey {
 
 /// What the loop around the view does after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flow {
+pub enum ViewAction {
     Stay,
     /// Drain and end.
     Leave,
@@ -74,7 +74,7 @@ pub enum Flow {
 
 /// What is on top of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Page {
+pub enum ViewPage {
     #[default]
     Table,
     Details,
@@ -86,7 +86,7 @@ pub enum Page {
 pub struct ViewState {
     pub sort: SortKey,
     pub reversed: bool,
-    pub page: Page,
+    pub page: ViewPage,
     pub paused: bool,
     pub search: String,
     /// Letters go into the search.
@@ -109,7 +109,7 @@ impl ViewState {
     }
 
     /// The rows to show, in order, of as many as fit; and the number of the first, from 0, and of all that match.
-    pub fn arrange<'a>(&mut self, picture: &'a Picture, fitting: usize) -> (Vec<&'a WorkloadRow>, usize, usize) {
+    pub fn arrange<'a>(&mut self, picture: &'a ViewFrame, fitting: usize) -> (Vec<&'a WorkloadRow>, usize, usize) {
         let wanted = self.search.to_lowercase();
         let mut rows: Vec<&WorkloadRow> =
             picture.rows.iter().filter(|row| wanted.is_empty() || row.name.to_lowercase().contains(&wanted)).collect();
@@ -137,33 +137,33 @@ impl ViewState {
     }
 
     fn move_by(&mut self, rows: isize) {
-        if self.page == Page::Details {
+        if self.page == ViewPage::Details {
             self.scroll = self.scroll.saturating_add_signed(rows);
         } else {
             self.select(self.position().unwrap_or_default().saturating_add_signed(rows));
         }
     }
 
-    pub fn on_key(&mut self, key: KeyEvent) -> Flow {
+    pub fn on_key(&mut self, key: KeyEvent) -> ViewAction {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
-                KeyCode::Char('c') => Flow::Interrupt,
-                KeyCode::Char('z') => Flow::Suspend,
-                _ => Flow::Stay,
+                KeyCode::Char('c') => ViewAction::Interrupt,
+                KeyCode::Char('z') => ViewAction::Suspend,
+                _ => ViewAction::Stay,
             };
         }
         if self.searching {
             self.on_search_key(key.code);
-            return Flow::Stay;
+            return ViewAction::Stay;
         }
         match key.code {
-            KeyCode::Char('q') if self.page == Page::Table => return Flow::Leave,
-            KeyCode::Esc if self.page == Page::Table => self.search.clear(),
-            KeyCode::Char('q') | KeyCode::Esc => self.page = Page::Table,
-            KeyCode::Char('?' | 'h') => self.page = if self.page == Page::Help { Page::Table } else { Page::Help },
-            KeyCode::Enter if self.page == Page::Details => self.page = Page::Table,
-            KeyCode::Enter => (self.page, self.scroll) = (Page::Details, 0),
-            KeyCode::Char('/') => (self.searching, self.page) = (true, Page::Table),
+            KeyCode::Char('q') if self.page == ViewPage::Table => return ViewAction::Leave,
+            KeyCode::Esc if self.page == ViewPage::Table => self.search.clear(),
+            KeyCode::Char('q') | KeyCode::Esc => self.page = ViewPage::Table,
+            KeyCode::Char('?' | 'h') => self.page = if self.page == ViewPage::Help { ViewPage::Table } else { ViewPage::Help },
+            KeyCode::Enter if self.page == ViewPage::Details => self.page = ViewPage::Table,
+            KeyCode::Enter => (self.page, self.scroll) = (ViewPage::Details, 0),
+            KeyCode::Char('/') => (self.searching, self.page) = (true, ViewPage::Table),
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('r') => self.reversed = !self.reversed,
@@ -175,7 +175,7 @@ impl ViewState {
             KeyCode::End | KeyCode::Char('G') => self.select(usize::MAX),
             _ => {}
         }
-        Flow::Stay
+        ViewAction::Stay
     }
 
     fn on_search_key(&mut self, code: KeyCode) {
@@ -198,17 +198,17 @@ impl ViewState {
 mod tests {
     use super::*;
 
-    fn picture(count: usize) -> Picture {
+    fn picture(count: usize) -> ViewFrame {
         let row = |number: usize| WorkloadRow {
             name: format!("team-{}/train-{number:03}", number % 3),
             power_watts: (!number.is_multiple_of(7)).then_some(100.0 + number as f64),
             energy_joules: Some(1000.0 * (number * 37 % 101) as f64),
             ..WorkloadRow::default()
         };
-        Picture { rows: (0..count).map(row).collect(), ..Picture::default() }
+        ViewFrame { rows: (0..count).map(row).collect(), ..ViewFrame::default() }
     }
 
-    fn press(state: &mut ViewState, picture: &Picture, keys: &str) {
+    fn press(state: &mut ViewState, picture: &ViewFrame, keys: &str) {
         for key in keys.chars() {
             let code = match key {
                 '\n' => KeyCode::Enter,
@@ -216,7 +216,7 @@ mod tests {
                 '>' => KeyCode::PageDown,
                 key => KeyCode::Char(key),
             };
-            assert_eq!(state.on_key(code.into()), Flow::Stay, "{key:?}");
+            assert_eq!(state.on_key(code.into()), ViewAction::Stay, "{key:?}");
             state.arrange(picture, 10);
         }
     }
@@ -253,16 +253,16 @@ mod tests {
         press(&mut state, &picture, "/TEAM-1/\n");
         assert_eq!(state.arrange(&picture, 10).2, 33);
         press(&mut state, &picture, "\n");
-        assert_eq!(state.page, Page::Details);
+        assert_eq!(state.page, ViewPage::Details);
         press(&mut state, &picture, "q\u{1b}");
-        assert_eq!((state.page, state.arrange(&picture, 10).2), (Page::Table, 100));
+        assert_eq!((state.page, state.arrange(&picture, 10).2), (ViewPage::Table, 100));
         press(&mut state, &picture, "/nobody\n");
         assert_eq!(state.arrange(&picture, 10).2, 0);
         press(&mut state, &picture, "\u{1b}?");
-        assert_eq!(state.page, Page::Help);
-        assert_eq!(state.on_key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Flow::Interrupt);
-        assert_eq!(state.on_key(KeyEvent::new(KeyCode::Char('z'), KeyModifiers::CONTROL)), Flow::Suspend);
+        assert_eq!(state.page, ViewPage::Help);
+        assert_eq!(state.on_key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), ViewAction::Interrupt);
+        assert_eq!(state.on_key(KeyEvent::new(KeyCode::Char('z'), KeyModifiers::CONTROL)), ViewAction::Suspend);
         press(&mut state, &picture, "q");
-        assert_eq!(state.on_key(KeyCode::Char('q').into()), Flow::Leave);
+        assert_eq!(state.on_key(KeyCode::Char('q').into()), ViewAction::Leave);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use eadt_bus::{Bus, Record, Start, TopicPartition};
+use eadt_bus::{Bus, ConsumerRecord, StartOffset, TopicPartition};
 use eadt_dashboard::LogLines;
 use eadt_recordings::{Compression, LogWriter};
 use eadt_schemas::{EventTime, LoggedEvent, Topic};
 
-use super::source::{self, Span, TOPICS};
+use super::source::{self, ReadRange, TOPICS};
 use crate::commands::logged;
 use crate::settings::TopicSettings;
 
@@ -21,12 +21,12 @@ pub struct ViewLog {
 }
 
 impl LogLines for ViewLog {
-    fn starts(&self, since: Option<EventTime>) -> Result<Vec<(TopicPartition, Start)>, String> {
-        let span = since.map_or(Span::Whole, Span::Since);
+    fn starts(&self, since: Option<EventTime>) -> Result<Vec<(TopicPartition, StartOffset)>, String> {
+        let span = since.map_or(ReadRange::Whole, ReadRange::Since);
         source::starts(&*self.bus, &self.names, &TOPICS, span).map_err(|error| format!("{error:#}"))
     }
 
-    fn encode(&self, records: &[(Topic, Record)]) -> Vec<u8> {
+    fn encode(&self, records: &[(Topic, ConsumerRecord)]) -> Vec<u8> {
         if records.is_empty() {
             return Vec::new();
         }
@@ -41,32 +41,32 @@ impl LogLines for ViewLog {
 }
 
 /// Returns a record as an event log has it. A value that is no JSON, as dead letters have, is a string: views count it.
-fn event_of(record: &Record, topic: Topic) -> Option<LoggedEvent> {
+fn event_of(record: &ConsumerRecord, topic: Topic) -> Option<LoggedEvent> {
     logged(record, topic).or_else(|| {
         let text = String::from_utf8_lossy(record.value.as_deref()?);
         let value = serde_json::to_vec(&text).ok()?;
-        logged(&Record { value: Some(value.into()), ..record.clone() }, topic)
+        logged(&ConsumerRecord { value: Some(value.into()), ..record.clone() }, topic)
     })
 }
 
 #[cfg(test)]
 mod tests {
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-    use eadt_bus::{Headers, Outgoing, topics};
+    use eadt_bus::{ProducerRecord, RecordHeaders, topics};
     use eadt_recordings::LogReader;
     use eadt_schemas::envelope::header;
 
     use super::*;
 
-    fn record(topic: Topic, offset: i64, value: Option<&'static [u8]>) -> Record {
+    fn record(topic: Topic, offset: i64, value: Option<&'static [u8]>) -> ConsumerRecord {
         let kind = (Arc::from(header::TYPE), topic.event_type().name().as_bytes().into());
-        Record {
+        ConsumerRecord {
             at: TopicPartition::new(topic.base_name(), 1),
             offset,
             stamp: EventTime::from_millis(5),
             key: Some(b"team/a".as_slice().into()),
             value: value.map(Into::into),
-            headers: Headers::from(vec![kind]),
+            headers: RecordHeaders::from(vec![kind]),
         }
     }
 
@@ -114,7 +114,7 @@ mod tests {
         let mut producer = bus.producer("test").unwrap();
         for topic in [Topic::Workloads, Topic::Decisions] {
             let value = Some(b"{}".as_slice().into());
-            let record = Outgoing {
+            let record = ProducerRecord {
                 topic: Arc::from(topic.base_name()),
                 partition: None,
                 key: Some(b"team/a".as_slice().into()),
@@ -130,12 +130,12 @@ mod tests {
             let starts = log.starts(since).unwrap();
             starts.into_iter().find(|(at, _)| *at.topic == *topic.base_name()).unwrap().1
         };
-        assert_eq!(offset(None, Topic::Decisions), Start::Earliest);
+        assert_eq!(offset(None, Topic::Decisions), StartOffset::Earliest);
         // Every record is older than that.
         let future = Some(EventTime::from_millis(i64::from(i32::MAX) * 1000));
-        assert_eq!(offset(future, Topic::Decisions), Start::At(500));
-        assert_eq!(offset(future, Topic::Workloads), Start::Earliest);
+        assert_eq!(offset(future, Topic::Decisions), StartOffset::At(500));
+        assert_eq!(offset(future, Topic::Workloads), StartOffset::Earliest);
         let past = Some(EventTime::from_millis(0));
-        assert_eq!(offset(past, Topic::Decisions), Start::At(0));
+        assert_eq!(offset(past, Topic::Decisions), StartOffset::At(0));
     }
 }

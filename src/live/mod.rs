@@ -1,4 +1,4 @@
-//! What a running or recorded pipeline does, for people at a terminal: gathered from events, drawn, and as plain lines.
+//! Views of a running or recorded pipeline, for people at a terminal: gathered from events, drawn, and as plain lines.
 
 pub mod chart;
 pub mod event_line;
@@ -18,9 +18,9 @@ pub mod table;
 pub mod tally;
 pub mod view;
 
-use eadt_schemas::v1::{Action, Layout, Origin, Validation};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Layout, Origin};
 
-/// The name of a plain enum value as it stands on the wire.
+/// Returns the name of a plain enum value on the wire.
 pub fn wire_name<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
@@ -33,19 +33,19 @@ pub const fn origin_word(origin: Origin) -> &'static str {
     }
 }
 
-/// What a decision does, in one or two words.
-pub const fn action_word(action: Action, validation: Validation) -> &'static str {
+/// Returns what a decision does, in one or two words.
+pub const fn action_word(action: ControllerAction, validation: ChangeValidation) -> &'static str {
     match (action, validation) {
-        (Action::Maintain, Validation::Kept) => "keep",
-        (Action::Maintain, _) => "maintain",
-        (Action::Revert, _) => "revert",
-        (Action::Decrease, _) => "decrease",
-        (Action::ScaleReplicas, _) => "scale",
-        (Action::Increase, _) => "increase",
-        (Action::SetPowerLimit, _) => "power cap",
-        (Action::SetClocks, _) => "clocks",
-        (Action::SetPrecision, _) => "precision",
-        (Action::FreezeLayers, _) => "freeze",
+        (ControllerAction::Maintain, ChangeValidation::Kept) => "keep",
+        (ControllerAction::Maintain, _) => "maintain",
+        (ControllerAction::Revert, _) => "revert",
+        (ControllerAction::Decrease, _) => "decrease",
+        (ControllerAction::ScaleReplicas, _) => "scale",
+        (ControllerAction::Increase, _) => "increase",
+        (ControllerAction::SetPowerLimit, _) => "power cap",
+        (ControllerAction::SetClocks, _) => "clocks",
+        (ControllerAction::SetPrecision, _) => "precision",
+        (ControllerAction::FreezeLayers, _) => "freeze",
     }
 }
 
@@ -75,7 +75,7 @@ pub fn layout_text(layout: &Layout) -> String {
 }
 
 /// A saving with its error and the part that it is of: `+16.9 ±1.2 of 98 %`.
-pub fn saving_text(saving: tally::Saving) -> String {
+pub fn saving_text(saving: tally::WorkloadSaving) -> String {
     let ratio = 100.0 * saving.ratio;
     let error = saving.ratio_error.map_or_else(String::new, |error| format!(" ±{:.1}", 100.0 * error));
     let of = saving.compared_ratio.map_or_else(String::new, |part| format!(" of {:.0} %", 100.0 * part));

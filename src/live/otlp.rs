@@ -1,8 +1,8 @@
 //! The exporter's metrics for OpenTelemetry: sent by OTLP over HTTP or HTTPS, as protobuf.
 //!
-//! Sums are cumulative, those of workloads since their first window on record and those of GPUs since the exporter started, so that a report
-//! that is lost costs no figure. GPUs have the names of the semantic conventions of hardware (`hw.power`, `hw.energy`, …), workloads have names
-//! of their own (`eadt.workload.…`).
+//! Sums are cumulative, those of workloads since their first window on record and those of GPUs since the exporter started, so
+//! that a report that is lost costs no figure. GPUs have the names of the semantic conventions of hardware (`hw.power`,
+//! `hw.energy`, …), workloads have names of their own (`eadt.workload.…`).
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -14,11 +14,11 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use eadt_bus::Patience;
+use eadt_bus::RetryBackoff;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_service::shown::hide_url_secrets;
-use eadt_service::{Clock, Shutdown};
+use eadt_service::{ServiceClock, Shutdown};
 use http_body_util::{BodyExt as _, Full};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, StatusCode, Uri};
@@ -39,7 +39,8 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use url::{Position, Url};
 
 use super::exporter::{
-    Exporter, Figure, GPU_ENERGY, GPU_GAUGES, GPU_SHARE, OUTCOME, Series, WORKLOAD_COUNTERS, WORKLOAD_GAUGES, WorkloadRow,
+    Exporter, GPU_ENERGY, GPU_GAUGES, GPU_SHARE, MetricSpec, OUTCOME, SeriesSnapshot, WORKLOAD_COUNTERS, WORKLOAD_GAUGES,
+    WorkloadRow,
 };
 use super::origin_word;
 use crate::settings::{OTLP_CERTIFICATE, OtlpSettings};
@@ -73,13 +74,13 @@ pub struct OtlpPush {
     certificate: Option<PathBuf>,
     interval: Duration,
     exporter: Exporter,
-    clock: Clock,
+    clock: ServiceClock,
     start: EventTime,
 }
 
 impl OtlpPush {
     /// An error names the setting or the variable that cannot be used.
-    pub fn new(settings: &OtlpSettings, exporter: Exporter, clock: Clock) -> anyhow::Result<Self> {
+    pub fn new(settings: &OtlpSettings, exporter: Exporter, clock: ServiceClock) -> anyhow::Result<Self> {
         let receiver = settings.receiver().map_err(anyhow::Error::msg)?;
         let shown = hide_url_secrets(receiver.url.as_str()).into_owned();
         let authorities = match receiver.authorities {
@@ -101,7 +102,7 @@ impl OtlpPush {
 
     /// Sends a report at every interval; the last figures are [`Self::send_last`]'s. A receiver that is away is no failure.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), std::convert::Infallible> {
-        let mut patience = Patience::new(self.interval, self.interval);
+        let mut patience = RetryBackoff::new(self.interval, self.interval);
         while tokio::time::timeout(self.interval, shutdown.cancelled()).await.is_err() {
             match self.send().await {
                 Ok(()) => patience.worked(SENDING),
@@ -111,7 +112,7 @@ impl OtlpPush {
         Ok(())
     }
 
-    /// Sends a report now; a failure is said.
+    /// Sends a report now; a failure is logged.
     pub async fn send_last(&self) {
         if let Err(error) = self.send().await {
             tracing::warn!(%error, "{SENDING}: the last figures are missing there");
@@ -158,7 +159,7 @@ impl OtlpPush {
         Ok((head.status, body))
     }
 
-    /// Says what happened, and what to do if that is known.
+    /// Describes what happened, and what to do if that is known.
     fn explain(&self, error: &(dyn Error + 'static)) -> PushError {
         let unreachable = |what: String| PushError::Unreachable(self.shown.clone(), what);
         let what = causes(error).last().unwrap_or(error).to_string();
@@ -188,7 +189,7 @@ impl OtlpPush {
         unreachable(what)
     }
 
-    /// Says why a certificate is not believed, and what to do.
+    /// Describes why a certificate is not trusted, and what to do.
     fn explain_certificate(&self, error: &CertificateError) -> String {
         match (error, &self.certificate) {
             // A signature is wrong where another authority has the name of one that is known.
@@ -242,7 +243,7 @@ fn client(authorities: RootCertStore) -> Result<Client<HttpsConnector<HttpConnec
     Ok(Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector))
 }
 
-/// Reads the authorities that this machine believes. If there are none, that is said; a run does not end for it.
+/// Reads the authorities that this machine trusts. If there are none, a warning is logged; a run does not end for it.
 fn machine_authorities() -> RootCertStore {
     let found = rustls_native_certs::load_native_certs();
     let mut authorities = RootCertStore::empty();
@@ -282,7 +283,7 @@ struct PointTimes {
 }
 
 /// Makes a report of all series.
-fn report(series: &Series<'_>, start: EventTime, now: EventTime) -> ExportMetricsServiceRequest {
+fn report(series: &SeriesSnapshot<'_>, start: EventTime, now: EventTime) -> ExportMetricsServiceRequest {
     let times = PointTimes { start: nanos(start), end: nanos(now) };
     let mut metrics = Vec::new();
     for (figures, is_sum) in [(&WORKLOAD_COUNTERS[..], true), (&WORKLOAD_GAUGES[..], false)] {
@@ -330,7 +331,7 @@ fn report(series: &Series<'_>, start: EventTime, now: EventTime) -> ExportMetric
     }
 }
 
-fn gpu_gauge(figure: &Figure<GpuTelemetry>, series: &Series<'_>, times: PointTimes) -> Option<Metric> {
+fn gpu_gauge(figure: &MetricSpec<GpuTelemetry>, series: &SeriesSnapshot<'_>, times: PointTimes) -> Option<Metric> {
     let points = series.gpus.iter().filter_map(|row| Some(times.point(of_gpu(row.newest), (figure.value)(row.newest)?)));
     metric(figure.instrument, figure.help, false, points.collect())
 }
@@ -403,7 +404,7 @@ mod tests {
 
     use eadt_schemas::Topic;
     use eadt_schemas::v1::{EfficiencyWindow, Origin};
-    use eadt_service::Metrics;
+    use eadt_service::MetricsRegistry;
 
     use super::*;
     use crate::settings::MetricsSettings;
@@ -433,7 +434,7 @@ mod tests {
 
     /// One workload with a window, and the two samples of a GPU that it shares.
     fn exporter() -> Exporter {
-        let exporter = Exporter::new(&Metrics::default(), MetricsSettings::default());
+        let exporter = Exporter::new(&MetricsRegistry::default(), MetricsSettings::default());
         let window = EfficiencyWindow {
             id: "w".into(),
             workload: "team/bert".into(),

@@ -1,16 +1,16 @@
-//! What one frame shows: taken from the tally, and kept while the view is paused.
+//! The content of one frame: taken from the tally, and kept while the view is paused.
 
-use eadt_report::{Summary, WorkloadReport};
+use eadt_report::{SavingSummary, WorkloadReport};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Decision, Origin, Validation};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Origin};
 
-use super::chart::Mark;
+use super::chart::ChartMark;
 use super::layout_text;
-use super::tally::{Saving, Tally};
+use super::tally::{LiveTally, WorkloadSaving};
 
-/// How much of a run with a given duration is over.
+/// The part of a run with a given duration that is over.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Progress {
+pub struct RunProgress {
     /// From 0 to 1.
     pub part: f64,
     /// Real time until the end, as it goes at present.
@@ -25,7 +25,7 @@ pub struct WorkloadRow {
     pub samples_per_second: Option<f64>,
     pub joules_per_sample: Option<f64>,
     pub energy_joules: Option<f64>,
-    pub saving: Option<Saving>,
+    pub saving: Option<WorkloadSaving>,
     pub gpus: Option<u32>,
     pub layout: String,
     pub state: &'static str,
@@ -37,18 +37,18 @@ pub struct WorkloadRow {
 
 /// The selected workload.
 #[derive(Debug, Clone)]
-pub struct Details {
+pub struct WorkloadDetails {
     pub name: String,
     pub report: WorkloadReport,
     /// The newest last.
     pub decisions: Vec<Decision>,
-    pub marks: Vec<(EventTime, Mark)>,
+    pub marks: Vec<(EventTime, ChartMark)>,
     pub layout: String,
 }
 
 /// A frame's figures.
 #[derive(Debug, Clone, Default)]
-pub struct Picture {
+pub struct ViewFrame {
     /// Where the figures come from: `Kafka kafka:9092 · topics eadt.*`.
     pub headline: String,
     /// The process simulates, whether or not there are figures yet.
@@ -59,16 +59,16 @@ pub struct Picture {
     pub mixed: bool,
     pub rows: Vec<WorkloadRow>,
     pub power_watts: f64,
-    pub summary: Summary,
-    pub counts: Counts,
-    pub details: Option<Details>,
-    pub progress: Option<Progress>,
-    /// Only the end of the record was read: a saving cannot be told.
+    pub summary: SavingSummary,
+    pub counts: ViewCounts,
+    pub details: Option<WorkloadDetails>,
+    pub progress: Option<RunProgress>,
+    /// Only the end of the record was read: a saving cannot be determined.
     pub partial: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Counts {
+pub struct ViewCounts {
     pub windows: u64,
     pub decisions: u64,
     pub changes: u64,
@@ -76,9 +76,9 @@ pub struct Counts {
     pub dead_letters: u64,
 }
 
-impl Picture {
+impl ViewFrame {
     /// The figures so far, with those of the selected workload window by window.
-    pub fn of(tally: &Tally, selected: Option<&str>) -> Self {
+    pub fn of(tally: &LiveTally, selected: Option<&str>) -> Self {
         let rows: Vec<WorkloadRow> = rows(tally);
         let summary = tally.summary();
         Self {
@@ -88,7 +88,7 @@ impl Picture {
             mixed: tally.is_mixed(),
             power_watts: rows.iter().filter_map(|row| row.power_watts).sum(),
             rows,
-            counts: Counts {
+            counts: ViewCounts {
                 windows: tally.windows,
                 decisions: tally.decisions,
                 changes: summary.changes,
@@ -96,12 +96,12 @@ impl Picture {
                 dead_letters: tally.dead_letters,
             },
             summary,
-            details: selected.and_then(|name| Details::of(tally, name)),
+            details: selected.and_then(|name| WorkloadDetails::of(tally, name)),
             ..Self::default()
         }
     }
 
-    /// Takes out what only the whole record can tell.
+    /// Takes out the figures that need the whole record.
     pub fn without_savings(mut self) -> Self {
         self.partial = true;
         for row in &mut self.rows {
@@ -112,7 +112,7 @@ impl Picture {
 }
 
 /// The workloads by name.
-pub fn rows(tally: &Tally) -> Vec<WorkloadRow> {
+pub fn rows(tally: &LiveTally) -> Vec<WorkloadRow> {
     tally
         .workloads
         .iter()
@@ -134,9 +134,9 @@ pub fn rows(tally: &Tally) -> Vec<WorkloadRow> {
         .collect()
 }
 
-impl Details {
+impl WorkloadDetails {
     /// `None`: nothing is known of such a workload.
-    pub fn of(tally: &Tally, name: &str) -> Option<Self> {
+    pub fn of(tally: &LiveTally, name: &str) -> Option<Self> {
         let row = tally.workloads.get(name)?;
         let report = tally.by_window(name).unwrap_or_default();
         let decisions: Vec<Decision> = row.recent.iter().cloned().collect();
@@ -146,11 +146,11 @@ impl Details {
     }
 }
 
-const fn mark(decision: &Decision) -> Option<Mark> {
+const fn mark(decision: &Decision) -> Option<ChartMark> {
     match (decision.action, decision.validation) {
-        (Action::Revert, _) => Some(Mark::Reverted),
-        (Action::Maintain, Validation::Kept) => Some(Mark::Kept),
-        (Action::Maintain, _) => None,
-        _ => Some(Mark::Changed),
+        (ControllerAction::Revert, _) => Some(ChartMark::Reverted),
+        (ControllerAction::Maintain, ChangeValidation::Kept) => Some(ChartMark::Kept),
+        (ControllerAction::Maintain, _) => None,
+        _ => Some(ChartMark::Changed),
     }
 }

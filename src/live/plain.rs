@@ -2,25 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-use eadt_report::{Summary, units};
+use eadt_report::{SavingSummary, units};
 
 use super::origin_word;
-use super::picture::{Counts, Picture};
+use super::picture::{ViewCounts, ViewFrame};
 
 const EVERY: Duration = Duration::from_mins(1);
 
-/// Says when the next line is due.
+/// Tracks when the next line is due.
 #[derive(Debug)]
-pub struct Minutes {
+pub struct MinuteTimer {
     last: Instant,
 }
 
-impl Minutes {
+impl MinuteTimer {
     pub fn new(now: Instant) -> Self {
         Self { last: now }
     }
 
-    /// Whether a minute is over; then the next one begins.
+    /// Returns whether a minute is over; then the next one begins.
     pub fn is_over(&mut self, now: Instant) -> bool {
         let over = now.duration_since(self.last) >= EVERY;
         if over {
@@ -31,8 +31,8 @@ impl Minutes {
 }
 
 /// Everything in one line; the origin first.
-pub fn line(picture: &Picture) -> String {
-    let Counts { windows, changes, reverts, dead_letters, .. } = picture.counts;
+pub fn line(picture: &ViewFrame) -> String {
+    let ViewCounts { windows, changes, reverts, dead_letters, .. } = picture.counts;
     let origin = match picture.origin {
         Some(origin) => origin_word(origin),
         None if picture.mixed => "origins differ",
@@ -56,7 +56,7 @@ pub fn line(picture: &Picture) -> String {
     parts.join(" · ")
 }
 
-fn saved(summary: &Summary, partial: bool) -> String {
+fn saved(summary: &SavingSummary, partial: bool) -> String {
     if partial {
         return "savings not told: only the end of the record was read".to_owned();
     }
@@ -80,12 +80,12 @@ mod tests {
     fn a_thousand_workloads_are_one_line_with_the_origin_and_what_is_not_known() {
         let report = serde_json::json!({"energy_joules": 1e6, "compared_energy_ratio": 0.59, "saving_joules": -22700.0, "saving_ratio": -0.04});
         let report: WorkloadReport = serde_json::from_value(report).unwrap();
-        let mut picture = Picture {
+        let mut picture = ViewFrame {
             rows: vec![WorkloadRow { power_watts: Some(400.0), ..WorkloadRow::default() }; 1000],
             power_watts: 400_000.0,
-            summary: Summary::of([&report]),
+            summary: SavingSummary::of([&report]),
             origin: Some(Origin::Simulated),
-            ..Picture::default()
+            ..ViewFrame::default()
         };
         let text = line(&picture);
         assert!(
@@ -96,7 +96,7 @@ mod tests {
         picture.partial = true;
         assert!(!line(&picture).contains("-4.0"), "{}", line(&picture));
         let start = Instant::now();
-        let mut minutes = Minutes::new(start);
+        let mut minutes = MinuteTimer::new(start);
         let over: Vec<bool> = (0..180).map(|second| minutes.is_over(start + Duration::from_secs(second))).collect();
         assert_eq!(over.iter().filter(|over| **over).count(), 2);
     }

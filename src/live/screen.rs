@@ -10,17 +10,17 @@ use crossterm::{cursor, execute};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 
-use super::keys::{Flow, ViewState};
-use super::picture::Picture;
+use super::keys::{ViewAction, ViewState};
+use super::picture::ViewFrame;
 use super::view;
 
 /// The terminal; dropping it gives it back.
 #[derive(Debug)]
-pub struct Screen {
+pub struct TerminalScreen {
     terminal: Terminal<CrosstermBackend<std::io::Stdout>>,
 }
 
-impl Screen {
+impl TerminalScreen {
     pub fn open() -> anyhow::Result<Self> {
         enter()?;
         execute!(std::io::stdout(), terminal::Clear(terminal::ClearType::All))?;
@@ -34,7 +34,7 @@ impl Screen {
         Ok(())
     }
 
-    pub fn draw(&mut self, picture: &Picture, state: &mut ViewState) -> anyhow::Result<()> {
+    pub fn draw(&mut self, picture: &ViewFrame, state: &mut ViewState) -> anyhow::Result<()> {
         if CONTINUED.swap(false, Ordering::SeqCst) {
             // Whoever stopped the process has the terminal in another mode now.
             leave();
@@ -44,7 +44,8 @@ impl Screen {
         Ok(())
     }
 
-    /// Gives every key that was pressed to the view; returns whether anything happened, and whether it is to end. Waits at most `wait`.
+    /// Gives every key that was pressed to the view; returns whether anything happened, and whether it is to end. Waits at most
+    /// `wait`.
     pub fn take_keys(&mut self, state: &mut ViewState, wait: Duration) -> anyhow::Result<(bool, bool)> {
         let (mut happened, mut wait) = (false, wait);
         while crossterm::event::poll(wait).context("cannot read keys")? {
@@ -55,10 +56,10 @@ impl Screen {
                 continue;
             };
             match state.on_key(key) {
-                Flow::Stay => {}
-                Flow::Leave => return Ok((true, true)),
-                Flow::Interrupt => signal(rustix::process::Signal::INT),
-                Flow::Suspend => {
+                ViewAction::Stay => {}
+                ViewAction::Leave => return Ok((true, true)),
+                ViewAction::Interrupt => signal(rustix::process::Signal::INT),
+                ViewAction::Suspend => {
                     leave();
                     signal(rustix::process::Signal::TSTP);
                     await_continue();
@@ -71,7 +72,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for TerminalScreen {
     fn drop(&mut self) {
         give_terminal_back();
     }
@@ -121,7 +122,7 @@ pub fn give_terminal_back() {
 pub fn watch_continues() {
     let kind = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::CONT.as_raw());
     match tokio::signal::unix::signal(kind) {
-        Ok(mut signals) => drop(eadt_service::supervise::beside(&eadt_service::tasks::CONTINUES, async move {
+        Ok(mut signals) => drop(eadt_service::supervise::spawn_detached(&eadt_service::tasks::CONTINUES, async move {
             while signals.recv().await.is_some() {
                 CONTINUED.store(true, Ordering::SeqCst);
             }

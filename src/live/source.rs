@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, IN_USE};
-use eadt_bus::{Bus, BusError, Isolation, Polled, Start, TopicPartition, read_to_end};
+use eadt_bus::{Bus, BusError, IsolationLevel, PollEvent, StartOffset, TopicPartition, read_to_end};
 use eadt_lake::{Archive, Listing};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
 use crate::commands::{partitions, topic_of};
-use crate::settings::{Settings, TopicSettings};
+use crate::settings::{ProgramSettings, TopicSettings};
 
 /// Topics of the views.
 pub const TOPICS: [Topic; 5] =
@@ -23,7 +23,7 @@ const FIRST_STEP: i64 = 1000;
 
 /// How much of each topic is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Span {
+pub enum ReadRange {
     Whole,
     /// What was appended after this time, and perhaps some before.
     Since(EventTime),
@@ -34,9 +34,9 @@ pub enum Span {
 /// Reads a place to its present end. `path` is a data folder or an archive; without it the log of the settings.
 pub fn read(
     path: Option<&Path>,
-    settings: &Settings,
+    settings: &ProgramSettings,
     topics: &[Topic],
-    span: Span,
+    span: ReadRange,
     shutdown: &Shutdown,
     take: &mut dyn FnMut(Topic, &[u8]),
 ) -> anyhow::Result<()> {
@@ -78,7 +78,7 @@ pub fn read(
 }
 
 /// Adds to the error of a log that a running `eadt up` has open how its figures are read.
-pub fn name_page(error: anyhow::Error, settings: &Settings) -> anyhow::Error {
+pub fn name_page(error: anyhow::Error, settings: &ProgramSettings) -> anyhow::Error {
     let is_in_use = error.downcast_ref::<BusError>().is_some_and(|error| error.detail.contains(IN_USE));
     if !is_in_use {
         return error;
@@ -92,19 +92,24 @@ pub fn name_page(error: anyhow::Error, settings: &Settings) -> anyhow::Error {
 }
 
 /// The next offset of each partition that was read.
-type Next = BTreeMap<(Topic, i32), i64>;
+type NextOffsets = BTreeMap<(Topic, i32), i64>;
 
-fn read_archive(archive: &Archive, topics: &[Topic], span: Span, take: &mut dyn FnMut(Topic, &[u8])) -> anyhow::Result<Next> {
+fn read_archive(
+    archive: &Archive,
+    topics: &[Topic],
+    span: ReadRange,
+    take: &mut dyn FnMut(Topic, &[u8]),
+) -> anyhow::Result<NextOffsets> {
     let mut listing = archive.files()?;
-    let next: Next = listing.partitions().into_iter().map(|(partition, (_, last))| (partition, last + 1)).collect();
+    let next: NextOffsets = listing.partitions().into_iter().map(|(partition, (_, last))| (partition, last + 1)).collect();
     crate::commands::say_missing(listing.missing().filter(|(topic, ..)| topics.contains(topic)));
-    if span == Span::Newest {
+    if span == ReadRange::Newest {
         listing = newest_files(listing);
     }
     for (topic, partition) in next.keys().filter(|(topic, _)| topics.contains(topic)) {
         for row in archive.rows(&listing, *topic, *partition) {
             let row = row?;
-            if let Span::Since(since) = span
+            if let ReadRange::Since(since) = span
                 && row.stamp < since
                 && *topic != Topic::Workloads
             {
@@ -131,8 +136,8 @@ fn read_bus(
     bus: &dyn Bus,
     names: &TopicSettings,
     topics: &[Topic],
-    span: Span,
-    next: &Next,
+    span: ReadRange,
+    next: &NextOffsets,
     shutdown: &Shutdown,
     take: &mut dyn FnMut(Topic, &[u8]),
 ) -> anyhow::Result<()> {
@@ -141,9 +146,9 @@ fn read_bus(
         let topic = Topic::from_name(&at.topic, &names.prefix);
         let Some(known) = topic.and_then(|topic| next.get(&(topic, at.partition))) else { continue };
         let low = bus.watermarks(at)?.low.max(*known);
-        *start = Start::At(match *start {
-            Start::At(offset) => offset.max(low),
-            Start::Earliest | Start::Latest => low,
+        *start = StartOffset::At(match *start {
+            StartOffset::At(offset) => offset.max(low),
+            StartOffset::Earliest | StartOffset::Latest => low,
         });
     }
     read_to_end(
@@ -165,18 +170,18 @@ pub fn starts(
     bus: &dyn Bus,
     names: &TopicSettings,
     topics: &[Topic],
-    span: Span,
-) -> anyhow::Result<Vec<(TopicPartition, Start)>> {
-    let mut from = partitions(bus, names, topics, Start::Earliest)?;
+    span: ReadRange,
+) -> anyhow::Result<Vec<(TopicPartition, StartOffset)>> {
+    let mut from = partitions(bus, names, topics, StartOffset::Earliest)?;
     match span {
-        Span::Whole => {}
-        Span::Newest => {
+        ReadRange::Whole => {}
+        ReadRange::Newest => {
             for (at, start) in &mut from {
                 let marks = bus.watermarks(at)?;
-                *start = Start::At((marks.high - NEWEST).max(marks.low));
+                *start = StartOffset::At((marks.high - NEWEST).max(marks.low));
             }
         }
-        Span::Since(since) => {
+        ReadRange::Since(since) => {
             // Which workloads there are is in the oldest records, too: the topic is compacted.
             let workloads = format!("{}{}", names.prefix, Topic::Workloads);
             let (whole, rest): (Vec<_>, Vec<_>) = from.into_iter().partition(|(at, _)| *at.topic == *workloads);
@@ -190,9 +195,9 @@ pub fn starts(
 /// Steps back from the end of each partition until a record is as old as `since`.
 fn starts_since(
     bus: &dyn Bus,
-    partitions: &[(TopicPartition, Start)],
+    partitions: &[(TopicPartition, StartOffset)],
     since: EventTime,
-) -> anyhow::Result<Vec<(TopicPartition, Start)>> {
+) -> anyhow::Result<Vec<(TopicPartition, StartOffset)>> {
     let mut found = Vec::new();
     let mut open = BTreeMap::new();
     for (at, _) in partitions {
@@ -200,11 +205,11 @@ fn starts_since(
     }
     let mut step = FIRST_STEP;
     while !open.is_empty() {
-        let tried: Vec<(TopicPartition, Start)> =
-            open.values().map(|(at, marks)| (at.clone(), Start::At((marks.high - step).max(marks.low)))).collect();
+        let tried: Vec<(TopicPartition, StartOffset)> =
+            open.values().map(|(at, marks)| (at.clone(), StartOffset::At((marks.high - step).max(marks.low)))).collect();
         let stamps = first_stamps(bus, &tried)?;
         for (at, start) in tried {
-            let Start::At(offset) = start else { continue };
+            let StartOffset::At(offset) = start else { continue };
             let key = (at.topic.clone(), at.partition);
             let low = open[&key].1.low;
             if offset <= low || stamps.get(&key).is_some_and(|stamp| *stamp <= since) {
@@ -223,9 +228,9 @@ const SPAN_SEARCH: Duration = Duration::from_secs(30);
 /// The stamp of the first record at or after each position; none where there is no record.
 fn first_stamps(
     bus: &dyn Bus,
-    from: &[(TopicPartition, Start)],
+    from: &[(TopicPartition, StartOffset)],
 ) -> anyhow::Result<BTreeMap<(std::sync::Arc<str>, i32), EventTime>> {
-    let mut reader = bus.reader(from, Isolation::ReadCommitted)?;
+    let mut reader = bus.reader(from, IsolationLevel::ReadCommitted)?;
     let (mut stamps, mut ended, mut batch) = (BTreeMap::new(), std::collections::BTreeSet::new(), Vec::new());
     let begun = Instant::now();
     while ended.len() < from.len() {
@@ -236,11 +241,11 @@ fn first_stamps(
         reader.poll(from.len(), Duration::from_millis(200), &mut batch)?;
         for polled in batch.drain(..) {
             let at = match polled {
-                Polled::Record(record) => {
+                PollEvent::Record(record) => {
                     stamps.entry((record.at.topic.clone(), record.at.partition)).or_insert(record.stamp);
                     record.at
                 }
-                Polled::End { at, .. } => at,
+                PollEvent::End { at, .. } => at,
                 _ => continue,
             };
             if ended.insert((at.topic.clone(), at.partition)) {

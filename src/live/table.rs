@@ -13,7 +13,7 @@ const GAP: usize = 2;
 const NAME: usize = 18;
 const UNKNOWN: &str = units::UNKNOWN;
 
-struct Column {
+struct ViewColumn {
     title: &'static str,
     left: bool,
     text: fn(&WorkloadRow) -> String,
@@ -23,20 +23,23 @@ fn figure(value: Option<f64>, text: fn(f64) -> String) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), text)
 }
 
-const POWER: Column = Column { title: "power", left: false, text: |row| figure(row.power_watts, units::watts) };
-const PER_SAMPLE: Column =
-    Column { title: "J/sample", left: false, text: |row| figure(row.joules_per_sample, units::joules_per_sample) };
-const SAVED: Column =
-    Column { title: "saved of run", left: false, text: |row| row.saving.map_or_else(|| UNKNOWN.to_owned(), saving_text) };
-const STATE: Column = Column { title: "state", left: true, text: |row| row.state.to_owned() };
-const ORIGIN: Column = Column { title: "origin", left: true, text: |row| row.origin.map_or(UNKNOWN, origin_word).to_owned() };
-const ENERGY: Column = Column { title: "energy", left: false, text: |row| figure(row.energy_joules, units::joules) };
-const SAMPLES: Column = Column { title: "samples/s", left: false, text: |row| figure(row.samples_per_second, units::count) };
-const LAYOUT: Column = Column { title: "layout", left: true, text: |row| row.layout.clone() };
-const GPUS: Column =
-    Column { title: "GPUs", left: false, text: |row| row.gpus.map_or_else(|| UNKNOWN.to_owned(), |gpus| gpus.to_string()) };
-const CHANGES: Column = Column { title: "changed/back", left: false, text: |row| format!("{}/{}", row.changes, row.reverts) };
-const MODE: Column = Column { title: "mode", left: true, text: |row| row.mode.clone() };
+const POWER: ViewColumn = ViewColumn { title: "power", left: false, text: |row| figure(row.power_watts, units::watts) };
+const PER_SAMPLE: ViewColumn =
+    ViewColumn { title: "J/sample", left: false, text: |row| figure(row.joules_per_sample, units::joules_per_sample) };
+const SAVED: ViewColumn =
+    ViewColumn { title: "saved of run", left: false, text: |row| row.saving.map_or_else(|| UNKNOWN.to_owned(), saving_text) };
+const STATE: ViewColumn = ViewColumn { title: "state", left: true, text: |row| row.state.to_owned() };
+const ORIGIN: ViewColumn =
+    ViewColumn { title: "origin", left: true, text: |row| row.origin.map_or(UNKNOWN, origin_word).to_owned() };
+const ENERGY: ViewColumn = ViewColumn { title: "energy", left: false, text: |row| figure(row.energy_joules, units::joules) };
+const SAMPLES: ViewColumn =
+    ViewColumn { title: "samples/s", left: false, text: |row| figure(row.samples_per_second, units::count) };
+const LAYOUT: ViewColumn = ViewColumn { title: "layout", left: true, text: |row| row.layout.clone() };
+const GPUS: ViewColumn =
+    ViewColumn { title: "GPUs", left: false, text: |row| row.gpus.map_or_else(|| UNKNOWN.to_owned(), |gpus| gpus.to_string()) };
+const CHANGES: ViewColumn =
+    ViewColumn { title: "changed/back", left: false, text: |row| format!("{}/{}", row.changes, row.reverts) };
+const MODE: ViewColumn = ViewColumn { title: "mode", left: true, text: |row| row.mode.clone() };
 
 /// A text of at most `width` columns: what is too long loses its middle.
 pub fn shortened(text: &str, width: usize) -> String {
@@ -56,8 +59,8 @@ pub fn lines(rows: &[&WorkloadRow], mixed: bool, width: usize, selected: Option<
     let names: Vec<String> = rows.iter().map(|row| shown::line(&row.name).into_owned()).collect();
     let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max("workload".len());
     // What belongs to each figure is not left out: where origins differ, the origin comes before everything else.
-    let wanted: Vec<&Column> = mixed.then_some(&ORIGIN).into_iter().chain(WANTED.iter()).collect();
-    let mut columns: Vec<(&Column, usize, Vec<String>)> = Vec::new();
+    let wanted: Vec<&ViewColumn> = mixed.then_some(&ORIGIN).into_iter().chain(WANTED.iter()).collect();
+    let mut columns: Vec<(&ViewColumn, usize, Vec<String>)> = Vec::new();
     let mut left = width.saturating_sub(1);
     for column in wanted {
         let cells: Vec<String> = rows.iter().map(|row| (column.text)(row)).collect();
@@ -90,9 +93,9 @@ pub fn lines(rows: &[&WorkloadRow], mixed: bool, width: usize, selected: Option<
     lines
 }
 
-const WANTED: [Column; 10] = [POWER, PER_SAMPLE, SAVED, STATE, ENERGY, SAMPLES, LAYOUT, GPUS, CHANGES, MODE];
+const WANTED: [ViewColumn; 10] = [POWER, PER_SAMPLE, SAVED, STATE, ENERGY, SAMPLES, LAYOUT, GPUS, CHANGES, MODE];
 
-/// Green or red where the interval leaves zero out; the sign says the same.
+/// Returns green or red if the interval leaves zero out; the sign shows the same.
 fn saving_colour(row: &WorkloadRow) -> Option<Color> {
     let saving = row.saving?;
     let clear = saving.ratio.abs() > saving.ratio_error.unwrap_or(0.0);
@@ -116,10 +119,10 @@ mod tests {
     use eadt_schemas::v1::Origin;
 
     use super::*;
-    use crate::live::tally::Saving;
+    use crate::live::tally::WorkloadSaving;
 
     fn row(name: &str) -> WorkloadRow {
-        let saving = Saving { joules: 33e3, ratio: 0.169, ratio_error: Some(0.012), compared_ratio: Some(0.98) };
+        let saving = WorkloadSaving { joules: 33e3, ratio: 0.169, ratio_error: Some(0.012), compared_ratio: Some(0.98) };
         WorkloadRow {
             name: name.to_owned(),
             power_watts: Some(123_456.0),

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use eadt_report::{By, Reporter, Settings, Summary, WorkloadReport};
+use eadt_report::{ReportBreakdown, ReportSettings, Reporter, SavingSummary, WorkloadReport};
 use eadt_schemas::v1::{
-    Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, Validation, WindowKind, Workload,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, WindowKind,
+    Workload,
 };
 use eadt_schemas::{EventTime, Topic, decode};
 
@@ -16,7 +17,7 @@ const REFRESH: Duration = Duration::from_millis(100);
 
 /// Counts and figures of everything seen so far.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct LiveTally {
     pub workloads: BTreeMap<String, WorkloadTally>,
     pub now: Option<EventTime>,
     /// Start of the oldest window.
@@ -33,7 +34,7 @@ pub struct Tally {
 
 /// What was saved against the starting layout; negative: lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Saving {
+pub struct WorkloadSaving {
     pub joules: f64,
     /// Of what the starting layout would have used.
     pub ratio: f64,
@@ -43,7 +44,7 @@ pub struct Saving {
     pub compared_ratio: Option<f64>,
 }
 
-impl Saving {
+impl WorkloadSaving {
     /// The saving that a report states; `None`: it states none.
     pub fn of(report: &WorkloadReport) -> Option<Self> {
         let (joules, ratio) = report.saving_joules.zip(report.saving_ratio)?;
@@ -62,7 +63,7 @@ pub struct WorkloadTally {
     pub joules_per_sample: Option<f64>,
     /// The newest window has a restart.
     pub restarted: bool,
-    /// GPUs heard in the newest window.
+    /// GPUs with events in the newest window.
     pub gpus: Option<u32>,
     pub recent: VecDeque<Decision>,
     pub actuations: VecDeque<Actuation>,
@@ -76,7 +77,7 @@ pub struct WorkloadTally {
     validating: bool,
 }
 
-impl Tally {
+impl LiveTally {
     /// Takes one record's value; events of other topics are ignored.
     pub fn take(&mut self, topic: Topic, value: &[u8]) {
         match topic {
@@ -90,16 +91,17 @@ impl Tally {
     }
 
     /// The figures so far.
-    pub fn report(&self) -> eadt_report::Report {
-        self.reporter.report(&Settings::default())
+    pub fn report(&self) -> eadt_report::EnergyReport {
+        self.reporter.report(&ReportSettings::default())
     }
 
     /// The report on one workload, window by window.
     pub fn by_window(&self, workload: &str) -> Option<WorkloadReport> {
-        self.reporter.report_of(workload, &Settings { by: Some(By::Window), ..Settings::default() })
+        self.reporter.report_of(workload, &ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() })
     }
 
-    /// Brings the reports up to date; for every frame, not for every event. Where there are very many, the rest follows at later calls.
+    /// Brings the reports up to date; for every frame, not for every event. Where there are very many, the rest follows at later
+    /// calls.
     pub fn refresh(&mut self) {
         let begun = Instant::now();
         while let Some(name) = self.stale.pop_first() {
@@ -118,7 +120,7 @@ impl Tally {
     }
 
     fn refresh_one(&mut self, name: &str) {
-        let report = self.reporter.report_of(name, &Settings::default());
+        let report = self.reporter.report_of(name, &ReportSettings::default());
         if let Some(row) = self.workloads.get_mut(name) {
             row.report = report;
         }
@@ -135,8 +137,8 @@ impl Tally {
     }
 
     /// Sums of all workloads, as of the last refresh.
-    pub fn summary(&self) -> Summary {
-        Summary::of(self.workloads.values().filter_map(|row| row.report.as_ref()))
+    pub fn summary(&self) -> SavingSummary {
+        SavingSummary::of(self.workloads.values().filter_map(|row| row.report.as_ref()))
     }
 
     /// The origin of every figure shown; `None` if they differ, or if there is none.
@@ -151,7 +153,7 @@ impl Tally {
         self.origin().is_none() && self.workloads.values().any(|row| row.origin().is_some())
     }
 
-    fn read<T: eadt_schemas::decode::Check>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
+    fn read<T: eadt_schemas::decode::DecodableEvent>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
         match decode::<T>(value) {
             Ok(event) => take(self, &event),
             Err(_) => self.unreadable += 1,
@@ -184,9 +186,9 @@ impl Tally {
         self.decisions += 1;
         self.reporter.decision(decision);
         let row = self.row(&decision.workload);
-        row.validating = decision.validation == Validation::Pending;
-        // Of a row of plain `maintain`s only the newest says anything.
-        let idle = |d: &Decision| d.action == Action::Maintain && d.validation != Validation::Kept;
+        row.validating = decision.validation == ChangeValidation::Pending;
+        // Of consecutive plain `maintain`s only the newest is kept.
+        let idle = |d: &Decision| d.action == ControllerAction::Maintain && d.validation != ChangeValidation::Kept;
         if row.recent.back().is_some_and(idle) {
             row.recent.pop_back();
         }
@@ -197,7 +199,7 @@ impl Tally {
     pub fn actuation(&mut self, actuation: &Actuation) {
         self.reporter.actuation(actuation);
         let row = self.row(&actuation.workload);
-        row.rolling = actuation.outcome == Outcome::Applied;
+        row.rolling = actuation.outcome == ActuationOutcome::Applied;
         row.actuations.push_back(actuation.clone());
         row.actuations.keep_last(RECENT);
     }
@@ -208,8 +210,8 @@ impl Tally {
 }
 
 impl WorkloadTally {
-    pub fn saving(&self) -> Option<Saving> {
-        Saving::of(self.report.as_ref()?)
+    pub fn saving(&self) -> Option<WorkloadSaving> {
+        WorkloadSaving::of(self.report.as_ref()?)
     }
 
     pub fn layout(&self) -> Option<&Layout> {
@@ -245,8 +247,8 @@ impl<T> KeepLast for VecDeque<T> {
 
 #[cfg(test)]
 mod tests {
-    use eadt_core::{Event, FoldSettings, Input, Output, Partition};
-    use eadt_dataset::Cells;
+    use eadt_core::{FoldOutput, FoldSettings, InputEvent, InputRecord, PartitionFold};
+    use eadt_dataset::ColumnCells;
     use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
 
     use super::*;
@@ -259,7 +261,7 @@ mod tests {
 
     /// Four minutes of a GPU and of a job that is down from 70 to 110 s and does some samples again.
     fn windows(window_rules: u32) -> Vec<EfficiencyWindow> {
-        let mut partition = Partition::new(FoldSettings { window_rules, ..FoldSettings::default() });
+        let mut partition = PartitionFold::new(FoldSettings { window_rules, ..FoldSettings::default() });
         let mut out = Vec::new();
         for second in 0..=240 {
             let (time, now) = (at(second), second as f64);
@@ -279,14 +281,14 @@ mod tests {
                 samples_total: Some(if second < 110 { now * 3.7 } else { 240.0 + (now - 110.0) * 3.9 }),
                 ..TrainingProgress::default()
             };
-            let input = |topic, event| Input { topic, stamp: time, key: None, event };
-            partition.fold(&input(Topic::GpuTelemetry, Event::Telemetry(&sample)), &mut out);
+            let input = |topic, event| InputRecord { topic, stamp: time, key: None, event };
+            partition.fold(&input(Topic::GpuTelemetry, InputEvent::Telemetry(&sample)), &mut out);
             if !(71..110).contains(&second) {
-                partition.fold(&input(Topic::TrainingProgress, Event::Progress(&progress)), &mut out);
+                partition.fold(&input(Topic::TrainingProgress, InputEvent::Progress(&progress)), &mut out);
             }
         }
         partition.finish(&mut out);
-        let window = |output| if let Output::Window(window) = output { Some(*window) } else { None };
+        let window = |output| if let FoldOutput::Window(window) = output { Some(*window) } else { None };
         out.into_iter().filter_map(window).collect()
     }
 
@@ -299,9 +301,9 @@ mod tests {
         assert_eq!(restarts.iter().filter(|restarted| **restarted).count(), 1, "{restarts:?}");
         // Windows of a release before, in which downtime was left out, are shown as those of this one.
         for events in [events, windows(1)] {
-            let mut tally = Tally::default();
+            let mut tally = LiveTally::default();
             let mut reporter = Reporter::default();
-            let mut dataset = eadt_dataset::Builder::default();
+            let mut dataset = eadt_dataset::DatasetBuilder::default();
             let (mut shown, mut power) = (Vec::new(), Vec::new());
             for window in &events {
                 tally.take(Topic::EfficiencyWindows, &serde_json::to_vec(window).unwrap());
@@ -311,15 +313,19 @@ mod tests {
                 reporter.window(window);
                 dataset.window(window.clone());
             }
-            let by = Some(eadt_report::By::Window);
-            let report = reporter.report(&eadt_report::Settings { by, ..eadt_report::Settings::default() });
+            let by = Some(eadt_report::ReportBreakdown::Window);
+            let report = reporter.report(&eadt_report::ReportSettings { by, ..eadt_report::ReportSettings::default() });
             let rows = report.workloads[0].by_window.as_ref().unwrap();
             let reported: Vec<_> = rows.iter().map(|row| (row.joules_per_sample, row.restarted)).collect();
             let dataset = dataset.build();
-            let Cells::Float(learned) = &dataset.windows.column("joules_per_sample").unwrap().cells else { panic!("numbers") };
+            let ColumnCells::Float(learned) = &dataset.windows.column("joules_per_sample").unwrap().cells else {
+                panic!("numbers")
+            };
             assert_eq!(shown, own.iter().copied().zip(restarts.iter().copied()).collect::<Vec<_>>());
             assert_eq!((&reported, learned), (&shown, &own));
-            let Cells::Float(learned) = &dataset.windows.column("mean_power_watts").unwrap().cells else { panic!("numbers") };
+            let ColumnCells::Float(learned) = &dataset.windows.column("mean_power_watts").unwrap().cells else {
+                panic!("numbers")
+            };
             let reported: Vec<_> = rows.iter().map(|row| row.mean_power_watts).collect();
             assert_eq!((&reported, learned), (&power, &power));
             // All but the restart are sums of parts of the whole.

@@ -1,7 +1,7 @@
 //! The view: a pure function from figures, and from where somebody is in it, to a frame.
 
-use eadt_report::{Verdict, units};
-use eadt_schemas::v1::{Action, Decision, Origin, Validation};
+use eadt_report::{SavingVerdict, units};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Origin};
 use eadt_service::shown;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout as Split, Rect};
@@ -10,8 +10,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 use std::fmt::Write as _;
 
-use super::keys::{Page, ViewState};
-use super::picture::{Details, Picture};
+use super::keys::{ViewPage, ViewState};
+use super::picture::{ViewFrame, WorkloadDetails};
 use super::{action_word, chart, layout_text, table};
 
 /// Lines of the details below the table; the table goes before.
@@ -32,8 +32,8 @@ const HELP: [&str; 12] = [
     "saved of run: in per cent with the 90 % error, and of how much of the energy",
 ];
 
-/// Draws everything. What there is no room for is said, never cut out of a figure.
-pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &mut ViewState) {
+/// Draws everything. If there is no room for a part, that is shown; no figure is cut off.
+pub fn draw(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState) {
     let area = frame.area();
     let below = if area.height >= 20 && !picture.rows.is_empty() { DETAILS.min(area.height / 2 - 1) } else { 0 };
     let [head, totals, table_area, details, foot] = Split::vertical([
@@ -47,7 +47,7 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &mut ViewState) {
     frame.render_widget(Paragraph::new(head_line(picture, state, head.width)), head);
     frame.render_widget(Paragraph::new(totals_line(picture, totals.width)), totals);
     match state.page {
-        Page::Details if picture.details.is_some() => {
+        ViewPage::Details if picture.details.is_some() => {
             let whole = Rect { height: table_area.height + details.height, ..table_area };
             let details = picture.details.as_ref().expect("asked");
             draw_details(frame, details, whole, Some(&mut state.scroll), picture.partial);
@@ -62,13 +62,13 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &mut ViewState) {
         }
     }
     frame.render_widget(Paragraph::new(foot_line(picture, state, foot.width)), foot);
-    if state.page == Page::Help {
+    if state.page == ViewPage::Help {
         draw_help(frame, area);
     }
 }
 
 /// What of the figures must not be missed, in one word.
-fn badge(picture: &Picture) -> Option<&'static str> {
+fn badge(picture: &ViewFrame) -> Option<&'static str> {
     match picture.origin {
         Some(Origin::Simulated) => Some(" simulated "),
         Some(Origin::Imported) => Some(" imported "),
@@ -79,7 +79,7 @@ fn badge(picture: &Picture) -> Option<&'static str> {
 }
 
 /// The badge comes before everything that may not fit.
-fn head_line(picture: &Picture, state: &ViewState, width: u16) -> Line<'static> {
+fn head_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static> {
     let mut spans = vec![" EADT ".bold().reversed()];
     if let Some(badge) = badge(picture) {
         spans.push(Span::styled(badge, Style::new().fg(Color::Black).bg(Color::Yellow).add_modifier(Modifier::BOLD)));
@@ -104,7 +104,7 @@ fn head_line(picture: &Picture, state: &ViewState, width: u16) -> Line<'static> 
 }
 
 /// As many of the sums as fit, the most important first.
-fn totals_line(picture: &Picture, width: u16) -> Line<'static> {
+fn totals_line(picture: &ViewFrame, width: u16) -> Line<'static> {
     let (summary, counts) = (&picture.summary, picture.counts);
     let mut parts = vec![format!("{} workloads", picture.rows.len()), units::watts(picture.power_watts)];
     parts.extend(saved_parts(picture));
@@ -126,14 +126,14 @@ fn totals_line(picture: &Picture, width: u16) -> Line<'static> {
     Line::from(text).bold()
 }
 
-fn saved_parts(picture: &Picture) -> Vec<String> {
+fn saved_parts(picture: &ViewFrame) -> Vec<String> {
     let summary = &picture.summary;
     if picture.partial {
         return vec!["savings need the whole record: leave --since out".to_owned()];
     }
     let (Some(ratio), Some(part)) = (summary.saving_ratio(), summary.compared_ratio()) else { return Vec::new() };
     let error = summary.ratio_error().map_or_else(String::new, |error| format!(" ±{:.1}", 100.0 * error));
-    let unclear = if summary.verdict() == Verdict::Unclear { " (unclear)" } else { "" };
+    let unclear = if summary.verdict() == SavingVerdict::Unclear { " (unclear)" } else { "" };
     let percent = format!("{:+.1} %{error}{unclear}", 100.0 * ratio);
     if summary.is_whole() {
         return vec![format!("saved {percent}")];
@@ -141,7 +141,7 @@ fn saved_parts(picture: &Picture) -> Vec<String> {
     vec![format!("saved {percent} of {:.0} %, rest not known", 100.0 * part)]
 }
 
-fn draw_table(frame: &mut Frame<'_>, picture: &Picture, state: &mut ViewState, area: Rect) {
+fn draw_table(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState, area: Rect) {
     if picture.rows.is_empty() {
         let text = "nothing yet: a workload shows when it is declared, its figures when its first window closes";
         frame.render_widget(Paragraph::new(text.dark_gray()), area);
@@ -169,7 +169,7 @@ fn draw_table(frame: &mut Frame<'_>, picture: &Picture, state: &mut ViewState, a
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn draw_details(frame: &mut Frame<'_>, details: &Details, area: Rect, scroll: Option<&mut usize>, partial: bool) {
+fn draw_details(frame: &mut Frame<'_>, details: &WorkloadDetails, area: Rect, scroll: Option<&mut usize>, partial: bool) {
     let width = usize::from(area.width).saturating_sub(4);
     let title = format!(" {} ", table::shortened(&shown::line(&details.name), width.saturating_sub(2)));
     let block = Block::bordered().title(title);
@@ -182,7 +182,7 @@ fn draw_details(frame: &mut Frame<'_>, details: &Details, area: Rect, scroll: Op
         let sentence = if partial {
             "savings need the whole record: leave --since out".to_owned()
         } else {
-            eadt_report::Summary::of([&details.report]).sentence()
+            eadt_report::SavingSummary::of([&details.report]).sentence()
         };
         lines.extend(wrapped(&sentence, width).into_iter().map(Line::from));
         lines.push(Line::from(format!("layout {}", details.layout)).dark_gray());
@@ -229,9 +229,9 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 /// One line where there are others beside it, as many as it takes where it is alone.
 fn decision(decision: &Decision, width: usize, alone: bool) -> Vec<Line<'static>> {
     let colour = match (decision.action, decision.validation) {
-        (Action::Maintain, Validation::Kept) => Color::Green,
-        (Action::Maintain, _) => Color::DarkGray,
-        (Action::Revert, _) => Color::Red,
+        (ControllerAction::Maintain, ChangeValidation::Kept) => Color::Green,
+        (ControllerAction::Maintain, _) => Color::DarkGray,
+        (ControllerAction::Revert, _) => Color::Red,
         _ => Color::Yellow,
     };
     let word = action_word(decision.action, decision.validation);
@@ -261,10 +261,10 @@ fn decision(decision: &Decision, width: usize, alone: bool) -> Vec<Line<'static>
     lines
 }
 
-fn foot_line(picture: &Picture, state: &ViewState, width: u16) -> Line<'static> {
+fn foot_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static> {
     let keys = if state.searching {
         "type to search · Enter keep · Esc end"
-    } else if state.page == Page::Details {
+    } else if state.page == ViewPage::Details {
         "↑↓ scroll · Enter Esc back · ? help · q table"
     } else {
         "↑↓ select · Enter details · s sort · / search · p hold · ? help · q end"
@@ -280,7 +280,7 @@ fn foot_line(picture: &Picture, state: &ViewState, width: u16) -> Line<'static> 
     Line::from(text).style(Style::new().fg(Color::DarkGray))
 }
 
-/// Draws the keys over everything but the first line, which says whose figures these are.
+/// Draws the keys over everything but the first line, which shows whose figures these are.
 fn draw_help(frame: &mut Frame<'_>, screen: Rect) {
     let area = Rect { y: 1, height: screen.height.saturating_sub(1), ..screen };
     let wide = HELP.iter().map(|line| line.chars().count()).max().unwrap_or(0) as u16 + 4;

@@ -1,7 +1,7 @@
 //! The collector's senders, known by the API server.
 
-use eadt_collector::progress::reviews::{Bearer, Reviewer};
-use eadt_collector::source::Boxed;
+use eadt_collector::progress::reviews::{AuthenticatedUser, TokenReviewer};
+use eadt_collector::source::BoxFuture;
 use eadt_kubernetes::api::reviews::TokenReviews;
 
 /// Puts tokens to the API server.
@@ -14,11 +14,11 @@ impl ByTokenReview {
     }
 }
 
-impl Reviewer for ByTokenReview {
-    fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> Boxed<'a, Result<Option<Bearer>, String>> {
+impl TokenReviewer for ByTokenReview {
+    fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> BoxFuture<'a, Result<Option<AuthenticatedUser>, String>> {
         Box::pin(async move {
             let bearer = self.0.review(token, audience).await?;
-            Ok(bearer.map(|bearer| Bearer { user: bearer.user, audiences: bearer.audiences }))
+            Ok(bearer.map(|bearer| AuthenticatedUser { user: bearer.user, audiences: bearer.audiences }))
         })
     }
 }

@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use config::{Config, Environment, File, FileFormat};
-use eadt_bus::kafka::{FetchPath, Secret, Security, hide, is_secret_variable, property_of_variable, secret_in_file};
+use eadt_bus::kafka::{FetchPath, Secret, SecuritySettings, hide, is_secret_variable, property_of_variable, secret_in_file};
 use eadt_service::address;
 use eadt_service::logs::LogFormat;
-use eadt_service::shown::Secrets;
+use eadt_service::shown::SecretRedactor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use origins::Origins;
+use origins::SettingSources;
 pub use otlp::{OTLP_CERTIFICATE, OTLP_HEADERS, OtlpSettings};
 pub use reference::markdown as reference_markdown;
 pub use unknown::{first as first_unknown, resolve};
@@ -33,17 +33,30 @@ const PACKAGE: [&str; 7] =
 const USERNAME: &str = "EADT_BUS__SECURITY__USERNAME";
 const PASSWORD: &str = "EADT_BUS__SECURITY__PASSWORD";
 const KEY_PASSWORD: &str = "EADT_BUS__SECURITY__KEY_PASSWORD";
-/// Taken as they stand, not as the numbers that they may look like; and no error about settings can show them.
+/// Taken as they are written, not as the numbers that they may look like; and no error about settings can show them.
 const VERBATIM: [&str; 3] = [USERNAME, PASSWORD, KEY_PASSWORD];
 /// Variables start with this; `__` separates levels: `EADT_PROCESSOR__WINDOW_SECONDS=30`.
 pub const ENV_PREFIX: &str = "EADT";
 
-static SCHEMA: LazyLock<schemars::Schema> = LazyLock::new(|| schemars::schema_for!(Settings));
+static SCHEMA: LazyLock<schemars::Schema> = LazyLock::new(|| schemars::schema_for!(ProgramSettings));
+
+/// Longest prefix of topics and groups.
+pub const PREFIX_BYTES: usize = 100;
+
+/// Returns what a prefix may be, to follow "it may hold" or "give".
+pub fn prefix_form() -> String {
+    format!("letters, digits, '.', '_' and '-' only, at most {PREFIX_BYTES}")
+}
+
+/// Returns whether a text can be the prefix of names of topics and groups.
+pub fn is_prefix(text: &str) -> bool {
+    text.len() <= PREFIX_BYTES && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
 
 /// Everything that can be set. Each field's comment is its manual.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct ProgramSettings {
     /// Where the log is.
     pub bus: BusSettings,
     /// Names and layout of the topics.
@@ -61,15 +74,15 @@ pub struct Settings {
     /// Applying decisions.
     pub actuator: eadt_actuator::ActuatorSettings,
     /// Kubernetes, where decisions are applied to it.
-    pub kubernetes: eadt_kubernetes::Settings,
+    pub kubernetes: eadt_kubernetes::KubernetesSettings,
     /// Parquet.
-    pub archiver: eadt_archiver::Settings,
+    pub archiver: eadt_archiver::ArchiverSettings,
     /// Learning models from the archive.
-    pub optimizer: eadt_optimizer::Settings,
+    pub optimizer: eadt_optimizer::OptimizerSettings,
     /// The simulated cluster.
-    pub simulator: eadt_simulator_service::Settings,
+    pub simulator: eadt_simulator_service::SimulatorSettings,
     /// The web page.
-    pub dashboard: eadt_dashboard::Settings,
+    pub dashboard: eadt_dashboard::DashboardSettings,
     /// Warnings about how these were given, such as keys under an old name.
     #[serde(skip)]
     #[schemars(skip)]
@@ -89,7 +102,7 @@ pub struct BusSettings {
     /// transactions and what is written are librdkafka's with both. Default: `librdkafka`.
     pub fetch: FetchPath,
     /// How Kafka's brokers know this process, and it them.
-    pub security: Security,
+    pub security: SecuritySettings,
     /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only. Each has a variable of its own:
     /// `EADT_BUS__PROPERTIES__LINGER__MS` sets `linger.ms`. Default: none.
     #[serde(serialize_with = "hide")]
@@ -102,7 +115,7 @@ impl Default for BusSettings {
             brokers: String::new(),
             data_dir: PathBuf::from("eadt-data"),
             fetch: FetchPath::default(),
-            security: Security::default(),
+            security: SecuritySettings::default(),
             properties: BTreeMap::new(),
         }
     }
@@ -168,8 +181,8 @@ impl Default for MetricsSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpSettings {
-    /// Address of `/metrics`, `/healthz` and `/readyz`: an IP address or `localhost`, with a port; port 0 takes a free one, and `eadt up` the
-    /// next that is free. Default: `127.0.0.1:9464`.
+    /// Address of `/metrics`, `/healthz` and `/readyz`: an IP address or `localhost`, with a port; port 0 takes a free one, and
+    /// `eadt up` the next that is free. Default: `127.0.0.1:9464`.
     pub address: String,
 }
 
@@ -194,17 +207,21 @@ pub enum SettingsError {
 }
 
 /// The process environment, passed in so that tests need not change their own.
-pub type Variables = std::collections::HashMap<String, String>;
+pub type EnvVariables = std::collections::HashMap<String, String>;
 
 /// The secrets among variables, which are hidden wherever a text leaves the process.
-pub fn secrets(variables: &Variables) -> Secrets {
+pub fn secrets(variables: &EnvVariables) -> SecretRedactor {
     let own = variables.iter().filter(|(name, _)| is_secret_variable(name)).map(|(_, value)| value.clone());
     let headers = variables.get(OTLP_HEADERS).into_iter().flat_map(|text| text.split(','));
-    Secrets::new(own.chain(headers.filter_map(|pair| Some(pair.split_once('=')?.1.trim().to_owned()))))
+    SecretRedactor::new(own.chain(headers.filter_map(|pair| Some(pair.split_once('=')?.1.trim().to_owned()))))
 }
 
 /// Reads settings: defaults, `file`, `variables`, then `overrides` (key path, TOML value) from flags.
-pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml::Value)]) -> Result<Settings, SettingsError> {
+pub fn load(
+    file: Option<&Path>,
+    variables: &EnvVariables,
+    overrides: &[(&str, toml::Value)],
+) -> Result<ProgramSettings, SettingsError> {
     let text = file.map(|path| {
         let unreadable = |error: std::io::Error| SettingsError::Unreadable { path: path.to_owned(), detail: error.to_string() };
         std::fs::read_to_string(path).map_err(unreadable)
@@ -213,12 +230,12 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml
     read(file.zip(text.as_deref()), variables, overrides)
 }
 
-/// As [`load`], with the text of the file, which errors call by its name.
+/// As [`load`], with the text of the file; errors call the file by its name.
 pub fn read(
     file: Option<(&Path, &str)>,
-    variables: &Variables,
+    variables: &EnvVariables,
     overrides: &[(&str, toml::Value)],
-) -> Result<Settings, SettingsError> {
+) -> Result<ProgramSettings, SettingsError> {
     let mut builder = Config::builder();
     let mut variables = variables.clone();
     let mut warnings = renamed::rename_variables(&mut variables)?;
@@ -239,7 +256,7 @@ pub fn read(
         table = Some(read);
     }
     let path = file.map(|(path, _)| path);
-    let origins = Origins { file: table.as_ref().zip(path), variables, overrides };
+    let origins = SettingSources { file: table.as_ref().zip(path), variables, overrides };
     for (name, given, other) in [
         (
             "--kafka",
@@ -257,7 +274,7 @@ pub fn read(
     if let Some(brokers) = variables.get(BROKERS) {
         builder = builder.set_override("bus.brokers", brokers.clone()).map_err(unusable)?;
     }
-    let own: Variables = variables.iter().filter(|(name, _)| is_setting(name)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let own: EnvVariables = variables.iter().filter(|(name, _)| is_setting(name)).map(|(k, v)| (k.clone(), v.clone())).collect();
     builder = builder.add_source(
         Environment::with_prefix(ENV_PREFIX).prefix_separator("_").separator("__").try_parsing(true).source(Some(own)),
     );
@@ -270,7 +287,7 @@ pub fn read(
         let from = origins.of(&key);
         return Err(SettingsError::Unknown { key, from, advice });
     }
-    let mut settings: Settings = merged.try_deserialize().map_err(|error| origins.explain(&tree, &error))?;
+    let mut settings: ProgramSettings = merged.try_deserialize().map_err(|error| origins.explain(&tree, &error))?;
     settings.warnings = warnings;
     let verbatim = |name: &str| variables.get(name).cloned();
     let properties = variables.iter().filter_map(|(name, value)| Some((property_of_variable(name)?, value.clone())));
@@ -287,7 +304,7 @@ pub fn read(
     for prefix in [&mut settings.processor.prefix, &mut settings.actuator.prefix, &mut settings.simulator.prefix] {
         prefix.clone_from(&settings.topics.prefix);
     }
-    if settings.archiver.location == eadt_archiver::Settings::default().location {
+    if settings.archiver.location == eadt_archiver::ArchiverSettings::default().location {
         settings.archiver.location = settings.bus.data_dir.join("archive").display().to_string();
     }
     if settings.optimizer.location.is_empty() {
@@ -298,12 +315,12 @@ pub fn read(
 
 /// Names that an installation has in Kafka carry the prefix of its topics, as these do: two installations on one cluster would take
 /// each other's partitions, and end each other's processes. The names of the default prefix are as they are; `up` has its own rule.
-pub fn carry_prefix(settings: &mut Settings) {
+pub fn carry_prefix(settings: &mut ProgramSettings) {
     let prefix = &settings.topics.prefix;
     if *prefix == TopicSettings::default().prefix {
         return;
     }
-    let Settings { processor, archiver, actuator, simulator, .. } = settings;
+    let ProgramSettings { processor, archiver, actuator, simulator, .. } = settings;
     for name in [
         &mut processor.group,
         &mut processor.instance,
@@ -331,7 +348,7 @@ fn is_setting(name: &str) -> bool {
         && property_of_variable(name).is_none()
 }
 
-/// Why a file is no TOML, and where. Without the line itself, which may hold a secret.
+/// Returns why a file is no TOML, and where. Without the line itself, which may hold a secret.
 fn parse_error(text: &str, error: &toml::de::Error) -> String {
     let line = error.span().and_then(|span| text.get(..span.start)).map(|before| before.lines().count().max(1));
     line.map_or_else(|| error.message().to_owned(), |line| format!("line {line}: {}", error.message()))
@@ -352,7 +369,7 @@ fn from_toml(value: &toml::Value) -> config::Value {
     }
 }
 
-fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, SettingsError> {
+fn validate(settings: ProgramSettings, origins: &SettingSources<'_>) -> Result<ProgramSettings, SettingsError> {
     let invalid = |key: &str, value: &dyn std::fmt::Debug, detail: &str| {
         Err(SettingsError::Invalid { key: format!("{key}={value:?}"), from: origins.of(key), detail: detail.to_owned() })
     };
@@ -363,8 +380,8 @@ fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, Setti
     if !(1..=7).contains(replication) {
         return invalid("topics.replication", replication, "it is not between 1 and 7");
     }
-    if prefix.len() > 100 || !prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
-        return invalid("topics.prefix", prefix, "it may hold letters, digits, '.', '_' and '-' only, at most 100");
+    if !is_prefix(prefix) {
+        return invalid("topics.prefix", prefix, &format!("it may hold {}", prefix_form()));
     }
     // They are shown and logged, also by the client library.
     if settings.bus.brokers.contains('@') {
@@ -393,15 +410,15 @@ fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, Setti
 mod tests {
     use super::*;
 
-    fn variables(pairs: &[(&str, &str)]) -> Variables {
+    fn variables(pairs: &[(&str, &str)]) -> EnvVariables {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     }
 
-    fn with_file(text: &str) -> Result<Settings, SettingsError> {
+    fn with_file(text: &str) -> Result<ProgramSettings, SettingsError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("eadt.toml");
         std::fs::write(&path, text).unwrap();
-        load(Some(&path), &Variables::new(), &[])
+        load(Some(&path), &EnvVariables::new(), &[])
     }
 
     #[test]
@@ -478,7 +495,7 @@ mod tests {
         assert!(speed.contains("simulator.speed=0 from EADT_SIMULATOR__SPEED: ") && speed.contains("or max"), "{speed}");
         let file = with_file("[[collector.jobs]]\nrank = -1\n").unwrap_err().to_string();
         assert!(file.starts_with("setting collector.jobs[0].rank=-1 from ") && file.contains("eadt.toml: "), "{file}");
-        let flag = load(None, &Variables::new(), &[("log.format", "xml".into())]).unwrap_err().to_string();
+        let flag = load(None, &EnvVariables::new(), &[("log.format", "xml".into())]).unwrap_err().to_string();
         assert!(flag.starts_with("setting log.format=\"xml\" from a flag: "), "{flag}");
         let partitions = wrong(&[("EADT_TOPICS__PARTITIONS", "0")]);
         assert_eq!(partitions, "setting topics.partitions=0 from EADT_TOPICS__PARTITIONS: it is not between 1 and 1000");
@@ -510,7 +527,7 @@ mod tests {
         let keys = keys();
         assert!(keys.len() > 80, "{keys:?}");
         let mut tried = 0;
-        let mut check = |env: Variables, what: &str| {
+        let mut check = |env: EnvVariables, what: &str| {
             let secrets = secrets(&env);
             let texts = match load(None, &env, &[]) {
                 Ok(settings) => {
@@ -520,7 +537,7 @@ mod tests {
                 Err(error) => vec![error.to_string()],
             };
             for text in texts {
-                let shown = secrets.hide(&text).into_owned();
+                let shown = secrets.redact(&text).into_owned();
                 assert!(!shown.contains(MARK), "{what}: {shown}");
             }
             tried += 1;
@@ -557,7 +574,7 @@ mod tests {
             format!("[archiver]\nlocation = \"s3://key:{MARK}@bucket\"\nroll_seconds = -1\n"),
         ] {
             let text = with_file(&file).unwrap_err().to_string();
-            let shown = Secrets::default().hide(&text).into_owned();
+            let shown = SecretRedactor::default().redact(&text).into_owned();
             assert!(!shown.contains(MARK), "{file}: {shown}");
         }
     }
@@ -574,7 +591,7 @@ mod tests {
 
     #[test]
     fn brokers_that_are_given_are_not_empty() {
-        let error = load(None, &Variables::new(), &[("bus.brokers", "".into())]).unwrap_err().to_string();
+        let error = load(None, &EnvVariables::new(), &[("bus.brokers", "".into())]).unwrap_err().to_string();
         assert!(error.contains("--kafka is empty"), "{error}");
         let error = load(None, &variables(&[("KAFKA_BROKERS", " ")]), &[]).unwrap_err().to_string();
         assert!(error.contains("KAFKA_BROKERS is empty"), "{error}");
@@ -587,7 +604,7 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|e| e == "toml") {
-                load(Some(&path), &Variables::new(), &[]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                load(Some(&path), &EnvVariables::new(), &[]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
                 seen += 1;
             }
         }

@@ -1,20 +1,20 @@
-//! Where a setting comes from, for whoever has to mend it.
+//! The origin of a setting, for whoever has to mend it.
 
 use std::path::Path;
 
 use eadt_bus::kafka::is_secret;
 use serde_json::Value;
 
-use super::{BROKERS, ENV_PREFIX, Settings, SettingsError, Variables, is_setting};
+use super::{BROKERS, ENV_PREFIX, EnvVariables, ProgramSettings, SettingsError, is_setting};
 
 /// Everything that was merged, last first.
-pub(super) struct Origins<'a> {
+pub(super) struct SettingSources<'a> {
     pub file: Option<(&'a toml::Table, &'a Path)>,
-    pub variables: &'a Variables,
+    pub variables: &'a EnvVariables,
     pub overrides: &'a [(&'a str, toml::Value)],
 }
 
-impl Origins<'_> {
+impl SettingSources<'_> {
     /// ` from …`; empty for a default.
     pub fn of(&self, key: &str) -> String {
         if self.overrides.iter().any(|(overridden, _)| *overridden == key) {
@@ -36,11 +36,11 @@ impl Origins<'_> {
         }
     }
 
-    /// Why the merged settings could not be read: which key, its value, its origin, and what would be possible.
+    /// Returns why the merged settings could not be read: which key, its value, its origin, and what would be possible.
     pub fn explain(&self, tree: &Value, error: &config::ConfigError) -> SettingsError {
-        // The settings' library does not say what is possible, and the key only at times. It converts more than JSON does,
-        // so JSON may stumble over something else, which then explains nothing.
-        let Err(json) = serde_path_to_error::deserialize::<_, Settings>(tree) else {
+        // The settings' library does not report what is possible, and the key only at times. It converts more than JSON does, so
+        // JSON may stumble over something else, which then explains nothing.
+        let Err(json) = serde_path_to_error::deserialize::<_, ProgramSettings>(tree) else {
             return SettingsError::Refused(error.to_string());
         };
         let key = json.path().to_string();

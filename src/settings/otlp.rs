@@ -26,14 +26,14 @@ pub const OTLP_CERTIFICATE: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
 #[cfg(feature = "otlp")]
 const PATH: &str = "/v1/metrics";
 
-/// Metrics by workload and GPU for OpenTelemetry, sent by OTLP over HTTP or HTTPS as protobuf. Headers, such as a token, come from the variable
-/// `OTEL_EXPORTER_OTLP_HEADERS` (`name=value,…`). `OTEL_EXPORTER_OTLP_CERTIFICATE` names a PEM file with the receiver's authority, if this
-/// machine does not know it.
+/// Metrics by workload and GPU for OpenTelemetry, sent by OTLP over HTTP or HTTPS as protobuf. Headers, such as a token, come
+/// from the variable `OTEL_EXPORTER_OTLP_HEADERS` (`name=value,…`). `OTEL_EXPORTER_OTLP_CERTIFICATE` names a PEM file with the
+/// receiver's authority, if this machine does not know it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OtlpSettings {
-    /// URL of the receiver, as in `http://otel-collector:4318` or `https://otlp.example.com`; without a path `/v1/metrics` is added. Empty:
-    /// nothing is sent. With one `eadt up` has metrics by workload, too. Default: empty.
+    /// URL of the receiver, as in `http://otel-collector:4318` or `https://otlp.example.com`; without a path `/v1/metrics` is
+    /// added. Empty: nothing is sent. With one `eadt up` has metrics by workload, too. Default: empty.
     pub endpoint: String,
     /// Seconds between two reports, 1 to 3600. Default: 60.
     pub interval_seconds: f64,
@@ -46,7 +46,7 @@ pub struct OtlpSettings {
 /// Where reports are sent to.
 #[cfg(feature = "otlp")]
 #[derive(Debug)]
-pub struct Receiver {
+pub struct OtlpEndpoint {
     pub url: Url,
     pub headers: HeaderMap,
     /// The authorities that its certificate is checked by; `None` for those of this machine, and for `http`.
@@ -76,12 +76,12 @@ impl OtlpSettings {
 
     /// Returns where reports are sent to. Reads the file of authorities if the receiver has a certificate.
     #[cfg(feature = "otlp")]
-    pub fn receiver(&self) -> Result<Receiver, String> {
+    pub fn receiver(&self) -> Result<OtlpEndpoint, String> {
         let url = url(&self.endpoint)?;
         let headers = headers(self.headers.as_ref().map_or("", Secret::expose))?;
         let file = self.certificate.as_deref().filter(|_| url.scheme() == "https");
         let authorities = file.map(authorities).transpose()?;
-        Ok(Receiver { url, headers, authorities })
+        Ok(OtlpEndpoint { url, headers, authorities })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Settings that were renamed. The old key is still read, with a warning.
 
-use super::{ENV_PREFIX, SettingsError, Variables};
+use super::{ENV_PREFIX, EnvVariables, SettingsError};
 
-/// Old key, new key. A key stands for all that is below it.
+/// Old key, new key. A key represents all that is below it.
 const RENAMED: [(&str, &str); 1] = [("processor.sm_partition", "processor.gpu_sharing")];
 
 /// Moves what a settings file has under an old key to the new one. Returns a warning for each.
@@ -19,7 +19,7 @@ pub(super) fn rename_in_file(table: &mut toml::Table, from: &str) -> Result<Vec<
             continue;
         };
         if table.insert(new_name.to_owned(), value).is_some() {
-            return Err(twice(old, new, from));
+            return Err(both_set_error(old, new, from));
         }
         warnings.push(warning(old, new, from));
     }
@@ -27,7 +27,7 @@ pub(super) fn rename_in_file(table: &mut toml::Table, from: &str) -> Result<Vec<
 }
 
 /// Gives variables of an old key the name of the new one. Returns a warning for each.
-pub(super) fn rename_variables(variables: &mut Variables) -> Result<Vec<String>, SettingsError> {
+pub(super) fn rename_variables(variables: &mut EnvVariables) -> Result<Vec<String>, SettingsError> {
     let mut warnings = Vec::new();
     for (old, new) in RENAMED {
         let variable = |key: &str| format!("{ENV_PREFIX}_{}__", key.replace('.', "__").to_uppercase());
@@ -38,7 +38,7 @@ pub(super) fn rename_variables(variables: &mut Variables) -> Result<Vec<String>,
             let renamed = format!("{after}{}", &name[before.len()..]);
             let value = variables.remove(&name).unwrap_or_default();
             if variables.insert(renamed.clone(), value).is_some() {
-                return Err(twice(&name, &renamed, "the environment"));
+                return Err(both_set_error(&name, &renamed, "the environment"));
             }
             warnings.push(warning(&name, &renamed, "the environment"));
         }
@@ -50,17 +50,17 @@ fn warning(old: &str, new: &str, from: &str) -> String {
     format!("setting {old} from {from} is now called {new}: rename it, the old name will go in a later version")
 }
 
-fn twice(old: &str, new: &str, from: &str) -> SettingsError {
+fn both_set_error(old: &str, new: &str, from: &str) -> SettingsError {
     SettingsError::Refused(format!("{old} from {from} is the old name of {new}, which is set there, too: remove {old}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Settings, read};
+    use super::super::{ProgramSettings, read};
     use super::*;
 
-    fn from_file(text: &str) -> Result<Settings, SettingsError> {
-        read(Some((std::path::Path::new("eadt.toml"), text)), &Variables::new(), &[])
+    fn from_file(text: &str) -> Result<ProgramSettings, SettingsError> {
+        read(Some((std::path::Path::new("eadt.toml"), text)), &EnvVariables::new(), &[])
     }
 
     #[test]
@@ -73,7 +73,7 @@ mod tests {
             let expected = "setting processor.sm_partition from eadt.toml is now called processor.gpu_sharing";
             assert!(old.warnings.len() == 1 && old.warnings[0].starts_with(expected), "{:?}", old.warnings);
         }
-        let variables = Variables::from([("EADT_PROCESSOR__SM_PARTITION__ENABLED".to_owned(), "true".to_owned())]);
+        let variables = EnvVariables::from([("EADT_PROCESSOR__SM_PARTITION__ENABLED".to_owned(), "true".to_owned())]);
         let old = read(None, &variables, &[]).unwrap();
         assert!(old.processor.gpu_sharing.enabled);
         assert!(old.warnings[0].contains("EADT_PROCESSOR__GPU_SHARING__ENABLED"), "{:?}", old.warnings);
@@ -84,7 +84,7 @@ mod tests {
         let both = "[processor.sm_partition]\nenabled = true\n[processor.gpu_sharing]\nenabled = false\n";
         assert!(from_file(both).unwrap_err().to_string().contains("remove processor.sm_partition"));
         let name = |key: &str| format!("EADT_PROCESSOR__{key}__ENABLED");
-        let variables = Variables::from(["SM_PARTITION", "GPU_SHARING"].map(|key| (name(key), "true".to_owned())));
+        let variables = EnvVariables::from(["SM_PARTITION", "GPU_SHARING"].map(|key| (name(key), "true".to_owned())));
         assert!(read(None, &variables, &[]).unwrap_err().to_string().contains("is set there, too"));
     }
 

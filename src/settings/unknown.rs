@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 /// Key paths of all settings, and of the free maps among them.
-struct Known {
+struct SettingKeys {
     pub keys: Vec<String>,
     maps: Vec<String>,
 }
 
-fn known(schema: &Value) -> Known {
-    let mut found = Known { keys: Vec::new(), maps: Vec::new() };
+fn known(schema: &Value) -> SettingKeys {
+    let mut found = SettingKeys { keys: Vec::new(), maps: Vec::new() };
     walk(schema, schema, "", &mut found);
     found
 }
@@ -33,7 +33,7 @@ pub fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     schema
 }
 
-fn walk(root: &Value, schema: &Value, path: &str, found: &mut Known) {
+fn walk(root: &Value, schema: &Value, path: &str, found: &mut SettingKeys) {
     let schema = resolve(root, schema);
     if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
         for (name, child) in properties {
@@ -48,7 +48,8 @@ fn walk(root: &Value, schema: &Value, path: &str, found: &mut Known) {
     }
 }
 
-/// The first unknown key of `tree`, depth first, and what to say about it: the nearest known key where one is near, else what there is beside it.
+/// Returns the first unknown key of `tree`, depth first, and advice: the nearest known key if one is near, else the
+/// keys beside it.
 pub fn first(tree: &Value, schema: &Value) -> Option<(String, String)> {
     let known = known(schema);
     let mut keys = Vec::new();
@@ -62,13 +63,13 @@ pub fn first(tree: &Value, schema: &Value) -> Option<(String, String)> {
         .filter(|(distance, _)| *distance <= 1 + unknown.len() / 4);
     let advice = match nearest {
         Some((_, candidate)) => format!("did you mean {candidate}?"),
-        None => format!("known {}", beside(&unknown, &known)),
+        None => format!("known {}", section_keys(&unknown, &known)),
     };
     Some((shown, advice))
 }
 
 /// The keys of the deepest known section that `unknown` lies in.
-fn beside(unknown: &str, known: &Known) -> String {
+fn section_keys(unknown: &str, known: &SettingKeys) -> String {
     let mut section = unknown;
     while let Some((above, _)) = section.rsplit_once('.') {
         section = above;
@@ -83,7 +84,7 @@ fn beside(unknown: &str, known: &Known) -> String {
 }
 
 /// Each leaf, as shown (`endpoints[1].url`) and as known (`endpoints[].url`).
-fn leaves(tree: &Value, shown: &str, path: &str, known: &Known, keys: &mut Vec<(String, String)>) {
+fn leaves(tree: &Value, shown: &str, path: &str, known: &SettingKeys, keys: &mut Vec<(String, String)>) {
     if known.maps.iter().any(|map| map == path) {
         return;
     }

@@ -6,38 +6,38 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use eadt_bus::{Bus, Isolation, Start};
+use eadt_bus::{Bus, IsolationLevel, StartOffset};
 use eadt_schemas::Topic;
 use eadt_service::Shutdown;
 use eadt_service::tasks::FOLLOWER;
 
-use crate::cli::Up;
+use crate::cli::UpArgs;
 use crate::commands::partitions;
 use crate::live::exporter::Exporter;
-use crate::live::follow::{Follow, RunLength};
+use crate::live::follow::{LiveViewOptions, RunLength};
 use crate::live::keys::ViewState;
 use crate::live::source::TOPICS;
-use crate::live::tally::Tally;
-use crate::settings::Settings;
+use crate::live::tally::LiveTally;
+use crate::settings::ProgramSettings;
 
 /// The running thread.
-pub struct Follower {
+pub struct LiveViewThread {
     stop: Shutdown,
-    thread: JoinHandle<anyhow::Result<Tally>>,
+    thread: JoinHandle<anyhow::Result<LiveTally>>,
 }
 
 /// Whether the live view takes the terminal.
-pub fn wants_view(args: &Up) -> bool {
+pub fn wants_view(args: &UpArgs) -> bool {
     !args.no_view && !args.json && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
 }
 
-impl Follower {
-    /// Begins with the oldest kept event, so that savings count from the start of the data folder. If it fails, or if somebody ends the
-    /// view, everything drains by `shutdown`.
+impl LiveViewThread {
+    /// Begins with the oldest kept event, so that savings count from the start of the data folder. If it fails, or if somebody
+    /// ends the view, everything drains by `shutdown`.
     #[allow(clippy::too_many_arguments, reason = "called from one place")]
     pub fn start(
-        args: &Up,
-        settings: &Settings,
+        args: &UpArgs,
+        settings: &ProgramSettings,
         bus: &Arc<dyn Bus>,
         simulated: bool,
         page: &str,
@@ -46,21 +46,21 @@ impl Follower {
         shutdown: Shutdown,
     ) -> anyhow::Result<Self> {
         let stop = Shutdown::new();
-        let mut from = partitions(&**bus, &settings.topics, &TOPICS, Start::Earliest)?;
+        let mut from = partitions(&**bus, &settings.topics, &TOPICS, StartOffset::Earliest)?;
         if exporter.is_some() {
-            from.extend(partitions(&**bus, &settings.topics, &[Topic::GpuTelemetry], Start::Latest)?);
+            from.extend(partitions(&**bus, &settings.topics, &[Topic::GpuTelemetry], StartOffset::Latest)?);
         }
         let old: HashMap<_, _> =
             from.iter().map(|(at, _)| Ok((at.clone(), bus.watermarks(at)?.high))).collect::<Result<_, eadt_bus::BusError>>()?;
-        let reader = bus.reader(&from, Isolation::ReadCommitted)?;
+        let reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
         let headline = if simulated {
             format!("{page} · simulated cluster · speed {} · {}", settings.simulator.speed, place(settings))
-        } else if args.gpus == crate::cli::Gpus::None {
+        } else if args.gpus == crate::cli::TelemetrySource::None {
             format!("{page} · jobs that report, no GPU is read · {}", place(settings))
         } else {
             format!("{page} · this machine's GPUs · {}", place(settings))
         };
-        let follow = Follow {
+        let follow = LiveViewOptions {
             prefix: settings.topics.prefix.clone(),
             headline,
             simulated,
@@ -68,7 +68,7 @@ impl Follower {
             partial: false,
             length,
             state: ViewState::default(),
-            news: Some(old),
+            run_offsets: Some(old),
             drains: true,
             once: false,
             partitions: from.len(),
@@ -89,7 +89,7 @@ impl Follower {
     }
 
     /// Takes in what is left, gives the terminal back, returns everything.
-    pub fn finish(self) -> anyhow::Result<Tally> {
+    pub fn finish(self) -> anyhow::Result<LiveTally> {
         self.stop.cancel();
         let tally = self.thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("its thread panicked")));
         tally.context("the task that follows the outputs failed")
@@ -97,7 +97,7 @@ impl Follower {
 }
 
 /// Where the log is, in words.
-pub fn place(settings: &Settings) -> String {
+pub fn place(settings: &ProgramSettings) -> String {
     if settings.bus.brokers.is_empty() {
         format!("embedded log in {}", settings.bus.data_dir.display())
     } else {
@@ -111,21 +111,23 @@ mod tests {
     use std::time::Duration;
 
     use clap::Parser;
-    use eadt_bus::embedded::Stamps;
-    use eadt_bus::{Member, MemberOptions, Polled, Producer, Reader, Result, TopicPartition, TopicSpec, Watermarks};
+    use eadt_bus::embedded::StampSource;
+    use eadt_bus::{
+        GroupMember, MemberOptions, PartitionReader, PollEvent, Producer, Result, TopicPartition, TopicSpec, WatermarkOffsets,
+    };
 
     use super::*;
-    use crate::cli::{Cli, Command};
+    use crate::cli::{Cli, CliCommand};
 
     /// A log whose readers panic.
     #[derive(Debug)]
     struct Panics(Arc<dyn Bus>);
 
     #[derive(Debug)]
-    struct PanickingReader(Box<dyn Reader>);
+    struct PanickingReader(Box<dyn PartitionReader>);
 
-    impl Reader for PanickingReader {
-        fn poll(&mut self, _: usize, _: Duration, _: &mut Vec<Polled>) -> Result<()> {
+    impl PartitionReader for PanickingReader {
+        fn poll(&mut self, _: usize, _: Duration, _: &mut Vec<PollEvent>) -> Result<()> {
             panic!("on purpose")
         }
         fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
@@ -149,16 +151,16 @@ mod tests {
         fn add_partitions(&self, name: &str, partitions: i32) -> Result<()> {
             self.0.add_partitions(name, partitions)
         }
-        fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+        fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
             self.0.watermarks(at)
         }
         fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {
             self.0.producer(name)
         }
-        fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>> {
+        fn reader(&self, from: &[(TopicPartition, StartOffset)], isolation: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
             Ok(Box::new(PanickingReader(self.0.reader(from, isolation)?)))
         }
-        fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+        fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>> {
             self.0.member(options)
         }
         fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
@@ -169,16 +171,16 @@ mod tests {
     #[test]
     fn a_panic_drains_everything_at_once_and_is_the_error() {
         let dir = tempfile::tempdir().unwrap();
-        let mut settings = crate::settings::load(None, &crate::settings::Variables::new(), &[]).unwrap();
+        let mut settings = crate::settings::load(None, &crate::settings::EnvVariables::new(), &[]).unwrap();
         settings.bus.data_dir = dir.path().to_owned();
-        let log: Arc<dyn Bus> = Arc::new(super::super::open_embedded(&settings, Stamps::Wall).unwrap());
+        let log: Arc<dyn Bus> = Arc::new(crate::bus::open_embedded(&settings, StampSource::Wall).unwrap());
         super::super::apply_topics(&*log, &settings).unwrap();
-        let Command::Up(args) = Cli::try_parse_from(["eadt", "up", "--no-view"]).unwrap().command else { panic!("up") };
+        let CliCommand::Up(args) = Cli::try_parse_from(["eadt", "up", "--no-view"]).unwrap().command else { panic!("up") };
         for (bus, panics) in [(log.clone(), false), (Arc::new(Panics(log)) as Arc<dyn Bus>, true)] {
             let (shutdown, before) = (Shutdown::new(), FOLLOWER.failures());
             let page = "http://127.0.0.1:9580/";
             let follower =
-                Follower::start(&args, &settings, &bus, true, page, RunLength::Endless, None, shutdown.clone()).unwrap();
+                LiveViewThread::start(&args, &settings, &bus, true, page, RunLength::Endless, None, shutdown.clone()).unwrap();
             while panics && !shutdown.is_cancelled() {
                 std::thread::sleep(Duration::from_millis(5));
             }

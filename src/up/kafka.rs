@@ -2,12 +2,9 @@
 //!
 //! A variable that services on this machine need must not turn a look at the program into a member of their groups.
 
-use crate::cli::Up;
-use crate::settings::{Settings, Variables};
+use crate::cli::UpArgs;
+use crate::settings::{EnvVariables, PREFIX_BYTES, ProgramSettings};
 use crate::usage;
-
-/// Longest prefix of topics, as the settings allow it.
-pub const PREFIX_BYTES: usize = 100;
 
 /// Returns whether a variable names a Kafka.
 fn names_brokers(variable: &str) -> bool {
@@ -15,7 +12,7 @@ fn names_brokers(variable: &str) -> bool {
 }
 
 /// Takes the variables that name a Kafka out, and returns the line that reports it, unless a flag names one.
-pub fn take_brokers(variables: &mut Variables, flag: Option<&str>) -> Option<String> {
+pub fn take_brokers(variables: &mut EnvVariables, flag: Option<&str>) -> Option<String> {
     let mut taken: Vec<String> = variables.keys().filter(|name| names_brokers(name)).cloned().collect();
     taken.sort_unstable();
     for name in &taken {
@@ -36,12 +33,12 @@ fn own_prefix(host: &str) -> String {
 }
 
 /// Returns the prefix of the topics on Kafka; `None` on the embedded log.
-pub fn topic_prefix(args: &Up, flag: Option<&str>, host: &str) -> Option<String> {
+pub fn topic_prefix(args: &UpArgs, flag: Option<&str>, host: &str) -> Option<String> {
     flag.map(|_| args.topic_prefix.clone().unwrap_or_else(|| own_prefix(host)))
 }
 
-/// Confines the settings to what the command line allows, and returns the line that says where `up` writes, or what it ignores.
-pub fn confine(settings: &mut Settings, args: &Up, flag: Option<&str>) -> anyhow::Result<Option<String>> {
+/// Confines the settings to what the command line allows. Returns the line that names where `up` writes, or what it ignores.
+pub fn confine(settings: &mut ProgramSettings, args: &UpArgs, flag: Option<&str>) -> anyhow::Result<Option<String>> {
     if flag.is_none() {
         let given = [("--topic-prefix", &args.topic_prefix), ("--group-prefix", &args.group_prefix)];
         if let Some((name, _)) = given.iter().find(|(_, prefix)| prefix.is_some()) {
@@ -54,7 +51,7 @@ pub fn confine(settings: &mut Settings, args: &Up, flag: Option<&str>) -> anyhow
     }
     let topics = settings.topics.prefix.clone();
     let groups = args.group_prefix.clone().unwrap_or_else(|| topics.clone());
-    let Settings { processor, actuator, archiver, simulator, .. } = settings;
+    let ProgramSettings { processor, actuator, archiver, simulator, .. } = settings;
     for name in [
         &mut processor.group,
         &mut processor.instance,
@@ -67,7 +64,7 @@ pub fn confine(settings: &mut Settings, args: &Up, flag: Option<&str>) -> anyhow
     ] {
         name.insert_str(0, &groups);
     }
-    let events = if args.gpus == crate::cli::Gpus::Simulated { "simulated" } else { "measured" };
+    let events = if args.gpus == crate::cli::TelemetrySource::Simulated { "simulated" } else { "measured" };
     let members = if groups.is_empty() { "as the groups of the services there".to_owned() } else { format!("groups {groups}*") };
     Ok(Some(format!("up writes {events} events to Kafka at {}: topics {topics}*, {members}", settings.bus.brokers)))
 }
@@ -77,14 +74,15 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::{Cli, Command};
+    use crate::cli::{Cli, CliCommand};
     use crate::settings;
 
     /// What the program makes of a command line and variables: settings, and the lines that it prints.
-    fn settled(arguments: &[&str], variables: &[(&str, &str)]) -> (Settings, Vec<String>) {
-        let mut variables: Variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    fn settled(arguments: &[&str], variables: &[(&str, &str)]) -> (ProgramSettings, Vec<String>) {
+        let mut variables: EnvVariables =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let cli = Cli::try_parse_from(["eadt", "up"].iter().chain(arguments)).unwrap();
-        let Command::Up(args) = &cli.command else { panic!("up") };
+        let CliCommand::Up(args) = &cli.command else { panic!("up") };
         let flag = cli.kafka.as_deref();
         let mut lines: Vec<String> = take_brokers(&mut variables, flag).into_iter().collect();
         let mut overrides: Vec<(&str, toml::Value)> = Vec::new();
@@ -107,7 +105,7 @@ mod tests {
             let (settings, lines) = settled(&[], variables);
             assert_eq!(settings.bus.brokers, "", "{variables:?}");
             assert!(lines.len() == 1 && lines[0].contains(variables[0].0) && lines[0].contains("--kafka"), "{lines:?}");
-            assert_eq!(settings.processor.group, Settings::default().processor.group);
+            assert_eq!(settings.processor.group, ProgramSettings::default().processor.group);
         }
         assert!(settled(&[], &[("EADT_BUS__DATA_DIR", "/d")]).1.is_empty());
     }
@@ -119,7 +117,7 @@ mod tests {
         let (settings, lines) = settled(&["--kafka", "test:9092"], &production);
         assert_eq!(settings.bus.brokers, "test:9092");
         let own = "up.node-1-lab.";
-        let Settings { topics, processor, actuator, archiver, simulator, .. } = &settings;
+        let ProgramSettings { topics, processor, actuator, archiver, simulator, .. } = &settings;
         assert_eq!([&*topics.prefix, &processor.prefix, &actuator.prefix, &simulator.prefix], [own; 4]);
         for name in
             [&processor.group, &processor.instance, &actuator.group, &actuator.instance, &archiver.group, &archiver.instance]
@@ -131,7 +129,10 @@ mod tests {
 
         // Told otherwise: both, or one.
         let (settings, lines) = settled(&["--kafka", "k:1", "--topic-prefix", "lab.", "--group-prefix", ""], &[]);
-        assert_eq!((&*settings.topics.prefix, &*settings.processor.group), ("lab.", &*Settings::default().processor.group));
+        assert_eq!(
+            (&*settings.topics.prefix, &*settings.processor.group),
+            ("lab.", &*ProgramSettings::default().processor.group)
+        );
         assert!(lines[0].contains("as the groups of the services there"), "{lines:?}");
         let (settings, _) = settled(&["--kafka", "k:1", "--topic-prefix", "lab."], &[]);
         assert!(settings.archiver.group.starts_with("lab."));
@@ -141,8 +142,8 @@ mod tests {
     fn flags_of_kafka_need_one_and_names_are_names() {
         for flag in ["--topic-prefix", "--group-prefix"] {
             let cli = Cli::try_parse_from(["eadt", "up", flag, "x."]).unwrap();
-            let Command::Up(args) = &cli.command else { panic!("up") };
-            let refused = confine(&mut Settings::default(), args, None).unwrap_err().to_string();
+            let CliCommand::Up(args) = &cli.command else { panic!("up") };
+            let refused = confine(&mut ProgramSettings::default(), args, None).unwrap_err().to_string();
             assert!(refused.starts_with(flag) && refused.contains("--kafka"), "{refused}");
         }
         let refused = Cli::try_parse_from(["eadt", "up", "--kafka", "k:1", "--group-prefix", "a b"]).unwrap_err().to_string();

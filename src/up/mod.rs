@@ -1,7 +1,7 @@
 //! `eadt up`: everything in one process.
 //!
-//! Three stages drain one after another: what samples (simulated cluster or collector), what decides (processor,
-//! actuator), what keeps (archiver). So nothing that was said is missing from the archive or the closing report.
+//! Three stages drain one after another: what samples (simulated cluster or collector), what decides (processor, actuator), what
+//! keeps (archiver). So nothing that was published is missing from the archive or the closing report.
 
 mod follow;
 pub mod kafka;
@@ -9,32 +9,31 @@ pub mod kafka;
 pub use follow::{place, wants_view};
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+use eadt_bus::embedded::{EmbeddedLog, StampSource};
 use eadt_bus::{Bus, topics};
 use eadt_cluster::ChangeTerms;
-use eadt_dashboard::Server;
-use eadt_processor::{HeartbeatClock, Limit};
-use eadt_report::Form;
+use eadt_dashboard::DashboardServer;
+use eadt_processor::{HeartbeatClock, OptionalSeconds};
+use eadt_report::RenderFormat;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
-use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, address, http, tasks};
-use eadt_simulator_service::{Driver, SimClock, SimulatedCluster, Speed};
+use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown, Supervisor, TaskFailure, address, http, tasks};
+use eadt_simulator_service::{SimClock, SimulatedCluster, SimulationDriver, SimulationSpeed};
 
-use crate::cli::{Gpus, Simulation, Up};
+use crate::cli::{SimulationArgs, TelemetrySource, UpArgs};
 use crate::live::exporter::Exporter;
 use crate::live::follow::RunLength;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 use crate::{services, usage};
 
-/// How many ports after that of `http.address` are tried if it is taken, by another `up` for example.
+/// The number of ports after that of `http.address` that are tried if it is taken, by another `up` for example.
 const FURTHER_PORTS: u16 = 100;
 
 /// Takes the flags of the simulation into its settings.
-pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<()> {
+pub fn simulate(settings: &mut ProgramSettings, flags: &SimulationArgs) -> anyhow::Result<()> {
     let simulator = &mut settings.simulator;
     if let Some(path) = &flags.scenario {
         simulator.scenario = crate::scenario::load(path)?;
@@ -60,8 +59,8 @@ pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<(
 }
 
 /// Runs until interrupted, until the duration is over, or until something fails.
-pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let simulated = args.gpus == Gpus::Simulated;
+pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let simulated = args.gpus == TelemetrySource::Simulated;
     if let Some(name) = &args.controller {
         settings.processor.controller = name.parse()?;
     }
@@ -72,8 +71,8 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
             ));
         }
         // The cluster is real, and so is its time.
-        settings.simulator.start = Clock::wall().now();
-        settings.simulator.speed = Speed::Times(1.0);
+        settings.simulator.start = ServiceClock::machine().now();
+        settings.simulator.speed = SimulationSpeed::Times(1.0);
     }
     let clock = SimClock::new(settings.simulator.start);
     let (source, maintenance_clock) = (clock.source(), clock.source());
@@ -93,30 +92,30 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     if simulated {
         simulate(&mut settings, &args.simulation)?;
         if !embedded {
-            // Kafka stamps with the real time, which says nothing about simulated time.
-            settings.processor.max_future_seconds = Limit(None);
+            // Kafka stamps with the real time, which has nothing to do with simulated time.
+            settings.processor.max_future_seconds = OptionalSeconds(None);
         }
     }
     let (bus, log): (Arc<dyn Bus>, Option<EmbeddedLog>) = if embedded {
-        claim(&settings.bus.data_dir, simulated)?;
-        let stamps = if simulated { Stamps::Injected(clock.source()) } else { Stamps::Wall };
-        let log = open_embedded(&settings, stamps)?;
+        crate::data_dir::claim(&settings.bus.data_dir, simulated)?;
+        let stamps = if simulated { StampSource::Injected(clock.source()) } else { StampSource::Wall };
+        let log = crate::bus::open_embedded(&settings, stamps)?;
         (Arc::new(log.clone()), Some(log))
     } else {
         (crate::bus::connect(&settings)?, None)
     };
     apply_topics(&*bus, &settings)?;
-    // An archive that this log cannot go on with is said once, before anything runs on it.
+    // An archive that this log cannot go on with is reported once, before anything runs on it.
     let (archiver, prefix, log_of) = (settings.archiver.clone(), settings.topics.prefix.clone(), bus.clone());
     tokio::task::spawn_blocking(move || eadt_archiver::check(&archiver, &prefix, &*log_of)).await??;
 
     // Heartbeats follow the clock that stamps the log.
     let heartbeat = if simulated && embedded { HeartbeatClock::new(move || source()) } else { HeartbeatClock::default() };
-    let (metrics, health) = (Metrics::default(), Health::default());
+    let (metrics, health) = (MetricsRegistry::default(), HealthRegistry::default());
     let deciding = Shutdown::new();
     let keeping = Shutdown::new();
     let mut sampling = Supervisor::new(shutdown.clone());
-    let losses = services::Losses::default();
+    let losses = services::LostEventCounter::default();
     let mut deciders = Supervisor::new(deciding.clone());
     let mut keepers = Supervisor::new(keeping.clone());
 
@@ -138,7 +137,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         editor = Some(services::policy_editor(&settings, context, clock.source()).await?);
         let cluster = services::connect(&settings, context, Origin::Simulated, clock.source()).await?;
         services::spawn_leading(&mut deciders, &settings, &bus, &cluster, &deciding, &metrics, &health);
-        let follower = eadt_simulator_service::Follower::new(settings.simulator.clone(), clock, Arc::new(cluster))?;
+        let follower = eadt_simulator_service::ClusterFollower::new(settings.simulator.clone(), clock, Arc::new(cluster))?;
         let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
         sampling.spawn_thread(&tasks::SIMULATOR, move || {
             let ended = follower.run(&*bus, &stop, &metrics, &ready);
@@ -177,7 +176,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     services::spawn_archiver(&mut keepers, &settings, &bus, &keeping, &metrics, &health);
     if let Some(log) = log {
         // Retention goes by the clock that stamps the log.
-        let now: Now = if simulated { maintenance_clock } else { Arc::new(|| Clock::wall().now()) };
+        let now: NowFn = if simulated { maintenance_clock } else { Arc::new(|| ServiceClock::machine().now()) };
         spawn_maintenance(&mut keepers, log, now, keeping.clone());
     }
 
@@ -196,7 +195,8 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     if wants_view(args) {
         crate::live::screen::watch_continues();
     }
-    let follower = follow::Follower::start(args, &settings, &bus, simulated, &page_url, length, exporter, shutdown.clone())?;
+    let follower =
+        follow::LiveViewThread::start(args, &settings, &bus, simulated, &page_url, length, exporter, shutdown.clone())?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
     let tally = follower.finish();
     #[cfg(feature = "otlp")]
@@ -204,16 +204,16 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         // The follower has read to the end only now.
         push.send_last().await;
     }
-    // A failure is said alone; the figures of an earlier run below it would look like this one's.
+    // A failure is reported alone; the figures of an earlier run below it would look like this one's.
     ended?;
     let tally = tally?;
     let report = tally.report();
-    crate::output::print(&if args.json { report.render(Form::Json) } else { report.text(crate::output::width()) })?;
+    crate::output::print(&if args.json { report.render(RenderFormat::Json) } else { report.text(crate::output::width()) })?;
     Ok(losses.check()?)
 }
 
-/// Says that a port is taken and which one is used in its place.
-fn say_moved(args: &Up, setting: &str, wanted: SocketAddr, bound: SocketAddr, what: &str) {
+/// Warns that a port is taken and which one is used in its place.
+fn say_moved(args: &UpArgs, setting: &str, wanted: SocketAddr, bound: SocketAddr, what: &str) {
     if wanted.port() == 0 || bound.port() == wanted.port() {
         return;
     }
@@ -225,7 +225,7 @@ fn say_moved(args: &Up, setting: &str, wanted: SocketAddr, bound: SocketAddr, wh
 }
 
 /// Opens the port at which jobs report, or one near it; `None` if nothing is to be opened.
-async fn progress_listener(args: &Up, raw: &eadt_collector::RawSettings) -> anyhow::Result<Option<std::net::TcpListener>> {
+async fn progress_listener(args: &UpArgs, raw: &eadt_collector::RawSettings) -> anyhow::Result<Option<std::net::TcpListener>> {
     if !raw.progress.enabled {
         return Ok(None);
     }
@@ -240,11 +240,11 @@ async fn progress_listener(args: &Up, raw: &eadt_collector::RawSettings) -> anyh
 /// Opens the port of the web page, and prints where it is.
 async fn bind_page(
     keepers: &mut Supervisor,
-    settings: &Settings,
+    settings: &ProgramSettings,
     bus: &Arc<dyn Bus>,
     keeping: &Shutdown,
-    args: &Up,
-) -> anyhow::Result<Server> {
+    args: &UpArgs,
+) -> anyhow::Result<DashboardServer> {
     let server = services::spawn_dashboard(keepers, settings, bus, FURTHER_PORTS, keeping).await?;
     let url = server.url();
     if let Ok(wanted) = settings.dashboard.socket() {
@@ -259,14 +259,14 @@ async fn bind_page(
 }
 
 /// The collector of `--gpus nvml` and `--gpus none`.
-fn collector_settings(settings: &Settings, gpus: Gpus) -> eadt_collector::RawSettings {
+fn collector_settings(settings: &ProgramSettings, gpus: TelemetrySource) -> eadt_collector::RawSettings {
     let mut raw = settings.collector.clone();
-    raw.nvml.enabled = gpus == Gpus::Nvml;
+    raw.nvml.enabled = gpus == TelemetrySource::Nvml;
     raw
 }
 
 /// Lets the stages end one after another, whichever ended first; the first failure is returned.
-async fn drain(first: Supervisor, second: Supervisor, third: Supervisor, stages: [Shutdown; 3]) -> Result<(), Failure> {
+async fn drain(first: Supervisor, second: Supervisor, third: Supervisor, stages: [Shutdown; 3]) -> Result<(), TaskFailure> {
     tasks::STAGE.begin();
     let mut joining = [first, second, third].map(|stage| tokio::spawn(stage.join()));
     let [a, b, c] = &mut joining;
@@ -286,7 +286,7 @@ async fn drain(first: Supervisor, second: Supervisor, third: Supervisor, stages:
         result.unwrap_or_else(|error| {
             let detail = error.to_string();
             tasks::STAGE.failed(&detail);
-            Err(Failure { task: tasks::STAGE.name, detail })
+            Err(TaskFailure { task: tasks::STAGE.name, detail })
         })?;
     }
     Ok(())
@@ -295,14 +295,14 @@ async fn drain(first: Supervisor, second: Supervisor, third: Supervisor, stages:
 /// The cluster simulator's thread; the handle is for the actuator.
 pub fn spawn_simulator(
     sampling: &mut Supervisor,
-    settings: &Settings,
+    settings: &ProgramSettings,
     clock: SimClock,
     bus: &Arc<dyn Bus>,
     shutdown: &Shutdown,
-    metrics: &Metrics,
-    health: &Health,
+    metrics: &MetricsRegistry,
+    health: &HealthRegistry,
 ) -> anyhow::Result<SimulatedCluster> {
-    let (driver, cluster) = Driver::new(settings.simulator.clone(), clock)?;
+    let (driver, cluster) = SimulationDriver::new(settings.simulator.clone(), clock)?;
     let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
     sampling.spawn_thread(&tasks::SIMULATOR, move || {
         let ended = driver.run(&*bus, &stop, &metrics, &ready).map(drop);
@@ -313,57 +313,19 @@ pub fn spawn_simulator(
     Ok(cluster)
 }
 
-const SIMULATED: &str = "simulated\n";
-
-/// Whether a data folder holds simulated time.
-pub fn is_simulated(dir: &Path) -> anyhow::Result<bool> {
-    match std::fs::read_to_string(dir.join(ORIGIN)) {
-        Ok(text) => Ok(text == SIMULATED),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", dir.join(ORIGIN).display())),
-    }
-}
-
-/// Says which it holds.
-const ORIGIN: &str = "origin";
-
-/// A data folder holds either simulated or measured time: the two would make each other late.
-fn claim(dir: &Path, simulated: bool) -> anyhow::Result<()> {
-    let cannot =
-        || format!("cannot use data folder {}: check that it can be written, or name another with --data-dir", dir.display());
-    std::fs::create_dir_all(dir).with_context(cannot)?;
-    let (marker, mine) = (dir.join(ORIGIN), if simulated { SIMULATED } else { "measured\n" });
-    match std::fs::read_to_string(&marker) {
-        Ok(text) if text == mine => Ok(()),
-        Ok(text) => bail!(
-            "data folder {} holds {} data, and this would be {}: name another with --data-dir",
-            dir.display(),
-            text.trim(),
-            mine.trim()
-        ),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => std::fs::write(&marker, mine).with_context(cannot),
-        Err(error) => Err(error).with_context(cannot),
-    }
-}
-
-/// The embedded log of these settings.
-pub fn open_embedded(settings: &Settings, stamps: Stamps) -> anyhow::Result<EmbeddedLog> {
-    Ok(EmbeddedLog::open(&settings.bus.data_dir.join("log"), EmbeddedOptions { stamps, ..EmbeddedOptions::default() })?)
-}
-
 /// Creates what is missing; of an existing layout only settings are mended.
-fn apply_topics(bus: &dyn Bus, settings: &Settings) -> anyhow::Result<()> {
+fn apply_topics(bus: &dyn Bus, settings: &ProgramSettings) -> anyhow::Result<()> {
     let names = &settings.topics;
     let existing = topics::survey(bus, &names.prefix)?;
     let desired = topics::desired(&names.prefix, names.partitions, names.replication);
-    let plan = topics::plan(&existing, &desired, topics::Repartition::Refuse);
+    let plan = topics::plan(&existing, &desired, topics::RepartitionPolicy::Refuse);
     topics::apply(bus, &plan)?;
     Ok(())
 }
 
-type Now = Arc<dyn Fn() -> EventTime + Send + Sync>;
+type NowFn = Arc<dyn Fn() -> EventTime + Send + Sync>;
 
-fn spawn_maintenance(keepers: &mut Supervisor, log: EmbeddedLog, now: Now, shutdown: Shutdown) {
+fn spawn_maintenance(keepers: &mut Supervisor, log: EmbeddedLog, now: NowFn, shutdown: Shutdown) {
     keepers.spawn(&tasks::MAINTENANCE, async move {
         let mut every = tokio::time::interval(std::time::Duration::from_mins(1));
         every.tick().await;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_bus::{Bus, Outgoing, Record};
+use eadt_bus::{Bus, ConsumerRecord, ProducerRecord};
 use eadt_schemas::v1::{DeviceIntent, DeviceReport, DeviceState, Layout, SettingOutcome};
 use eadt_schemas::{Topic, decode};
 
@@ -10,7 +10,7 @@ use super::{Rig, WITHIN, account, now};
 
 /// Everything that nodes were asked for, and `None` where it was withdrawn, in its order for each node.
 pub fn history(rig: &Rig) -> Vec<(String, Option<DeviceIntent>)> {
-    let of = |record: Record| {
+    let of = |record: ConsumerRecord| {
         let node = String::from_utf8(record.key.unwrap().to_vec()).unwrap();
         (node, record.value.map(|value| decode::<DeviceIntent>(&value).unwrap()))
     };
@@ -46,10 +46,10 @@ pub fn answer(rig: &Rig, nodes: &BTreeSet<String>, outcome: SettingOutcome, reas
     assert!(producer.flush(WITHIN).unwrap());
 }
 
-pub fn outgoing(topic: Topic, node: &str, event: &impl serde::Serialize) -> Outgoing {
+pub fn outgoing(topic: Topic, node: &str, event: &impl serde::Serialize) -> ProducerRecord {
     let (key, value) = (node.to_owned().into_bytes(), serde_json::to_vec(event).unwrap());
     let topic = format!("t.{topic}").into();
-    Outgoing { topic, partition: None, key: Some(key.into()), value: Some(value.into()), headers: Vec::new() }
+    ProducerRecord { topic, partition: None, key: Some(key.into()), value: Some(value.into()), headers: Vec::new() }
 }
 
 pub fn cap(watts: f64) -> Layout {

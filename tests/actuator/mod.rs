@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use eadt_actuator::ActuatorService;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Isolation, Outgoing, Polled, Record, Start, TopicPartition, topics};
+use eadt_bus::{Bus, ConsumerRecord, IsolationLevel, PollEvent, ProducerRecord, StartOffset, TopicPartition, topics};
 use eadt_cluster::Cluster;
 use eadt_kubernetes::KubernetesCluster;
 use eadt_kubernetes::policy;
 use eadt_kubernetes::policy::access::{PolicyAccess, PolicyEditor};
-use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Origin, Outcome, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ControllerAction, Decision, Layout, Origin, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 use eadt_tests::Kubernetes;
 use eadt_tests::kubernetes::Settings;
 use eadt_tests::kubernetes::proxy::Proxy;
@@ -108,7 +108,7 @@ impl Rig {
         let data = tempfile::tempdir().unwrap();
         let log = EmbeddedLog::open(data.path(), EmbeddedOptions::default()).unwrap();
         let desired = topics::desired(PREFIX, 2, 1);
-        let plan = topics::plan(&topics::survey(&log, PREFIX).unwrap(), &desired, topics::Repartition::Refuse);
+        let plan = topics::plan(&topics::survey(&log, PREFIX).unwrap(), &desired, topics::RepartitionPolicy::Refuse);
         topics::apply(&log, &plan).unwrap();
         let namespace = kubernetes.namespace(prefix).unwrap();
         let standing: Arc<Mutex<Option<EventTime>>> = Arc::default();
@@ -145,12 +145,12 @@ impl Rig {
         self.proxy.as_ref().expect("it is behind a proxy")
     }
 
-    pub fn settings(&self, identity: &str) -> eadt_kubernetes::Settings {
-        eadt_kubernetes::Settings {
+    pub fn settings(&self, identity: &str) -> eadt_kubernetes::KubernetesSettings {
+        eadt_kubernetes::KubernetesSettings {
             namespace: Some(self.namespace.clone()),
             only_namespace: (!self.everywhere).then(|| self.namespace.clone()),
             identity: Some(identity.into()),
-            ..eadt_kubernetes::Settings::default()
+            ..eadt_kubernetes::KubernetesSettings::default()
         }
     }
 
@@ -209,8 +209,8 @@ impl Rig {
             bus: Arc::new(self.log.clone()),
             cluster,
             shutdown: Shutdown::new(),
-            metrics: Metrics::default(),
-            ready: Health::default().part("actuator"),
+            metrics: MetricsRegistry::default(),
+            ready: HealthRegistry::default().part("actuator"),
         }
     }
 
@@ -332,31 +332,31 @@ impl Rig {
     }
 
     /// Everything of a topic, as often as it is asked.
-    pub fn read<T: eadt_schemas::decode::Check>(&self, topic: Topic) -> Vec<T> {
+    pub fn read<T: eadt_schemas::decode::DecodableEvent>(&self, topic: Topic) -> Vec<T> {
         let records = self.records(topic).into_iter();
         records.filter_map(|record| decode(record.value.as_deref()?).ok()).collect()
     }
 
     /// What stands under a key of a topic.
-    pub fn last<T: eadt_schemas::decode::Check>(&self, topic: Topic, key: &str) -> Option<T> {
-        let of_key = |record: &Record| record.key.as_deref() == Some(key.as_bytes());
+    pub fn last<T: eadt_schemas::decode::DecodableEvent>(&self, topic: Topic, key: &str) -> Option<T> {
+        let of_key = |record: &ConsumerRecord| record.key.as_deref() == Some(key.as_bytes());
         decode(self.records(topic).into_iter().rfind(of_key)?.value.as_deref()?).ok()
     }
 
     /// Every record of a topic.
-    pub fn records(&self, topic: Topic) -> Vec<Record> {
+    pub fn records(&self, topic: Topic) -> Vec<ConsumerRecord> {
         let mut found = Vec::new();
         for partition in 0..2 {
             let at = TopicPartition::new(format!("{PREFIX}{topic}"), partition);
             let high = self.log.watermarks(&at).unwrap().high;
-            let mut reader = self.log.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted).unwrap();
+            let mut reader = self.log.reader(&[(at, StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
             let (mut polled, mut done) = (Vec::new(), high == 0);
             while !done {
                 reader.poll(1000, Duration::from_millis(50), &mut polled).unwrap();
                 for item in polled.drain(..) {
                     match item {
-                        Polled::Record(record) => found.push(record),
-                        Polled::End { position, .. } => done = position >= high,
+                        PollEvent::Record(record) => found.push(record),
+                        PollEvent::End { position, .. } => done = position >= high,
                         _ => {}
                     }
                 }
@@ -386,7 +386,7 @@ impl Rig {
     /// Publishes an event of a workload.
     pub fn publish<T: serde::Serialize>(&self, to: Topic, kind: EventType, id: &str, time: EventTime, workload: &str, event: &T) {
         let envelope = Envelope { id: id.into(), source: "/test".into(), kind, time, subject: workload.into() };
-        let record = Outgoing {
+        let record = ProducerRecord {
             topic: format!("{PREFIX}{to}").into(),
             partition: None,
             key: Some(workload.as_bytes().to_vec().into()),
@@ -399,7 +399,7 @@ impl Rig {
     }
 
     /// A decision for the layout that was published last.
-    pub fn decision(&self, id: &str, action: Action, to: Layout) -> Decision {
+    pub fn decision(&self, id: &str, action: ControllerAction, to: Layout) -> Decision {
         let present = self.published().expect("a layout is published");
         let time = (self.clock)();
         Decision {
@@ -417,12 +417,12 @@ impl Rig {
         }
     }
 
-    pub fn outcomes(&self, decision: &str) -> Vec<Outcome> {
+    pub fn outcomes(&self, decision: &str) -> Vec<ActuationOutcome> {
         self.actuations().into_iter().filter(|a| a.decision_id == decision).map(|a| a.outcome).collect()
     }
 
     /// Decides and waits until this has become of it.
-    pub fn change(&self, id: &str, action: Action, to: Layout, until: Outcome) -> Actuation {
+    pub fn change(&self, id: &str, action: ControllerAction, to: Layout, until: ActuationOutcome) -> Actuation {
         self.decide(&self.decision(id, action, to));
         self.outcome(id, until)
     }
@@ -438,15 +438,15 @@ impl Rig {
     }
 
     /// Decides for what never gets ready, and lets its time run out once its pods look like this.
-    pub fn runs_out(&self, id: &str, action: Action, to: Layout, stuck: impl Fn(&[Value]) -> bool) -> Actuation {
+    pub fn runs_out(&self, id: &str, action: ControllerAction, to: Layout, stuck: impl Fn(&[Value]) -> bool) -> Actuation {
         self.stop_clock();
         self.decide(&self.decision(id, action, to));
         self.eventually("its pods are stuck", || stuck(&self.pods()).then_some(()));
         self.let_clock_run();
-        self.outcome(id, Outcome::RolledBack)
+        self.outcome(id, ActuationOutcome::RolledBack)
     }
 
-    pub fn outcome(&self, id: &str, until: Outcome) -> Actuation {
+    pub fn outcome(&self, id: &str, until: ActuationOutcome) -> Actuation {
         self.eventually(&format!("{until:?} of {id}"), || {
             self.actuations().into_iter().find(|a| a.decision_id == id && a.outcome == until)
         })

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, Outgoing, Producer, topics};
+use eadt_bus::{Bus, Producer, ProducerRecord, topics};
 use eadt_nvml::fake::{FakeLibrary, FakeMps};
 use eadt_schemas::v1::{DeviceIntent, DeviceSetting, MpsTenant};
 use eadt_schemas::{EventTime, Topic};
@@ -161,7 +161,7 @@ impl Asks {
             mps_tenants: Some((0..GPUS).map(tenant).collect()),
             ..DeviceIntent::default()
         };
-        let record = Outgoing {
+        let record = ProducerRecord {
             topic: format!("eadt.{}", Topic::DeviceIntents).into(),
             partition: None,
             key: Some(NODE.as_bytes().into()),

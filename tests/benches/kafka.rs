@@ -21,12 +21,12 @@ use common::closing::{Times, measure};
 use common::{Maker, PARTITIONS, WORKLOADS, cpu_seconds, peak_mib, send};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::{
-    Bus, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Producer, Reader, Result as BusResult, Start, Step,
-    TopicPartition, TopicSpec, Watermarks, topics,
+    Bus, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent, Producer,
+    ProducerRecord, Result as BusResult, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets, topics,
 };
 use eadt_core::settings::SECOND;
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::Metrics;
+use eadt_service::MetricsRegistry;
 use eadt_tests::Kafka;
 use processing::{Error, PATIENCE, WINDOW};
 
@@ -224,7 +224,7 @@ fn child(what: &str, brokers: &str, prefix: &str, seconds: u64, place: &str) -> 
         }
         "processor" => {
             return Ok(eadt_processor::run_processor(
-                &processing::processor(Arc::new(bus), prefix, prefix, &Metrics::default()).0,
+                &processing::processor(Arc::new(bus), prefix, prefix, &MetricsRegistry::default()).0,
             )?);
         }
         "archive" => processing::archive(Arc::new(bus), prefix, &format!("{prefix}archiver"), events(seconds), place)?,
@@ -269,13 +269,15 @@ fn read(bus: &KafkaBus, prefix: &str, seconds: u64) -> Result<(), Error> {
     let all = [Topic::GpuTelemetry, Topic::TrainingProgress, Topic::Workloads];
     let from: Vec<_> = all
         .iter()
-        .flat_map(|topic| (0..PARTITIONS).map(move |p| (TopicPartition::new(format!("{prefix}{topic}"), p), Start::Earliest)))
+        .flat_map(|topic| {
+            (0..PARTITIONS).map(move |p| (TopicPartition::new(format!("{prefix}{topic}"), p), StartOffset::Earliest))
+        })
         .collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let (mut polled, mut count, began) = (Vec::new(), 0, Instant::now());
     while count < events(seconds) {
         reader.poll(4096, Duration::from_millis(100), &mut polled)?;
-        count += polled.drain(..).filter(|item| matches!(item, Polled::Record(_))).count() as u64;
+        count += polled.drain(..).filter(|item| matches!(item, PollEvent::Record(_))).count() as u64;
         assert!(began.elapsed() < PATIENCE, "only {count} records came");
     }
     Ok(())
@@ -314,11 +316,11 @@ fn transactions(bus: &KafkaBus, stop: &AtomicBool) -> Result<Times, Error> {
     let group =
         MemberOptions { group: "bare".into(), membership: Membership::Transactional("bare".into()), topics: vec![topic.clone()] };
     let mut member = bus.member(group)?;
-    let from: Vec<_> = (0..PARTITIONS).map(|p| (TopicPartition::new(topic.clone(), p), Start::Earliest)).collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let from: Vec<_> = (0..PARTITIONS).map(|p| (TopicPartition::new(topic.clone(), p), StartOffset::Earliest)).collect();
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let (mut times, mut polled, mut number) = (Vec::new(), Vec::new(), 0_u32);
     while !stop.load(Ordering::Relaxed) {
-        let output = Outgoing {
+        let output = ProducerRecord {
             topic: topic.clone(),
             partition: None,
             key: Some(Bytes::from_static(b"bare")),
@@ -326,8 +328,8 @@ fn transactions(bus: &KafkaBus, stop: &AtomicBool) -> Result<Times, Error> {
             headers: Vec::new(),
         };
         let began = Instant::now();
-        member.commit(&Step { outputs: vec![output], positions: Vec::new() })?;
-        let mine = |item: &Polled| matches!(item, Polled::Record(record) if record.value.as_deref() == Some(number.to_string().as_bytes()));
+        member.commit(&CommitStep { outputs: vec![output], positions: Vec::new() })?;
+        let mine = |item: &PollEvent| matches!(item, PollEvent::Record(record) if record.value.as_deref() == Some(number.to_string().as_bytes()));
         while !polled.iter().any(mine) {
             polled.clear();
             reader.poll(100, Duration::from_millis(100), &mut polled)?;
@@ -351,7 +353,7 @@ struct AtLeastOnce(KafkaBus);
 
 #[derive(Debug)]
 struct AtLeastOnceMember {
-    member: Box<dyn Member>,
+    member: Box<dyn GroupMember>,
     producer: Box<dyn Producer>,
 }
 
@@ -368,16 +370,16 @@ impl Bus for AtLeastOnce {
     fn add_partitions(&self, name: &str, partitions: i32) -> BusResult<()> {
         self.0.add_partitions(name, partitions)
     }
-    fn watermarks(&self, at: &TopicPartition) -> BusResult<Watermarks> {
+    fn watermarks(&self, at: &TopicPartition) -> BusResult<WatermarkOffsets> {
         self.0.watermarks(at)
     }
     fn producer(&self, name: &str) -> BusResult<Box<dyn Producer>> {
         self.0.producer(name)
     }
-    fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> BusResult<Box<dyn Reader>> {
+    fn reader(&self, from: &[(TopicPartition, StartOffset)], isolation: IsolationLevel) -> BusResult<Box<dyn PartitionReader>> {
         self.0.reader(from, isolation)
     }
-    fn member(&self, options: MemberOptions) -> BusResult<Box<dyn Member>> {
+    fn member(&self, options: MemberOptions) -> BusResult<Box<dyn GroupMember>> {
         let name = options.membership.name().unwrap_or("bench").to_owned();
         let producer = self.0.producer(&name)?;
         let member = self.0.member(MemberOptions { membership: Membership::Static(name), ..options })?;
@@ -388,8 +390,8 @@ impl Bus for AtLeastOnce {
     }
 }
 
-impl Reader for AtLeastOnceMember {
-    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> BusResult<()> {
+impl PartitionReader for AtLeastOnceMember {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> BusResult<()> {
         self.member.poll(max, timeout, into)
     }
     fn pause(&mut self, at: &[TopicPartition]) -> BusResult<()> {
@@ -403,20 +405,20 @@ impl Reader for AtLeastOnceMember {
     }
 }
 
-impl Member for AtLeastOnceMember {
+impl GroupMember for AtLeastOnceMember {
     fn start(&mut self, at: &TopicPartition, offset: i64) -> BusResult<()> {
         self.member.start(at, offset)
     }
     fn committed(&mut self, of: &[TopicPartition]) -> BusResult<Vec<Option<i64>>> {
         self.member.committed(of)
     }
-    fn commit(&mut self, step: &Step) -> BusResult<()> {
+    fn commit(&mut self, step: &CommitStep) -> BusResult<()> {
         for output in &step.outputs {
             send(&mut *self.producer, output);
         }
         let written = self.producer.flush(PATIENCE)?;
         assert!(written && self.producer.counts().failed == 0, "outputs were not written");
-        self.member.commit(&Step { outputs: Vec::new(), positions: step.positions.clone() })
+        self.member.commit(&CommitStep { outputs: Vec::new(), positions: step.positions.clone() })
     }
 }
 
@@ -471,9 +473,10 @@ fn restart(brokers: &str, rounds: u64) -> Result<(), Error> {
         command.args(["child", "processor", brokers, prefix]).stdout(Stdio::null()).stderr(Stdio::inherit());
         Ok(Killed(command.spawn()?))
     };
-    let from: Vec<_> =
-        (0..PARTITIONS).map(|p| (TopicPartition::new(format!("{prefix}{}", Topic::Decisions), p), Start::Earliest)).collect();
-    let mut decisions = bus.reader(&from, Isolation::ReadCommitted)?;
+    let from: Vec<_> = (0..PARTITIONS)
+        .map(|p| (TopicPartition::new(format!("{prefix}{}", Topic::Decisions), p), StartOffset::Earliest))
+        .collect();
+    let mut decisions = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let (mut producer, mut maker) = (bus.producer("bench")?, Maker::with_prefix(GPUS, prefix));
     let start = EventTime::from_micros(BASE);
     for record in maker.tables(start) {
@@ -501,7 +504,7 @@ fn restart(brokers: &str, rounds: u64) -> Result<(), Error> {
             let began = Instant::now();
             while readable < due && began.elapsed() < patience {
                 decisions.poll(100, Duration::from_millis(1), &mut polled)?;
-                readable += polled.drain(..).filter(|item| matches!(item, Polled::Record(_))).count() as u64;
+                readable += polled.drain(..).filter(|item| matches!(item, PollEvent::Record(_))).count() as u64;
             }
             Ok(readable >= due)
         };

@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use common::{cpu_seconds, peak_mib};
 use eadt_actuator::ActuatorService;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Outgoing, topics};
+use eadt_bus::{Bus, ProducerRecord, topics};
 use eadt_cluster::{
     ApprovedDecision, Cluster, ClusterChanges, ClusterError, DeviceAgents, ManagedWorkload, RollBack, WorkloadChange,
 };
 use eadt_kubernetes::policy::{self, EnergyPolicy};
-use eadt_kubernetes::{KubernetesCluster, Settings};
-use eadt_schemas::v1::{Action, Decision, Layout, Origin};
+use eadt_kubernetes::{KubernetesCluster, KubernetesSettings};
+use eadt_schemas::v1::{ControllerAction, Decision, Layout, Origin};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 use eadt_tests::kubernetes::{Kubernetes, client};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -184,11 +184,11 @@ fn until(what: &str, every: Duration, mut look: impl FnMut() -> bool) -> Result<
 fn child(kubeconfig: &Path, namespace: &str, count: usize, decisions: usize) -> Result<(), Error> {
     let data = tempfile::tempdir()?;
     let log = EmbeddedLog::open(data.path(), EmbeddedOptions::default())?;
-    let plan = topics::plan(&topics::survey(&log, "eadt.")?, &topics::desired("eadt.", 4, 1), topics::Repartition::Refuse);
+    let plan = topics::plan(&topics::survey(&log, "eadt.")?, &topics::desired("eadt.", 4, 1), topics::RepartitionPolicy::Refuse);
     topics::apply(&log, &plan)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let client = runtime.block_on(client(kubeconfig))?;
-    let settings = Settings { namespace: Some(namespace.to_owned()), ..Settings::default() };
+    let settings = KubernetesSettings { namespace: Some(namespace.to_owned()), ..KubernetesSettings::default() };
     let began = Instant::now();
     let inner = runtime.block_on(async { KubernetesCluster::new(client, settings, Origin::Simulated, Arc::new(now)) });
     let stop = Shutdown::new();
@@ -205,8 +205,8 @@ fn child(kubeconfig: &Path, namespace: &str, count: usize, decisions: usize) -> 
         bus: Arc::new(log.clone()),
         cluster: cluster.clone(),
         shutdown: stop.clone(),
-        metrics: Metrics::default(),
-        ready: Health::default().part("actuator"),
+        metrics: MetricsRegistry::default(),
+        ready: HealthRegistry::default().part("actuator"),
     };
     let acting = std::thread::spawn(move || eadt_actuator::run_actuator(&service));
     // Take-overs and first statuses are over once hardly any CPU is used.
@@ -255,7 +255,7 @@ fn live(log: &EmbeddedLog, inner: &KubernetesCluster, name: &str, spread: f64) -
                 workload: state.workload.clone(),
                 time,
                 controller: "hybrid".into(),
-                action: Action::Maintain,
+                action: ControllerAction::Maintain,
                 reason: "within what was expected".into(),
                 from: state.layout.clone(),
                 to: state.layout.clone(),
@@ -273,7 +273,7 @@ fn live(log: &EmbeddedLog, inner: &KubernetesCluster, name: &str, spread: f64) -
     Ok((cpu_seconds() - cpu) / began.elapsed().as_secs_f64())
 }
 
-fn outgoing(decision: &Decision) -> Result<Outgoing, Error> {
+fn outgoing(decision: &Decision) -> Result<ProducerRecord, Error> {
     let envelope = Envelope {
         id: decision.id.clone(),
         source: "/bench".into(),
@@ -281,7 +281,7 @@ fn outgoing(decision: &Decision) -> Result<Outgoing, Error> {
         time: decision.time,
         subject: decision.workload.clone(),
     };
-    Ok(Outgoing {
+    Ok(ProducerRecord {
         topic: format!("eadt.{}", Topic::Decisions).into(),
         partition: None,
         key: Some(decision.workload.clone().into_bytes().into()),
@@ -301,7 +301,7 @@ fn decide(log: &EmbeddedLog, inner: &KubernetesCluster, cluster: &Timed, decisio
             id: format!("d-{number}"),
             workload: state.workload.clone(),
             time,
-            action: Action::Decrease,
+            action: ControllerAction::Decrease,
             reason: "the benchmark wants it".into(),
             from: state.layout.clone(),
             to: Layout { mps_thread_percentage: Some(40), ..state.layout.clone() },

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use common::{Maker, PARTITIONS, WORKLOADS, send, workload};
 use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, TopicSpec, topics};
+use eadt_bus::{Bus, IsolationLevel, PollEvent, StartOffset, TopicPartition, TopicSpec, topics};
 use eadt_core::settings::SECOND;
 use eadt_schemas::fnv::Fnv1a;
 use eadt_schemas::v1::{EfficiencyWindow, WindowKind};
@@ -380,15 +380,15 @@ impl Race {
     }
 
     fn answer(&self, topic: &str, partitions: i32, read: fn(&[u8]) -> Option<(Place, Sums)>) -> Result<Windows, Error> {
-        let from: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(topic, p), Start::Earliest)).collect();
-        let mut reader = self.bus.reader(&from, Isolation::ReadCommitted)?;
+        let from: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(topic, p), StartOffset::Earliest)).collect();
+        let mut reader = self.bus.reader(&from, IsolationLevel::ReadCommitted)?;
         let (mut polled, mut ends, mut windows, began) = (Vec::new(), 0, Windows::new(), Instant::now());
         while ends < partitions {
             reader.poll(1000, Duration::from_millis(100), &mut polled)?;
             for item in polled.drain(..) {
                 match item {
-                    Polled::Record(record) => windows.extend(record.value.as_deref().and_then(read)),
-                    Polled::End { .. } => ends += 1,
+                    PollEvent::Record(record) => windows.extend(record.value.as_deref().and_then(read)),
+                    PollEvent::End { .. } => ends += 1,
                     _ => {}
                 }
             }
@@ -503,12 +503,12 @@ fn connect(brokers: &str, fetch: FetchPath) -> Result<KafkaBus, Error> {
 fn read(bus: &KafkaBus, events: u64) -> Result<(), Error> {
     let all = [Topic::GpuTelemetry, Topic::TrainingProgress, Topic::Workloads];
     let places = all.iter().flat_map(|topic| (0..PARTITIONS).map(move |p| TopicPartition::new(format!("{PREFIX}{topic}"), p)));
-    let from: Vec<_> = places.map(|at| (at, Start::Earliest)).collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let from: Vec<_> = places.map(|at| (at, StartOffset::Earliest)).collect();
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let (mut polled, mut count, began) = (Vec::new(), 0, Instant::now());
     while count < events {
         reader.poll(4096, Duration::from_millis(100), &mut polled)?;
-        count += polled.drain(..).filter(|item| matches!(item, Polled::Record(_))).count() as u64;
+        count += polled.drain(..).filter(|item| matches!(item, PollEvent::Record(_))).count() as u64;
         assert!(began.elapsed() < PATIENCE, "only {count} records came");
     }
     Ok(())

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use eadt_bus::Outgoing;
-use eadt_schemas::v1::{Action, Decision, Layout, Workload};
+use eadt_bus::ProducerRecord;
+use eadt_schemas::v1::{ControllerAction, Decision, Layout, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 use serde_json::{Value, json};
 
@@ -39,13 +39,13 @@ pub fn percentage(stateful_set: &Value) -> Option<&str> {
 }
 
 /// A decision for another percentage, as it goes to the log.
-pub fn decision(id: &str, present: Workload, percentage: u32) -> Outgoing {
+pub fn decision(id: &str, present: Workload, percentage: u32) -> ProducerRecord {
     let time = EventTime::from_seconds(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64());
     let decision = Decision {
         id: id.into(),
         workload: present.workload.clone(),
         time,
-        action: Action::Decrease,
+        action: ControllerAction::Decrease,
         reason: "the test wants it".into(),
         to: Layout { mps_thread_percentage: Some(percentage), ..present.layout.clone() },
         from: present.layout,
@@ -56,7 +56,7 @@ pub fn decision(id: &str, present: Workload, percentage: u32) -> Outgoing {
     };
     let (kind, subject) = (EventType::Decision, present.workload.clone());
     let envelope = Envelope { id: id.into(), source: "/test".into(), kind, time, subject };
-    Outgoing {
+    ProducerRecord {
         topic: format!("eadt.{}", Topic::Decisions).into(),
         partition: None,
         key: Some(present.workload.into_bytes().into()),

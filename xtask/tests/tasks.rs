@@ -76,13 +76,14 @@ fn nothing_is_started_without_its_entry() {
             let other = after.starts_with("spawn()") || before.trim_end().ends_with("scope.");
             // Waited for at once: its panic is the caller's.
             let statement = after.split(';').next().unwrap();
-            let waited = after.starts_with("spawn_blocking(") && (statement.contains(").await") || code.contains("= unwound("));
+            let waited =
+                after.starts_with("spawn_blocking(") && (statement.contains(").await") || code.contains("= resume_panic("));
             let stage = before.contains("|stage| tokio::") && code.contains("tasks::STAGE.failed(");
             let of_set = SETS.iter().any(|(path, said)| file == Path::new(path) && code.contains(said));
             assert!(
                 with_entry || source || other || waited || stage || of_set,
                 "{}:{line} starts something that crates/tasks does not know: `{}`; start it with an entry of the table \
-                 (Task::thread, Supervisor::spawn, supervise::beside)",
+                 (Task::thread, Supervisor::spawn, supervise::spawn_detached)",
                 file.display(),
                 statement.lines().next().unwrap()
             );

@@ -4,10 +4,10 @@
 
 use std::time::Instant;
 
-use eadt_backtest::{Contender, Contest, Oversubscription, Subject};
+use eadt_backtest::{Contender, Contest, Oversubscription, ScenarioSource};
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_schemas::EventTime;
-use eadt_simulator::{Cluster, Glide, Scenario};
+use eadt_simulator::{ClusterSimulation, FastForwardTotals, Scenario};
 
 const DAY_SECONDS: f64 = 86_400.0;
 const DAYS: f64 = 14.0;
@@ -23,16 +23,16 @@ fn alone() -> f64 {
     let scenario = Scenario::default();
     let jobs = scenario.workloads.len();
     let start = EventTime::from_seconds(1_767_225_600.0);
-    let mut cluster = Cluster::new(scenario, start).expect("the built-in scenario is sound");
+    let mut cluster = ClusterSimulation::new(scenario, start).expect("the built-in scenario is sound");
     let end = start.plus_seconds(DAYS * DAY_SECONDS);
     let began = Instant::now();
-    let mut parts = vec![Glide::default(); jobs];
+    let mut parts = vec![FastForwardTotals::default(); jobs];
     let mut to = start;
     while to < end {
         to = to.plus_seconds(60.0);
         while cluster.now() < to {
             let stop = cluster.next_transition().map_or(to, |next| next.min(to));
-            cluster.glide(stop, &mut parts);
+            cluster.fast_forward(stop, &mut parts);
         }
     }
     assert!(parts.iter().all(|part| part.energy_joules > 0.0));
@@ -41,7 +41,7 @@ fn alone() -> f64 {
 
 fn contest(threads: usize) -> f64 {
     let contest = Contest {
-        subjects: vec![Subject::RandomDays],
+        subjects: vec![ScenarioSource::RandomDays],
         contenders: vec![Contender::Controller(ControllerName::Hybrid)],
         oversubscription: vec![Oversubscription::Allowed],
         days: DAYS,
@@ -52,7 +52,7 @@ fn contest(threads: usize) -> f64 {
     };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
     let began = Instant::now();
-    let runs = pool.install(|| contest.hold(&|| ())).expect("a sound contest");
+    let runs = pool.install(|| contest.run(&|| ())).expect("a sound contest");
     runs.iter().map(|run| run.seconds).sum::<f64>() / began.elapsed().as_secs_f64()
 }
 

@@ -1,21 +1,21 @@
 //! Reported savings against true ones: how far the estimate of `crates/report` is to be believed.
 //!
-//! In a simulation the truth is known: the same scenario and seed without any change. Each controller's run is reported on as a user's
-//! would be, and the report's figure is held against the energy and samples of the untouched run in the same windows.
+//! In a simulation the truth is known: the same scenario and seed without any change. Each controller's run is reported on as a
+//! user's would be, and the report's figure is held against the energy and samples of the untouched run in the same windows.
 
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_html::END;
-use eadt_report::{By, Settings, WorkloadReport};
+use eadt_report::{ReportBreakdown, ReportSettings, WorkloadReport};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::contest::{Recording, record};
-use crate::{Contender, Contest, ContestError, Oversubscription, Subject};
+use crate::contest::{RunRecording, record};
+use crate::{Contender, Contest, ContestError, Oversubscription, ScenarioSource};
 
 /// Whose reports are checked, on what.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<ScenarioSource>,
     pub controllers: Vec<ControllerName>,
     pub days: f64,
     /// Seeds 0 up to this.
@@ -28,7 +28,7 @@ pub struct Calibration {
 
 /// One report beside the truth.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Estimated {
+pub struct CalibrationRun {
     pub scenario: String,
     pub workload: String,
     pub controller: ControllerName,
@@ -51,7 +51,7 @@ pub struct Estimated {
     pub changed: bool,
 }
 
-/// How reports of one controller on one scenario, or of all of them, compare with the truth.
+/// Compares the reports of one controller on one scenario, or of all of them, with the truth.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CalibrationRow {
     /// Absent: all.
@@ -78,11 +78,11 @@ pub struct CalibrationRow {
     pub true_ratio_mean: Option<f64>,
 }
 
-/// What is asked of the calibration, and what it reached.
+/// A requirement on the calibration and the value that it reached.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Asked {
+pub struct CalibrationTarget {
     pub what: &'static str,
-    /// Absent: no run says.
+    /// Absent if no run gives it.
     pub reached: Option<f64>,
     pub asked: f64,
     /// False also if no run was compared.
@@ -95,7 +95,7 @@ pub struct CalibrationReport {
     pub origin: &'static str,
     pub days: f64,
     pub seeds: u64,
-    pub asked: Vec<Asked>,
+    pub asked: Vec<CalibrationTarget>,
     /// Pairs of controllers with one seed whose true savings differ by 3 points or more.
     pub pairs: usize,
     /// Part of them that the reports rank as the truth does.
@@ -105,7 +105,7 @@ pub struct CalibrationReport {
     pub ranking_of_run_ratio: Option<f64>,
     /// All first, then by scenario and controller.
     pub rows: Vec<CalibrationRow>,
-    pub runs: Vec<Estimated>,
+    pub runs: Vec<CalibrationRun>,
 }
 
 /// Savings that differ by less are not ranked.
@@ -139,16 +139,16 @@ impl Calibration {
         self.len() == 0
     }
 
-    /// Returns what a user's report says of one run, window by window.
+    /// Returns the user's report of one run for each workload, with its figures window by window.
     pub fn reports(
         &self,
-        subject: &Subject,
+        subject: &ScenarioSource,
         controller: ControllerName,
         seed: u64,
     ) -> Result<Vec<(String, WorkloadReport)>, ContestError> {
-        let settings = Settings { by: Some(By::Window), ..Settings::default() };
+        let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
         let recordings = record(&self.contest(), subject, Contender::Controller(controller), seed)?;
-        let report = |run: &Recording| run.reporter.report(&settings).workloads.into_iter().next().unwrap_or_default();
+        let report = |run: &RunRecording| run.reporter.report(&settings).workloads.into_iter().next().unwrap_or_default();
         Ok(recordings.iter().map(|run| (run.workload.clone(), report(run))).collect())
     }
 
@@ -156,9 +156,9 @@ impl Calibration {
     pub fn run(&self, done: &(dyn Fn() + Sync)) -> Result<CalibrationReport, ContestError> {
         self.check()?;
         let contest = self.contest();
-        let tasks: Vec<(&Subject, u64)> =
+        let tasks: Vec<(&ScenarioSource, u64)> =
             self.subjects.iter().flat_map(|subject| (0..self.seeds).map(move |seed| (subject, seed))).collect();
-        let runs: Result<Vec<Vec<Estimated>>, ContestError> = tasks
+        let runs: Result<Vec<Vec<CalibrationRun>>, ContestError> = tasks
             .par_iter()
             .map(|(subject, seed)| {
                 let fixed = record(&contest, subject, Contender::Fixed, *seed)?;
@@ -176,8 +176,8 @@ impl Calibration {
     }
 }
 
-fn estimated(scenario: &str, controller: ControllerName, seed: u64, run: &Recording, fixed: &Recording) -> Estimated {
-    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+fn estimated(scenario: &str, controller: ControllerName, seed: u64, run: &RunRecording, fixed: &RunRecording) -> CalibrationRun {
+    let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
     let report = run.reporter.report(&settings).workloads.into_iter().next().unwrap_or_default();
     let truth = |compared_only: bool| {
         let rows = report.by_window.as_deref().unwrap_or_default();
@@ -195,7 +195,7 @@ fn estimated(scenario: &str, controller: ControllerName, seed: u64, run: &Record
     };
     let WorkloadReport { saving_ratio, saving_ratio_low, saving_ratio_high, compared_energy_ratio, .. } = report;
     let (true_run_ratio, true_throughput_ratio) = truth(false).unzip();
-    Estimated {
+    CalibrationRun {
         scenario: scenario.to_owned(),
         workload: run.workload.clone(),
         controller,
@@ -213,7 +213,7 @@ fn estimated(scenario: &str, controller: ControllerName, seed: u64, run: &Record
 }
 
 impl CalibrationReport {
-    fn of(runs: Vec<Estimated>, days: f64, seeds: u64) -> Self {
+    fn of(runs: Vec<CalibrationRun>, days: f64, seeds: u64) -> Self {
         let mut rows = vec![CalibrationRow::of(None, None, &runs)];
         let mut seen: Vec<(&str, ControllerName)> = Vec::new();
         for run in &runs {
@@ -228,11 +228,11 @@ impl CalibrationReport {
         let all = &rows[0];
         let at_least = |what, reached: Option<f64>, asked: f64| {
             let kept = reached.is_some_and(|reached| reached >= asked);
-            Asked { what, reached, asked, kept }
+            CalibrationTarget { what, reached, asked, kept }
         };
         let at_most = |what, reached: Option<f64>, asked: f64| {
             let kept = reached.is_some_and(|reached| reached.abs() <= asked);
-            Asked { what, reached, asked, kept }
+            CalibrationTarget { what, reached, asked, kept }
         };
         let asked = vec![
             at_least("part of the 90 % intervals that hold the truth, at least", all.coverage_ratio, 0.85),
@@ -245,22 +245,23 @@ impl CalibrationReport {
 }
 
 impl CalibrationRow {
-    fn of(scenario: Option<&str>, controller: Option<ControllerName>, runs: &[Estimated]) -> Self {
-        let of_row = |run: &&Estimated| {
+    fn of(scenario: Option<&str>, controller: Option<ControllerName>, runs: &[CalibrationRun]) -> Self {
+        let of_row = |run: &&CalibrationRun| {
             run.changed
                 && scenario.is_none_or(|scenario| run.scenario == scenario)
                 && controller.is_none_or(|controller| run.controller == controller)
         };
-        let runs: Vec<&Estimated> = runs.iter().filter(of_row).collect();
+        let runs: Vec<&CalibrationRun> = runs.iter().filter(of_row).collect();
         let mean = |values: Vec<f64>| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
-        let of = |figure: &dyn Fn(&Estimated) -> Option<f64>| runs.iter().filter_map(|run| figure(run)).collect::<Vec<f64>>();
-        let holds = |run: &Estimated, truth: Option<f64>| {
+        let of =
+            |figure: &dyn Fn(&CalibrationRun) -> Option<f64>| runs.iter().filter_map(|run| figure(run)).collect::<Vec<f64>>();
+        let holds = |run: &CalibrationRun, truth: Option<f64>| {
             let (low, high) = run.reported_ratio_low.zip(run.reported_ratio_high)?;
             Some(f64::from(u8::from((low..=high).contains(&truth?))))
         };
         let mut widths = of(&|run| Some(0.5 * (run.reported_ratio_high? - run.reported_ratio_low?)));
         widths.sort_by(f64::total_cmp);
-        let apart = |run: &Estimated, truth: Option<f64>| Some(run.reported_ratio? - truth?);
+        let apart = |run: &CalibrationRun, truth: Option<f64>| Some(run.reported_ratio? - truth?);
         Self {
             scenario: scenario.map(str::to_owned),
             controller,
@@ -278,7 +279,7 @@ impl CalibrationRow {
 }
 
 /// Pairs of controllers whose truths differ, and the part of them that the reports rank alike.
-fn ranking(runs: &[Estimated], truth: fn(&Estimated) -> Option<f64>) -> (usize, Option<f64>) {
+fn ranking(runs: &[CalibrationRun], truth: fn(&CalibrationRun) -> Option<f64>) -> (usize, Option<f64>) {
     let (mut pairs, mut alike) = (0_usize, 0_usize);
     for (index, one) in runs.iter().enumerate() {
         let others = runs[index + 1..]
@@ -336,7 +337,7 @@ fn cells(row: &CalibrationRow) -> [String; 10] {
     ]
 }
 
-fn asked_line(asked: &Asked) -> String {
+fn asked_line(asked: &CalibrationTarget) -> String {
     let reached = asked.reached.map_or_else(|| "-".to_owned(), |reached| format!("{:.2} %", 100.0 * reached));
     let kept = match (asked.reached, asked.kept) {
         (None, _) => "not known",

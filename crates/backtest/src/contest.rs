@@ -4,18 +4,20 @@ use std::fmt;
 use std::str::FromStr;
 
 use eadt_cluster::{RollBack, WorkloadChange};
-use eadt_core::controller::{Context, ControllerName, ControllerSettings, ControllerState, decide};
-use eadt_core::power_budget::allocation::{self, BudgetSettings, BudgetState, CapMeasurements, Consumer, PowerPoint};
+use eadt_core::controller::{ControllerContext, ControllerName, ControllerSettings, ControllerState, decide};
+use eadt_core::power_budget::allocation::{self, BudgetSettings, BudgetState, CapMeasurements, PowerConsumer, PowerPoint};
 use eadt_report::Reporter;
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Origin, Outcome, Workload};
-use eadt_simulator::{Cluster, Glide, Scenario, ScenarioError, WorkloadScenario};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, Layout, LayoutBounds, Origin, Workload,
+};
+use eadt_simulator::{ClusterSimulation, FastForwardTotals, Scenario, ScenarioError, WorkloadScenario};
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::{come_and_go, even_phases, oracle, random_days};
 
-/// Who takes part.
+/// A participant of a contest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Contender {
     /// The layout at the start, never touched.
@@ -60,9 +62,9 @@ impl Serialize for Contender {
     }
 }
 
-/// What is simulated.
+/// The source of a simulated scenario.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Subject {
+pub enum ScenarioSource {
     /// One scenario; seeds change its noise.
     Scenario { name: String, scenario: Box<Scenario> },
     /// [`random_days`]; seeds change the work, too.
@@ -73,7 +75,7 @@ pub enum Subject {
     ComeAndGo,
 }
 
-impl Subject {
+impl ScenarioSource {
     pub fn name(&self) -> &str {
         match self {
             Self::Scenario { name, .. } => name,
@@ -103,9 +105,9 @@ impl Subject {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Oversubscription {
-    /// As the scenario's bounds say.
+    /// Limited by the scenario's bounds alone.
     Allowed,
-    /// At most 100 %, whatever the bounds say.
+    /// At most 100 %, even if the bounds allow more.
     Clamped,
 }
 
@@ -137,10 +139,10 @@ impl From<ScenarioError> for ContestError {
     }
 }
 
-/// Who meets whom, and for how long.
+/// The contenders, scenarios and length of a contest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contest {
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<ScenarioSource>,
     pub contenders: Vec<Contender>,
     pub oversubscription: Vec<Oversubscription>,
     pub days: f64,
@@ -154,9 +156,9 @@ pub struct Contest {
     pub power_budget_watts: Option<f64>,
 }
 
-/// What became of one workload under one contender with one seed.
+/// The result of one workload under one contender with one seed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Run {
+pub struct BacktestRun {
     pub scenario: String,
     pub workload: String,
     pub oversubscription: Oversubscription,
@@ -186,8 +188,8 @@ const START_SECONDS: f64 = 1_767_225_600.0;
 /// Rollouts that take longer are rolled back; the actuator's default.
 const READY_WITHIN_SECONDS: f64 = 600.0;
 
-struct Task<'a> {
-    subject: &'a Subject,
+struct BacktestTask<'a> {
+    subject: &'a ScenarioSource,
     oversubscription: Oversubscription,
     contender: Contender,
     seed: u64,
@@ -223,7 +225,7 @@ impl Contest {
         Ok(())
     }
 
-    /// How many runs it takes; [`Self::hold`] reports each one that is done.
+    /// Returns the number of runs; [`Self::run`] reports each one that is done.
     pub fn len(&self) -> usize {
         self.tasks().len()
     }
@@ -232,11 +234,11 @@ impl Contest {
         self.len() == 0
     }
 
-    fn tasks(&self) -> Vec<Task<'_>> {
+    fn tasks(&self) -> Vec<BacktestTask<'_>> {
         let mut tasks = Vec::new();
         for subject in &self.subjects {
             let scenario = subject.scenario(0, self.days);
-            let above = |bounds: &Bounds| bounds.oversubscription_percentage_max.unwrap_or(100) > 100;
+            let above = |bounds: &LayoutBounds| bounds.oversubscription_percentage_max.unwrap_or(100) > 100;
             let differs = scenario.workloads.iter().any(|job| above(&job.bounds));
             for (index, oversubscription) in self.oversubscription.iter().enumerate() {
                 // Where nothing is above 100 % anyway, both are the same.
@@ -245,7 +247,7 @@ impl Contest {
                 }
                 for contender in &self.contenders {
                     for seed in 0..self.seeds {
-                        tasks.push(Task { subject, oversubscription: *oversubscription, contender: *contender, seed });
+                        tasks.push(BacktestTask { subject, oversubscription: *oversubscription, contender: *contender, seed });
                     }
                 }
             }
@@ -254,9 +256,9 @@ impl Contest {
     }
 
     /// Simulates everything, on as many cores as there are; calls `done` after each run. The result does not depend on the cores.
-    pub fn hold(&self, done: &(dyn Fn() + Sync)) -> Result<Vec<Run>, ContestError> {
+    pub fn run(&self, done: &(dyn Fn() + Sync)) -> Result<Vec<BacktestRun>, ContestError> {
         self.check()?;
-        let runs: Result<Vec<Vec<Run>>, ContestError> = self
+        let runs: Result<Vec<Vec<BacktestRun>>, ContestError> = self
             .tasks()
             .par_iter()
             .map(|task| {
@@ -268,7 +270,7 @@ impl Contest {
         Ok(runs?.into_iter().flatten().collect())
     }
 
-    fn simulate(&self, task: &Task<'_>) -> Result<Vec<Run>, ContestError> {
+    fn simulate(&self, task: &BacktestTask<'_>) -> Result<Vec<BacktestRun>, ContestError> {
         let mut scenario = task.subject.scenario(task.seed, self.days);
         for job in &mut scenario.workloads {
             if task.oversubscription == Oversubscription::Clamped {
@@ -276,18 +278,18 @@ impl Contest {
             }
         }
         let end = EventTime::from_seconds(START_SECONDS + self.days * DAY_SECONDS);
-        let mut plant = Plant::new(scenario, task.contender, self)?;
+        let mut plant = ClusterPlant::new(scenario, task.contender, self)?;
         while plant.now() < end {
             plant.window()?;
         }
         let (name, most) = (task.subject.name(), plant.power_watts_max);
-        let finish = |job: Job| job.finish(name, task.oversubscription, task.contender, task.seed, most);
+        let finish = |job: BacktestJob| job.finish(name, task.oversubscription, task.contender, task.seed, most);
         Ok(plant.jobs.into_iter().map(finish).collect())
     }
 }
 
-/// What one workload's run looks like to a report.
-pub(crate) struct Recording {
+/// A report's view of one workload's run.
+pub(crate) struct RunRecording {
     pub workload: String,
     pub reporter: Reporter,
     /// Start, energy and samples of each window, as instruments have them.
@@ -297,15 +299,15 @@ pub(crate) struct Recording {
 /// Lets one contender work on one subject with one seed, and records what a report would be made of.
 pub(crate) fn record(
     contest: &Contest,
-    subject: &Subject,
+    subject: &ScenarioSource,
     contender: Contender,
     seed: u64,
-) -> Result<Vec<Recording>, ContestError> {
+) -> Result<Vec<RunRecording>, ContestError> {
     let end = EventTime::from_seconds(START_SECONDS + contest.days * DAY_SECONDS);
-    let mut plant = Plant::new(subject.scenario(seed, contest.days), contender, contest)?;
+    let mut plant = ClusterPlant::new(subject.scenario(seed, contest.days), contender, contest)?;
     for job in &mut plant.jobs {
         let workload = job.scenario.name.clone();
-        job.recording = Some(Box::new(Recording { workload, reporter: Reporter::default(), windows: Vec::new() }));
+        job.recording = Some(Box::new(RunRecording { workload, reporter: Reporter::default(), windows: Vec::new() }));
     }
     while plant.now() < end {
         plant.window()?;
@@ -314,9 +316,9 @@ pub(crate) fn record(
 }
 
 /// The simulated cluster and one contender for each of its jobs.
-struct Plant {
-    cluster: Cluster,
-    jobs: Vec<Job>,
+struct ClusterPlant {
+    cluster: ClusterSimulation,
+    jobs: Vec<BacktestJob>,
     contender: Contender,
     delay_seconds: f64,
     budget: Option<(BudgetSettings, BudgetState)>,
@@ -324,7 +326,7 @@ struct Plant {
     power_watts_max: f64,
 }
 
-struct Job {
+struct BacktestJob {
     scenario: WorkloadScenario,
     settings: ControllerSettings,
     state: ControllerState,
@@ -333,9 +335,9 @@ struct Job {
     /// The best layouts that the oracle found, by phase name.
     best: Vec<(String, Layout)>,
     started: Layout,
-    total: Glide,
+    total: FastForwardTotals,
     /// Since the last window.
-    glide: Glide,
+    glide: FastForwardTotals,
     changed: bool,
     restarts: Vec<EventTime>,
     turns: u64,
@@ -343,15 +345,15 @@ struct Job {
     last_decision: Option<Decision>,
     last_window: Option<EfficiencyWindow>,
     /// Power of a GPU and throughput at the caps of the last hours.
-    seen: CapMeasurements,
-    recording: Option<Box<Recording>>,
+    cap_measurements: CapMeasurements,
+    recording: Option<Box<RunRecording>>,
 }
 
-impl Plant {
+impl ClusterPlant {
     fn new(scenario: Scenario, contender: Contender, contest: &Contest) -> Result<Self, ContestError> {
         let settings = &contest.settings;
         let jobs = scenario.workloads.clone();
-        let cluster = Cluster::new(scenario, EventTime::from_seconds(START_SECONDS))?;
+        let cluster = ClusterSimulation::new(scenario, EventTime::from_seconds(START_SECONDS))?;
         let managed = cluster.managed();
         let jobs = jobs
             .into_iter()
@@ -359,22 +361,22 @@ impl Plant {
                 let state = managed.iter().find(|managed| managed.state.workload == job.name);
                 let state = state.ok_or_else(|| ContestError::new(format!("workload {} did not opt in", job.name)))?;
                 let declared = ControllerSettings::declared(&state.state).ok().flatten();
-                Ok(Job {
+                Ok(BacktestJob {
                     settings: declared.unwrap_or_else(|| settings.clone()),
                     state: ControllerState::default(),
                     actuation: None,
                     pending: None,
                     best: Vec::new(),
                     started: state.state.layout.clone(),
-                    total: Glide::default(),
-                    glide: Glide::default(),
+                    total: FastForwardTotals::default(),
+                    glide: FastForwardTotals::default(),
                     changed: false,
                     restarts: Vec::new(),
                     turns: 0,
                     refused: 0,
                     last_decision: None,
                     last_window: None,
-                    seen: CapMeasurements::default(),
+                    cap_measurements: CapMeasurements::default(),
                     recording: None,
                     scenario: job,
                 })
@@ -402,10 +404,10 @@ impl Plant {
     }
 
     fn glide(&mut self, to: EventTime) {
-        let mut parts = vec![Glide::default(); self.jobs.len()];
+        let mut parts = vec![FastForwardTotals::default(); self.jobs.len()];
         while self.cluster.now() < to {
             let stop = self.cluster.next_transition().map_or(to, |next| next.min(to));
-            self.cluster.glide(stop, &mut parts);
+            self.cluster.fast_forward(stop, &mut parts);
             self.roll_back_overdue();
         }
         for (job, part) in self.jobs.iter_mut().zip(&parts) {
@@ -433,7 +435,7 @@ impl Plant {
                     decision_id: back.decision_id,
                     workload,
                     time: now,
-                    outcome: Outcome::RolledBack,
+                    outcome: ActuationOutcome::RolledBack,
                     reason: back.reason,
                     layout: after.state.layout,
                     generation: after.state.generation,
@@ -448,7 +450,7 @@ impl Plant {
         let start = self.now();
         let end = start.plus_seconds(WINDOW_SECONDS);
         if self.contender == Contender::Oracle {
-            self.know_best(start)?;
+            self.apply_oracle_layouts(start)?;
         }
         let effect = start.plus_seconds(self.delay_seconds.clamp(0.0, WINDOW_SECONDS));
         if self.jobs.iter().any(|job| job.pending.is_some()) {
@@ -476,11 +478,11 @@ impl Plant {
         workloads.sort_by(|a, b| a.workload.cmp(&b.workload));
         let points = |workload: &Workload| -> Vec<PowerPoint> {
             let job = self.jobs.iter().find(|job| job.scenario.name == workload.workload);
-            job.map(|job| job.seen.points()).unwrap_or_default()
+            job.map(|job| job.cap_measurements.points()).unwrap_or_default()
         };
         let points: Vec<Vec<PowerPoint>> = workloads.iter().map(points).collect();
-        let consumers: Vec<Consumer<'_>> =
-            workloads.iter().zip(&points).map(|(workload, points)| Consumer::new(workload, points)).collect();
+        let consumers: Vec<PowerConsumer<'_>> =
+            workloads.iter().zip(&points).map(|(workload, points)| PowerConsumer::new(workload, points)).collect();
         for decision in allocation::share(state, now, &consumers, settings, None).decisions {
             if let Some(job) = self.jobs.iter_mut().find(|job| job.scenario.name == decision.workload) {
                 job.last_decision = Some(decision.clone());
@@ -490,7 +492,7 @@ impl Plant {
     }
 
     /// Lets the oracle set every job to the best layout of its phase.
-    fn know_best(&mut self, now: EventTime) -> Result<(), ContestError> {
+    fn apply_oracle_layouts(&mut self, now: EventTime) -> Result<(), ContestError> {
         let elapsed = now.seconds_since(self.cluster.start());
         let ambient = self.cluster.scenario().ambient_celsius;
         for job in &mut self.jobs {
@@ -511,7 +513,7 @@ impl Plant {
         Ok(())
     }
 
-    /// What was decided takes effect now.
+    /// Applies the decision now.
     fn apply(&mut self) {
         let now = self.cluster.now();
         let managed = self.cluster.managed();
@@ -537,7 +539,7 @@ impl Plant {
             if decision.to.mps_thread_percentage.is_some_and(|asked| asked > mps) {
                 let reason = format!("the node's MPS default of {mps} % is lower than what is asked for");
                 job.refused += 1;
-                job.actuation = Some(report(Outcome::Refused, reason, &before.state));
+                job.actuation = Some(report(ActuationOutcome::Refused, reason, &before.state));
                 continue;
             }
             let change = WorkloadChange {
@@ -547,7 +549,7 @@ impl Plant {
                 generation: decision.generation.unwrap_or(0),
                 layout: decision.to.clone(),
                 restarts,
-                reverts: decision.action == Action::Revert,
+                reverts: decision.action == ControllerAction::Revert,
                 ready_within_seconds: READY_WITHIN_SECONDS,
                 approved_by: None,
             };
@@ -559,24 +561,24 @@ impl Plant {
                     } else {
                         job.turns += 1;
                     }
-                    job.actuation = Some(report(Outcome::Applied, String::new(), &after.state));
+                    job.actuation = Some(report(ActuationOutcome::Applied, String::new(), &after.state));
                 }
                 Err(error) => {
                     job.refused += 1;
-                    job.actuation = Some(report(Outcome::Refused, error.detail, &before.state));
+                    job.actuation = Some(report(ActuationOutcome::Refused, error.detail, &before.state));
                 }
             }
         }
     }
 }
 
-impl Job {
+impl BacktestJob {
     /// Closes a window, and decides.
     fn close(&mut self, start: EventTime, end: EventTime, state: &Workload, contender: Contender) {
         let glide = std::mem::take(&mut self.glide);
         let changed = std::mem::take(&mut self.changed);
         if glide.seconds <= 0.0 {
-            // It is away: nothing is heard of it.
+            // The job is away: it reports nothing.
             (self.last_decision, self.last_window) = (None, None);
             return;
         }
@@ -594,7 +596,7 @@ impl Job {
             Contender::Budget => {
                 let window = window(&glide, start, end, state, changed);
                 if !changed {
-                    self.seen.note(&window, &state.layout, state.gpu_power_limit_watts);
+                    self.cap_measurements.note(&window, &state.layout, state.gpu_power_limit_watts);
                 }
                 self.last_window = Some(window);
                 return;
@@ -602,20 +604,24 @@ impl Job {
             Contender::Fixed | Contender::Oracle => return,
         };
         if let (Some(ready), Some(actuation)) = (state.ready_time, &mut self.actuation)
-            && actuation.outcome == Outcome::Applied
+            && actuation.outcome == ActuationOutcome::Applied
             && actuation.generation == state.generation
             && ready > start
         {
             let downtime = ready.seconds_since(actuation.time);
-            *actuation =
-                Actuation { outcome: Outcome::Ready, time: ready, downtime_seconds: Some(downtime), ..actuation.clone() };
+            *actuation = Actuation {
+                outcome: ActuationOutcome::Ready,
+                time: ready,
+                downtime_seconds: Some(downtime),
+                ..actuation.clone()
+            };
         }
         let window = window(&glide, start, end, state, changed || rolling);
         let remaining = self.scenario.planned_samples.and_then(|planned| {
             let rate = window.samples_per_second.filter(|rate| *rate > 0.0)?;
             Some((planned - self.total.samples).max(0.0) / rate)
         });
-        let context = Context {
+        let context = ControllerContext {
             workload: Some(state),
             last_actuation: self.actuation.as_ref(),
             remaining_seconds: remaining,
@@ -628,7 +634,7 @@ impl Job {
         if let Some(recording) = &mut self.recording {
             recording.reporter.decision(&decision);
         }
-        if decision.action != Action::Maintain {
+        if decision.action != ControllerAction::Maintain {
             self.pending = Some(decision.clone());
         }
         self.last_decision = Some(decision);
@@ -642,11 +648,11 @@ impl Job {
         controller: Contender,
         seed: u64,
         cluster_power_watts_max: f64,
-    ) -> Run {
+    ) -> BacktestRun {
         let within_a_day = |from: &EventTime| {
             self.restarts.iter().filter(|time| (0.0..DAY_SECONDS).contains(&time.seconds_since(*from))).count() as u64
         };
-        Run {
+        BacktestRun {
             scenario: scenario.to_owned(),
             workload: self.scenario.name,
             oversubscription,
@@ -664,7 +670,7 @@ impl Job {
     }
 }
 
-fn add(sum: &mut Glide, part: &Glide) {
+fn add(sum: &mut FastForwardTotals, part: &FastForwardTotals) {
     sum.seconds += part.seconds;
     sum.energy_joules += part.energy_joules;
     sum.metered_joules += part.metered_joules;
@@ -677,7 +683,7 @@ fn add(sum: &mut Glide, part: &Glide) {
 }
 
 /// The window as the processor would have it.
-fn window(glide: &Glide, start: EventTime, end: EventTime, state: &Workload, restarted: bool) -> EfficiencyWindow {
+fn window(glide: &FastForwardTotals, start: EventTime, end: EventTime, state: &Workload, restarted: bool) -> EfficiencyWindow {
     let gpus = state.gpus.unwrap_or(1);
     let samples = glide.samples.max(0.0);
     let covered = (glide.seconds / end.seconds_since(start)).min(1.0);
@@ -717,7 +723,7 @@ fn window(glide: &Glide, start: EventTime, end: EventTime, state: &Workload, res
 /// Lets one contender work on one subject with one seed, and shows every decision with the window that led to it.
 pub fn trace(
     contest: &Contest,
-    subject: &Subject,
+    subject: &ScenarioSource,
     contender: Contender,
     seed: u64,
     see: &mut dyn FnMut(&Decision, &EfficiencyWindow),
@@ -725,7 +731,7 @@ pub fn trace(
     contest.check()?;
     let end = EventTime::from_seconds(START_SECONDS + contest.days * DAY_SECONDS);
     let scenario = subject.scenario(seed, contest.days);
-    let mut plant = Plant::new(scenario, contender, contest)?;
+    let mut plant = ClusterPlant::new(scenario, contender, contest)?;
     while plant.now() < end {
         plant.window()?;
         for job in &plant.jobs {

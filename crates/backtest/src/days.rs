@@ -1,5 +1,5 @@
-use eadt_simulator::gpu::{Phase, PhaseSchedule, WorkloadProfile};
-use eadt_simulator::{Absence, Scenario, WorkloadScenario};
+use eadt_simulator::gpu::{PhaseSchedule, WorkloadPhase, WorkloadProfile};
+use eadt_simulator::{JobSuspension, Scenario, WorkloadScenario};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -27,7 +27,7 @@ pub fn come_and_go(seed: u64, days: f64) -> Scenario {
     while f64::from(minutes) < days * 1440.0 {
         let from = minutes + chance.random_range(180..=480);
         minutes = from + chance.random_range(20..=180);
-        let absence = Absence { from_seconds: f64::from(from) * 60.0, until_seconds: f64::from(minutes) * 60.0 };
+        let absence = JobSuspension { from_seconds: f64::from(from) * 60.0, until_seconds: f64::from(minutes) * 60.0 };
         scenario.workloads[0].away.push(absence);
     }
     scenario
@@ -42,7 +42,7 @@ fn job(name: &str, seed: u64, schedule: PhaseSchedule) -> Scenario {
 
 fn random_phases(seed: u64, days: f64, lengths: std::ops::RangeInclusive<u32>) -> PhaseSchedule {
     let mut chance = Pcg64Mcg::seed_from_u64(seed ^ 0x6461_7973);
-    let mut phases: Vec<Phase> = Vec::new();
+    let mut phases: Vec<WorkloadPhase> = Vec::new();
     let mut left = days * 1440.0;
     while left > 0.0 || phases.is_empty() {
         let before = phases.last().map(|phase| phase.name.clone());
@@ -53,7 +53,7 @@ fn random_phases(seed: u64, days: f64, lengths: std::ops::RangeInclusive<u32>) -
         };
         let minutes = f64::from(chance.random_range(lengths.clone()));
         left -= minutes;
-        phases.push(Phase { name: kind.into(), seconds: minutes * 60.0, profile });
+        phases.push(WorkloadPhase { name: kind.into(), seconds: minutes * 60.0, profile });
     }
     PhaseSchedule { phases, repeat: false }
 }

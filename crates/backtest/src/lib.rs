@@ -18,14 +18,19 @@ mod oracle;
 mod render;
 mod summary;
 
-pub use calibrate::{Asked, Calibration, CalibrationReport, CalibrationRow, Estimated, calibration_html, calibration_text};
-pub use contest::{Contender, Contest, ContestError, Oversubscription, Run, Subject, trace};
+pub use calibrate::{
+    Calibration, CalibrationReport, CalibrationRow, CalibrationRun, CalibrationTarget, calibration_html, calibration_text,
+};
+pub use contest::{BacktestRun, Contender, Contest, ContestError, Oversubscription, ScenarioSource, trace};
 pub use days::{come_and_go, even_phases, random_days};
-pub use hindsight::{Considered, ENOUGH_WINDOWS, Estimate, Hindsight, Record, RefusedChange, Unknown, hindsight_text, look_back};
+pub use hindsight::{
+    CounterfactualChange, ENOUGH_WINDOWS, Estimate, HindsightInput, HindsightRow, InsufficientEvidence, RefusedChange,
+    evaluate_record, hindsight_text,
+};
 pub use measured::{
     MeasuredBoard, MeasuredContest, MeasuredError, MeasuredMean, MeasuredReport, MeasuredRow, SweepKnob, SweepPoint,
     measured_text,
 };
 
 pub use render::{html, text};
-pub use summary::{Report, Row, Spread};
+pub use summary::{BacktestReport, BacktestRow, SeedSpread};

@@ -2,23 +2,25 @@
 //!
 //! In: tables of settings with the time and energy of a fixed amount of work. Out: what each controller saves and what it
 //! costs in throughput, beside the best setting of the same table. Between two measured settings time and power go in a
-//! straight line; beyond them nothing is known, so a board has no setting there. What instruments would say has noise by seed;
-//! what is counted has none. A table says nothing of other layouts: what asks for one is refused.
+//! straight line; beyond them nothing is known, so a board has no setting there. Instrument readings have noise by
+//! seed; counts have none. A table has no figures of other layouts: a change to one is refused.
 //!
 //! It never touches a bus, a clock or a file: the same arguments give the same bytes.
 
-use eadt_core::controller::{Context, ControllerName, ControllerSettings, ControllerState, decide};
+use eadt_core::controller::{ControllerContext, ControllerName, ControllerSettings, ControllerState, decide};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Origin, Outcome, Workload};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, Layout, LayoutBounds, Origin, Workload,
+};
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::Contender;
-use crate::summary::Spread;
+use crate::summary::SeedSpread;
 
-/// What the settings of a table are.
+/// The knob that the settings of a table are of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SweepKnob {
@@ -139,22 +141,22 @@ impl MeasuredBoard {
             local_world_size: Some(1),
             ..Layout::default()
         };
-        let bounds = Bounds {
+        let bounds = LayoutBounds {
             replicas_min: Some(1),
             replicas_max: Some(1),
             mps_thread_percentage_min: Some(100),
             mps_thread_percentage_max: Some(100),
-            ..Bounds::default()
+            ..LayoutBounds::default()
         };
         let (layout, bounds, limit) = match self.knob {
             SweepKnob::PowerLimitWatts => (
                 Layout { power_limit_watts: setting, ..layout },
-                Bounds { power_limit_watts_min: Some(least), power_limit_watts_max: Some(top), ..bounds },
+                LayoutBounds { power_limit_watts_min: Some(least), power_limit_watts_max: Some(top), ..bounds },
                 Some(top),
             ),
             SweepKnob::SmClockMhz => (
                 Layout { sm_clock_mhz: setting, ..layout },
-                Bounds { sm_clock_mhz_min: Some(least), sm_clock_mhz_max: Some(top), ..bounds },
+                LayoutBounds { sm_clock_mhz_min: Some(least), sm_clock_mhz_max: Some(top), ..bounds },
                 None,
             ),
         };
@@ -205,9 +207,9 @@ pub struct MeasuredRow {
     pub board: String,
     pub controller: Contender,
     /// 1 − J/sample over that at the highest setting: above 0 saves.
-    pub saving_ratio: Spread,
+    pub saving_ratio: SeedSpread,
     /// 1 − throughput over that at the highest setting: above 0 is slower.
-    pub slowdown_ratio: Spread,
+    pub slowdown_ratio: SeedSpread,
     /// In force at the end, mean over the seeds, in MHz or watts.
     pub final_setting: f64,
     pub turns_per_day: f64,
@@ -220,8 +222,8 @@ pub struct MeasuredRow {
 pub struct MeasuredMean {
     pub controller: Contender,
     pub boards: usize,
-    pub saving_ratio: Spread,
-    pub slowdown_ratio: Spread,
+    pub saving_ratio: SeedSpread,
+    pub slowdown_ratio: SeedSpread,
     /// Its mean saving over the oracle's; absent where the oracle saves nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_oracle_ratio: Option<f64>,
@@ -234,8 +236,8 @@ pub struct MeasuredMean {
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MeasuredReport {
-    /// `measured-table`: time and power are measured, the course of events is simulated. `simulated-table`: so are time and power of
-    /// a board.
+    /// `measured-table`: time and power are measured, the course of events is simulated. `simulated-table`: so are time and power
+    /// of a board.
     pub origin: &'static str,
     pub days: f64,
     pub seeds: u64,
@@ -260,7 +262,7 @@ impl MeasuredContest {
     }
 
     /// Runs everything, on as many cores as there are; calls `done` after each board. The result does not depend on the cores.
-    pub fn hold(&self, done: &(dyn Fn() + Sync)) -> Result<MeasuredReport, MeasuredError> {
+    pub fn run(&self, done: &(dyn Fn() + Sync)) -> Result<MeasuredReport, MeasuredError> {
         self.check()?;
         let rows: Vec<Vec<MeasuredRow>> = self
             .boards
@@ -288,8 +290,8 @@ impl MeasuredContest {
         Some(MeasuredRow {
             board: board.name.clone(),
             controller: contender,
-            saving_ratio: Spread::of(&runs.iter().map(saving).collect::<Vec<_>>(), false)?,
-            slowdown_ratio: Spread::of(&runs.iter().map(slowdown).collect::<Vec<_>>(), true)?,
+            saving_ratio: SeedSpread::of(&runs.iter().map(saving).collect::<Vec<_>>(), false)?,
+            slowdown_ratio: SeedSpread::of(&runs.iter().map(slowdown).collect::<Vec<_>>(), true)?,
             final_setting: runs.iter().map(|run| run.setting).sum::<f64>() / runs.len() as f64,
             turns_per_day: runs.iter().map(|run| run.turns as f64).sum::<f64>() / runs.len() as f64 / self.days,
             refused: runs.iter().map(|run| run.refused).sum(),
@@ -302,12 +304,12 @@ impl MeasuredContest {
         let slowdown: Vec<f64> = of(controller).map(|row| row.slowdown_ratio.mean).collect();
         let oracle: Vec<f64> = of(Contender::Oracle).map(|row| row.saving_ratio.mean).collect();
         let oracle = oracle.iter().sum::<f64>() / oracle.len() as f64;
-        let saving_ratio = Spread::of(&saving, false)?;
+        let saving_ratio = SeedSpread::of(&saving, false)?;
         Some(MeasuredMean {
             controller,
             boards: saving.len(),
             saving_ratio,
-            slowdown_ratio: Spread::of(&slowdown, true)?,
+            slowdown_ratio: SeedSpread::of(&slowdown, true)?,
             of_oracle_ratio: (oracle > 1e-9).then_some(saving_ratio.mean / oracle),
             below_floor: slowdown.iter().filter(|slower| **slower > self.settings.max_slowdown_ratio + 0.01).count(),
             costs_energy: saving.iter().filter(|saving| **saving < -0.005).count(),
@@ -418,7 +420,7 @@ impl<'a> SweepPlant<'a> {
         let Some(name) = self.controller else { return };
         let seen = self.seen(start, end, (joules, samples, clock), changed);
         let workload = self.workload();
-        let context = Context {
+        let context = ControllerContext {
             workload: Some(&workload),
             last_actuation: self.actuation.as_ref(),
             remaining_seconds: None,
@@ -428,7 +430,7 @@ impl<'a> SweepPlant<'a> {
             models: None,
         };
         let decision = decide(name, &mut self.state, &seen, &context);
-        if decision.action != Action::Maintain {
+        if decision.action != ControllerAction::Maintain {
             self.pending = Some(decision);
         }
     }
@@ -488,10 +490,10 @@ impl<'a> SweepPlant<'a> {
             self.turns += 1;
             (self.decision_id, self.ready) = (Some(decision.id.clone()), now);
             // A cap or a clock is in force at once.
-            (Outcome::Ready, String::new())
+            (ActuationOutcome::Ready, String::new())
         } else {
             self.refused += 1;
-            (Outcome::Refused, "the table has no other layouts".to_owned())
+            (ActuationOutcome::Refused, "the table has no other layouts".to_owned())
         };
         self.actuation = Some(Actuation {
             id: format!("{}/{outcome:?}", decision.id),
@@ -632,8 +634,8 @@ mod tests {
     #[test]
     fn controllers_save_on_their_knob_and_nobody_beats_the_oracle_within_the_floor() {
         let names = ["fixed", "oracle", "hybrid", "power-cap", "frequency", "matrix"];
-        let report = contest(vec![caps(), clocks()], &names).hold(&|| ()).unwrap();
-        assert_eq!(report, contest(vec![caps(), clocks()], &names).hold(&|| ()).unwrap(), "the same bytes");
+        let report = contest(vec![caps(), clocks()], &names).run(&|| ()).unwrap();
+        assert_eq!(report, contest(vec![caps(), clocks()], &names).run(&|| ()).unwrap(), "the same bytes");
         let row = |board: &str, controller: &str| {
             let is = |row: &&MeasuredRow| row.board == board && row.controller.to_string() == controller;
             report.rows.iter().find(is).unwrap()
@@ -661,7 +663,7 @@ mod tests {
     #[test]
     fn a_table_of_a_simulated_board_is_not_called_measured() {
         let boards = vec![caps(), clocks().simulated(true)];
-        let report = contest(boards, &["fixed", "oracle"]).hold(&|| ()).unwrap();
+        let report = contest(boards, &["fixed", "oracle"]).run(&|| ()).unwrap();
         assert_eq!(report.origin, "simulated-table");
         assert!(measured_text(&report).starts_with("simulated boards"));
     }
@@ -671,7 +673,7 @@ mod tests {
         let with = |change: fn(&mut MeasuredContest)| {
             let mut contest = contest(vec![caps()], &["fixed", "oracle"]);
             change(&mut contest);
-            contest.hold(&|| ()).unwrap_err().to_string()
+            contest.run(&|| ()).unwrap_err().to_string()
         };
         assert!(with(|contest| contest.days = 0.0).starts_with("days is 0"));
         assert!(with(|contest| contest.seeds = 0).starts_with("seeds is 0"));

@@ -3,7 +3,7 @@
 
 use eadt_schemas::v1::Layout;
 use eadt_simulator::WorkloadScenario;
-use eadt_simulator::gpu::{Limits, Runner, WorkloadProfile, solve, synchronised_rate};
+use eadt_simulator::gpu::{GpuProcess, OperatingLimits, WorkloadProfile, solve, synchronised_rate};
 
 /// Threads that the oracle tries are multiples of this.
 const THREAD_STEP: usize = 5;
@@ -13,8 +13,8 @@ const CAPS: u32 = 48;
 /// Throughput and power of one layout, the temperature settled.
 fn steady(job: &WorkloadScenario, profile: WorkloadProfile, per_gpu: u32, threads: u32, cap: f64, ambient: f64) -> (f64, f64) {
     let board = job.board.board();
-    let runners = vec![Runner { profile, share: f64::from(threads) / 100.0 }; per_gpu as usize];
-    let limits = Limits { power_watts: Some(cap), clock_mhz: None };
+    let runners = vec![GpuProcess { profile, share: f64::from(threads) / 100.0 }; per_gpu as usize];
+    let limits = OperatingLimits { power_watts: Some(cap), clock_mhz: None };
     let mut celsius = 55.0;
     let mut found = solve(board, &runners, limits, celsius);
     for _ in 0..2 {

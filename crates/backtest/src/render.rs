@@ -2,7 +2,7 @@
 
 use eadt_html::{END, escape};
 
-use crate::{Report, Row};
+use crate::{BacktestReport, BacktestRow};
 
 macro_rules! put {
     ($out:expr, $($argument:tt)*) => { $out.push_str(&format!($($argument)*)) };
@@ -16,7 +16,7 @@ macro_rules! line {
 }
 
 /// A table for a terminal.
-pub fn text(report: &Report) -> String {
+pub fn text(report: &BacktestReport) -> String {
     let mut out =
         format!("simulated: {} days, {} seeds; against the fixed layout, restarts included\n", report.days, report.seeds);
     let mut group = None;
@@ -58,7 +58,7 @@ pub fn text(report: &Report) -> String {
 }
 
 /// The highest power of all GPUs; "–" if the run was too short for a window that counts.
-fn most_watts(row: &Row) -> String {
+fn most_watts(row: &BacktestRow) -> String {
     if row.cluster_power_watts_max > 0.0 { format!("{:.0}", row.cluster_power_watts_max) } else { "–".to_owned() }
 }
 
@@ -67,7 +67,7 @@ pub(crate) const RULES: &str = ".less { fill: var(--good); } .more { fill: var(-
 ";
 
 /// One HTML file without anything from outside.
-pub fn html(report: &Report) -> String {
+pub fn html(report: &BacktestReport) -> String {
     let title = "Backtest (simulated)";
     let mut out = eadt_html::begin(title, title, RULES);
     line!(
@@ -85,7 +85,7 @@ pub fn html(report: &Report) -> String {
         let heading = format!("{} · {} · oversubscription {}", first.scenario, first.workload, first.oversubscription);
         line!(out, "<h2>{}</h2>", escape(&heading));
         plot(&mut out, &heading, rows);
-        let cells = |row: &Row| {
+        let cells = |row: &BacktestRow| {
             let change = row.joules_per_sample_change;
             [
                 row.controller.to_string(),
@@ -122,7 +122,7 @@ const HEAD: [&str; 11] = [
 ];
 
 /// A bar to the mean of each controller, and a dot for each seed.
-fn plot(out: &mut String, heading: &str, rows: &[Row]) {
+fn plot(out: &mut String, heading: &str, rows: &[BacktestRow]) {
     const LEFT: f64 = 130.0;
     const WIDTH: f64 = 640.0;
     const LINE: f64 = 26.0;

@@ -2,11 +2,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{Contender, Oversubscription, Run};
+use crate::{BacktestRun, Contender, Oversubscription};
 
 /// A figure over the seeds. Worst is the one that a user would mind most.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
+pub struct SeedSpread {
     pub mean: f64,
     pub worst: f64,
     /// Sample standard deviation; absent with one seed.
@@ -14,7 +14,7 @@ pub struct Spread {
     pub deviation: Option<f64>,
 }
 
-impl Spread {
+impl SeedSpread {
     /// `high_is_bad`: the largest value is the worst.
     pub(crate) fn of(values: &[f64], high_is_bad: bool) -> Option<Self> {
         let n = values.len() as f64;
@@ -27,21 +27,21 @@ impl Spread {
 
 /// One contender on one workload of one scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct BacktestRow {
     pub scenario: String,
     pub workload: String,
     pub oversubscription: Oversubscription,
     pub controller: Contender,
     pub seeds: u64,
-    pub joules_per_sample: Spread,
+    pub joules_per_sample: SeedSpread,
     /// Change of J/sample against the fixed layout with the same seed: negative saves.
-    pub joules_per_sample_change: Spread,
+    pub joules_per_sample_change: SeedSpread,
     /// Throughput against the fixed layout with the same seed, restarts and lost work included.
-    pub throughput_ratio: Spread,
-    pub restarts_per_day: Spread,
+    pub throughput_ratio: SeedSpread,
+    pub restarts_per_day: SeedSpread,
     /// Most restarts of any seed within any 24 h.
     pub restarts_worst_day: u64,
-    pub turns_per_day: Spread,
+    pub turns_per_day: SeedSpread,
     pub refused: u64,
     /// Highest power of all GPUs of the scenario together in a window of any seed, the first five windows apart.
     pub cluster_power_watts_max: f64,
@@ -51,20 +51,20 @@ pub struct Row {
 
 /// What came of a contest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct BacktestReport {
     /// `simulated`: nothing of it was measured.
     pub origin: &'static str,
     pub days: f64,
     pub seeds: u64,
-    pub rows: Vec<Row>,
+    pub rows: Vec<BacktestRow>,
 }
 
-impl Report {
+impl BacktestReport {
     /// Sums up the runs of a contest; each is compared with the fixed layout's run of the same seed, which must be among them.
-    pub fn of(runs: &[Run], days: f64, seeds: u64) -> Self {
+    pub fn of(runs: &[BacktestRun], days: f64, seeds: u64) -> Self {
         type Of<'a> = (&'a str, &'a str, Oversubscription);
-        let mut fixed: BTreeMap<(Of<'_>, u64), &Run> = BTreeMap::new();
-        let mut groups: Vec<((Of<'_>, Contender), Vec<&Run>)> = Vec::new();
+        let mut fixed: BTreeMap<(Of<'_>, u64), &BacktestRun> = BTreeMap::new();
+        let mut groups: Vec<((Of<'_>, Contender), Vec<&BacktestRun>)> = Vec::new();
         for run in runs {
             let of = (run.scenario.as_str(), run.workload.as_str(), run.oversubscription);
             if run.controller == Contender::Fixed {
@@ -91,9 +91,9 @@ impl Report {
 fn row(
     of: (&str, &str, Oversubscription),
     controller: Contender,
-    runs: &[&Run],
-    fixed: &BTreeMap<((&str, &str, Oversubscription), u64), &Run>,
-) -> Option<Row> {
+    runs: &[&BacktestRun],
+    fixed: &BTreeMap<((&str, &str, Oversubscription), u64), &BacktestRun>,
+) -> Option<BacktestRow> {
     let mut joules = Vec::new();
     let mut changes = Vec::new();
     let mut throughput = Vec::new();
@@ -109,18 +109,18 @@ fn row(
         restarts.push(run.restarts as f64 / days);
         turns.push(run.turns as f64 / days);
     }
-    Some(Row {
+    Some(BacktestRow {
         scenario: of.0.to_owned(),
         workload: of.1.to_owned(),
         oversubscription: of.2,
         controller,
         seeds: runs.len() as u64,
-        joules_per_sample: Spread::of(&joules, true)?,
-        joules_per_sample_change: Spread::of(&changes, true)?,
-        throughput_ratio: Spread::of(&throughput, false)?,
-        restarts_per_day: Spread::of(&restarts, true)?,
+        joules_per_sample: SeedSpread::of(&joules, true)?,
+        joules_per_sample_change: SeedSpread::of(&changes, true)?,
+        throughput_ratio: SeedSpread::of(&throughput, false)?,
+        restarts_per_day: SeedSpread::of(&restarts, true)?,
         restarts_worst_day: runs.iter().map(|run| run.restarts_worst_day).max().unwrap_or(0),
-        turns_per_day: Spread::of(&turns, true)?,
+        turns_per_day: SeedSpread::of(&turns, true)?,
         refused: runs.iter().map(|run| run.refused).sum(),
         cluster_power_watts_max: runs.iter().map(|run| run.cluster_power_watts_max).fold(0.0, f64::max),
         changes,

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use eadt_backtest::{Calibration, Contender, Contest, Oversubscription, Subject, calibration_html, calibration_text, trace};
+use eadt_backtest::{
+    Calibration, Contender, Contest, Oversubscription, ScenarioSource, calibration_html, calibration_text, trace,
+};
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_simulator::Scenario;
 
@@ -10,15 +12,19 @@ fn default_scenario() -> Scenario {
     Scenario::default()
 }
 
-fn subject(name: &str, scenario: Scenario) -> Subject {
-    Subject::Scenario { name: name.into(), scenario: Box::new(scenario) }
+fn subject(name: &str, scenario: Scenario) -> ScenarioSource {
+    ScenarioSource::Scenario { name: name.into(), scenario: Box::new(scenario) }
 }
 
 /// Half a day of three scenarios with two seeds each.
 #[test]
 fn reported_savings_hold_the_true_ones() {
     let calibration = Calibration {
-        subjects: vec![subject("default", default_scenario()), Subject::ComeAndGo, Subject::EvenPhases { minutes: 60 }],
+        subjects: vec![
+            subject("default", default_scenario()),
+            ScenarioSource::ComeAndGo,
+            ScenarioSource::EvenPhases { minutes: 60 },
+        ],
         controllers: ["matrix", "matrix-literal", "power-cap", "frequency", "hybrid"].map(|name| name.parse().unwrap()).to_vec(),
         days: 0.5,
         seeds: 2,
@@ -47,7 +53,7 @@ fn reported_savings_hold_the_true_ones() {
 #[test]
 fn the_same_calibration_gives_the_same_bytes() {
     let calibration = Calibration {
-        subjects: vec![Subject::EvenPhases { minutes: 5 }],
+        subjects: vec![ScenarioSource::EvenPhases { minutes: 5 }],
         controllers: vec![ControllerName::PowerCap],
         days: 0.1,
         seeds: 2,
@@ -78,8 +84,8 @@ fn windows(contest: &Contest, seed: u64) -> BTreeMap<String, Vec<(f64, f64)>> {
     all
 }
 
-/// The first day of the default scenario, no more threads than there are: in no hour after the first, and with no seed, less is done than
-/// the floor promises, and nothing takes more energy.
+/// The first day of the default scenario, no more threads than there are: in no hour after the first, and with no seed, less is
+/// done than the floor promises, and nothing takes more energy.
 #[test]
 fn the_throughput_floor_of_hybrid_is_a_floor() {
     let mut scenario = default_scenario();

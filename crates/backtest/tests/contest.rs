@@ -2,13 +2,15 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use eadt_backtest::{Contender, Contest, Oversubscription, Report, Row, Run, Subject, html, text, trace};
+use eadt_backtest::{
+    BacktestReport, BacktestRow, BacktestRun, Contender, Contest, Oversubscription, ScenarioSource, html, text, trace,
+};
 use eadt_core::controller::{ControllerName, ControllerSettings};
-use eadt_schemas::v1::{Action, Bounds};
+use eadt_schemas::v1::{ControllerAction, LayoutBounds};
 use eadt_simulator::gpu::WorkloadProfile;
 use eadt_simulator::{Fault, Scenario, WorkloadScenario};
 
-fn contest(subjects: Vec<Subject>, controllers: &[&str], days: f64, seeds: u64) -> Contest {
+fn contest(subjects: Vec<ScenarioSource>, controllers: &[&str], days: f64, seeds: u64) -> Contest {
     Contest {
         subjects,
         contenders: controllers.iter().map(|name| name.parse().unwrap()).collect(),
@@ -21,22 +23,22 @@ fn contest(subjects: Vec<Subject>, controllers: &[&str], days: f64, seeds: u64) 
     }
 }
 
-fn constant(profile: WorkloadProfile) -> Subject {
+fn constant(profile: WorkloadProfile) -> ScenarioSource {
     let scenario = Scenario { workloads: vec![WorkloadScenario::constant("eadt/job", profile)], ..Scenario::default() };
-    Subject::Scenario { name: "constant".into(), scenario: Box::new(scenario) }
+    ScenarioSource::Scenario { name: "constant".into(), scenario: Box::new(scenario) }
 }
 
-fn report(contest: &Contest) -> Report {
-    Report::of(&contest.hold(&|| ()).unwrap(), contest.days, contest.seeds)
+fn report(contest: &Contest) -> BacktestReport {
+    BacktestReport::of(&contest.run(&|| ()).unwrap(), contest.days, contest.seeds)
 }
 
-fn row<'a>(report: &'a Report, controller: &str) -> &'a Row {
+fn row<'a>(report: &'a BacktestReport, controller: &str) -> &'a BacktestRow {
     report.rows.iter().find(|row| row.controller.to_string() == controller).unwrap()
 }
 
 #[test]
 fn seeking_a_cap_saves_and_layouts_save_more() {
-    let report = report(&contest(vec![Subject::RandomDays], &["fixed", "oracle", "power-cap", "hybrid"], 4.0, 2));
+    let report = report(&contest(vec![ScenarioSource::RandomDays], &["fixed", "oracle", "power-cap", "hybrid"], 4.0, 2));
     println!("{}", text(&report));
     let change = |controller| row(&report, controller).joules_per_sample_change.mean;
     assert_eq!(change("fixed"), 0.0);
@@ -54,19 +56,20 @@ fn seeking_a_cap_saves_and_layouts_save_more() {
 
 #[test]
 fn the_same_seeds_give_the_same_bytes_on_any_number_of_cores() {
-    let contest = contest(vec![Subject::RandomDays, constant(WorkloadProfile::MID)], &["fixed", "hybrid", "matrix"], 0.5, 3);
+    let contest =
+        contest(vec![ScenarioSource::RandomDays, constant(WorkloadProfile::MID)], &["fixed", "hybrid", "matrix"], 0.5, 3);
     let on = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let done = AtomicUsize::new(0);
         let runs = pool
             .install(|| {
-                contest.hold(&|| {
+                contest.run(&|| {
                     done.fetch_add(1, Ordering::Relaxed);
                 })
             })
             .unwrap();
         assert_eq!(done.into_inner(), contest.len());
-        let report = Report::of(&runs, contest.days, contest.seeds);
+        let report = BacktestReport::of(&runs, contest.days, contest.seeds);
         (serde_json::to_string(&report).unwrap(), text(&report), html(&report))
     };
     let one = on(1);
@@ -79,8 +82,8 @@ fn the_same_seeds_give_the_same_bytes_on_any_number_of_cores() {
 /// A restart stands still for two minutes and loses a minute's work, and both are paid for.
 #[test]
 fn restarts_cost_what_they_cost() {
-    let runs = contest(vec![constant(WorkloadProfile::MID)], &["fixed", "hybrid"], 0.25, 1).hold(&|| ()).unwrap();
-    let of = |controller| runs.iter().find(|run: &&Run| run.controller == controller).unwrap();
+    let runs = contest(vec![constant(WorkloadProfile::MID)], &["fixed", "hybrid"], 0.25, 1).run(&|| ()).unwrap();
+    let of = |controller| runs.iter().find(|run: &&BacktestRun| run.controller == controller).unwrap();
     let (fixed, hybrid) = (of(Contender::Fixed), of(Contender::Controller(ControllerName::Hybrid)));
     assert!(hybrid.restarts > 0 && fixed.restarts == 0);
     assert_eq!(fixed.seconds, hybrid.seconds);
@@ -88,8 +91,8 @@ fn restarts_cost_what_they_cost() {
     let mut free = WorkloadScenario::constant("eadt/job", WorkloadProfile::MID);
     (free.restart_seconds, free.lost_work_seconds) = (0.0, 0.0);
     let scenario = Scenario { workloads: vec![free], ..Scenario::default() };
-    let subject = Subject::Scenario { name: "free".into(), scenario: Box::new(scenario) };
-    let runs = contest(vec![subject], &["hybrid"], 0.25, 1).hold(&|| ()).unwrap();
+    let subject = ScenarioSource::Scenario { name: "free".into(), scenario: Box::new(scenario) };
+    let runs = contest(vec![subject], &["hybrid"], 0.25, 1).run(&|| ()).unwrap();
     assert!(runs[0].samples > hybrid.samples);
 }
 
@@ -99,16 +102,16 @@ fn clamped_means_no_more_than_all_threads() {
     contest.oversubscription = vec![Oversubscription::Allowed, Oversubscription::Clamped];
     let report = report(&contest);
     let best = |oversubscription| {
-        let of = |row: &&Row| row.oversubscription == oversubscription && row.controller == Contender::Oracle;
+        let of = |row: &&BacktestRow| row.oversubscription == oversubscription && row.controller == Contender::Oracle;
         report.rows.iter().find(of).unwrap().joules_per_sample_change.mean
     };
     assert!(best(Oversubscription::Allowed) < best(Oversubscription::Clamped) - 0.01);
     assert!(best(Oversubscription::Clamped) < 0.0);
     // Where the bounds allow nothing else, one table says it all.
     let mut clamped = WorkloadScenario::constant("eadt/job", WorkloadProfile::HOST);
-    clamped.bounds = Bounds::default();
+    clamped.bounds = LayoutBounds::default();
     let scenario = Scenario { workloads: vec![clamped], ..Scenario::default() };
-    contest.subjects = vec![Subject::Scenario { name: "clamped".into(), scenario: Box::new(scenario) }];
+    contest.subjects = vec![ScenarioSource::Scenario { name: "clamped".into(), scenario: Box::new(scenario) }];
     assert_eq!(contest.len(), 3);
 }
 
@@ -117,13 +120,13 @@ fn a_rollout_that_never_gets_ready_is_rolled_back_and_not_tried_again_at_once() 
     let job = WorkloadScenario::constant("eadt/job", WorkloadProfile::MID);
     let fault = Fault::NeverReady { workload: "eadt/job".into(), from_seconds: 0.0, until_seconds: 1e9 };
     let scenario = Scenario { workloads: vec![job], faults: vec![fault], ..Scenario::default() };
-    let subject = Subject::Scenario { name: "never-ready".into(), scenario: Box::new(scenario) };
+    let subject = ScenarioSource::Scenario { name: "never-ready".into(), scenario: Box::new(scenario) };
     let contest = contest(vec![subject.clone()], &["hybrid"], 0.5, 1);
     let mut told = 0;
     let mut moves = 0;
     trace(&contest, &subject, contest.contenders[0], 0, &mut |decision, _| {
         told += u32::from(decision.reason.contains("was rolled back"));
-        moves += u32::from(decision.restarts && decision.action != Action::Revert);
+        moves += u32::from(decision.restarts && decision.action != ControllerAction::Revert);
     })
     .unwrap();
     assert!(told >= 1 && moves >= 1);
@@ -133,9 +136,9 @@ fn a_rollout_that_never_gets_ready_is_rolled_back_and_not_tried_again_at_once() 
 #[test]
 fn what_cannot_be_held_is_refused_with_the_reason() {
     let refused = |change: fn(&mut Contest)| {
-        let mut contest = contest(vec![Subject::RandomDays], &["fixed"], 1.0, 1);
+        let mut contest = contest(vec![ScenarioSource::RandomDays], &["fixed"], 1.0, 1);
         change(&mut contest);
-        contest.hold(&|| ()).unwrap_err().to_string()
+        contest.run(&|| ()).unwrap_err().to_string()
     };
     assert!(refused(|c| c.days = 0.0).contains("days"));
     assert!(refused(|c| c.days = f64::NAN).contains("days"));
@@ -144,7 +147,7 @@ fn what_cannot_be_held_is_refused_with_the_reason() {
     assert!(
         refused(|c| {
             let scenario = Scenario { sample_interval_seconds: -1.0, ..Scenario::default() };
-            c.subjects = vec![Subject::Scenario { name: "broken".into(), scenario: Box::new(scenario) }];
+            c.subjects = vec![ScenarioSource::Scenario { name: "broken".into(), scenario: Box::new(scenario) }];
         })
         .contains("broken: scenario: sample_interval_seconds")
     );
@@ -158,7 +161,7 @@ fn a_power_budget_is_kept_and_spent_where_it_does_most() {
     let job = |name: &str, profile| WorkloadScenario { gpus: 3, ..WorkloadScenario::constant(name, profile) };
     let workloads = vec![job("eadt/busy", WorkloadProfile::COMPUTE), job("eadt/waits", WorkloadProfile::HOST)];
     let scenario = Scenario { workloads, ..Scenario::default() };
-    let subject = Subject::Scenario { name: "two".into(), scenario: Box::new(scenario) };
+    let subject = ScenarioSource::Scenario { name: "two".into(), scenario: Box::new(scenario) };
     let mut budgeted = contest(vec![subject], &["fixed", "power-budget"], 0.3, 2);
     assert!(budgeted.check().unwrap_err().to_string().contains("--power-budget"));
     budgeted.power_budget_watts = Some(1e6);
@@ -182,7 +185,7 @@ fn a_power_budget_is_kept_and_spent_where_it_does_most() {
 fn those_that_are_compared_stand_in_one_table() {
     let jobs = ["eadt/one", "eadt/two"].map(|name| WorkloadScenario::constant(name, WorkloadProfile::MID));
     let scenario = Scenario { workloads: jobs.to_vec(), ..Scenario::default() };
-    let subject = Subject::Scenario { name: "two".into(), scenario: Box::new(scenario) };
+    let subject = ScenarioSource::Scenario { name: "two".into(), scenario: Box::new(scenario) };
     let report = report(&contest(vec![subject], &["fixed", "power-cap"], 0.1, 1));
     let workloads: Vec<&str> = report.rows.iter().map(|row| row.workload.as_str()).collect();
     assert_eq!(workloads, ["eadt/one", "eadt/one", "eadt/two", "eadt/two"]);

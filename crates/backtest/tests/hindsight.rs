@@ -1,9 +1,9 @@
 //! Looking back: a controller on records of which the truth is known.
 
-use eadt_backtest::{Hindsight, Record, Unknown, hindsight_text, look_back};
+use eadt_backtest::{HindsightInput, HindsightRow, InsufficientEvidence, evaluate_record, hindsight_text};
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Layout, Origin, UpdateMode, Workload};
+use eadt_schemas::v1::{ControllerAction, EfficiencyWindow, Layout, LayoutBounds, Origin, UpdateMode, Workload};
 
 const NAME: &str = "lab/job";
 
@@ -24,8 +24,8 @@ fn layout(percent: u32) -> Layout {
 /// What a job does in a minute: thread percentage, watts, samples/s, memory activity.
 type Minute = (u32, f64, f64, f64);
 
-fn record(minutes: &[Minute]) -> Record {
-    let mut record = Record::default();
+fn record(minutes: &[Minute]) -> HindsightInput {
+    let mut record = HindsightInput::default();
     for (minute, (percent, watts, rate, dram)) in minutes.iter().enumerate() {
         // Each window a little different, as measurements are.
         let wobble = 1.0 + 0.002 * (minute % 3) as f64;
@@ -60,7 +60,7 @@ fn record(minutes: &[Minute]) -> Record {
         generation: 50,
         layout: layout(50),
         mode: UpdateMode::Recommend,
-        bounds: Bounds { oversubscription_percentage_max: Some(200), ..Bounds::default() },
+        bounds: LayoutBounds { oversubscription_percentage_max: Some(200), ..LayoutBounds::default() },
         gpus: Some(3),
         backend: Some("gloo".to_owned()),
         global_batch_size: Some(576),
@@ -74,8 +74,8 @@ const BEFORE: Minute = (50, 280.0, 22.4, 0.224);
 /// What 40 % does to the same work, a tenth of a sample's memory activity as before: 240 W, nothing more to be changed.
 const AFTER: Minute = (40, 240.0, 22.0, 0.22);
 
-fn literal(record: &Record) -> Hindsight {
-    let mut all = look_back(record, &[ControllerName::MatrixLiteral], &ControllerSettings::default());
+fn literal(record: &HindsightInput) -> HindsightRow {
+    let mut all = evaluate_record(record, &[ControllerName::MatrixLiteral], &ControllerSettings::default());
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
@@ -86,7 +86,11 @@ fn a_change_that_the_record_ran_later_is_told_with_its_effect() {
     minutes.extend(vec![AFTER; 30]);
     let it = literal(&record(&minutes));
     let change = &it.changes[0];
-    assert_eq!((change.action, change.to.mps_thread_percentage, change.phase), (Action::Decrease, Some(40), 1), "{it:#?}");
+    assert_eq!(
+        (change.action, change.to.mps_thread_percentage, change.phase),
+        (ControllerAction::Decrease, Some(40), 1),
+        "{it:#?}"
+    );
     assert_eq!(change.windows, 30);
     // 240 / 22 against 280 / 22.4, and the windows hardly differ among themselves.
     let truth = (240.0 / 22.0) / (280.0 / 22.4) - 1.0;
@@ -117,8 +121,8 @@ fn a_layout_that_the_record_never_ran_is_refused() {
     let it = literal(&record(&[BEFORE; 60]));
     assert!(it.changes.is_empty(), "{:?}", it.changes);
     let refused = &it.refused[0];
-    assert_eq!((refused.action, refused.to.mps_thread_percentage), (Action::Decrease, Some(40)));
-    assert_eq!(refused.unknown, Unknown::NeverObserved { phase: 1, windows: 0 });
+    assert_eq!((refused.action, refused.to.mps_thread_percentage), (ControllerAction::Decrease, Some(40)));
+    assert_eq!(refused.unknown, InsufficientEvidence::NeverObserved { phase: 1, windows: 0 });
     assert!(refused.count > 1, "it asks again: {refused:?}");
     assert_eq!((it.windows_estimated, it.windows_as_recorded, it.joules_per_sample_change), (0, 60, None));
     assert!(hindsight_text(&[it]).contains("never observed in phase 1"));
@@ -131,14 +135,14 @@ fn another_phase_of_the_job_tells_nothing() {
     minutes.extend(vec![(40, 240.0, 22.0, 0.44); 40]);
     let it = literal(&record(&minutes));
     assert!(it.changes.is_empty(), "{:?}", it.changes);
-    assert_eq!(it.refused[0].unknown, Unknown::NeverObserved { phase: 1, windows: 0 });
+    assert_eq!(it.refused[0].unknown, InsufficientEvidence::NeverObserved { phase: 1, windows: 0 });
     // Without memory activity nobody knows which phase it is.
     let mut record = record(&[vec![BEFORE; 40], vec![AFTER; 40]].concat());
     for window in &mut record.windows {
         window.mean_dram_active_ratio = None;
     }
     let it = literal(&record);
-    assert_eq!((it.changes.len(), &it.refused[0].unknown), (0, &Unknown::NoPhase));
+    assert_eq!((it.changes.len(), &it.refused[0].unknown), (0, &InsufficientEvidence::NoPhase));
 }
 
 #[test]
@@ -147,7 +151,7 @@ fn a_phase_that_the_imagined_layout_was_never_in_ends_the_path() {
     let minutes = [vec![BEFORE; 20], vec![AFTER; 10], vec![(50, 280.0, 22.4, 0.224); 10], vec![other; 20]].concat();
     let it = literal(&record(&minutes));
     assert!(!it.changes.is_empty());
-    let lost = it.refused.iter().find(|refused| refused.action == Action::Maintain).expect("the path ends");
+    let lost = it.refused.iter().find(|refused| refused.action == ControllerAction::Maintain).expect("the path ends");
     assert!(lost.reason.starts_with("not followed any further"), "{lost:?}");
     assert!(it.windows_unknown >= 1 && it.known_ratio.unwrap() < 1.0, "{it:?}");
 }
@@ -160,7 +164,7 @@ fn order_and_repetition_of_the_events_change_nothing() {
     turned.windows.reverse();
     turned.windows.push(straight.windows[7].clone());
     turned.workloads.push(straight.workloads[0].clone());
-    let all = |record: &Record| look_back(record, &ControllerName::ALL, &ControllerSettings::default());
+    let all = |record: &HindsightInput| evaluate_record(record, &ControllerName::ALL, &ControllerSettings::default());
     assert_eq!(all(&straight), all(&turned));
     assert_eq!(all(&straight).len(), ControllerName::ALL.len());
 }
@@ -171,7 +175,7 @@ fn a_controller_that_has_nothing_to_decide_by_is_noted() {
     for (name, is_noted) in
         [(ControllerName::Layers, true), (ControllerName::SmPartition, true), (ControllerName::PowerCap, false)]
     {
-        let all = look_back(&record, &[name], &ControllerSettings::default());
+        let all = evaluate_record(&record, &[name], &ControllerSettings::default());
         let is_idle = |note: &String| note.starts_with(&format!("{name} decides nothing here"));
         assert_eq!(all[0].notes.iter().any(is_idle), is_noted, "{:?}", all[0].notes);
         assert!(!hindsight_text(&all).contains("would have been the same") || !is_noted);
@@ -185,5 +189,5 @@ fn a_workload_that_nobody_managed_is_said_to_be_one() {
     let it = literal(&record);
     assert!(it.notes[0].contains("nobody managed this workload"), "{:?}", it.notes);
     assert_eq!((it.changes.len(), it.refused.len(), it.known_ratio), (0, 0, None));
-    assert!(look_back(&Record::default(), &ControllerName::ALL, &ControllerSettings::default()).is_empty());
+    assert!(evaluate_record(&HindsightInput::default(), &ControllerName::ALL, &ControllerSettings::default()).is_empty());
 }

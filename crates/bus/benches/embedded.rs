@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition, TopicSpec};
+use eadt_bus::{
+    Bus, CommitStep, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, Remedy, StartOffset, TopicPartition,
+    TopicSpec,
+};
 
 const EVENTS: u32 = 1_000_000;
 const STEPS: u32 = 1000;
@@ -22,7 +25,7 @@ fn cpu_seconds() -> f64 {
 }
 
 /// 400 bytes as telemetry has them, with the envelope's seven headers.
-fn event(topic: &Arc<str>, names: &[Arc<str>], n: u32) -> Outgoing {
+fn event(topic: &Arc<str>, names: &[Arc<str>], n: u32) -> ProducerRecord {
     let value = format!(
         r#"{{"time":"2026-01-02T03:04:{:02}.{:06}Z","gpu_uuid":"GPU-{:08x}-0000-0000-0000-000000000000","workload":"team/job-{}","power_watts":{}.{},"energy_joules_total":{}.25,"sm_utilization_ratio":0.{},"memory_used_bytes":{},"sm_clock_mhz":{},"meter":"gpu","origin":"measured","filler":"{:0100}"}}"#,
         n / 1_000_000 % 60,
@@ -47,7 +50,7 @@ fn event(topic: &Arc<str>, names: &[Arc<str>], n: u32) -> Outgoing {
         "application/json",
     ]
     .map(str::to_owned);
-    Outgoing {
+    ProducerRecord {
         topic: Arc::clone(topic),
         partition: None,
         key: Some(format!("team/job-{}", n % 16).into()),
@@ -101,15 +104,16 @@ fn main() -> Result<(), Error> {
     );
 
     for round in ["first", "again"] {
-        let from: Vec<_> = (0..PARTITIONS).map(|p| (TopicPartition::new(Arc::clone(&topics[0]), p), Start::Earliest)).collect();
-        let mut reader = log.reader(&from, Isolation::ReadCommitted)?;
+        let from: Vec<_> =
+            (0..PARTITIONS).map(|p| (TopicPartition::new(Arc::clone(&topics[0]), p), StartOffset::Earliest)).collect();
+        let mut reader = log.reader(&from, IsolationLevel::ReadCommitted)?;
         let (begun, cpu) = (Instant::now(), cpu_seconds());
         let (mut polled, mut events, mut ends, mut bytes) = (Vec::new(), 0, 0, 0);
         while ends < PARTITIONS {
             reader.poll(2048, Duration::from_secs(1), &mut polled)?;
             for item in polled.drain(..) {
                 match item {
-                    Polled::Record(record) => {
+                    PollEvent::Record(record) => {
                         events += 1;
                         bytes += record.value.map_or(0, |value| value.len());
                     }
@@ -132,7 +136,8 @@ fn main() -> Result<(), Error> {
         topics: vec![Arc::clone(&topics[0])],
     };
     let mut member = log.member(options)?;
-    let mut reader = log.reader(&[(TopicPartition::new(Arc::clone(&topics[1]), 0), Start::Latest)], Isolation::ReadCommitted)?;
+    let mut reader =
+        log.reader(&[(TopicPartition::new(Arc::clone(&topics[1]), 0), StartOffset::Latest)], IsolationLevel::ReadCommitted)?;
     let mut polled = Vec::new();
     reader.poll(10, Duration::ZERO, &mut polled)?;
     for load in ["quiet", "with 20 k events/s"] {
@@ -151,15 +156,15 @@ fn main() -> Result<(), Error> {
                 }
             });
             for n in 0..STEPS {
-                let outputs = (0..3).map(|_| Outgoing { partition: Some(0), ..event(&topics[1], &names, n) }).collect();
+                let outputs = (0..3).map(|_| ProducerRecord { partition: Some(0), ..event(&topics[1], &names, n) }).collect();
                 let positions = (0..PARTITIONS).map(|p| (TopicPartition::new(Arc::clone(&topics[0]), p), i64::from(n))).collect();
                 let begun = Instant::now();
-                member.commit(&Step { outputs, positions })?;
+                member.commit(&CommitStep { outputs, positions })?;
                 let mut seen = 0;
                 while seen < 3 {
                     polled.clear();
                     reader.poll(10, Duration::from_secs(1), &mut polled)?;
-                    seen += polled.iter().filter(|item| matches!(item, Polled::Record(_))).count();
+                    seen += polled.iter().filter(|item| matches!(item, PollEvent::Record(_))).count();
                 }
                 times.push(begun.elapsed());
             }

@@ -7,7 +7,7 @@ use eadt_schemas::EventTime;
 
 #[cfg(any(test, feature = "simulation"))]
 use crate::kafka::put_varint;
-use crate::{Headers, Record, TopicPartition};
+use crate::{ConsumerRecord, RecordHeaders, TopicPartition};
 
 /// A range of a block; [`Self::NONE`] where there is nothing, which is not the same as nothing in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,15 +118,15 @@ impl RecordBatch {
     }
 
     /// As [`Self::view`], on its own; its parts share the block.
-    pub fn record(&self, index: usize) -> Option<Record> {
+    pub fn record(&self, index: usize) -> Option<ConsumerRecord> {
         let found = self.records.get(index)?;
-        Some(Record {
+        Some(ConsumerRecord {
             at: self.at.clone(),
             offset: found.offset,
             stamp: EventTime::from_millis(found.stamp_millis),
             key: found.place.key.slice(&self.block),
             value: found.place.value.slice(&self.block),
-            headers: Headers::in_batch(&self.block, found.place.headers as usize, found.place.header_count as usize),
+            headers: RecordHeaders::in_batch(&self.block, found.place.headers as usize, found.place.header_count as usize),
         })
     }
 }
@@ -134,7 +134,7 @@ impl RecordBatch {
 #[cfg(any(test, feature = "simulation"))]
 impl RecordBatch {
     /// Packs records of one partition as a log would: in the order of their offsets, with stamps of whole milliseconds.
-    pub fn pack(records: &[Record]) -> Option<Self> {
+    pub fn pack(records: &[ConsumerRecord]) -> Option<Self> {
         let at = records.first()?.at.clone();
         let (mut block, mut packed) = (Vec::new(), Vec::new());
         let put = |block: &mut Vec<u8>, part: Option<&[u8]>| {
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_record_in_a_batch_is_what_it_is_alone() {
         let header = |name: &str, value: &'static [u8]| (Arc::from(name), Bytes::from_static(value));
-        let record = |offset, key: Option<&'static [u8]>, value: Option<&'static [u8]>, headers: Vec<_>| Record {
+        let record = |offset, key: Option<&'static [u8]>, value: Option<&'static [u8]>, headers: Vec<_>| ConsumerRecord {
             at: TopicPartition::new("topic", 2),
             offset,
             stamp: EventTime::from_millis(1000 * offset),

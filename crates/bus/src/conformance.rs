@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::{
-    Bus, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Producer, Reader, Record, Remedy, Start, Step,
-    TopicPartition, TopicSpec, partition_for_key,
+    Bus, CommitStep, ConsumerRecord, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent,
+    Producer, ProducerRecord, Remedy, StartOffset, TopicPartition, TopicSpec, partition_for_key,
 };
 
 /// A backend under test.
-pub trait Backend {
+pub trait BackendHarness {
     /// Sessions of its members, where there are any, last longer than two minutes: no check passes by waiting for the end of one.
     fn bus(&self) -> Arc<dyn Bus>;
     /// The same log through a producer buffer of about 100 small records.
@@ -25,10 +25,10 @@ pub trait Backend {
 }
 
 /// A named check.
-pub type Check = (&'static str, fn(&dyn Backend));
+pub type ConformanceCheck = (&'static str, fn(&dyn BackendHarness));
 
 /// All checks, independent of each other and of what is in the log.
-pub const CHECKS: &[Check] = &[
+pub const CHECKS: &[ConformanceCheck] = &[
     ("records come back in order, from the partition of their key, as they were sent", round_trip),
     ("a record goes to the partition that it names", explicit_partition),
     ("the end of a partition is told once, and again after more records", ends),
@@ -67,8 +67,8 @@ pub fn fresh_topic(bus: &dyn Bus, partitions: i32, settings: &[(&str, &str)]) ->
 }
 
 /// A record with key, value and no headers.
-pub fn outgoing(topic: &Arc<str>, key: &str, value: &str) -> Outgoing {
-    Outgoing {
+pub fn outgoing(topic: &Arc<str>, key: &str, value: &str) -> ProducerRecord {
+    ProducerRecord {
         topic: Arc::clone(topic),
         partition: None,
         key: Some(Bytes::copy_from_slice(key.as_bytes())),
@@ -78,7 +78,7 @@ pub fn outgoing(topic: &Arc<str>, key: &str, value: &str) -> Outgoing {
 }
 
 /// Sends, waiting while the buffer is full.
-pub fn send(producer: &mut dyn Producer, record: &Outgoing) {
+pub fn send(producer: &mut dyn Producer, record: &ProducerRecord) {
     let begun = Instant::now();
     while let Err(error) = producer.send(record.clone()) {
         assert_eq!(error.remedy, Remedy::Retry, "{error}");
@@ -88,7 +88,7 @@ pub fn send(producer: &mut dyn Producer, record: &Outgoing) {
 }
 
 /// Sends all and waits until they are durable.
-pub fn send_all(bus: &dyn Bus, records: &[Outgoing]) {
+pub fn send_all(bus: &dyn Bus, records: &[ProducerRecord]) {
     let mut producer = bus.producer("conformance").expect("a producer is made");
     for record in records {
         send(&mut *producer, record);
@@ -98,19 +98,19 @@ pub fn send_all(bus: &dyn Bus, records: &[Outgoing]) {
     assert_eq!((counts.taken, counts.acknowledged, counts.failed), (records.len() as u64, records.len() as u64, 0));
 }
 
-/// Polls until every partition has told its end once; the records and the end positions.
-pub fn read_to_end(reader: &mut dyn Reader, partitions: usize) -> (Vec<Record>, HashMap<TopicPartition, i64>) {
+/// Polls until every partition has reported its end once. Returns the records and the end positions.
+pub fn read_to_end(reader: &mut dyn PartitionReader, partitions: usize) -> (Vec<ConsumerRecord>, HashMap<TopicPartition, i64>) {
     let (mut records, mut ends, mut polled, begun) = (Vec::new(), HashMap::new(), Vec::new(), Instant::now());
     while ends.len() < partitions {
         assert!(begun.elapsed() < WAIT, "ends not told: {ends:?}");
         reader.poll(100, Duration::from_millis(100), &mut polled).expect("records are read");
         for item in polled.drain(..) {
             match item {
-                Polled::Record(record) => {
+                PollEvent::Record(record) => {
                     ends.remove(&record.at);
                     records.push(record);
                 }
-                Polled::End { at, position } => drop(ends.insert(at, position)),
+                PollEvent::End { at, position } => drop(ends.insert(at, position)),
                 other => panic!("a reader outside any group was told {other:?}"),
             }
         }
@@ -119,19 +119,29 @@ pub fn read_to_end(reader: &mut dyn Reader, partitions: usize) -> (Vec<Record>, 
 }
 
 /// Everything of a topic.
-pub fn read_all(bus: &dyn Bus, topic: &Arc<str>, partitions: i32, isolation: Isolation) -> Vec<Record> {
-    let from: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(Arc::clone(topic), p), Start::Earliest)).collect();
+pub fn read_all(bus: &dyn Bus, topic: &Arc<str>, partitions: i32, isolation: IsolationLevel) -> Vec<ConsumerRecord> {
+    let from: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(Arc::clone(topic), p), StartOffset::Earliest)).collect();
     let mut reader = bus.reader(&from, isolation).expect("a reader is made");
     read_to_end(&mut *reader, partitions as usize).0
 }
 
 /// Joins a group and waits for the partitions.
-pub fn join(bus: &dyn Bus, group: &str, instance: Option<&str>, topics: &[Arc<str>]) -> (Box<dyn Member>, Vec<TopicPartition>) {
+pub fn join(
+    bus: &dyn Bus,
+    group: &str,
+    instance: Option<&str>,
+    topics: &[Arc<str>],
+) -> (Box<dyn GroupMember>, Vec<TopicPartition>) {
     let membership = instance.map_or(Membership::Dynamic, |name| Membership::Transactional(name.into()));
     join_as(bus, group, membership, topics)
 }
 
-fn join_as(bus: &dyn Bus, group: &str, membership: Membership, topics: &[Arc<str>]) -> (Box<dyn Member>, Vec<TopicPartition>) {
+fn join_as(
+    bus: &dyn Bus,
+    group: &str,
+    membership: Membership,
+    topics: &[Arc<str>],
+) -> (Box<dyn GroupMember>, Vec<TopicPartition>) {
     let options = MemberOptions { group: group.into(), membership, topics: topics.to_vec() };
     let mut member = bus.member(options).expect("a member joins");
     let assigned = await_assignment(&mut *member);
@@ -139,13 +149,13 @@ fn join_as(bus: &dyn Bus, group: &str, membership: Membership, topics: &[Arc<str
 }
 
 /// Polls until partitions are assigned.
-pub fn await_assignment(member: &mut dyn Member) -> Vec<TopicPartition> {
+pub fn await_assignment(member: &mut dyn GroupMember) -> Vec<TopicPartition> {
     let (mut polled, begun) = (Vec::new(), Instant::now());
     loop {
         assert!(begun.elapsed() < WAIT, "no partition was assigned");
         member.poll(100, Duration::from_millis(100), &mut polled).expect("the member polls");
         for item in polled.drain(..) {
-            if let Polled::Assigned(assigned) = item {
+            if let PollEvent::Assigned(assigned) = item {
                 return assigned;
             }
         }
@@ -154,10 +164,10 @@ pub fn await_assignment(member: &mut dyn Member) -> Vec<TopicPartition> {
 
 /// Reads everything committed of a topic, again and again until there are so many records: on Kafka a commit returns before
 /// all readers may see it.
-pub fn read_count(bus: &dyn Bus, topic: &Arc<str>, partitions: i32, count: usize) -> Vec<Record> {
+pub fn read_count(bus: &dyn Bus, topic: &Arc<str>, partitions: i32, count: usize) -> Vec<ConsumerRecord> {
     let begun = Instant::now();
     loop {
-        let records = read_all(bus, topic, partitions, Isolation::ReadCommitted);
+        let records = read_all(bus, topic, partitions, IsolationLevel::ReadCommitted);
         if records.len() >= count || begun.elapsed() > WAIT {
             assert_eq!(records.len(), count, "{topic}");
             return records;
@@ -165,15 +175,15 @@ pub fn read_count(bus: &dyn Bus, topic: &Arc<str>, partitions: i32, count: usize
     }
 }
 
-fn values(records: &[Record]) -> Vec<String> {
+fn values(records: &[ConsumerRecord]) -> Vec<String> {
     records.iter().map(|r| String::from_utf8_lossy(r.value.as_deref().unwrap_or(b"<none>")).into_owned()).collect()
 }
 
-fn round_trip(backend: &dyn Backend) {
+fn round_trip(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let topic = fresh_topic(&*bus, 4, &[]);
-    let records: Vec<Outgoing> = (0..500)
-        .map(|n: i32| Outgoing {
+    let records: Vec<ProducerRecord> = (0..500)
+        .map(|n: i32| ProducerRecord {
             topic: Arc::clone(&topic),
             partition: None,
             key: Some(format!("team/job-{}", n % 13).into()),
@@ -190,7 +200,7 @@ fn round_trip(backend: &dyn Backend) {
         })
         .collect();
     send_all(&*bus, &records);
-    let read = read_all(&*bus, &topic, 4, Isolation::ReadCommitted);
+    let read = read_all(&*bus, &topic, 4, IsolationLevel::ReadCommitted);
     assert_eq!(read.len(), records.len());
     for partition in 0..4 {
         let sent: Vec<_> = records.iter().filter(|r| partition_for_key(r.key.as_ref().unwrap(), 4) == partition).collect();
@@ -213,14 +223,14 @@ fn round_trip(backend: &dyn Backend) {
     assert_eq!(read[0].header("raw"), None);
 }
 
-fn explicit_partition(backend: &dyn Backend) {
+fn explicit_partition(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let topic = fresh_topic(&*bus, 3, &[]);
     let mut records: Vec<_> =
-        (0..3).map(|p| Outgoing { partition: Some(p), ..outgoing(&topic, "same key", &p.to_string()) }).collect();
-    records.push(Outgoing { key: None, ..outgoing(&topic, "", "keyless") });
+        (0..3).map(|p| ProducerRecord { partition: Some(p), ..outgoing(&topic, "same key", &p.to_string()) }).collect();
+    records.push(ProducerRecord { key: None, ..outgoing(&topic, "", "keyless") });
     send_all(&*bus, &records);
-    let read = read_all(&*bus, &topic, 3, Isolation::ReadCommitted);
+    let read = read_all(&*bus, &topic, 3, IsolationLevel::ReadCommitted);
     for partition in 0..3 {
         let of: Vec<_> = read.iter().filter(|r| r.at.partition == partition && r.key.is_some()).cloned().collect();
         assert_eq!(values(&of), [partition.to_string()]);
@@ -228,11 +238,11 @@ fn explicit_partition(backend: &dyn Backend) {
     assert_eq!(read.iter().filter(|r| r.key.is_none()).count(), 1);
 }
 
-fn ends(backend: &dyn Backend) {
+fn ends(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let topic = fresh_topic(&*bus, 1, &[]);
     let at = TopicPartition::new(Arc::clone(&topic), 0);
-    let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+    let mut reader = bus.reader(&[(at.clone(), StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
     let (none, ends) = read_to_end(&mut *reader, 1);
     assert_eq!((none.len(), ends[&at]), (0, 0));
     let mut polled = Vec::new();
@@ -249,15 +259,15 @@ fn ends(backend: &dyn Backend) {
     assert_eq!(bus.watermarks(&at).unwrap().high, 2);
 }
 
-fn pauses(backend: &dyn Backend) {
+fn pauses(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let topic = fresh_topic(&*bus, 2, &[]);
     let records: Vec<_> =
-        (0..2000).map(|n| Outgoing { partition: Some(n % 2), ..outgoing(&topic, "k", &n.to_string()) }).collect();
+        (0..2000).map(|n| ProducerRecord { partition: Some(n % 2), ..outgoing(&topic, "k", &n.to_string()) }).collect();
     send_all(&*bus, &records);
     let at: Vec<_> = (0..2).map(|p| TopicPartition::new(Arc::clone(&topic), p)).collect();
-    let from: Vec<_> = at.iter().map(|at| (at.clone(), Start::Earliest)).collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted).unwrap();
+    let from: Vec<_> = at.iter().map(|at| (at.clone(), StartOffset::Earliest)).collect();
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted).unwrap();
     let (mut seen, mut polled) = ([Vec::new(), Vec::new()], Vec::new());
     let begun = Instant::now();
     // Partition 0 is paused in the middle of its records, and again and again while it goes on.
@@ -265,7 +275,7 @@ fn pauses(backend: &dyn Backend) {
         assert!(begun.elapsed() < WAIT);
         reader.poll(37, Duration::from_millis(100), &mut polled).unwrap();
         for item in polled.drain(..) {
-            if let Polled::Record(record) = item {
+            if let PollEvent::Record(record) = item {
                 seen[record.at.partition as usize].push(record);
             }
         }
@@ -276,7 +286,7 @@ fn pauses(backend: &dyn Backend) {
                 reader.poll(50, Duration::from_millis(20), &mut polled).unwrap();
             }
             for item in polled.drain(..) {
-                if let Polled::Record(record) = item {
+                if let PollEvent::Record(record) = item {
                     seen[record.at.partition as usize].push(record);
                 }
             }
@@ -290,25 +300,27 @@ fn pauses(backend: &dyn Backend) {
     }
 }
 
-fn starts(backend: &dyn Backend) {
+fn starts(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let topic = fresh_topic(&*bus, 1, &[]);
     let at = TopicPartition::new(Arc::clone(&topic), 0);
     send_all(&*bus, &(0..10).map(|n| outgoing(&topic, "k", &n.to_string())).collect::<Vec<_>>());
-    for (start, first) in [(Start::Earliest, 0), (Start::At(7), 7), (Start::At(10), 10), (Start::Latest, 10)] {
-        let mut reader = bus.reader(&[(at.clone(), start)], Isolation::ReadCommitted).unwrap();
+    for (start, first) in
+        [(StartOffset::Earliest, 0), (StartOffset::At(7), 7), (StartOffset::At(10), 10), (StartOffset::Latest, 10)]
+    {
+        let mut reader = bus.reader(&[(at.clone(), start)], IsolationLevel::ReadCommitted).unwrap();
         let (records, ends) = read_to_end(&mut *reader, 1);
         assert_eq!(values(&records), (first..10).map(|n| n.to_string()).collect::<Vec<_>>(), "{start:?}");
         assert_eq!(ends[&at], 10);
     }
 }
 
-fn member_starts(backend: &dyn Backend) {
+fn member_starts(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let topic = fresh_topic(&*bus, 2, &[]);
     send_all(
         &*bus,
-        &(0..6).map(|n| Outgoing { partition: Some(n % 2), ..outgoing(&topic, "k", &n.to_string()) }).collect::<Vec<_>>(),
+        &(0..6).map(|n| ProducerRecord { partition: Some(n % 2), ..outgoing(&topic, "k", &n.to_string()) }).collect::<Vec<_>>(),
     );
     let (mut member, assigned) = join(&*bus, &fresh_name("group"), Some(&fresh_name("instance")), &[Arc::clone(&topic)]);
     assert_eq!(assigned.len(), 2);
@@ -326,28 +338,28 @@ fn member_starts(backend: &dyn Backend) {
     }
 }
 
-fn atomic_step(backend: &dyn Backend) {
+fn atomic_step(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let (input, output, state) =
         (fresh_topic(&*bus, 2, &[]), fresh_topic(&*bus, 2, &[]), fresh_topic(&*bus, 2, &[("cleanup.policy", "compact")]));
     send_all(
         &*bus,
-        &(0..4).map(|n| Outgoing { partition: Some(n % 2), ..outgoing(&input, "k", &n.to_string()) }).collect::<Vec<_>>(),
+        &(0..4).map(|n| ProducerRecord { partition: Some(n % 2), ..outgoing(&input, "k", &n.to_string()) }).collect::<Vec<_>>(),
     );
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let (mut member, assigned) = join(&*bus, &group, Some(&instance), &[Arc::clone(&input)]);
     let positions: Vec<_> = assigned.iter().map(|at| (at.clone(), 2)).collect();
     let mut outputs: Vec<_> = (0..20).map(|n| outgoing(&output, &format!("k{n}"), "window")).collect();
     outputs.push(outgoing(&state, "job", "sums"));
-    member.commit(&Step { outputs, positions }).unwrap();
+    member.commit(&CommitStep { outputs, positions }).unwrap();
     assert_eq!(member.committed(&assigned).unwrap(), [Some(2), Some(2)]);
     assert_eq!(bus.committed(&group, &assigned).unwrap(), [Some(2), Some(2)]);
     read_count(&*bus, &output, 2, 20);
     assert_eq!(values(&read_count(&*bus, &state, 2, 1)), ["sums"]);
     // Positions alone, outputs alone, nothing at all.
-    member.commit(&Step { outputs: Vec::new(), positions: vec![(assigned[0].clone(), 1)] }).unwrap();
-    member.commit(&Step { outputs: vec![outgoing(&output, "k", "more")], positions: Vec::new() }).unwrap();
-    member.commit(&Step::default()).unwrap();
+    member.commit(&CommitStep { outputs: Vec::new(), positions: vec![(assigned[0].clone(), 1)] }).unwrap();
+    member.commit(&CommitStep { outputs: vec![outgoing(&output, "k", "more")], positions: Vec::new() }).unwrap();
+    member.commit(&CommitStep::default()).unwrap();
     drop(member);
     let (mut member, again) = join(&*bus, &group, Some(&instance), &[input]);
     let committed = member.committed(&again).unwrap();
@@ -356,42 +368,44 @@ fn atomic_step(backend: &dyn Backend) {
     read_count(&*bus, &output, 2, 21);
 }
 
-fn refused_step(backend: &dyn Backend) {
+fn refused_step(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let (input, output) = (fresh_topic(&*bus, 1, &[]), fresh_topic(&*bus, 1, &[("max.message.bytes", "2000")]));
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let (mut member, assigned) = join(&*bus, &group, Some(&instance), &[Arc::clone(&input)]);
     let large: String = (0..40_000_u32).map(|n| char::from(b'!' + (n.wrapping_mul(2_654_435_761) >> 24) as u8 % 90)).collect();
-    let step = Step {
+    let step = CommitStep {
         outputs: vec![outgoing(&output, "k", "small"), outgoing(&output, "k", &large)],
         positions: vec![(assigned[0].clone(), 0)],
     };
     let error = member.commit(&step).unwrap_err();
     assert_ne!(error.remedy, Remedy::Retry, "{error}");
     drop(member);
-    assert_eq!(read_all(&*bus, &output, 1, Isolation::ReadCommitted), []);
+    assert_eq!(read_all(&*bus, &output, 1, IsolationLevel::ReadCommitted), []);
     assert_eq!(bus.committed(&group, &assigned).unwrap(), [None]);
     let (mut member, _) = join(&*bus, &group, Some(&instance), &[input]);
-    member.commit(&Step { outputs: vec![outgoing(&output, "k", "small")], positions: vec![(assigned[0].clone(), 0)] }).unwrap();
+    member
+        .commit(&CommitStep { outputs: vec![outgoing(&output, "k", "small")], positions: vec![(assigned[0].clone(), 0)] })
+        .unwrap();
     assert_eq!(values(&read_count(&*bus, &output, 1, 1)), ["small"]);
 }
 
-fn holes(backend: &dyn Backend) {
+fn holes(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let (input, output) = (fresh_topic(&*bus, 1, &[]), fresh_topic(&*bus, 1, &[]));
     let at = TopicPartition::new(Arc::clone(&output), 0);
     let (mut member, _) = join(&*bus, &fresh_name("group"), Some(&fresh_name("instance")), &[input]);
-    let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+    let mut reader = bus.reader(&[(at.clone(), StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
     let mut all = Vec::new();
     for n in 0..3 {
         let outputs = vec![outgoing(&output, "k", &format!("{n}a")), outgoing(&output, "k", &format!("{n}b"))];
-        member.commit(&Step { outputs, positions: Vec::new() }).unwrap();
+        member.commit(&CommitStep { outputs, positions: Vec::new() }).unwrap();
         while all.len() < (n + 1) * 2 {
             all.extend(read_to_end(&mut *reader, 1).0);
         }
     }
     assert_eq!(all.iter().map(|r| r.offset).collect::<Vec<_>>(), [0, 1, 3, 4, 6, 7]);
-    let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+    let mut reader = bus.reader(&[(at.clone(), StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
     let (mut records, mut ends) = read_to_end(&mut *reader, 1);
     while ends[&at] < 9 {
         // The last marker is not written yet.
@@ -401,30 +415,30 @@ fn holes(backend: &dyn Backend) {
     }
     assert_eq!((records.len(), ends[&at], bus.watermarks(&at).unwrap().high), (6, 9, 9));
     // A start inside a hole delivers what comes after it.
-    let mut reader = bus.reader(&[(at, Start::At(5))], Isolation::ReadCommitted).unwrap();
+    let mut reader = bus.reader(&[(at, StartOffset::At(5))], IsolationLevel::ReadCommitted).unwrap();
     assert_eq!(values(&read_to_end(&mut *reader, 1).0), ["2a", "2b"]);
 }
 
-fn plain_member(backend: &dyn Backend) {
+fn plain_member(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let input = fresh_topic(&*bus, 2, &[]);
     let group = fresh_name("group");
     let (mut member, assigned) = join(&*bus, &group, None, &[Arc::clone(&input)]);
-    member.commit(&Step { outputs: Vec::new(), positions: assigned.iter().map(|at| (at.clone(), 0)).collect() }).unwrap();
+    member.commit(&CommitStep { outputs: Vec::new(), positions: assigned.iter().map(|at| (at.clone(), 0)).collect() }).unwrap();
     assert_eq!(bus.committed(&group, &assigned).unwrap(), [Some(0), Some(0)]);
-    let error = member.commit(&Step { outputs: vec![outgoing(&input, "k", "v")], positions: Vec::new() }).unwrap_err();
+    let error = member.commit(&CommitStep { outputs: vec![outgoing(&input, "k", "v")], positions: Vec::new() }).unwrap_err();
     assert_eq!(error.remedy, Remedy::Stop);
-    assert_eq!(read_all(&*bus, &input, 2, Isolation::ReadUncommitted), []);
+    assert_eq!(read_all(&*bus, &input, 2, IsolationLevel::ReadUncommitted), []);
 }
 
-fn static_member(backend: &dyn Backend) {
+fn static_member(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let topic = fresh_topic(&*bus, 2, &[]);
     let (group, name) = (fresh_name("group"), fresh_name("instance"));
     let (mut zombie, mut assigned) = join_as(&*bus, &group, Membership::Static(name.clone()), std::slice::from_ref(&topic));
-    let step = |position| Step { outputs: vec![], positions: vec![(TopicPartition::new(Arc::clone(&topic), 0), position)] };
+    let step = |position| CommitStep { outputs: vec![], positions: vec![(TopicPartition::new(Arc::clone(&topic), 0), position)] };
     zombie.commit(&step(1)).unwrap();
-    let with_outputs = Step { outputs: vec![outgoing(&topic, "k", "v")], positions: vec![] };
+    let with_outputs = CommitStep { outputs: vec![outgoing(&topic, "k", "v")], positions: vec![] };
     assert!(zombie.commit(&with_outputs).is_err(), "outputs need a transactional member");
 
     // As after a crash: the older one has not left.
@@ -435,7 +449,7 @@ fn static_member(backend: &dyn Backend) {
     inherited.sort();
     assert_eq!(inherited, assigned);
     heir.commit(&step(2)).unwrap();
-    // Also where it commits nothing: it is told with a heartbeat.
+    // Also if it commits nothing: it receives the error with a heartbeat.
     let (begun, mut polled) = (Instant::now(), Vec::new());
     let error = loop {
         assert!(begun.elapsed() < WAIT, "an older member of the name is told nothing");
@@ -451,12 +465,13 @@ fn static_member(backend: &dyn Backend) {
     assert_eq!(heir.committed(&[TopicPartition::new(Arc::clone(&topic), 0)]).unwrap(), [Some(2)]);
 }
 
-fn fencing(backend: &dyn Backend) {
+fn fencing(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let (input, output) = (fresh_topic(&*bus, 1, &[]), fresh_topic(&*bus, 1, &[]));
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let (mut zombie, assigned) = join(&*bus, &group, Some(&instance), &[Arc::clone(&input)]);
-    let step = |value: &str| Step { outputs: vec![outgoing(&output, "k", value)], positions: vec![(assigned[0].clone(), 0)] };
+    let step =
+        |value: &str| CommitStep { outputs: vec![outgoing(&output, "k", value)], positions: vec![(assigned[0].clone(), 0)] };
     zombie.commit(&step("before")).unwrap();
     let (mut heir, _) = join(&*bus, &group, Some(&instance), &[input]);
     heir.commit(&step("heir")).unwrap();
@@ -470,7 +485,7 @@ fn fencing(backend: &dyn Backend) {
     heir.commit(&step("last")).unwrap();
 }
 
-fn full_buffer(backend: &dyn Backend) {
+fn full_buffer(backend: &dyn BackendHarness) {
     let bus = backend.tight_bus();
     let topic = fresh_topic(&*bus, 1, &[]);
     let mut producer = bus.producer("tight").unwrap();
@@ -488,10 +503,10 @@ fn full_buffer(backend: &dyn Backend) {
     assert!(producer.flush(WAIT).unwrap());
     let counts = producer.counts();
     assert_eq!((counts.taken, counts.acknowledged, counts.failed), (taken, taken, 0));
-    assert_eq!(read_all(&*bus, &topic, 1, Isolation::ReadCommitted).len() as u64, taken);
+    assert_eq!(read_all(&*bus, &topic, 1, IsolationLevel::ReadCommitted).len() as u64, taken);
 }
 
-fn oversized(backend: &dyn Backend) {
+fn oversized(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let topic = fresh_topic(&*bus, 1, &[("max.message.bytes", "2000")]);
     let mut producer = bus.producer("large").unwrap();
@@ -504,10 +519,10 @@ fn oversized(backend: &dyn Backend) {
     assert!(refused || told, "nobody was told");
     send(&mut *producer, &outgoing(&topic, "k", "small"));
     assert!(producer.flush(WAIT).unwrap());
-    assert_eq!(values(&read_all(&*bus, &topic, 1, Isolation::ReadCommitted)), ["small"]);
+    assert_eq!(values(&read_all(&*bus, &topic, 1, IsolationLevel::ReadCommitted)), ["small"]);
 }
 
-fn compaction(backend: &dyn Backend) {
+fn compaction(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let settings = [
         ("cleanup.policy", "compact"),
@@ -518,7 +533,7 @@ fn compaction(backend: &dyn Backend) {
     let topic = fresh_topic(&*bus, 1, &settings);
     let filler = "x".repeat(1000);
     let mut records: Vec<_> = (0..300).map(|n| outgoing(&topic, &format!("k{}", n % 10), &format!("{n}{filler}"))).collect();
-    records.push(Outgoing { value: None, ..outgoing(&topic, "k3", "") });
+    records.push(ProducerRecord { value: None, ..outgoing(&topic, "k3", "") });
     send_all(&*bus, &records);
     let begun = Instant::now();
     loop {
@@ -526,7 +541,7 @@ fn compaction(backend: &dyn Backend) {
         std::thread::sleep(Duration::from_millis(150));
         send_all(&*bus, &[outgoing(&topic, "other", &filler.repeat(70))]);
         backend.settle();
-        let read = read_all(&*bus, &topic, 1, Isolation::ReadCommitted);
+        let read = read_all(&*bus, &topic, 1, IsolationLevel::ReadCommitted);
         let kept: BTreeMap<i64, String> = read
             .iter()
             .filter(|r| r.key.as_deref() != Some(b"other"))
@@ -543,7 +558,7 @@ fn compaction(backend: &dyn Backend) {
     }
 }
 
-fn retention(backend: &dyn Backend) {
+fn retention(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let topic = fresh_topic(&*bus, 1, &[("retention.ms", "400"), ("segment.ms", "100")]);
     let at = TopicPartition::new(Arc::clone(&topic), 0);
@@ -556,7 +571,7 @@ fn retention(backend: &dyn Backend) {
     }
     bus.alter_topic(&topic, &BTreeMap::from([("retention.ms".to_owned(), "-1".to_owned())])).unwrap();
     send_all(&*bus, &[outgoing(&topic, "k", "kept")]);
-    assert_eq!(values(&read_all(&*bus, &topic, 1, Isolation::ReadCommitted)), ["kept"]);
+    assert_eq!(values(&read_all(&*bus, &topic, 1, IsolationLevel::ReadCommitted)), ["kept"]);
 
     let (mut member, _) = join(&*bus, &fresh_name("group"), Some(&fresh_name("instance")), &[topic]);
     let begun = Instant::now();
@@ -571,7 +586,7 @@ fn retention(backend: &dyn Backend) {
     assert!(error.to_string().contains("deleted"), "{error}");
 }
 
-fn topic_changes(backend: &dyn Backend) {
+fn topic_changes(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let name = fresh_topic(&*bus, 2, &[("retention.ms", "1000")]);
     let find = || {
@@ -598,16 +613,16 @@ fn topic_changes(backend: &dyn Backend) {
     assert!(bus.alter_topic(&name, &BTreeMap::from([("cleanup.policy".to_owned(), "sometimes".to_owned())])).is_err());
 }
 
-fn whole(backend: &dyn Backend) {
+fn whole(backend: &dyn BackendHarness) {
     let bus = backend.bus();
     let (topic, empty) = (fresh_topic(&*bus, 2, &[]), fresh_topic(&*bus, 1, &[]));
     let (mut member, _) = join(&*bus, &fresh_name("group"), Some(&fresh_name("instance")), std::slice::from_ref(&empty));
     let records: Vec<_> =
-        (0..300).map(|n| Outgoing { partition: Some(n % 2), ..outgoing(&topic, "k", &n.to_string()) }).collect();
+        (0..300).map(|n| ProducerRecord { partition: Some(n % 2), ..outgoing(&topic, "k", &n.to_string()) }).collect();
     // A step, so that each partition ends with an offset that holds no record.
-    member.commit(&Step { outputs: records, positions: Vec::new() }).expect("a step is taken");
+    member.commit(&CommitStep { outputs: records, positions: Vec::new() }).expect("a step is taken");
     let all = [(&topic, 0), (&topic, 1), (&empty, 0)];
-    let from = all.map(|(topic, partition)| (TopicPartition::new(Arc::clone(topic), partition), Start::Earliest));
+    let from = all.map(|(topic, partition)| (TopicPartition::new(Arc::clone(topic), partition), StartOffset::Earliest));
     let mut values: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     let mut more = bus.producer("whole").expect("a producer is made");
     let reader = crate::read_to_end(
@@ -638,7 +653,7 @@ fn whole(backend: &dyn Backend) {
     while given + later < 300 {
         assert!(begun.elapsed() < WAIT, "{later} came after {given}");
         reader.poll(100, Duration::from_millis(100), &mut polled).expect("records are read");
-        later += polled.drain(..).filter(|item| matches!(item, Polled::Record(_))).count();
+        later += polled.drain(..).filter(|item| matches!(item, PollEvent::Record(_))).count();
     }
     let stopped = crate::read_to_end(&*bus, &from, || true, |_| Ok::<_, crate::BusError>(()));
     assert!(stopped.expect("it is read").is_none());

@@ -5,19 +5,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
-use eadt_schemas::{Envelope, EventType, Refusal, Topic};
+use eadt_schemas::{DecodeError, Envelope, EventType, Topic};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::{Header, Outgoing, Record, chaos};
+use crate::{ConsumerRecord, ProducerRecord, RecordHeader, chaos};
 
-/// What is kept of each part of a refused record that is too large for the dead letters. The limit of an input is one of compressed bytes,
-/// so none of what its readers get; and whoever makes use of that should fill neither the topic nor the memory of those who refuse it.
+/// What is kept of each part of a refused record that is too large for the dead letters. The limit of an input is one of
+/// compressed bytes, so none of what its readers get; and whoever makes use of that should fill neither the topic nor the memory
+/// of those who refuse it.
 const KEPT_BYTES: usize = 64 << 10;
 /// All is kept of parts that come to no more: the other headers and what Kafka adds are far less than one kept part.
 const WHOLE_BYTES: usize = Topic::DeadLetters.max_message_bytes() as usize - KEPT_BYTES;
 
-impl Outgoing {
+impl ProducerRecord {
     /// Bytes of key, value and headers.
     pub fn size(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -30,7 +31,7 @@ impl Outgoing {
         Self::enveloped(topic, key, envelope, Some(chaos::written(value).into()))
     }
 
-    /// A tombstone without an envelope: nothing stands under this key any more.
+    /// Returns a tombstone without an envelope: this key has no value any more.
     pub fn tombstone(topic: &Arc<str>, key: &str) -> Self {
         let key = Some(Bytes::copy_from_slice(key.as_bytes()));
         Self { topic: Arc::clone(topic), partition: None, key, value: None, headers: Vec::new() }
@@ -47,15 +48,15 @@ impl Outgoing {
         }
     }
 
-    /// A refused record for the topic of dead letters: its value byte for byte, and in the headers why, where from and by
-    /// which `service` (`processor`; its source is `/processor`). Of what would be too large for the topic beginnings are kept, with
+    /// A refused record for the topic of dead letters: its value byte for byte, and in the headers why, where from and by which
+    /// `service` (`processor`; its source is `/processor`). Of what would be too large for the topic beginnings are kept, with
     /// the length and the SHA-256 of the whole.
-    pub fn dead_letter(topic: &Arc<str>, record: &Record, refusal: &Refusal, service: &'static str) -> Self {
+    pub fn dead_letter(topic: &Arc<str>, record: &ConsumerRecord, refusal: &DecodeError, service: &'static str) -> Self {
         let parts = [record.key.as_deref(), record.value.as_deref(), Some(refusal.detail.as_bytes())];
         let bytes: usize = parts.into_iter().flatten().map(<[u8]>::len).sum();
         let limit = if bytes <= WHOLE_BYTES { usize::MAX } else { KEPT_BYTES };
         let envelope = Envelope {
-            id: record.place(),
+            id: record.location(),
             source: format!("/{service}"),
             kind: EventType::DeadLetter,
             time: record.stamp,
@@ -95,7 +96,7 @@ impl Outgoing {
 }
 
 /// The envelope's attributes as headers of a record.
-pub fn headers(envelope: &Envelope) -> Vec<Header> {
+pub fn headers(envelope: &Envelope) -> Vec<RecordHeader> {
     envelope.headers().into_iter().map(|(name, value)| (Arc::from(name), Bytes::from(value))).collect()
 }
 
@@ -105,9 +106,9 @@ mod tests {
     use eadt_schemas::v1::DeadLetterReason;
 
     use super::*;
-    use crate::{Headers, TopicPartition};
+    use crate::{RecordHeaders, TopicPartition};
 
-    fn named<'a>(outgoing: &'a Outgoing, name: &str) -> Option<&'a str> {
+    fn named<'a>(outgoing: &'a ProducerRecord, name: &str) -> Option<&'a str> {
         let (_, value) = outgoing.headers.iter().find(|(known, _)| &**known == name)?;
         std::str::from_utf8(value).ok()
     }
@@ -121,7 +122,7 @@ mod tests {
             time: EventTime::from_micros(1),
             subject: "ns/job".into(),
         };
-        let event = Outgoing::event(&"eadt.decisions.v1".into(), "ns/job", &envelope, &serde_json::json!({"a": 1}));
+        let event = ProducerRecord::event(&"eadt.decisions.v1".into(), "ns/job", &envelope, &serde_json::json!({"a": 1}));
         assert_eq!(
             (event.partition, event.key.as_deref(), event.value.as_deref()),
             (None, Some(&b"ns/job"[..]), Some(&b"{\"a\":1}"[..]))
@@ -132,16 +133,16 @@ mod tests {
 
     #[test]
     fn a_dead_letter_keeps_the_bytes_and_says_why_and_where_from() {
-        let record = Record {
+        let record = ConsumerRecord {
             at: TopicPartition::new("eadt.gpu.telemetry.v1", 3),
             offset: 17,
             stamp: EventTime::from_millis(5),
             key: Some(Bytes::from_static(b"\xffkey")),
             value: Some(Bytes::from_static(b"not json")),
-            headers: Headers::default(),
+            headers: RecordHeaders::default(),
         };
-        let refusal = Refusal { reason: DeadLetterReason::Malformed, field: Some("time"), detail: "no".into() };
-        let letter = Outgoing::dead_letter(&"eadt.dead-letters.v1".into(), &record, &refusal, "processor");
+        let refusal = DecodeError { reason: DeadLetterReason::Malformed, field: Some("time"), detail: "no".into() };
+        let letter = ProducerRecord::dead_letter(&"eadt.dead-letters.v1".into(), &record, &refusal, "processor");
         assert_eq!(
             (letter.value.as_deref(), letter.key.as_deref()),
             (Some(&b"not json"[..]), Some(&b"eadt.gpu.telemetry.v1"[..]))
@@ -161,18 +162,18 @@ mod tests {
         assert!(letter.headers.iter().any(|(name, value)| &**name == "eadt_origin_key" && &value[..] == b"\xffkey"));
     }
 
-    fn refused(key: Option<usize>, value: Option<usize>, detail: String) -> Outgoing {
+    fn refused(key: Option<usize>, value: Option<usize>, detail: String) -> ProducerRecord {
         let of = |length: usize, byte: u8| Bytes::from(vec![byte; length]);
-        let record = Record {
+        let record = ConsumerRecord {
             at: TopicPartition::new("eadt.gpu.telemetry.v1", 3),
             offset: 17,
             stamp: EventTime::from_millis(5),
             key: key.map(|length| of(length, b'k')),
             value: value.map(|length| of(length, b'a')),
-            headers: Headers::default(),
+            headers: RecordHeaders::default(),
         };
-        let refusal = Refusal { reason: DeadLetterReason::Malformed, field: None, detail };
-        Outgoing::dead_letter(&"eadt.dead-letters.v1".into(), &record, &refusal, "processor")
+        let refusal = DecodeError { reason: DeadLetterReason::Malformed, field: None, detail };
+        ProducerRecord::dead_letter(&"eadt.dead-letters.v1".into(), &record, &refusal, "processor")
     }
 
     #[test]

@@ -7,35 +7,35 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::Header;
+use crate::RecordHeader;
 use crate::kafka::header_ranges;
 
 /// Bytes of one header in a packed table: index of the name, length of the value.
 const ENTRY: usize = 6;
 
-/// A record's headers: UTF-8 names, bytes as values, in order; a name may stand several times.
+/// A record's headers: UTF-8 names, bytes as values, in order; a name may occur several times.
 ///
 /// Most readers look at one header of seven, so headers stay where they were read from until somebody asks.
 #[derive(Clone, Default)]
-pub struct Headers(Form);
+pub struct RecordHeaders(HeaderStorage);
 
 #[derive(Clone)]
-enum Form {
-    List(Vec<Header>),
-    Packed(Packed),
-    InBatch(InBatch),
+enum HeaderStorage {
+    List(Vec<RecordHeader>),
+    Packed(PackedHeaders),
+    InBatch(BatchHeaders),
 }
 
 /// Headers as they came in a batch of Kafka's: whoever makes it has found them whole.
 #[derive(Clone)]
-struct InBatch {
+struct BatchHeaders {
     block: Bytes,
     /// Where the first header begins.
     from: usize,
     count: usize,
 }
 
-impl InBatch {
+impl BatchHeaders {
     fn iter(&self) -> impl Iterator<Item = (&[u8], std::ops::Range<usize>)> {
         header_ranges(&self.block, self.from, self.count).map(|(name, value)| (&self.block[name], value))
     }
@@ -63,7 +63,7 @@ fn shared_name(name: &[u8]) -> Arc<str> {
     })
 }
 
-impl Default for Form {
+impl Default for HeaderStorage {
     fn default() -> Self {
         Self::List(Vec::new())
     }
@@ -72,7 +72,7 @@ impl Default for Form {
 /// Headers within a block: a table of [`ENTRY`] bytes each, and the values one after another. Whoever makes it has checked
 /// that the names are there and the values lie within the block.
 #[derive(Clone)]
-pub(crate) struct Packed {
+pub(crate) struct PackedHeaders {
     pub block: Bytes,
     pub names: Arc<[Arc<str>]>,
     /// Where the table begins.
@@ -82,7 +82,7 @@ pub(crate) struct Packed {
     pub values: usize,
 }
 
-impl Packed {
+impl PackedHeaders {
     /// The entries of a table: index of the name, length of the value.
     pub fn entries(table: &[u8]) -> impl Iterator<Item = (usize, usize)> {
         table
@@ -128,22 +128,26 @@ impl Packed {
     }
 }
 
-impl Headers {
-    pub(crate) fn packed(packed: Packed) -> Self {
-        if packed.count == 0 { Self::default() } else { Self(Form::Packed(packed)) }
+impl RecordHeaders {
+    pub(crate) fn packed(packed: PackedHeaders) -> Self {
+        if packed.count == 0 { Self::default() } else { Self(HeaderStorage::Packed(packed)) }
     }
 
     /// Returns headers that lie in an unpacked batch.
     pub(crate) fn in_batch(block: &Bytes, from: usize, count: usize) -> Self {
-        if count == 0 { Self::default() } else { Self(Form::InBatch(InBatch { block: block.clone(), from, count })) }
+        if count == 0 {
+            Self::default()
+        } else {
+            Self(HeaderStorage::InBatch(BatchHeaders { block: block.clone(), from, count }))
+        }
     }
 
     /// Names and values, in order. A name that is not UTF-8 is given with what is not replaced.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
         let (list, packed, in_batch) = match &self.0 {
-            Form::List(list) => (Some(list), None, None),
-            Form::Packed(packed) => (None, Some(packed), None),
-            Form::InBatch(in_batch) => (None, None, Some(in_batch)),
+            HeaderStorage::List(list) => (Some(list), None, None),
+            HeaderStorage::Packed(packed) => (None, Some(packed), None),
+            HeaderStorage::InBatch(in_batch) => (None, None, Some(in_batch)),
         };
         let list = list.into_iter().flatten().map(|(name, value)| (Cow::Borrowed(&**name), &value[..]));
         let packed = packed
@@ -158,9 +162,9 @@ impl Headers {
     /// The last value of this name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         match &self.0 {
-            Form::List(list) => list.iter().rev().find(|(known, _)| **known == *name).map(|(_, value)| &value[..]),
-            Form::Packed(packed) => packed.get(name),
-            Form::InBatch(in_batch) => {
+            HeaderStorage::List(list) => list.iter().rev().find(|(known, _)| **known == *name).map(|(_, value)| &value[..]),
+            HeaderStorage::Packed(packed) => packed.get(name),
+            HeaderStorage::InBatch(in_batch) => {
                 let found = in_batch.iter().filter(|(known, _)| *known == name.as_bytes()).last();
                 found.map(|(_, value)| &in_batch.block[value])
             }
@@ -169,9 +173,9 @@ impl Headers {
 
     pub fn len(&self) -> usize {
         match &self.0 {
-            Form::List(list) => list.len(),
-            Form::Packed(packed) => packed.count,
-            Form::InBatch(in_batch) => in_batch.count,
+            HeaderStorage::List(list) => list.len(),
+            HeaderStorage::Packed(packed) => packed.count,
+            HeaderStorage::InBatch(in_batch) => in_batch.count,
         }
     }
 
@@ -180,32 +184,34 @@ impl Headers {
     }
 
     /// As a list of their own; values still share the block.
-    pub fn to_vec(&self) -> Vec<Header> {
+    pub fn to_vec(&self) -> Vec<RecordHeader> {
         match &self.0 {
-            Form::List(list) => list.clone(),
-            Form::Packed(packed) => packed.ranges().map(|(name, range)| (Arc::clone(name), packed.block.slice(range))).collect(),
-            Form::InBatch(in_batch) => {
+            HeaderStorage::List(list) => list.clone(),
+            HeaderStorage::Packed(packed) => {
+                packed.ranges().map(|(name, range)| (Arc::clone(name), packed.block.slice(range))).collect()
+            }
+            HeaderStorage::InBatch(in_batch) => {
                 in_batch.iter().map(|(name, value)| (shared_name(name), in_batch.block.slice(value))).collect()
             }
         }
     }
 }
 
-impl From<Vec<Header>> for Headers {
-    fn from(list: Vec<Header>) -> Self {
-        Self(Form::List(list))
+impl From<Vec<RecordHeader>> for RecordHeaders {
+    fn from(list: Vec<RecordHeader>) -> Self {
+        Self(HeaderStorage::List(list))
     }
 }
 
-impl PartialEq for Headers {
+impl PartialEq for RecordHeaders {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
     }
 }
 
-impl Eq for Headers {}
+impl Eq for RecordHeaders {}
 
-impl fmt::Debug for Headers {
+impl fmt::Debug for RecordHeaders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter().map(|(name, value)| (name, Bytes::copy_from_slice(value)))).finish()
     }
@@ -215,32 +221,32 @@ impl fmt::Debug for Headers {
 mod tests {
     use super::*;
 
-    fn header(name: &str, value: &'static str) -> Header {
+    fn header(name: &str, value: &'static str) -> RecordHeader {
         (name.into(), value.into())
     }
 
     /// Headers as they lie in a block, behind other bytes and before others.
-    fn packed(names: &[&str], entries: &[(u16, &str)]) -> Headers {
-        let table: Vec<u8> = entries.iter().flat_map(|(name, value)| Packed::entry(*name, value.len() as u32)).collect();
+    fn packed(names: &[&str], entries: &[(u16, &str)]) -> RecordHeaders {
+        let table: Vec<u8> = entries.iter().flat_map(|(name, value)| PackedHeaders::entry(*name, value.len() as u32)).collect();
         let values: String = entries.iter().map(|(_, value)| *value).collect();
         let block = [b"before ", &table[..], b" between ", values.as_bytes(), b" after"].concat().into();
         let names = names.iter().map(|name| Arc::from(*name)).collect();
-        Headers::packed(Packed { block, names, table: 7, count: entries.len(), values: 7 + table.len() + 9 })
+        RecordHeaders::packed(PackedHeaders { block, names, table: 7, count: entries.len(), values: 7 + table.len() + 9 })
     }
 
     #[test]
     fn an_entry_is_the_index_of_a_name_and_the_length_of_a_value() {
-        let table = [Packed::entry(0x0201, 0x0605_0403), Packed::entry(7, 0)].concat();
+        let table = [PackedHeaders::entry(0x0201, 0x0605_0403), PackedHeaders::entry(7, 0)].concat();
         assert_eq!(table, [1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0]);
-        assert_eq!(Packed::table_bytes(2), table.len());
-        assert_eq!(Packed::entries(&table).collect::<Vec<_>>(), [(0x0201, 0x0605_0403), (7, 0)]);
+        assert_eq!(PackedHeaders::table_bytes(2), table.len());
+        assert_eq!(PackedHeaders::entries(&table).collect::<Vec<_>>(), [(0x0201, 0x0605_0403), (7, 0)]);
     }
 
     #[test]
     fn headers_in_a_block_are_those_of_a_list() {
         let list = vec![header("a", "first"), header("b", ""), header("a", "the last"), header("c", "x")];
         let packed = packed(&["c", "a", "b"], &[(1, "first"), (2, ""), (1, "the last"), (0, "x")]);
-        let listed = Headers::from(list.clone());
+        let listed = RecordHeaders::from(list.clone());
         for headers in [&packed, &listed] {
             assert_eq!((headers.len(), headers.is_empty()), (4, false));
             let all: Vec<_> = headers.iter().collect();
@@ -263,7 +269,7 @@ mod tests {
             packed(&["a", "b"], &[(1, "2"), (0, "1")]),
             packed(&["a", "b"], &[(0, "1")]),
             packed(&["a", "b"], &[(0, "12"), (1, "")]),
-            Headers::default(),
+            RecordHeaders::default(),
         ] {
             assert_ne!(headers, other);
         }
@@ -271,8 +277,8 @@ mod tests {
 
     #[test]
     fn a_record_without_headers_has_none_and_holds_no_block() {
-        for none in [Headers::default(), packed(&["a"], &[])] {
-            assert!(matches!(&none.0, Form::List(list) if list.is_empty()));
+        for none in [RecordHeaders::default(), packed(&["a"], &[])] {
+            assert!(matches!(&none.0, HeaderStorage::List(list) if list.is_empty()));
             assert_eq!((none.len(), none.is_empty(), none.get("a"), none.iter().count()), (0, true, None, 0));
         }
     }

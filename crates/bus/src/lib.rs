@@ -31,10 +31,10 @@ use eadt_schemas::envelope::header;
 
 pub use batch::{RecordBatch, RecordView};
 pub use events::headers;
-pub use headers::Headers;
+pub use headers::RecordHeaders;
 pub use partitioner::{murmur2, partition_for_key};
-pub use patience::Patience;
-pub use standby::Standby;
+pub use patience::RetryBackoff;
+pub use standby::StandbyCheck;
 pub use whole::read_to_end;
 
 /// A partition of a topic. The topic is the full name, prefix included.
@@ -57,11 +57,11 @@ impl fmt::Display for TopicPartition {
 }
 
 /// A header: UTF-8 name, bytes as value.
-pub type Header = (Arc<str>, Bytes);
+pub type RecordHeader = (Arc<str>, Bytes);
 
 /// A record as the log has it. Its bytes may be slices of a larger block, which lives as long as any of them: copy what is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct ConsumerRecord {
     pub at: TopicPartition,
     pub offset: i64,
     /// The log's own stamp (`LogAppendTime`), millisecond resolution.
@@ -69,12 +69,12 @@ pub struct Record {
     pub key: Option<Bytes>,
     /// `None` is a tombstone.
     pub value: Option<Bytes>,
-    pub headers: Headers,
+    pub headers: RecordHeaders,
 }
 
-impl Record {
-    /// Where it stands in the log, in words: the id of its dead letter.
-    pub fn place(&self) -> String {
+impl ConsumerRecord {
+    /// Returns its log position as text, which is the id of its dead letter.
+    pub fn location(&self) -> String {
         format!("{}/{}", self.at, self.offset)
     }
 
@@ -97,29 +97,29 @@ impl Record {
 
 /// A record to be appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct ProducerRecord {
     /// Full topic name.
     pub topic: Arc<str>,
     /// `None`: chosen by the key as the JVM clients do (`murmur2_random`).
     pub partition: Option<i32>,
     pub key: Option<Bytes>,
     pub value: Option<Bytes>,
-    pub headers: Vec<Header>,
+    pub headers: Vec<RecordHeader>,
 }
 
-/// What a [`Reader`] or a [`Member`] sees next.
+/// What a [`PartitionReader`] or a [`GroupMember`] sees next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Polled {
-    Record(Record),
-    /// Records that came together, only to a reader that has asked for them by [`Reader::accept_batches`].
+pub enum PollEvent {
+    Record(ConsumerRecord),
+    /// Records that came together, only to a reader that has asked for them by [`PartitionReader::accept_batches`].
     Batch(RecordBatch),
     /// Every record before `position` was delivered, and the partition holds none at or after it for now.
-    /// Said once each time the end is reached.
+    /// Emitted once each time the end is reached.
     End {
         at: TopicPartition,
         position: i64,
     },
-    /// Partitions now belong to this member: it must [`Member::start`] each. Never said by a [`Reader`].
+    /// Partitions now belong to this member: it must [`GroupMember::start`] each. Never emitted by a [`PartitionReader`].
     Assigned(Vec<TopicPartition>),
     /// Partitions are about to go: the member may still commit for them; the next `poll` gives them away.
     Revoked(Vec<TopicPartition>),
@@ -134,7 +134,7 @@ pub enum Remedy {
     Retry,
     /// It is unknown whether the step took place: drop the member, make a new one, start from the committed positions.
     Restart,
-    /// It cannot succeed: stop and tell the user.
+    /// It cannot succeed: stop and report it to the user.
     Stop,
 }
 
@@ -171,7 +171,7 @@ pub struct TopicSpec {
 
 /// Where a reader begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
+pub enum StartOffset {
     Earliest,
     Latest,
     At(i64),
@@ -179,7 +179,7 @@ pub enum Start {
 
 /// Which records a reader sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Isolation {
+pub enum IsolationLevel {
     #[default]
     ReadCommitted,
     ReadUncommitted,
@@ -187,16 +187,16 @@ pub enum Isolation {
 
 /// First and next offset of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Watermarks {
-    /// The oldest kept offset. A position below it was deleted by retention: compare before [`Member::start`].
+pub struct WatermarkOffsets {
+    /// The oldest kept offset. A position below it was deleted by retention: compare before [`GroupMember::start`].
     pub low: i64,
     /// The offset that the next append gets, whether committed or not. Offsets below it may be holes: an end is reached when
-    /// [`Polled::End`] says so, never because of a record's offset.
+    /// [`PollEvent::End`] reports it, never because of a record's offset.
     pub high: i64,
 }
 
-/// What a member of a group is known by, and what it may commit. A name is stable: a newer member of the same one fences the older and
-/// goes on at once, where others wait until the session of a member that was killed has run out.
+/// What a member of a group is known by, and what it may commit. A name is stable: a newer member of the same one fences the
+/// older and goes on at once, where others wait until the session of a member that was killed has run out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Membership {
     /// Has no name, and commits positions only.
@@ -231,9 +231,9 @@ pub struct MemberOptions {
 
 /// An atomic step: all of it becomes visible, or nothing.
 #[derive(Debug, Clone, Default)]
-pub struct Step {
+pub struct CommitStep {
     /// Outputs and state, in order.
-    pub outputs: Vec<Outgoing>,
+    pub outputs: Vec<ProducerRecord>,
     /// For each input the offset of the first record not yet folded.
     pub positions: Vec<(TopicPartition, i64)>,
 }
@@ -250,21 +250,22 @@ pub trait Bus: Send + Sync + fmt::Debug {
     /// Sets exactly these settings of an existing topic, leaves others alone.
     fn alter_topic(&self, name: &str, settings: &std::collections::BTreeMap<String, String>) -> Result<()>;
     fn add_partitions(&self, name: &str, partitions: i32) -> Result<()>;
-    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks>;
+    fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets>;
     /// A plain idempotent producer; `name` appears in logs and as the client's id.
     fn producer(&self, name: &str) -> Result<Box<dyn Producer>>;
     /// Reads given partitions outside any group.
-    fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>>;
+    fn reader(&self, from: &[(TopicPartition, StartOffset)], isolation: IsolationLevel) -> Result<Box<dyn PartitionReader>>;
     /// Joins a group. Older members of the same instance are fenced.
-    fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>>;
+    fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>>;
     /// Positions that a group has committed, `None` where it has none.
     fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>>;
-    /// Asks whether the log serves a topic, for at most four seconds. An error if no broker answers, or if a partition has no leader.
+    /// Asks whether the log serves a topic, for at most four seconds. An error if no broker answers, or if a partition has no
+    /// leader.
     fn probe(&self, _topic: &str) -> Result<()> {
         Ok(())
     }
     /// Returns whether a group has more members than this topic, the one with the most partitions of those that it reads, has
-    /// partitions, so that members without any stand by.
+    /// partitions, so that members without any are spare.
     fn has_spare_members(&self, _group: &str, _topic: &str) -> Result<bool> {
         Ok(false)
     }
@@ -274,11 +275,11 @@ pub trait Bus: Send + Sync + fmt::Debug {
 pub trait Producer: Send + fmt::Debug {
     /// Hands a record over. [`Remedy::Retry`] when the bounded buffer is full: nothing was taken. [`Remedy::Stop`] when this
     /// record can never be written (too large, no such topic, no key on a compacted topic), or when records taken earlier have
-    /// failed, which is said once; this record was not taken then.
-    fn send(&mut self, record: Outgoing) -> Result<()>;
-    /// Looks after what is on its way. Whoever sends nothing for a while and has records on their way calls it now and then: `send` and
-    /// `flush` do so themselves.
-    fn attend(&mut self) -> Result<()> {
+    /// failed, which is reported once; this record was not taken then.
+    fn send(&mut self, record: ProducerRecord) -> Result<()>;
+    /// Looks after what is on its way. Whoever sends nothing for a while and has records on their way calls it now and then:
+    /// `send` and `flush` do so themselves.
+    fn poll_deliveries(&mut self) -> Result<()> {
         Ok(())
     }
     /// Counts of records since creation. Each sent record ends as exactly one of acknowledged or failed.
@@ -287,7 +288,7 @@ pub trait Producer: Send + fmt::Debug {
     fn flush(&mut self, timeout: Duration) -> Result<bool>;
 }
 
-/// What became of the records given to [`Producer::send`].
+/// Outcome counts of the records given to [`Producer::send`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProducerCounts {
     pub taken: u64,
@@ -296,18 +297,18 @@ pub struct ProducerCounts {
 }
 
 /// Reads partitions.
-pub trait Reader: Send + fmt::Debug {
+pub trait PartitionReader: Send + fmt::Debug {
     /// Appends at most `max` items to `into`; waits at most `timeout` for the first. A batch counts as its records.
-    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()>;
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()>;
     /// Delivers nothing of these partitions until resumed; what is buffered is kept.
     fn pause(&mut self, at: &[TopicPartition]) -> Result<()>;
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()>;
-    /// From now on records may come as [`Polled::Batch`] where the log keeps them in batches.
+    /// From now on records may come as [`PollEvent::Batch`] where the log keeps them in batches.
     fn accept_batches(&mut self) {}
 }
 
 /// A group member. Delivers nothing of an assigned partition before it is started.
-pub trait Member: Reader {
+pub trait GroupMember: PartitionReader {
     /// Begins (or begins anew) to deliver an assigned partition at this offset. An offset that retention has deleted is
     /// [`Remedy::Stop`], here or at the next poll, with the oldest kept offset in words.
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()>;
@@ -316,7 +317,7 @@ pub trait Member: Reader {
     /// One atomic step. Returns when it is durable (and, on Kafka, decided: readers see it some milliseconds later).
     /// Nothing is taken out of it: it may be made again where nothing was done ([`Remedy::Retry`]).
     /// [`Remedy::Stop`] with the word "fenced" when a newer member of the instance has taken over.
-    fn commit(&mut self, step: &Step) -> Result<()>;
+    fn commit(&mut self, step: &CommitStep) -> Result<()>;
 }
 
 #[cfg(test)]
@@ -326,7 +327,7 @@ mod tests {
     #[test]
     fn a_record_says_where_it_stands_and_its_headers_as_text() {
         let header = |name: &str, value: &'static [u8]| (Arc::from(name), Bytes::from_static(value));
-        let record = Record {
+        let record = ConsumerRecord {
             at: TopicPartition::new("eadt.decisions.v1", 3),
             offset: 17,
             stamp: EventTime::MIN,
@@ -334,7 +335,7 @@ mod tests {
             value: None,
             headers: vec![header("id", b"old"), header("id", b"new"), header("raw", b"\xff"), header("empty", b"")].into(),
         };
-        assert_eq!(record.place(), "eadt.decisions.v1-3/17");
+        assert_eq!(record.location(), "eadt.decisions.v1-3/17");
         assert_eq!(record.header("id"), Some("new"));
         assert_eq!((record.header("empty"), record.header("raw"), record.header("none")), (Some(""), None, None));
     }

@@ -1,25 +1,25 @@
-//! What is tried again until it works: growing pauses, and one line for a trouble instead of one for each attempt.
+//! Retries of one operation until it works: growing pauses, and one line for a trouble instead of one for each attempt.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 /// Pauses between attempts. They double from the least to the most, and begin anew once something worked.
 #[derive(Debug, Clone)]
-pub struct Patience {
+pub struct RetryBackoff {
     least: Duration,
     most: Duration,
     failures: u32,
-    /// What was told last, without its figures.
+    /// The error of the last warning, without its figures.
     told: String,
 }
 
-impl Patience {
+impl RetryBackoff {
     pub fn new(least: Duration, most: Duration) -> Self {
         Self { least, most: most.max(least), failures: 0, told: String::new() }
     }
 
-    /// An attempt failed: the pause before the next one. A failure is a warning unless the last one told was the same but for its
-    /// figures: repetitions are there for debugging.
+    /// Returns the pause before the next attempt, after one failed. A failure is a warning unless the last warning was the same
+    /// but for its figures: repetitions are logged for debugging.
     pub fn failed(&mut self, what: &str, error: &dyn Display) -> Duration {
         let doubled = self.least.saturating_mul(1 << self.failures.min(20));
         let wait = doubled.min(self.most);
@@ -34,7 +34,7 @@ impl Patience {
         wait
     }
 
-    /// An attempt succeeded; says so where one had failed before.
+    /// Resets the pauses after an attempt that succeeded; logs it if one had failed before.
     pub fn worked(&mut self, what: &str) {
         if self.failures > 0 {
             tracing::info!(attempts = self.failures, "{what}: it works again");
@@ -42,7 +42,7 @@ impl Patience {
         self.failures = 0;
     }
 
-    /// Whether the last attempt failed.
+    /// Returns whether the last attempt failed.
     pub fn is_tried(&self) -> bool {
         self.failures > 0
     }
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn pauses_grow_and_one_line_tells_of_many_attempts() {
         let (said, ()) = lines(|| {
-            let mut patience = Patience::new(Duration::from_millis(100), Duration::from_secs(2));
+            let mut patience = RetryBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
             for _ in 0..2 {
                 let full = |n| format!("the disk is full: {n} MiB are free");
                 let pauses: Vec<u128> = (0..7).map(|n| patience.failed("writing", &full(n)).as_millis()).collect();
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn another_trouble_is_told_too() {
         let (said, ()) = lines(|| {
-            let mut patience = Patience::new(Duration::ZERO, Duration::ZERO);
+            let mut patience = RetryBackoff::new(Duration::ZERO, Duration::ZERO);
             for error in ["no route 1", "no route 2", "no leader", "no leader"] {
                 assert_eq!(patience.failed("asking", &error), Duration::ZERO);
             }
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn many_failures_do_not_overflow() {
-        let mut patience = Patience::new(Duration::from_hours(24 * 365 * 1000), Duration::MAX);
+        let mut patience = RetryBackoff::new(Duration::from_hours(24 * 365 * 1000), Duration::MAX);
         for _ in 0..100 {
             assert!(patience.failed("x", &"y") > Duration::ZERO);
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// An operation that an access list names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Operation {
+pub enum AclOperation {
     Read,
     Write,
     Create,
@@ -16,7 +16,7 @@ pub enum Operation {
     DescribeConfigs,
 }
 
-impl Operation {
+impl AclOperation {
     /// Whether who may do `self` may do `other`, too, without a right of its own.
     pub fn implies(self, other: Self) -> bool {
         self == other
@@ -25,7 +25,7 @@ impl Operation {
     }
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for AclOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
@@ -33,14 +33,14 @@ impl fmt::Display for Operation {
 
 /// What an operation is done to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Resource {
+pub enum AclResource {
     Topic(String),
     Group(String),
     TransactionalId(String),
     Cluster,
 }
 
-impl Resource {
+impl AclResource {
     /// Its name; the cluster has a fixed one.
     pub fn name(&self) -> &str {
         match self {
@@ -60,7 +60,7 @@ impl Resource {
     }
 }
 
-impl fmt::Display for Resource {
+impl fmt::Display for AclResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cluster => f.write_str("the cluster"),
@@ -72,7 +72,7 @@ impl fmt::Display for Resource {
 /// How the name of a resource is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Pattern {
+pub enum PatternType {
     Literal,
     /// Everything whose name starts so.
     #[serde(rename = "prefix")]
@@ -81,26 +81,26 @@ pub enum Pattern {
 
 /// One entry of an access list: an operation that is allowed on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Right {
-    pub resource: Resource,
-    pub pattern: Pattern,
-    pub operation: Operation,
+pub struct AclEntry {
+    pub resource: AclResource,
+    pub pattern: PatternType,
+    pub operation: AclOperation,
 }
 
-impl Right {
-    pub fn on(resource: Resource, operation: Operation) -> Self {
-        Self { resource, pattern: Pattern::Literal, operation }
+impl AclEntry {
+    pub fn on(resource: AclResource, operation: AclOperation) -> Self {
+        Self { resource, pattern: PatternType::Literal, operation }
     }
 
-    pub fn on_prefix(resource: Resource, operation: Operation) -> Self {
-        Self { resource, pattern: Pattern::Prefixed, operation }
+    pub fn on_prefix(resource: AclResource, operation: AclOperation) -> Self {
+        Self { resource, pattern: PatternType::Prefixed, operation }
     }
 }
 
-impl fmt::Display for Right {
+impl fmt::Display for AclEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}", self.operation, self.resource)?;
-        if self.pattern == Pattern::Prefixed { f.write_str("*") } else { Ok(()) }
+        if self.pattern == PatternType::Prefixed { f.write_str("*") } else { Ok(()) }
     }
 }
 
@@ -110,16 +110,16 @@ mod tests {
 
     #[test]
     fn rights_are_said_in_kafkas_words() {
-        let topic = Resource::Topic("eadt.decisions.v1".into());
-        assert_eq!(Right::on(topic, Operation::Write).to_string(), "Write on topic eadt.decisions.v1");
-        let ids = Resource::TransactionalId("processor-".into());
-        assert_eq!(Right::on_prefix(ids, Operation::Write).to_string(), "Write on transactional id processor-*");
-        assert_eq!(Right::on(Resource::Cluster, Operation::Create).to_string(), "Create on the cluster");
+        let topic = AclResource::Topic("eadt.decisions.v1".into());
+        assert_eq!(AclEntry::on(topic, AclOperation::Write).to_string(), "Write on topic eadt.decisions.v1");
+        let ids = AclResource::TransactionalId("processor-".into());
+        assert_eq!(AclEntry::on_prefix(ids, AclOperation::Write).to_string(), "Write on transactional id processor-*");
+        assert_eq!(AclEntry::on(AclResource::Cluster, AclOperation::Create).to_string(), "Create on the cluster");
     }
 
     #[test]
     fn reading_and_writing_imply_describing_and_nothing_else() {
-        use Operation::{Alter, AlterConfigs, Create, Describe, DescribeConfigs, Read, Write};
+        use AclOperation::{Alter, AlterConfigs, Create, Describe, DescribeConfigs, Read, Write};
         for (one, other, implied) in [
             (Read, Describe, true),
             (Write, Describe, true),

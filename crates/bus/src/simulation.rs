@@ -1,11 +1,11 @@
-//! What simulated buses have in common, for use in tests: a log in memory that reveals its records bit by bit, and places in it.
-//! It has no threads and no clock. What may fail, and when, is up to each simulation.
+//! Common parts of simulated buses, for use in tests: a log in memory that reveals its records bit by bit, and places
+//! in it. It has no threads and no clock. What may fail, and when, is up to each simulation.
 
 use std::collections::BTreeMap;
 
 use eadt_schemas::{EventTime, Topic};
 
-use crate::{Headers, Outgoing, Polled, Record, RecordBatch, TopicPartition, TopicSpec};
+use crate::{ConsumerRecord, PollEvent, ProducerRecord, RecordBatch, RecordHeaders, TopicPartition, TopicSpec};
 
 /// Of every topic.
 pub const PARTITIONS: i32 = 2;
@@ -14,11 +14,11 @@ pub const PREFIX: &str = "eadt.";
 
 /// A record that will be in the log, in the order of stamps.
 #[derive(Debug, Clone)]
-pub struct Coming {
+pub struct ScheduledRecord {
     pub topic: Topic,
     pub partition: i32,
     pub stamp: EventTime,
-    pub record: Outgoing,
+    pub record: ProducerRecord,
     /// Offsets behind it that hold no record, as the end of a step takes one.
     pub holes: usize,
 }
@@ -28,7 +28,7 @@ pub fn place(topic: Topic, partition: i32) -> TopicPartition {
     TopicPartition::new(format!("{PREFIX}{topic}"), partition)
 }
 
-/// All topics, as the log tells them.
+/// Returns the specifications of all topics.
 pub fn topics(prefix: &str) -> Vec<TopicSpec> {
     let spec = |topic| TopicSpec {
         name: format!("{prefix}{topic}").into(),
@@ -39,24 +39,24 @@ pub fn topics(prefix: &str) -> Vec<TopicSpec> {
     Topic::ALL.into_iter().map(spec).collect()
 }
 
-/// What was revealed of the records that come, and what was appended besides.
+/// The revealed part of the scheduled records, and records appended besides.
 #[derive(Debug)]
 pub struct SimLog {
-    coming: Vec<Coming>,
+    coming: Vec<ScheduledRecord>,
     revealed: usize,
     /// `None`: the offset holds no record.
-    log: BTreeMap<TopicPartition, Vec<Option<Record>>>,
+    log: BTreeMap<TopicPartition, Vec<Option<ConsumerRecord>>>,
 }
 
 impl SimLog {
-    pub fn new(coming: Vec<Coming>) -> Self {
+    pub fn new(coming: Vec<ScheduledRecord>) -> Self {
         Self { coming, revealed: 0, log: BTreeMap::new() }
     }
 
     pub fn reveal(&mut self, count: usize) {
         let until = (self.revealed + count).min(self.coming.len());
         for i in self.revealed..until {
-            let Coming { topic, partition, stamp, record, holes } = self.coming[i].clone();
+            let ScheduledRecord { topic, partition, stamp, record, holes } = self.coming[i].clone();
             let at = place(topic, partition);
             self.append(at.clone(), stamp, record);
             (0..holes).for_each(|_| self.burn(at.clone()));
@@ -69,16 +69,16 @@ impl SimLog {
         self.revealed == self.coming.len()
     }
 
-    /// When the newest of the records that came was appended.
+    /// Returns the stamp of the newest revealed record.
     pub fn now(&self) -> EventTime {
         self.coming.get(self.revealed.saturating_sub(1)).map_or_else(EventTime::default, |last| last.stamp)
     }
 
-    pub fn append(&mut self, at: TopicPartition, stamp: EventTime, record: Outgoing) {
+    pub fn append(&mut self, at: TopicPartition, stamp: EventTime, record: ProducerRecord) {
         let log = self.log.entry(at.clone()).or_default();
         let offset = log.len() as i64;
-        let headers = Headers::from(record.headers);
-        log.push(Some(Record { at, offset, stamp, key: record.key, value: record.value, headers }));
+        let headers = RecordHeaders::from(record.headers);
+        log.push(Some(ConsumerRecord { at, offset, stamp, key: record.key, value: record.value, headers }));
     }
 
     /// The next offset holds no record.
@@ -92,24 +92,24 @@ impl SimLog {
     }
 
     /// Everything at these offsets and after them; `None` where an offset holds no record.
-    pub fn from(&self, at: &TopicPartition, offset: i64) -> &[Option<Record>] {
+    pub fn from(&self, at: &TopicPartition, offset: i64) -> &[Option<ConsumerRecord>] {
         self.log.get(at).and_then(|log| log.get(offset as usize..)).unwrap_or_default()
     }
 }
 
 /// Puts each run of two or more records of one partition into a batch, from an item on.
-pub fn batch_runs(items: &mut Vec<Polled>, from: usize) {
-    let mut run: Vec<Record> = Vec::new();
-    let close = |run: &mut Vec<Record>, items: &mut Vec<Polled>| {
+pub fn batch_runs(items: &mut Vec<PollEvent>, from: usize) {
+    let mut run: Vec<ConsumerRecord> = Vec::new();
+    let close = |run: &mut Vec<ConsumerRecord>, items: &mut Vec<PollEvent>| {
         match RecordBatch::pack(run) {
-            Some(batch) if run.len() > 1 => items.push(Polled::Batch(batch)),
-            _ => items.extend(run.pop().map(Polled::Record)),
+            Some(batch) if run.len() > 1 => items.push(PollEvent::Batch(batch)),
+            _ => items.extend(run.pop().map(PollEvent::Record)),
         }
         run.clear();
     };
     for item in items.split_off(from) {
         match item {
-            Polled::Record(record) => {
+            PollEvent::Record(record) => {
                 if run.last().is_some_and(|last| last.at != record.at) {
                     close(&mut run, items);
                 }
@@ -124,50 +124,50 @@ pub fn batch_runs(items: &mut Vec<Polled>, from: usize) {
     close(&mut run, items);
 }
 
-/// Where somebody reads a partition.
+/// The position of a reader in a partition.
 #[derive(Debug, Default)]
-pub struct Cursor {
+pub struct SimCursor {
     /// `None`: not started.
     pub next: Option<i64>,
     pub reported_end: bool,
     pub paused: bool,
 }
 
-impl Cursor {
+impl SimCursor {
     pub fn at(offset: i64) -> Self {
         Self { next: Some(offset), ..Self::default() }
     }
 
-    /// Some of what is there; true when anything was said.
-    pub fn take(&mut self, log: &SimLog, at: &TopicPartition, max: usize, into: &mut Vec<Polled>) -> bool {
+    /// Appends at most `max` available records, and the end if it is reached; true if any event was added.
+    pub fn take(&mut self, log: &SimLog, at: &TopicPartition, max: usize, into: &mut Vec<PollEvent>) -> bool {
         let (Some(mut next), false) = (self.next, self.paused) else { return false };
         let before = into.len();
         for record in log.from(at, next) {
             if into.len() - before == max {
                 break;
             }
-            into.extend(record.clone().map(Polled::Record));
+            into.extend(record.clone().map(PollEvent::Record));
             next += 1;
             self.reported_end = false;
         }
         if next == log.high(at) && !self.reported_end {
             self.reported_end = true;
-            into.push(Polled::End { at: at.clone(), position: next });
+            into.push(PollEvent::End { at: at.clone(), position: next });
         }
         self.next = Some(next);
         into.len() > before
     }
 
-    /// Whether it has told everything, and that there is no more.
+    /// Whether all records and the end have been reported.
     pub fn is_at_end(&self, log: &SimLog, at: &TopicPartition) -> bool {
         self.reported_end && self.next == Some(log.high(at))
     }
 }
 
-/// Where several partitions are read.
-pub type Cursors = BTreeMap<TopicPartition, Cursor>;
+/// The positions of a reader in several partitions.
+pub type SimCursors = BTreeMap<TopicPartition, SimCursor>;
 
-pub fn set_paused(cursors: &mut Cursors, at: &[TopicPartition], paused: bool) {
+pub fn set_paused(cursors: &mut SimCursors, at: &[TopicPartition], paused: bool) {
     for at in at {
         if let Some(cursor) = cursors.get_mut(at) {
             cursor.paused = paused;

@@ -8,10 +8,10 @@ use crate::Bus;
 /// Between two questions about the group.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Tells a member that stands by, because its group has more members than partitions, from one that should have some. Only the former
-/// is ready.
+/// Distinguishes a standby member, whose group has more members than partitions, from one that should have some. Only
+/// the former is ready.
 #[derive(Debug)]
-pub struct Standby {
+pub struct StandbyCheck {
     group: String,
     /// The topic with the most partitions of those that the group reads.
     topic: Arc<str>,
@@ -19,13 +19,13 @@ pub struct Standby {
     surplus: bool,
 }
 
-impl Standby {
+impl StandbyCheck {
     pub fn new(group: impl Into<String>, topic: impl Into<Arc<str>>) -> Self {
         Self { group: group.into(), topic: topic.into(), asked: None, surplus: false }
     }
 
-    /// Returns whether a member that has so many partitions is ready as far as these go. Asks the log every five seconds while it has
-    /// none; a log that does not answer makes it unready.
+    /// Returns whether a member that has so many partitions is ready as far as these go. Asks the log every five
+    /// seconds while it has none; a log that does not answer makes it unready.
     pub fn is_ready(&mut self, partitions: usize, bus: &dyn Bus) -> bool {
         if partitions > 0 {
             self.asked = None;
@@ -51,7 +51,7 @@ mod tests {
     fn a_member_without_partitions_is_ready_only_if_the_group_has_members_to_spare() {
         let dir = tempfile::tempdir().unwrap();
         let log = EmbeddedLog::open(dir.path(), EmbeddedOptions::default()).unwrap();
-        let mut standby = Standby::new("group", "topic");
+        let mut standby = StandbyCheck::new("group", "topic");
         assert!(standby.is_ready(1, &log));
         // The embedded log gives one member everything: there is nobody to stand by for.
         assert!(!standby.is_ready(0, &log));

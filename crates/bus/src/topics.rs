@@ -1,6 +1,6 @@
 //! The topic layout: what should be there, how to get there, and what is wrong.
 //!
-//! In: the topics as they are. Out: a [`Plan`] that creates, extends and corrects, and refuses what would lose or misplace
+//! In: the topics as they are. Out: a [`TopicPlan`] that creates, extends and corrects, and refuses what would lose or misplace
 //! data. Planning is pure; [`apply`] acts.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use eadt_schemas::Topic;
-use eadt_schemas::topics::Cleanup;
+use eadt_schemas::topics::CleanupPolicy;
 
 use crate::{Bus, BusError, Remedy, Result, TopicPartition, TopicSpec};
 
@@ -37,11 +37,11 @@ fn settings(topic: Topic, replication: i32) -> BTreeMap<String, String> {
         ("max.message.bytes", topic.max_message_bytes().to_string()),
     ]);
     match topic.cleanup() {
-        Cleanup::Delete { retention_days } => {
+        CleanupPolicy::Delete { retention_days } => {
             settings.insert("cleanup.policy", "delete".to_owned());
             settings.insert("retention.ms", (u64::from(retention_days) * DAY_MS).to_string());
         }
-        Cleanup::Compact => {
+        CleanupPolicy::Compact => {
             settings.insert("cleanup.policy", "compact".to_owned());
             settings.insert("delete.retention.ms", DAY_MS.to_string());
             if topic == Topic::ProcessorState {
@@ -62,7 +62,7 @@ fn settings(topic: Topic, replication: i32) -> BTreeMap<String, String> {
 
 /// A topic as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Existing {
+pub struct ExistingTopic {
     pub spec: TopicSpec,
     /// Whether any partition holds records, or ever did.
     pub holds_data: bool,
@@ -70,7 +70,7 @@ pub struct Existing {
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum TopicChange {
     Create(TopicSpec),
     AddPartitions {
         name: Arc<str>,
@@ -84,7 +84,7 @@ pub enum Action {
     },
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for TopicChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Create(topic) => {
@@ -107,13 +107,13 @@ impl fmt::Display for Action {
 
 /// What would be done, and what is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
-    pub actions: Vec<Action>,
+pub struct TopicPlan {
+    pub actions: Vec<TopicChange>,
     /// Reasons, one a topic. While there are any, [`apply`] does nothing.
     pub refusals: Vec<String>,
 }
 
-impl Plan {
+impl TopicPlan {
     /// Whether everything is as it should be.
     pub fn is_empty(&self) -> bool {
         self.actions.is_empty() && self.refusals.is_empty()
@@ -122,7 +122,7 @@ impl Plan {
 
 /// Whether the partition count of topics that hold data may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Repartition {
+pub enum RepartitionPolicy {
     #[default]
     Refuse,
     /// The user accepts that the history of a key stays behind in its former partition.
@@ -130,11 +130,11 @@ pub enum Repartition {
 }
 
 /// What leads from the existing topics to the desired ones. Topics that are not desired are left alone.
-pub fn plan(existing: &[Existing], desired: &[TopicSpec], repartition: Repartition) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(existing: &[ExistingTopic], desired: &[TopicSpec], repartition: RepartitionPolicy) -> TopicPlan {
+    let mut plan = TopicPlan::default();
     for topic in desired {
         let Some(present) = existing.iter().find(|present| present.spec.name == topic.name) else {
-            plan.actions.push(Action::Create(topic.clone()));
+            plan.actions.push(TopicChange::Create(topic.clone()));
             continue;
         };
         let (from, to) = (present.spec.partitions, topic.partitions);
@@ -143,17 +143,17 @@ pub fn plan(existing: &[Existing], desired: &[TopicSpec], repartition: Repartiti
                 "{} has {from} partitions, and {to} were asked for: a topic cannot shrink; ask for {from}, or use another prefix",
                 topic.name
             ));
-        } else if to > from && present.holds_data && repartition == Repartition::Refuse {
+        } else if to > from && present.holds_data && repartition == RepartitionPolicy::Refuse {
             plan.refusals.push(format!(
                 "{} has {from} partitions and holds data, and {to} were asked for: keys would move to other partitions and leave their history behind; ask for {from}, use another prefix, or repartition with eadt topics apply --repartition",
                 topic.name
             ));
         } else if to > from {
-            plan.actions.push(Action::AddPartitions { name: Arc::clone(&topic.name), from, to });
+            plan.actions.push(TopicChange::AddPartitions { name: Arc::clone(&topic.name), from, to });
         }
         let settings = differing(&present.spec, topic);
         if !settings.is_empty() {
-            plan.actions.push(Action::Alter { name: Arc::clone(&topic.name), settings });
+            plan.actions.push(TopicChange::Alter { name: Arc::clone(&topic.name), settings });
         }
     }
     plan
@@ -169,7 +169,7 @@ fn differing(present: &TopicSpec, topic: &TopicSpec) -> BTreeMap<String, (Option
 }
 
 /// The topics under a prefix as they are.
-pub fn survey(bus: &dyn Bus, prefix: &str) -> Result<Vec<Existing>> {
+pub fn survey(bus: &dyn Bus, prefix: &str) -> Result<Vec<ExistingTopic>> {
     bus.topics(prefix)?
         .into_iter()
         .map(|spec| {
@@ -180,21 +180,21 @@ pub fn survey(bus: &dyn Bus, prefix: &str) -> Result<Vec<Existing>> {
                     break;
                 }
             }
-            Ok(Existing { spec, holds_data })
+            Ok(ExistingTopic { spec, holds_data })
         })
         .collect()
 }
 
 /// Carries a plan out. Doing it twice, or again after a failure half-way, is safe when planned anew.
-pub fn apply(bus: &dyn Bus, plan: &Plan) -> Result<()> {
+pub fn apply(bus: &dyn Bus, plan: &TopicPlan) -> Result<()> {
     if !plan.refusals.is_empty() {
         return Err(BusError::new(Remedy::Stop, "applying the topic layout", plan.refusals.join("; ")));
     }
     for action in &plan.actions {
         match action {
-            Action::Create(topic) => bus.create_topic(topic)?,
-            Action::AddPartitions { name, to, .. } => bus.add_partitions(name, *to)?,
-            Action::Alter { name, settings } => {
+            TopicChange::Create(topic) => bus.create_topic(topic)?,
+            TopicChange::AddPartitions { name, to, .. } => bus.add_partitions(name, *to)?,
+            TopicChange::Alter { name, settings } => {
                 let settings = settings.iter().map(|(name, (_, value))| (name.clone(), value.clone())).collect();
                 bus.alter_topic(name, &settings)?;
             }
@@ -254,8 +254,8 @@ pub fn check_layout(bus: &dyn Bus, prefix: &str) -> Result<i32> {
 mod tests {
     use super::*;
 
-    fn existing(topics: &[TopicSpec], holds_data: bool) -> Vec<Existing> {
-        topics.iter().map(|spec| Existing { spec: spec.clone(), holds_data }).collect()
+    fn existing(topics: &[TopicSpec], holds_data: bool) -> Vec<ExistingTopic> {
+        topics.iter().map(|spec| ExistingTopic { spec: spec.clone(), holds_data }).collect()
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn nothing_there_is_created_and_then_nothing_is_left_to_do() {
         let topics = desired("p.", 4, 1);
-        let created = plan(&[], &topics, Repartition::Refuse);
+        let created = plan(&[], &topics, RepartitionPolicy::Refuse);
         assert_eq!(created.actions.len(), topics.len());
         assert!(
             created.actions[0].to_string().starts_with("create p.gpu.telemetry.v1 with 4 partitions"),
@@ -291,20 +291,20 @@ mod tests {
         );
         let mut with_more = topics.clone();
         with_more[0].settings.insert("segment.ms".into(), "1".into());
-        assert!(plan(&existing(&with_more, true), &topics, Repartition::Refuse).is_empty());
+        assert!(plan(&existing(&with_more, true), &topics, RepartitionPolicy::Refuse).is_empty());
     }
 
     #[test]
     fn shrinking_is_refused_even_when_forced_and_growing_only_with_data() {
         let (four, six) = (desired("p.", 4, 1), desired("p.", 6, 1));
-        for repartition in [Repartition::Refuse, Repartition::Force] {
+        for repartition in [RepartitionPolicy::Refuse, RepartitionPolicy::Force] {
             let shrunk = plan(&existing(&six, false), &four, repartition);
             assert_eq!((shrunk.actions.len(), shrunk.refusals.len()), (0, six.len()));
             assert!(shrunk.refusals[0].contains("cannot shrink"), "{}", shrunk.refusals[0]);
         }
-        let grown = plan(&existing(&four, true), &six, Repartition::Refuse);
+        let grown = plan(&existing(&four, true), &six, RepartitionPolicy::Refuse);
         assert_eq!((grown.actions.len(), grown.refusals.len()), (0, six.len()));
-        for (holds_data, repartition) in [(false, Repartition::Refuse), (true, Repartition::Force)] {
+        for (holds_data, repartition) in [(false, RepartitionPolicy::Refuse), (true, RepartitionPolicy::Force)] {
             let grown = plan(&existing(&four, holds_data), &six, repartition);
             assert_eq!((grown.actions.len(), grown.refusals.len()), (six.len(), 0));
             assert_eq!(grown.actions[0].to_string(), "extend p.gpu.telemetry.v1 from 4 to 6 partitions");
@@ -327,7 +327,7 @@ mod tests {
                 "p.workloads.v1 is missing",
             ]
         );
-        let plan = plan(&existing(&present, false), &topics, Repartition::Refuse);
+        let plan = plan(&existing(&present, false), &topics, RepartitionPolicy::Refuse);
         let said: Vec<_> = plan.actions.iter().map(ToString::to_string).collect();
         assert_eq!(said[0], "change p.gpu.telemetry.v1: message.timestamp.type from CreateTime to LogAppendTime");
         assert_eq!(said.len(), 3);
@@ -340,10 +340,10 @@ mod tests {
         let missing = check_layout(&log, "eadt.").unwrap_err().to_string();
         assert!(missing.contains("eadt.gpu.telemetry.v1 is missing") && missing.contains("eadt topics apply"), "{missing}");
         for _ in 0..2 {
-            apply(&log, &plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 3, 1), Repartition::Refuse)).unwrap();
+            apply(&log, &plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 3, 1), RepartitionPolicy::Refuse)).unwrap();
             assert_eq!(check_layout(&log, "eadt.").unwrap(), 3);
         }
-        assert!(plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 3, 1), Repartition::Refuse).is_empty());
+        assert!(plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 3, 1), RepartitionPolicy::Refuse).is_empty());
         log.alter_topic("eadt.decisions.v1", &BTreeMap::from([("retention.ms".into(), "1".into())])).unwrap();
         let wrong = check_layout(&log, "eadt.").unwrap_err().to_string();
         assert!(wrong.contains("eadt.decisions.v1 has retention.ms=1 instead of 7776000000"), "{wrong}");

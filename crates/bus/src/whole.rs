@@ -3,26 +3,26 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::{Bus, BusError, Isolation, Polled, Reader, Record, Start, TopicPartition};
+use crate::{Bus, BusError, ConsumerRecord, IsolationLevel, PartitionReader, PollEvent, StartOffset, TopicPartition};
 
 const ITEMS: usize = 4096;
 /// How often `stopped` is asked while nothing comes.
 const WAIT: Duration = Duration::from_millis(100);
-/// Where nothing more could be read for so long it is said, and again after as long.
+/// A warning is logged if nothing more could be read for this long, and again after as long.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Gives `each` every committed record that these partitions held when this was called, and perhaps newer ones; each partition's
 /// in their order. A partition is done once its records or its end have reached the high watermark that is noted first. The
-/// first end that is told is not enough, since a commit returns before its records can be read; and records alone are not,
+/// first reported end is not enough, since a commit returns before its records can be read. Records alone are not enough either,
 /// since the last offsets may hold none.
 ///
-/// The reader stands after what was given; `None` where `stopped` said so first.
+/// Returns the reader, positioned after the records that were given; `None` if `stopped` returned true first.
 pub fn read_to_end<E: From<BusError>>(
     bus: &dyn Bus,
-    from: &[(TopicPartition, Start)],
+    from: &[(TopicPartition, StartOffset)],
     stopped: impl Fn() -> bool,
-    mut each: impl FnMut(Record) -> Result<(), E>,
-) -> Result<Option<Box<dyn Reader>>, E> {
+    mut each: impl FnMut(ConsumerRecord) -> Result<(), E>,
+) -> Result<Option<Box<dyn PartitionReader>>, E> {
     let mut open = HashMap::new();
     for (at, _) in from {
         let marks = bus.watermarks(at)?;
@@ -30,14 +30,14 @@ pub fn read_to_end<E: From<BusError>>(
             open.insert(at.clone(), marks.high);
         }
     }
-    let mut reader = bus.reader(from, Isolation::ReadCommitted)?;
-    let (mut polled, mut silence) = (Vec::new(), Silence { since: Instant::now() });
+    let mut reader = bus.reader(from, IsolationLevel::ReadCommitted)?;
+    let (mut polled, mut silence) = (Vec::new(), ReadWatchdog { since: Instant::now() });
     while !open.is_empty() {
         if stopped() {
             return Ok(None);
         }
         reader.poll(ITEMS, WAIT, &mut polled)?;
-        if silence.is_said(polled.iter().any(|item| matches!(item, Polled::Record(_))), Instant::now()) {
+        if silence.is_report_due(polled.iter().any(|item| matches!(item, PollEvent::Record(_))), Instant::now()) {
             for (at, end) in &open {
                 tracing::warn!(
                     %at,
@@ -49,27 +49,27 @@ pub fn read_to_end<E: From<BusError>>(
         }
         for item in polled.drain(..) {
             match item {
-                Polled::Record(record) => {
+                PollEvent::Record(record) => {
                     // So that a busy producer cannot keep this from ending.
                     reached(&record.at, record.offset + 1, &mut open);
                     each(record)?;
                 }
-                Polled::End { at, position } => reached(&at, position, &mut open),
-                Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
+                PollEvent::End { at, position } => reached(&at, position, &mut open),
+                PollEvent::Batch(_) | PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => {}
             }
         }
     }
     Ok(Some(reader))
 }
 
-/// How long nothing more could be read.
-struct Silence {
+/// Measures how long nothing more could be read.
+struct ReadWatchdog {
     since: Instant,
 }
 
-impl Silence {
-    /// Whether it is to be said now; it begins anew then, and with every record.
-    fn is_said(&mut self, heard: bool, now: Instant) -> bool {
+impl ReadWatchdog {
+    /// Returns whether the warning is due now. The time begins anew then, and with every record.
+    fn is_report_due(&mut self, heard: bool, now: Instant) -> bool {
         let said = !heard && now.duration_since(self.since) >= SILENCE;
         if heard || said {
             self.since = now;
@@ -89,16 +89,16 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Step;
+    use crate::CommitStep;
     use crate::conformance::{fresh_topic, join, outgoing, send_all};
     use crate::embedded::{EmbeddedLog, EmbeddedOptions};
 
-    fn log() -> (tempfile::TempDir, EmbeddedLog, [(TopicPartition, Start); 1]) {
+    fn log() -> (tempfile::TempDir, EmbeddedLog, [(TopicPartition, StartOffset); 1]) {
         let dir = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let log = EmbeddedLog::open(dir.path(), options).unwrap();
         let topic = fresh_topic(&log, 1, &[]);
-        (dir, log, [(TopicPartition::new(topic, 0), Start::Earliest)])
+        (dir, log, [(TopicPartition::new(topic, 0), StartOffset::Earliest)])
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
         let (_dir, log, from) = log();
         let topic = Arc::clone(&from[0].0.topic);
         let (mut member, _) = join(&log, "g", Some("i"), std::slice::from_ref(&topic));
-        let step = Step { outputs: vec![outgoing(&topic, "k", "v"); ITEMS + 1], positions: Vec::new() };
+        let step = CommitStep { outputs: vec![outgoing(&topic, "k", "v"); ITEMS + 1], positions: Vec::new() };
         member.commit(&step).unwrap();
         let mut given = 0;
         read_to_end(
@@ -163,13 +163,13 @@ mod tests {
         // The reader stands after them.
         let mut polled = Vec::new();
         reader.unwrap().unwrap().poll(1, Duration::ZERO, &mut polled).unwrap();
-        assert!(matches!(&polled[..], [Polled::Record(record)] if record.offset == ITEMS as i64), "{polled:?}");
+        assert!(matches!(&polled[..], [PollEvent::Record(record)] if record.offset == ITEMS as i64), "{polled:?}");
     }
 
     #[test]
     fn a_silence_is_said_after_half_a_minute_and_again_after_as_long() {
         let begun = Instant::now();
-        let mut silence = Silence { since: begun };
+        let mut silence = ReadWatchdog { since: begun };
         for (seconds, heard, said) in [
             (29, false, false),
             (30, false, true),
@@ -182,7 +182,7 @@ mod tests {
             (200, true, false),
             (229, false, false),
         ] {
-            assert_eq!(silence.is_said(heard, begun + Duration::from_secs(seconds)), said, "{seconds}");
+            assert_eq!(silence.is_report_due(heard, begun + Duration::from_secs(seconds)), said, "{seconds}");
         }
     }
 }

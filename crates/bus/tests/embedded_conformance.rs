@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use eadt_bus::Bus;
-use eadt_bus::conformance::{Backend, CHECKS};
+use eadt_bus::conformance::{BackendHarness, CHECKS};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_schemas::EventTime;
 
@@ -14,7 +14,7 @@ struct Embedded {
     _dirs: [tempfile::TempDir; 2],
 }
 
-impl Backend for Embedded {
+impl BackendHarness for Embedded {
     fn bus(&self) -> Arc<dyn Bus> {
         Arc::new(self.log.clone())
     }

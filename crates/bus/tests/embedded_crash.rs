@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use eadt_bus::conformance::numbered::{self, Found, Said, number};
+use eadt_bus::conformance::numbered::{self, AcknowledgedSteps, LoggedSteps, number};
 use eadt_bus::conformance::{outgoing, read_all};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace};
 use eadt_bus::{
-    Bus, BusError, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition, TopicSpec,
+    Bus, BusError, CommitStep, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, Remedy, StartOffset,
+    TopicPartition, TopicSpec,
 };
 use eadt_testing::Disk;
 
@@ -79,8 +80,8 @@ fn commit_for_ever(dir: &Path, filler: usize) {
     numbered::commit_for_ever(&open(dir), filler, |line| println!("{line}")).unwrap();
 }
 
-/// Steps until writes fail, as they do on a full disk; with a limit because no file may grow further than that. What is free is not looked
-/// at, as when somebody else takes it between two looks.
+/// Steps until writes fail, as they do on a full disk; with a limit because no file may grow further than that. What is free is
+/// not looked at, as when somebody else takes it between two looks.
 fn fill_the_disk(dir: &Path, file_limit: Option<u64>) {
     let free_space = FreeSpace::Injected(Arc::new(|| u64::MAX));
     let log = EmbeddedLog::open(dir, EmbeddedOptions { free_space, ..options() }).unwrap();
@@ -99,13 +100,13 @@ fn fill_the_disk(dir: &Path, file_limit: Option<u64>) {
             rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
         }
         let text = format!("{n} {filler}");
-        let to = |topic: &Arc<str>, partition| Outgoing { partition: Some(partition), ..outgoing(topic, "k", &text) };
+        let to = |topic: &Arc<str>, partition| ProducerRecord { partition: Some(partition), ..outgoing(topic, "k", &text) };
         let outputs = vec![to(&output, 0), to(&output, 1), to(&state, 0)];
-        match member.commit(&Step { outputs, positions: vec![(TopicPartition::new("input", 0), n as i64)] }) {
+        match member.commit(&CommitStep { outputs, positions: vec![(TopicPartition::new("input", 0), n as i64)] }) {
             Ok(()) => println!("step {n}"),
             Err(error) => {
                 println!("failed {:?} {error}", error.remedy);
-                let again = member.commit(&Step { outputs: vec![to(&output, 0)], positions: Vec::new() }).unwrap_err();
+                let again = member.commit(&CommitStep { outputs: vec![to(&output, 0)], positions: Vec::new() }).unwrap_err();
                 println!("again {:?} {again}", again.remedy);
                 return;
             }
@@ -141,8 +142,8 @@ fn steps_until_it_failed(told: &str) -> u64 {
 fn has_these_steps_and_goes_on(log: &EmbeddedLog, steps: u64) {
     let committed = log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap() as u64;
     assert!(committed == steps || committed == steps + 1, "acknowledged {steps}, found {committed}");
-    let outputs = read_all(log, &"output".into(), 2, Isolation::ReadCommitted);
-    let states = read_all(log, &"state".into(), 2, Isolation::ReadCommitted);
+    let outputs = read_all(log, &"output".into(), 2, IsolationLevel::ReadCommitted);
+    let states = read_all(log, &"state".into(), 2, IsolationLevel::ReadCommitted);
     for (records, partition) in [(&outputs, 0), (&outputs, 1), (&states, 0)] {
         let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(number).collect();
         assert_eq!(found, (1..=committed).collect::<Vec<_>>());
@@ -151,7 +152,7 @@ fn has_these_steps_and_goes_on(log: &EmbeddedLog, steps: u64) {
         MemberOptions { group: "g".into(), membership: Membership::Transactional("i".into()), topics: vec!["input".into()] };
     log.member(options)
         .unwrap()
-        .commit(&Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: Vec::new() })
+        .commit(&CommitStep { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: Vec::new() })
         .unwrap();
 }
 
@@ -198,7 +199,7 @@ fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
             (noise >> 56) as u8
         });
         let value = Some(value.take(500_000).collect::<Vec<_>>().into());
-        Step { outputs: vec![Outgoing { value, ..outgoing(&"output".into(), "k", "") }], positions: Vec::new() }
+        CommitStep { outputs: vec![ProducerRecord { value, ..outgoing(&"output".into(), "k", "") }], positions: Vec::new() }
     };
     let mut acknowledged = Vec::new();
     let error = loop {
@@ -212,7 +213,7 @@ fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
     assert!(error.to_string().contains("the disk is full") && error.to_string().contains("64 MiB are kept"), "{error}");
     assert!(disk.used_bytes().unwrap() > ROOM - RESERVE - 2 * MIB, "{} are used", disk.used_bytes().unwrap());
     let kept = |log: &EmbeddedLog| {
-        let records = read_all(log, &"output".into(), 1, Isolation::ReadCommitted);
+        let records = read_all(log, &"output".into(), 1, IsolationLevel::ReadCommitted);
         records.into_iter().map(|record| record.value).collect::<Vec<_>>()
     };
     assert!(kept(&log) == acknowledged, "of {}", acknowledged.len());
@@ -226,11 +227,13 @@ fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
         used = disk.used_bytes().unwrap();
         std::thread::sleep(Duration::from_millis(500));
     }
-    // Somebody else takes a little of the reserve, and nobody frees any space but the log itself, which is tidied as often as it takes.
+    // Somebody else takes a little of the reserve, and nobody frees any space but the log itself, which is tidied as often as it
+    // takes.
     disk.resize(disk.used_bytes().unwrap() + RESERVE - 4 * MIB).unwrap();
     assert_eq!(member(&log).commit(&step()).unwrap_err().remedy, Remedy::Retry);
     let expired = log.time().plus_micros(3_600_000_000);
-    // The store writes in the background, too, and a write that finds the disk full there stops it until it is opened again, as it says.
+    // The store writes in the background, too, and a write that finds the disk full there stops it until it is opened again, as
+    // it says.
     let mut log = Some(log);
     let again = |error: BusError| {
         assert!(error.to_string().contains("then start again; everything acknowledged is kept"), "{error}");
@@ -276,13 +279,15 @@ fn kill_9_loses_nothing_acknowledged_and_leaves_nothing_half() {
         let mut process = again("commit", dir.path()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
         // Its time begins with the first step, however long that takes.
-        let first = lines.find_map(|line| Said::of(&line)).unwrap_or_else(|| panic!("round {round}: the child did not come up"));
+        let first = lines
+            .find_map(|line| AcknowledgedSteps::of(&line))
+            .unwrap_or_else(|| panic!("round {round}: the child did not come up"));
         let killer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(u64::from(5 + round * 7 % 60)));
             process.kill().unwrap();
             process.wait().unwrap();
         });
-        let said = lines.filter_map(|line| Said::of(&line)).last().unwrap_or(first);
+        let said = lines.filter_map(|line| AcknowledgedSteps::of(&line)).last().unwrap_or(first);
         killer.join().unwrap();
         let begun = Instant::now();
         let log = open(dir.path());
@@ -313,8 +318,8 @@ fn rebuild(shadow: &Path, id: &str, into: &Path) {
 }
 
 /// Checks that the log has at least what was said, each step and record whole and in its place; what it has.
-fn whole(log: &EmbeddedLog, round: u32, said: Said) -> Said {
-    let Found { step, written, plain } = Found::read(log).unwrap();
+fn whole(log: &EmbeddedLog, round: u32, said: AcknowledgedSteps) -> AcknowledgedSteps {
+    let LoggedSteps { step, written, plain } = LoggedSteps::read(log).unwrap();
     assert!(step >= said.step, "round {round}: acknowledged step {}, found {step}", said.step);
     for found in written {
         assert_eq!(found, (1..=step).collect::<Vec<_>>(), "round {round}");
@@ -322,7 +327,7 @@ fn whole(log: &EmbeddedLog, round: u32, said: Said) -> Said {
     let count = plain.len() as u64;
     assert!(count >= said.plain, "round {round}: {} acknowledged, {count} found", said.plain);
     assert_eq!(plain, (0..count).collect::<Vec<_>>(), "round {round}");
-    Said { step, plain: count }
+    AcknowledgedSteps { step, plain: count }
 }
 
 /// The library that keeps what is synced, built by the C compiler that this workspace needs anyway.
@@ -337,7 +342,7 @@ fn synced_library(dir: &Path) -> PathBuf {
 
 /// Runs the child on `dir` for a while with a power cut at its end; what it said, of plain records those that the last step
 /// made durable with itself; and what is left, in `left`.
-fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path, run: Duration, lie: bool) -> Said {
+fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path, run: Duration, lie: bool) -> AcknowledgedSteps {
     std::fs::create_dir(shadow).unwrap();
     let mut command = again(what, dir);
     command.env("LD_PRELOAD", library).env("EADT_POWER_ROOT", dir).env("EADT_POWER_SHADOW", shadow);
@@ -360,15 +365,15 @@ fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path,
     let mut process = command.spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
     // Its time begins with the first step, however long that takes.
-    let first = lines.find_map(|line| Said::of(&line)).expect("the child comes up");
+    let first = lines.find_map(|line| AcknowledgedSteps::of(&line)).expect("the child comes up");
     let killer = std::thread::spawn(move || {
         std::thread::sleep(run);
         process.kill().unwrap();
         process.wait().unwrap();
     });
-    let (mut said, mut plain) = (Said { plain: 0, ..first }, first.plain);
-    for now in lines.filter_map(|line| Said::of(&line)) {
-        said = Said { step: now.step, plain: std::mem::replace(&mut plain, now.plain) };
+    let (mut said, mut plain) = (AcknowledgedSteps { plain: 0, ..first }, first.plain);
+    for now in lines.filter_map(|line| AcknowledgedSteps::of(&line)) {
+        said = AcknowledgedSteps { step: now.step, plain: std::mem::replace(&mut plain, now.plain) };
     }
     killer.join().unwrap();
     rebuild(shadow, &root, left);
@@ -394,7 +399,7 @@ fn a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half() {
     let library = synced_library(data.path());
     let mut dir = data.path().join("log-0");
     drop(open(&dir));
-    let (mut before, rounds) = (Said::default(), power_cuts());
+    let (mut before, rounds) = (AcknowledgedSteps::default(), power_cuts());
     for round in 0..rounds {
         let (shadow, left) = (data.path().join(format!("shadow-{round}")), data.path().join(format!("log-{}", round + 1)));
         let much = round % 4 == 3;
@@ -404,7 +409,7 @@ fn a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half() {
         std::fs::remove_dir_all(&dir).unwrap();
         dir = left;
         let log = open(&dir);
-        before = whole(&log, round, Said { step: said.step.max(before.step), plain: said.plain.max(before.plain) });
+        before = whole(&log, round, AcknowledgedSteps { step: said.step.max(before.step), plain: said.plain.max(before.plain) });
     }
     let steps = before.step;
     assert!(steps > u64::from(rounds), "too few steps for a test: {steps}");
@@ -452,7 +457,7 @@ fn a_damaged_store_is_named_with_a_remedy_and_left_as_it_is() {
     assert!(told.contains(&format!("move {} away", data.path().display())), "{told}");
     assert_eq!(std::fs::read(&marker).unwrap(), b"not a store");
     std::fs::write(&marker, before).unwrap();
-    assert_eq!(read_all(&open(&dir), &"output".into(), 2, Isolation::ReadCommitted).len(), 2000);
+    assert_eq!(read_all(&open(&dir), &"output".into(), 2, IsolationLevel::ReadCommitted).len(), 2000);
 }
 
 /// What opening a damaged log says.
@@ -472,7 +477,7 @@ fn durable_steps(dir: &Path, count: u64) {
     let mut member = log.member(options).unwrap();
     for n in 1..=count {
         let outputs = vec![outgoing(&"output".into(), "k", &format!("{n} {}", "x".repeat(500)))];
-        member.commit(&Step { outputs, positions: vec![(TopicPartition::new("input", 0), n as i64)] }).unwrap();
+        member.commit(&CommitStep { outputs, positions: vec![(TopicPartition::new("input", 0), n as i64)] }).unwrap();
     }
 }
 
@@ -500,14 +505,14 @@ fn a_log_that_was_cut_off_or_overwritten_is_noticed_and_a_copy_brings_it_back() 
     }
     std::fs::write(&journal, &whole).unwrap();
     let log = open(dir.path());
-    assert_eq!(read_all(&log, &"output".into(), 2, Isolation::ReadCommitted).len(), 100);
+    assert_eq!(read_all(&log, &"output".into(), 2, IsolationLevel::ReadCommitted).len(), 100);
     assert_eq!(log.committed("g", &[TopicPartition::new("input", 0)]).unwrap(), [Some(100)]);
 }
 
 #[test]
 fn a_log_that_lost_files_is_noticed() {
     let all = |log: &EmbeddedLog| {
-        assert_eq!(read_all(log, &"output".into(), 2, Isolation::ReadCommitted).len(), 100);
+        assert_eq!(read_all(log, &"output".into(), 2, IsolationLevel::ReadCommitted).len(), 100);
         assert_eq!(log.committed("g", &[TopicPartition::new("input", 0)]).unwrap(), [Some(100)]);
     };
     let dir = tempfile::tempdir().unwrap();
@@ -552,7 +557,7 @@ fn a_store_of_a_newer_version_is_not_touched() {
     change(dir.path(), |_, meta| meta.insert("f", 3_u32.to_be_bytes()).unwrap());
     assert!(told(dir.path()).contains("format 3, this version reads up to 2"), "{}", told(dir.path()));
     change(dir.path(), |_, meta| meta.insert("f", 2_u32.to_be_bytes()).unwrap());
-    assert_eq!(read_all(&open(dir.path()), &"output".into(), 2, Isolation::ReadCommitted).len(), 3);
+    assert_eq!(read_all(&open(dir.path()), &"output".into(), 2, IsolationLevel::ReadCommitted).len(), 3);
 }
 
 /// Changes rows of a store behind its back.
@@ -571,7 +576,7 @@ fn a_store_of_the_format_before_is_read_and_becomes_one_of_this() {
     let dir = tempfile::tempdir().unwrap();
     durable_steps(dir.path(), 3);
     let all = |log: &EmbeddedLog| {
-        assert_eq!(read_all(log, &"output".into(), 2, Isolation::ReadCommitted).len(), 3);
+        assert_eq!(read_all(log, &"output".into(), 2, IsolationLevel::ReadCommitted).len(), 3);
         assert_eq!(log.committed("g", &[TopicPartition::new("input", 0)]).unwrap(), [Some(3)]);
     };
     let mut newest = None;
@@ -619,7 +624,7 @@ fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
         MemberOptions { group: "g".into(), membership: Membership::Transactional("i".into()), topics: vec!["input".into()] };
     let mut member = log.member(options).unwrap();
     let step =
-        Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: vec![(TopicPartition::new("input", 0), 1)] };
+        CommitStep { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: vec![(TopicPartition::new("input", 0), 1)] };
     let error = member.commit(&step).unwrap_err();
     assert_eq!(error.remedy, Remedy::Retry);
     assert!(error.to_string().contains("the disk is full"), "{error}");
@@ -631,13 +636,13 @@ fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
     }
     assert!(!producer.flush(Duration::from_millis(300)).unwrap());
     assert_eq!((producer.counts().taken, producer.counts().acknowledged, producer.counts().failed), (20, 0, 0));
-    assert_eq!(read_all(&log, &"output".into(), 2, Isolation::ReadCommitted).len(), 0);
+    assert_eq!(read_all(&log, &"output".into(), 2, IsolationLevel::ReadCommitted).len(), 0);
     assert_eq!(log.committed("g", &[TopicPartition::new("input", 0)]).unwrap(), [None]);
     free.store(1 << 40, Ordering::Relaxed);
     assert!(producer.flush(Duration::from_mins(1)).unwrap(), "it goes on by itself");
     assert_eq!((producer.counts().acknowledged, producer.counts().failed), (20, 0));
     member.commit(&step).unwrap();
-    let texts: Vec<_> = read_all(&log, &"output".into(), 2, Isolation::ReadCommitted)
+    let texts: Vec<_> = read_all(&log, &"output".into(), 2, IsolationLevel::ReadCommitted)
         .into_iter()
         .map(|record| String::from_utf8(record.value.unwrap().to_vec()).unwrap())
         .collect();
@@ -673,7 +678,7 @@ fn below_its_reserve_a_log_still_lets_go_what_it_need_not_keep() {
     free.store(0, Ordering::Relaxed);
     let log = EmbeddedLog::open(dir.path(), options).unwrap();
     let aging = TopicPartition::new("aging", 0);
-    let mut slow = log.reader(&[(aging.clone(), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+    let mut slow = log.reader(&[(aging.clone(), StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
     let later = log.time().plus_micros(3_600_000_000);
     for _ in 0..2 {
         let error = log.maintain(later).unwrap_err();
@@ -683,11 +688,14 @@ fn below_its_reserve_a_log_still_lets_go_what_it_need_not_keep() {
     }
     let mut polled = Vec::new();
     slow.poll(10, Duration::ZERO, &mut polled).unwrap();
-    assert_eq!(polled.iter().filter(|item| matches!(item, Polled::Record(_))).count(), 4);
+    assert_eq!(polled.iter().filter(|item| matches!(item, PollEvent::Record(_))).count(), 4);
     // The log has filled the disk itself, up to the reserve.
     free.store(200 * MIB, Ordering::Relaxed);
     let done = log.maintain(later).unwrap();
     assert!(done.deleted_bytes > 4 * 50_000, "{done:?}");
     assert_eq!(done.compacted_records, 3);
-    assert_eq!((log.watermarks(&aging).unwrap().low, read_all(&log, &"table".into(), 1, Isolation::ReadCommitted).len()), (4, 1));
+    assert_eq!(
+        (log.watermarks(&aging).unwrap().low, read_all(&log, &"table".into(), 1, IsolationLevel::ReadCommitted).len()),
+        (4, 1)
+    );
 }

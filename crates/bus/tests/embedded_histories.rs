@@ -1,8 +1,8 @@
 //! Random histories of the embedded log against a model of some dozen lines: after every call the log holds what the model says,
 //! also where it was closed or its process died in between.
 //!
-//! Here a process dies between two calls: the log goes on with a copy of its folder as it lies there, unclosed. Deaths and power cuts
-//! within a call are those of `embedded_crash.rs`.
+//! Here a process dies between two calls: the log goes on with a copy of its folder as it lies there, unclosed. Deaths and power
+//! cuts within a call are those of `embedded_crash.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eadt_bus::conformance::read_all;
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace, Stamps};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace, StampSource};
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Producer, Reader, Record, Remedy, Start, Step,
-    TopicPartition, TopicSpec, Watermarks, partition_for_key,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader,
+    PollEvent, Producer, ProducerRecord, Remedy, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets, partition_for_key,
 };
 use eadt_schemas::EventTime;
 use eadt_testing::cases;
@@ -100,7 +100,7 @@ struct Model {
 /// What a partition holds.
 #[derive(Debug, Clone, Default)]
 struct Held {
-    records: Vec<Record>,
+    records: Vec<ConsumerRecord>,
     low: i64,
     high: i64,
     stamp: i64,
@@ -113,27 +113,27 @@ impl Model {
         self.held.keys().filter(|at| *at.topic == *topic).count() as i32
     }
 
-    fn place(&self, record: &Outgoing) -> Option<TopicPartition> {
+    fn place(&self, record: &ProducerRecord) -> Option<TopicPartition> {
         let count = self.partitions(&record.topic);
         let partition =
             record.partition.or_else(|| (count > 0).then(|| partition_for_key(record.key.as_ref()?, count).into()).flatten());
         Some(TopicPartition::new(Arc::clone(&record.topic), partition?)).filter(|at| self.held.contains_key(at))
     }
 
-    fn admits(&self, record: &Outgoing) -> bool {
+    fn admits(&self, record: &ProducerRecord) -> bool {
         let bytes = record.key.as_ref().map_or(0, Bytes::len) + record.value.as_ref().map_or(0, Bytes::len);
         let fits = *record.topic != *"small" || bytes < SMALL;
         self.place(record).is_some() && fits && (record.key.is_some() || *record.topic != *"compact")
     }
 
-    fn append(&mut self, records: &[Outgoing], of_a_step: bool) {
+    fn append(&mut self, records: &[ProducerRecord], of_a_step: bool) {
         let mut touched = BTreeSet::new();
         for record in records {
             let at = self.place(record).expect("it was admitted");
             let held = self.held.get_mut(&at).expect("it was admitted");
             held.stamp = held.stamp.max(self.now);
             held.fresh += record.value.as_ref().map_or(0, Bytes::len);
-            held.records.push(Record {
+            held.records.push(ConsumerRecord {
                 at: at.clone(),
                 offset: held.high,
                 stamp: seconds(held.stamp),
@@ -161,10 +161,10 @@ impl Model {
                 }
             }
             "compact" => {
-                let settled = |record: &Record| record.stamp <= seconds(self.now - LAG_SECONDS);
+                let settled = |record: &ConsumerRecord| record.stamp <= seconds(self.now - LAG_SECONDS);
                 let last: BTreeMap<_, _> =
                     before.records.iter().filter(|record| settled(record)).map(|r| (r.key.clone(), r.offset)).collect();
-                let forgotten = |r: &Record| r.value.is_none() && r.stamp < seconds(self.now - TOMBSTONE_SECONDS);
+                let forgotten = |r: &ConsumerRecord| r.value.is_none() && r.stamp < seconds(self.now - TOMBSTONE_SECONDS);
                 after.records.retain(|r| !settled(r) || (r.offset == last[&r.key] && !forgotten(r)));
                 after.fresh = 0;
                 return (after, (before.fresh < DUE_BYTES).then(|| before.clone()));
@@ -182,12 +182,12 @@ impl Model {
 /// What stays open from call to call.
 struct Open {
     log: EmbeddedLog,
-    member: Box<dyn Member>,
+    member: Box<dyn GroupMember>,
     /// That the newest member has taken over from.
-    fenced: Option<Box<dyn Member>>,
+    fenced: Option<Box<dyn GroupMember>>,
     producer: Box<dyn Producer>,
     /// Of the topics that age does not empty.
-    readers: BTreeMap<TopicPartition, Box<dyn Reader>>,
+    readers: BTreeMap<TopicPartition, Box<dyn PartitionReader>>,
 }
 
 struct History {
@@ -202,7 +202,7 @@ struct History {
     /// Where the readers stand: behind the last record, and whether the end was told since.
     read: BTreeMap<TopicPartition, (i64, bool)>,
     /// All that was ever appended, by place.
-    ever: BTreeMap<(TopicPartition, i64), Record>,
+    ever: BTreeMap<(TopicPartition, i64), ConsumerRecord>,
     records: u64,
 }
 
@@ -210,7 +210,7 @@ fn seconds(seconds: i64) -> EventTime {
     EventTime::from_micros(seconds * 1_000_000)
 }
 
-fn as_member(log: &EmbeddedLog) -> Box<dyn Member> {
+fn as_member(log: &EmbeddedLog) -> Box<dyn GroupMember> {
     let membership = Membership::Transactional("i".into());
     log.member(MemberOptions { group: GROUP.into(), membership, topics: vec!["aged".into(), "kept".into()] }).unwrap()
 }
@@ -245,7 +245,7 @@ impl History {
     fn log(&self) -> EmbeddedLog {
         let (clock, free) = (Arc::clone(&self.clock), Arc::clone(&self.free));
         let options = EmbeddedOptions {
-            stamps: Stamps::Injected(Arc::new(move || seconds(clock.load(Ordering::Relaxed)))),
+            stamps: StampSource::Injected(Arc::new(move || seconds(clock.load(Ordering::Relaxed)))),
             free_space: FreeSpace::Injected(Arc::new(move || free.load(Ordering::Relaxed))),
             reserve_bytes: 1 << 20,
             linger: Duration::ZERO,
@@ -262,12 +262,12 @@ impl History {
     fn begin(&mut self, log: EmbeddedLog) {
         let (member, producer) = (as_member(&log), log.producer("plain").unwrap());
         let readers = self.read.iter().map(|(at, (next, told))| {
-            let mut reader = log.reader(&[(at.clone(), Start::At(*next))], Isolation::ReadCommitted).unwrap();
+            let mut reader = log.reader(&[(at.clone(), StartOffset::At(*next))], IsolationLevel::ReadCommitted).unwrap();
             if *told && self.model.held[at].high == *next {
                 // The end is told once by each reader.
                 let mut polled = Vec::new();
                 reader.poll(1, Duration::ZERO, &mut polled).unwrap();
-                assert_eq!(polled, [Polled::End { at: at.clone(), position: *next }]);
+                assert_eq!(polled, [PollEvent::End { at: at.clone(), position: *next }]);
             }
             (at.clone(), reader)
         });
@@ -291,13 +291,13 @@ impl History {
         self.begin(log);
     }
 
-    fn outgoing(&mut self, wanted: &Wanted) -> Outgoing {
+    fn outgoing(&mut self, wanted: &Wanted) -> ProducerRecord {
         self.records += 1;
         let topic: Arc<str> = TOPICS.get(wanted.topic).map_or(MISSING, |(name, _)| name).into();
         // No two values are the same.
         let value = wanted.value.map(|bytes| Bytes::from(format!("{} {}", self.records, "x".repeat(bytes))));
         let header = |n: usize| (Arc::from(format!("h{n}")), Bytes::from(format!("{} {n}", self.records)));
-        Outgoing {
+        ProducerRecord {
             topic,
             partition: wanted.partition,
             key: wanted.key.map(|key| Bytes::from(vec![b'k'; usize::from(key % 7)])),
@@ -306,13 +306,13 @@ impl History {
         }
     }
 
-    fn all(&mut self, wanted: &[Wanted]) -> Vec<Outgoing> {
+    fn all(&mut self, wanted: &[Wanted]) -> Vec<ProducerRecord> {
         // Who has no key says which partition: the log's choice is not the model's to know.
         let known = |wanted: &Wanted| Wanted { key: wanted.key.or(wanted.partition.is_none().then_some(1)), ..wanted.clone() };
         wanted.iter().map(|wanted| self.outgoing(&known(wanted))).collect()
     }
 
-    fn append(&mut self, records: &[Outgoing], of_a_step: bool) {
+    fn append(&mut self, records: &[ProducerRecord], of_a_step: bool) {
         self.model.append(records, of_a_step);
         let newest = self.model.held.values().flat_map(|held| &held.records);
         let newest: Vec<_> = newest.map(|record| ((record.at.clone(), record.offset), record.clone())).collect();
@@ -327,7 +327,7 @@ impl History {
                     positions.iter().map(|(topic, n, offset)| (TopicPartition::new(TOPICS[*topic].0, *n), *offset)).collect();
                 let possible = outputs.iter().all(|record| self.model.admits(record))
                     && positions.iter().all(|(at, _)| self.model.held.contains_key(at));
-                let step = Step { outputs: outputs.clone(), positions: positions.clone() };
+                let step = CommitStep { outputs: outputs.clone(), positions: positions.clone() };
                 let open = self.open();
                 let by = open.fenced.as_mut().filter(|_| *fenced);
                 let is_fenced = by.is_some();
@@ -387,7 +387,8 @@ impl History {
                 let held = Held { stamp: i64::MIN, fresh: DUE_BYTES, ..Held::default() };
                 self.model.held.insert(at.clone(), held);
                 if name != "aged" {
-                    let reader = self.open().log.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+                    let reader =
+                        self.open().log.reader(&[(at.clone(), StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
                     self.open().readers.insert(at.clone(), reader);
                     self.read.insert(at, (0, false));
                 }
@@ -407,7 +408,7 @@ impl History {
                 self.reopen();
                 let outputs = self.all(outputs);
                 if !outputs.is_empty() && outputs.iter().all(|record| self.model.admits(record)) {
-                    let done = self.open().member.commit(&Step { outputs, positions: Vec::new() });
+                    let done = self.open().member.commit(&CommitStep { outputs, positions: Vec::new() });
                     assert_eq!(done.unwrap_err().remedy, Remedy::Retry);
                 }
                 let taken = self.send(records);
@@ -426,7 +427,7 @@ impl History {
     }
 
     /// Hands records to the plain producer; those that it took.
-    fn send(&mut self, wanted: &[Wanted]) -> Vec<Outgoing> {
+    fn send(&mut self, wanted: &[Wanted]) -> Vec<ProducerRecord> {
         let records = self.all(wanted);
         let mut taken = Vec::new();
         for record in records {
@@ -454,10 +455,10 @@ impl History {
     }
 
     /// What the log has of a partition.
-    fn found(&mut self, at: &TopicPartition) -> Vec<Record> {
+    fn found(&mut self, at: &TopicPartition) -> Vec<ConsumerRecord> {
         let count = self.model.partitions(&at.topic);
         let log = &self.open().log;
-        read_all(log, &at.topic, count, Isolation::ReadCommitted).into_iter().filter(|record| record.at == *at).collect()
+        read_all(log, &at.topic, count, IsolationLevel::ReadCommitted).into_iter().filter(|record| record.at == *at).collect()
     }
 
     /// At most so many records by each open reader. What it passes over is no longer kept.
@@ -471,12 +472,12 @@ impl History {
             let skipped = |from: i64, to: i64| held.records.iter().any(|r| (from..to).contains(&r.offset));
             for item in polled {
                 match item {
-                    Polled::Record(record) => {
+                    PollEvent::Record(record) => {
                         assert!(record.offset >= *next && !skipped(*next, record.offset), "{at}: {} after {next}", record.offset);
                         assert_eq!(Some(&record), ever.get(&(at.clone(), record.offset)));
                         (*next, *told) = (record.offset + 1, false);
                     }
-                    Polled::End { position, .. } => {
+                    PollEvent::End { position, .. } => {
                         assert_eq!(position, held.high, "{at}");
                         assert!(!*told && !skipped(*next, position), "{at}: ended at {position} after {next}");
                         (*next, *told) = (position, true);
@@ -499,7 +500,7 @@ impl History {
                 held.records.iter().map(|r| (r.offset, r.stamp)).collect::<Vec<_>>()
             );
             let marks = self.open().log.watermarks(at).unwrap();
-            assert_eq!(marks, Watermarks { low: held.low, high: held.high }, "{at}");
+            assert_eq!(marks, WatermarkOffsets { low: held.low, high: held.high }, "{at}");
         }
         let expected: Vec<_> = all.iter().map(|at| self.model.positions.get(at).copied()).collect();
         assert_eq!(self.open().log.committed(GROUP, &all).unwrap(), expected);

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use eadt_bus::conformance::{fresh_topic, join, outgoing, read_all, send_all};
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
-use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
+use eadt_bus::{
+    Bus, CommitStep, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, Remedy, StartOffset, TopicPartition,
+};
 use eadt_schemas::EventTime;
 
 /// A log in simulated time.
@@ -25,7 +27,7 @@ impl Simulated {
         let seconds = Arc::clone(&self.seconds);
         let clock = move || EventTime::from_micros(seconds.load(Ordering::Relaxed) * 1_000_000);
         let options =
-            EmbeddedOptions { stamps: Stamps::Injected(Arc::new(clock)), reserve_bytes: 0, ..EmbeddedOptions::default() };
+            EmbeddedOptions { stamps: StampSource::Injected(Arc::new(clock)), reserve_bytes: 0, ..EmbeddedOptions::default() };
         EmbeddedLog::open(self.dir.path(), options).unwrap()
     }
 
@@ -44,21 +46,21 @@ fn stamps_are_simulated_time_and_never_fall_in_a_partition_even_after_a_restart(
     let topic = {
         let log = time.open();
         let topic = fresh_topic(&log, 2, &[]);
-        send_all(&log, &[Outgoing { partition: Some(0), ..outgoing(&topic, "k", "a") }]);
+        send_all(&log, &[ProducerRecord { partition: Some(0), ..outgoing(&topic, "k", "a") }]);
         time.set(50);
-        send_all(&log, &[Outgoing { partition: Some(0), ..outgoing(&topic, "k", "b") }]);
+        send_all(&log, &[ProducerRecord { partition: Some(0), ..outgoing(&topic, "k", "b") }]);
         // What another partition holds, of another simulation perhaps, does not hold this one.
-        send_all(&log, &[Outgoing { partition: Some(1), ..outgoing(&topic, "k", "c") }]);
+        send_all(&log, &[ProducerRecord { partition: Some(1), ..outgoing(&topic, "k", "c") }]);
         topic
     };
     time.set(10);
     let log = time.open();
     for partition in [0, 1] {
-        send_all(&log, &[Outgoing { partition: Some(partition), ..outgoing(&topic, "k", "d") }]);
+        send_all(&log, &[ProducerRecord { partition: Some(partition), ..outgoing(&topic, "k", "d") }]);
     }
     time.set(200);
-    send_all(&log, &[Outgoing { partition: Some(1), ..outgoing(&topic, "k", "e") }]);
-    let all = read_all(&log, &topic, 2, Isolation::ReadCommitted);
+    send_all(&log, &[ProducerRecord { partition: Some(1), ..outgoing(&topic, "k", "e") }]);
+    let all = read_all(&log, &topic, 2, IsolationLevel::ReadCommitted);
     let stamps = |partition: i32| all.iter().filter(|r| r.at.partition == partition).map(|r| r.stamp).collect::<Vec<_>>();
     assert_eq!(stamps(0), [at(100), at(100), at(100)]);
     assert_eq!(stamps(1), [at(50), at(50), at(200)]);
@@ -76,7 +78,7 @@ fn retention_is_by_age_and_by_size_and_survives_a_restart() {
             send_all(&log, &[outgoing(&by_age, "k", &second.to_string()), outgoing(&by_size, "k", &"x".repeat(2000))]);
         }
         let reading = TopicPartition::new(Arc::clone(&by_age), 0);
-        let mut behind = log.reader(&[(reading, Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        let mut behind = log.reader(&[(reading, StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
         log.maintain(at(110)).unwrap();
         // A reader that retention has overtaken is told so.
         let error = behind.poll(10, Duration::ZERO, &mut Vec::new()).unwrap_err();
@@ -87,12 +89,12 @@ fn retention_is_by_age_and_by_size_and_survives_a_restart() {
     let low = |topic: &Arc<str>| log.watermarks(&TopicPartition::new(Arc::clone(topic), 0)).unwrap();
     assert_eq!((low(&by_age).low, low(&by_age).high), (2, 4));
     assert_eq!((low(&by_size).low, low(&by_size).high), (2, 4));
-    assert_eq!(read_all(&log, &by_age, 1, Isolation::ReadCommitted).len(), 2);
+    assert_eq!(read_all(&log, &by_age, 1, IsolationLevel::ReadCommitted).len(), 2);
     // Everything may go; the next offset stays.
     log.maintain(at(10_000)).unwrap();
     assert_eq!((low(&by_age).low, low(&by_age).high), (4, 4));
     send_all(&log, &[outgoing(&by_age, "k", "new")]);
-    assert_eq!(read_all(&log, &by_age, 1, Isolation::ReadCommitted)[0].offset, 4);
+    assert_eq!(read_all(&log, &by_age, 1, IsolationLevel::ReadCommitted)[0].offset, 4);
 }
 
 #[test]
@@ -103,11 +105,11 @@ fn compaction_waits_for_its_lag_and_forgets_tombstones_after_their_time() {
     let topic = fresh_topic(&log, 1, &settings);
     let filler = "x".repeat(70_000);
     let keys = |log: &EmbeddedLog| {
-        let records = read_all(log, &topic, 1, Isolation::ReadCommitted);
+        let records = read_all(log, &topic, 1, IsolationLevel::ReadCommitted);
         records.iter().map(|r| (r.offset, r.value.is_some())).collect::<Vec<_>>()
     };
     send_all(&log, &[outgoing(&topic, "a", &filler), outgoing(&topic, "b", &filler), outgoing(&topic, "a", "last")]);
-    send_all(&log, &[Outgoing { value: None, ..outgoing(&topic, "b", "") }]);
+    send_all(&log, &[ProducerRecord { value: None, ..outgoing(&topic, "b", "") }]);
     log.maintain(at(50)).unwrap();
     assert_eq!(keys(&log).len(), 4, "too young");
     send_all(&log, &[outgoing(&topic, "c", &filler)]);
@@ -128,25 +130,26 @@ fn a_reader_in_the_middle_of_compaction_misses_nothing_that_is_kept() {
     for part in records.chunks(50) {
         send_all(&log, part);
     }
-    let mut reader =
-        log.reader(&[(TopicPartition::new(Arc::clone(&topic), 0), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+    let mut reader = log
+        .reader(&[(TopicPartition::new(Arc::clone(&topic), 0), StartOffset::Earliest)], IsolationLevel::ReadCommitted)
+        .unwrap();
     let mut polled = Vec::new();
     reader.poll(10, Duration::ZERO, &mut polled).unwrap();
     assert!(log.maintain(at(1)).unwrap().compacted_records > 0);
-    while !polled.iter().any(|item| matches!(item, Polled::End { .. })) {
+    while !polled.iter().any(|item| matches!(item, PollEvent::End { .. })) {
         reader.poll(10, Duration::from_secs(1), &mut polled).unwrap();
     }
     let mut seen = BTreeMap::new();
     let mut last = -1;
     for item in polled {
-        if let Polled::Record(record) = item {
+        if let PollEvent::Record(record) = item {
             assert!(record.offset > last);
             last = record.offset;
             seen.insert(record.key.unwrap(), record.offset);
         }
     }
     let kept: BTreeMap<_, _> =
-        read_all(&log, &topic, 1, Isolation::ReadCommitted).into_iter().map(|r| (r.key.unwrap(), r.offset)).collect();
+        read_all(&log, &topic, 1, IsolationLevel::ReadCommitted).into_iter().map(|r| (r.key.unwrap(), r.offset)).collect();
     assert_eq!((seen, kept.len()), (kept, 1000));
 }
 
@@ -168,7 +171,7 @@ fn another_member_of_a_group_is_sent_to_kafka_and_new_partitions_come_along() {
     log.add_partitions(&topic, 3).unwrap();
     let mut polled = Vec::new();
     member.poll(10, Duration::from_secs(1), &mut polled).unwrap();
-    assert_eq!(polled, [Polled::Assigned(vec![TopicPartition::new(Arc::clone(&topic), 2)])]);
+    assert_eq!(polled, [PollEvent::Assigned(vec![TopicPartition::new(Arc::clone(&topic), 2)])]);
     drop(member);
     assert_eq!(join(&log, "g", Some("two"), &other.topics).1.len(), 3);
 }
@@ -180,7 +183,7 @@ fn a_waiting_reader_wakes_at_once() {
     let topic = fresh_topic(&log, 1, &[]);
     let (mut member, _) = join(&log, "g", Some("one"), &[Arc::clone(&topic)]);
     let mut reader =
-        log.reader(&[(TopicPartition::new(Arc::clone(&topic), 0), Start::Latest)], Isolation::ReadCommitted).unwrap();
+        log.reader(&[(TopicPartition::new(Arc::clone(&topic), 0), StartOffset::Latest)], IsolationLevel::ReadCommitted).unwrap();
     reader.poll(1, Duration::ZERO, &mut Vec::new()).unwrap();
     let waiting = std::thread::spawn(move || {
         let mut polled = Vec::new();
@@ -189,7 +192,7 @@ fn a_waiting_reader_wakes_at_once() {
         (polled.len(), begun.elapsed())
     });
     std::thread::sleep(Duration::from_millis(50));
-    member.commit(&Step { outputs: vec![outgoing(&topic, "k", "v")], positions: Vec::new() }).unwrap();
+    member.commit(&CommitStep { outputs: vec![outgoing(&topic, "k", "v")], positions: Vec::new() }).unwrap();
     let (count, waited) = waiting.join().unwrap();
     assert_eq!(count, 1);
     assert!(waited < Duration::from_secs(10), "{waited:?}");
@@ -205,7 +208,7 @@ fn a_dropped_producer_still_delivers_what_it_took_and_closing_the_log_waits_for_
         producer.send(outgoing(&topic, "k", &n.to_string())).unwrap();
     }
     drop((producer, log));
-    assert_eq!(read_all(&time.open(), &topic, 1, Isolation::ReadCommitted).len(), 500);
+    assert_eq!(read_all(&time.open(), &topic, 1, IsolationLevel::ReadCommitted).len(), 500);
 }
 
 #[test]
@@ -219,7 +222,7 @@ fn a_writer_that_panics_loses_nothing_uncounted_and_tells_every_producer() {
     };
     // Both records are taken before the writer begins: only a flush has it begin.
     let linger = Duration::from_hours(1);
-    let stamps = Stamps::Injected(Arc::new(clock));
+    let stamps = StampSource::Injected(Arc::new(clock));
     let options = EmbeddedOptions { stamps, linger, reserve_bytes: 0, ..EmbeddedOptions::default() };
     let log = EmbeddedLog::open(dir.path(), options.clone()).unwrap();
     let topic = fresh_topic(&log, 1, &[]);
@@ -249,6 +252,6 @@ fn a_writer_that_panics_loses_nothing_uncounted_and_tells_every_producer() {
     let log = EmbeddedLog::open(dir.path(), options).unwrap();
     send_all(&log, &[outgoing(&topic, "k", "e")]);
     let values: Vec<_> =
-        read_all(&log, &topic, 1, Isolation::ReadCommitted).into_iter().filter_map(|record| record.value).collect();
+        read_all(&log, &topic, 1, IsolationLevel::ReadCommitted).into_iter().filter_map(|record| record.value).collect();
     assert_eq!(values, ["a", "e"]);
 }

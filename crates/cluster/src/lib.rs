@@ -136,7 +136,8 @@ pub enum TermsChange {
 
 /// Changes what may be done to workloads, for people. Calls block; what they return is durable.
 pub trait ChangeTerms: Send + Sync + fmt::Debug {
-    /// Changes the terms of a workload (`namespace/name`) of a Kubernetes kind in the name of somebody. `false`: they were so already.
+    /// Changes the terms of a workload (`namespace/name`) of a Kubernetes kind in the name of somebody. `false`: they were so
+    /// already.
     fn change_terms(&self, workload: &str, kind: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError>;
 }
 
@@ -248,8 +249,8 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn on_decision(&self, decision: &Decision) {
         let _: &Decision = decision;
     }
-    /// Called with an earlier decision that verified a change: the actuator of that time may have ended before it reached a status. It may
-    /// come twice.
+    /// Called with an earlier decision that verified a change: the actuator of that time may have ended before it reached a
+    /// status. It may come twice.
     fn on_verified_decision(&self, decision: &Decision) {
         let _: &Decision = decision;
     }

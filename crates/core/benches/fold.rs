@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use eadt_core::settings::SECOND;
-use eadt_core::{Event, FoldSettings, Input, Partition};
+use eadt_core::{FoldSettings, InputEvent, InputRecord, PartitionFold};
 use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
 use eadt_schemas::{EventTime, Topic};
 
@@ -38,7 +38,7 @@ fn main() {
         })
         .collect();
     for run in 1..=3 {
-        let mut partition = Partition::new(settings.clone());
+        let mut partition = PartitionFold::new(settings.clone());
         let mut out = Vec::new();
         let (mut events, mut outputs) = (0_u64, 0_u64);
         let began = Instant::now();
@@ -48,18 +48,21 @@ fn main() {
                 gpu.time = time;
                 gpu.energy_joules_total = Some(tick as f64 * 30.0);
                 let key = gpu.workload.as_deref();
-                partition.fold(&Input { topic: Topic::GpuTelemetry, stamp: time, key, event: Event::Telemetry(gpu) }, &mut out);
+                partition.fold(
+                    &InputRecord { topic: Topic::GpuTelemetry, stamp: time, key, event: InputEvent::Telemetry(gpu) },
+                    &mut out,
+                );
                 events += 1;
             }
             if tick % 10 == 0 {
                 for job in &mut jobs {
                     job.time = time;
                     job.samples_total = Some(tick as f64);
-                    let input = Input {
+                    let input = InputRecord {
                         topic: Topic::TrainingProgress,
                         stamp: time,
                         key: Some(&job.workload),
-                        event: Event::Progress(job),
+                        event: InputEvent::Progress(job),
                     };
                     partition.fold(&input, &mut out);
                     events += 1;

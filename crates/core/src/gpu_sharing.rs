@@ -1,4 +1,5 @@
-//! What the controller `sm-partition` may be told: it decides about all workloads of a shared GPU together, in a stage of its own.
+//! Settings of the controller `sm-partition`, which decides about all workloads of a shared GPU together, in a stage of
+//! its own.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,12 +11,13 @@ pub const CONTROLLER: &str = "sm-partition";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuSharingSettings {
-    /// Whether the processor decides about workloads whose controller is `sm-partition`; without it they stay as they are, also at a
-    /// share at which they were being measured: empty `probe_percentages` for a while before it is switched off. Default false.
+    /// Whether the processor decides about workloads whose controller is `sm-partition`; without it they stay as they
+    /// are, also at a share at which they were being measured: empty `probe_percentages` for a while before it is
+    /// switched off. Default false.
     pub enabled: bool,
-    /// Shares that a workload is measured at while it has its GPU to itself, in this order, in percent of the SMs; each takes a
-    /// restart. 100 and a smaller one are needed, and no share below the least one is ever chosen. Empty: only what it happens to run
-    /// at is measured. Each 1 to 100. Default 100, 50, 20.
+    /// Shares that a workload is measured at while it has its GPU to itself, in this order, in percent of the SMs; each
+    /// takes a restart. 100 and a smaller one are needed, and no share below the least one is ever chosen. Empty: only
+    /// what it happens to run at is measured. Each 1 to 100. Default 100, 50, 20.
     pub probe_percentages: Vec<u32>,
     /// A share is known after so many windows alone. 1 to 100. Default 3.
     pub windows_min: u32,
@@ -25,25 +27,26 @@ pub struct GpuSharingSettings {
     pub step_percentage: u32,
     /// Every workload keeps at least this part of the progress that equal shares would give it. 0 to 1. Default 0.5.
     pub floor_ratio: f64,
-    /// No workload becomes slower by more than this part of its throughput alone on the whole GPU. Absent: no limit. 0 to 1. Default:
-    /// absent.
+    /// No workload becomes slower by more than this part of its throughput alone on the whole GPU. Absent: no limit. 0
+    /// to 1. Default: absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_slowdown_ratio: Option<f64>,
-    /// A partition stays unless another one promises at least this much more work per watt. Of shares that sum to more than 100 % nothing
-    /// can be promised: they are left for equal shares, or for what promises this much more than those. 0 to 1. Default 0.02.
+    /// A partition stays unless another one promises at least this much more work per watt. Of shares that sum to more
+    /// than 100 % nothing can be promised: they are left for equal shares, or for what promises this much more than
+    /// those. 0 to 1. Default 0.02.
     pub gain_min_ratio: f64,
-    /// Restarts in 24 h for each workload, those to measure it alone included, where its bounds do not say; one is kept for the way
-    /// back. 0 to 1,000. Default 8.
+    /// Restarts in 24 h for each workload, those to measure it alone included, if its bounds set no limit; one is kept
+    /// for the way back. 0 to 1,000. Default 8.
     pub restarts_per_day_max: u32,
     /// Nothing is changed for so long after a partition came into force, in seconds; doubled with each one in a row that did not
     /// help, up to a day. 0 to 604,800. Default 3,600.
     pub hold_seconds: f64,
     /// A partition that is not in force after this time is given up, in seconds. Above 0, at most 86,400. Default 1,800.
     pub give_up_seconds: f64,
-    /// A window with less known energy or progress than this part of its time says nothing. 0 to 1. Default 0.9.
+    /// A window with less known energy or progress than this part of its time is not used. 0 to 1. Default 0.9.
     pub coverage_min_ratio: f64,
-    /// While a workload had no window that says something for so long, in event time, nothing is changed on its GPU, in seconds. Above
-    /// 0, at most 86,400. Default 600.
+    /// While a workload had no usable window for so long, in event time, nothing is changed on its GPU, in seconds.
+    /// Above 0, at most 86,400. Default 600.
     pub silence_seconds: f64,
     /// A decision that was not applied within this time is void, in seconds. Above 0, at most 86,400. Default 300.
     pub expiry_seconds: f64,

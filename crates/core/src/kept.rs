@@ -1,18 +1,18 @@
-//! Decisions that are kept in a file beside the tests: whoever replays a log, or reads decisions of two releases together, relies on
-//! that a version of the rules decides as it did.
+//! Decisions that are kept in a file beside the tests: whoever replays a log, or reads decisions of two releases together, relies
+//! on that a version of the rules decides as it did.
 
 use eadt_schemas::fnv::Fnv1a;
-use eadt_schemas::v1::{Action, Decision};
+use eadt_schemas::v1::{ControllerAction, Decision};
 
 /// What was decided, one thing after another: what changes something in words, the rest as a sum (FNV-1a). Figures to five digits,
 /// beyond which platforms may differ.
-pub struct Told {
+pub struct DecisionTranscript {
     text: String,
     sum: Fnv1a,
     number: usize,
 }
 
-impl Told {
+impl DecisionTranscript {
     pub fn new(name: &str) -> Self {
         Self { text: format!("{name}\n"), sum: Fnv1a::default(), number: 0 }
     }
@@ -34,7 +34,7 @@ impl Told {
             decision.reason,
             evidence.join(", ")
         );
-        self.note(&line, decision.action != Action::Maintain);
+        self.note(&line, decision.action != ControllerAction::Maintain);
     }
 
     pub fn note(&mut self, line: &str, in_words: bool) {

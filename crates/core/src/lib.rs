@@ -20,8 +20,8 @@ pub mod window;
 pub mod workload;
 
 pub use joint::JointFold;
-pub use merge::Merge;
-pub use partition::{Event, Input, Output, Partition, Tally};
+pub use merge::InputMerge;
+pub use partition::{FoldOutput, InputEvent, InputRecord, PartitionFold, PartitionTally};
 pub use power_budget::PowerBudgetFold;
 pub use settings::FoldSettings;
 pub use state::{StateError, StateRecord};

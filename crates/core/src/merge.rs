@@ -11,7 +11,7 @@ use eadt_schemas::EventTime;
 
 /// A record that waits for its turn.
 #[derive(Debug)]
-struct Waiting<T> {
+struct QueuedRecord<T> {
     offset: i64,
     stamp: EventTime,
     bytes: usize,
@@ -20,44 +20,50 @@ struct Waiting<T> {
 
 /// The key of a head, found once.
 #[derive(Debug, Clone, Copy)]
-enum Key {
+enum HeadKey {
     Unknown,
     Known(Option<EventTime>),
 }
 
 #[derive(Debug)]
-struct Queue<T> {
-    records: VecDeque<Waiting<T>>,
-    head: Key,
+struct InputQueue<T> {
+    records: VecDeque<QueuedRecord<T>>,
+    head: HeadKey,
     bytes: usize,
     at_end: bool,
-    /// The offset after the last record that came in, or after it what the end said.
+    /// The offset after the last record received, or the position that a later end reported.
     position: i64,
 }
 
 /// The inputs of one partition, each in offset order.
 #[derive(Debug)]
-pub struct Merge<T> {
-    queues: Vec<Queue<T>>,
+pub struct InputMerge<T> {
+    queues: Vec<InputQueue<T>>,
     max_future: Option<i64>,
-    /// The input that was next, and of the heads of all others whose turn it is: they are looked at again only if one of them changes.
-    run: Option<(usize, Turn<usize>)>,
+    /// The input that was next, and of the heads of all others whose turn it is: they are looked at again only if one
+    /// of them changes.
+    run: Option<(usize, HeadSelector<usize>)>,
 }
 
 /// A record whose turn it is.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Next<T> {
+pub struct MergedRecord<T> {
     pub input: usize,
     pub offset: i64,
     pub stamp: EventTime,
     pub record: T,
 }
 
-impl<T> Merge<T> {
+impl<T> InputMerge<T> {
     /// `positions`: where each input begins; their order is that of ties.
     pub fn new(positions: &[i64], max_future: Option<i64>) -> Self {
-        let queue =
-            |position: &i64| Queue { records: VecDeque::new(), head: Key::Unknown, bytes: 0, at_end: false, position: *position };
+        let queue = |position: &i64| InputQueue {
+            records: VecDeque::new(),
+            head: HeadKey::Unknown,
+            bytes: 0,
+            at_end: false,
+            position: *position,
+        };
         Self { queues: positions.iter().map(queue).collect(), max_future, run: None }
     }
 
@@ -67,7 +73,7 @@ impl<T> Merge<T> {
         if queue.records.is_empty() && self.run.is_some_and(|(running, _)| running != input) {
             self.run = None;
         }
-        queue.records.push_back(Waiting { offset, stamp, bytes, record });
+        queue.records.push_back(QueuedRecord { offset, stamp, bytes, record });
         queue.bytes += bytes;
         queue.at_end = false;
         queue.position = offset + 1;
@@ -90,14 +96,14 @@ impl<T> Merge<T> {
         self.queues.iter().all(|queue| queue.at_end && queue.records.is_empty())
     }
 
-    /// Of each input the offset of the first record that was not taken.
+    /// Returns for each input the offset of the first record that was not taken.
     pub fn positions(&self) -> impl Iterator<Item = i64> {
         self.queues.iter().map(|queue| queue.records.front().map_or(queue.position, |head| head.offset))
     }
 
     /// The next record, `None` while an input has to be waited for or all are empty. `time_of(input, record)` is asked once
     /// for each record that becomes a head.
-    pub fn next(&mut self, mut time_of: impl FnMut(usize, &T) -> Option<EventTime>) -> Option<Next<T>> {
+    pub fn next(&mut self, mut time_of: impl FnMut(usize, &T) -> Option<EventTime>) -> Option<MergedRecord<T>> {
         let turn = match self.run {
             Some((input, others)) => {
                 let mut turn = others;
@@ -112,14 +118,18 @@ impl<T> Merge<T> {
         }
         let queue = &mut self.queues[input];
         let head = queue.records.pop_front()?;
-        queue.head = Key::Unknown;
+        queue.head = HeadKey::Unknown;
         queue.bytes -= head.bytes;
-        Some(Next { input, offset: head.offset, stamp: head.stamp, record: head.record })
+        Some(MergedRecord { input, offset: head.offset, stamp: head.stamp, record: head.record })
     }
 
     /// Whose turn it is of all inputs but one; `None` while one of them has to be waited for.
-    fn turn_without(&mut self, input: usize, time_of: &mut impl FnMut(usize, &T) -> Option<EventTime>) -> Option<Turn<usize>> {
-        let mut turn = Turn::default();
+    fn turn_without(
+        &mut self,
+        input: usize,
+        time_of: &mut impl FnMut(usize, &T) -> Option<EventTime>,
+    ) -> Option<HeadSelector<usize>> {
+        let mut turn = HeadSelector::default();
         for (i, queue) in self.queues.iter_mut().enumerate().filter(|(i, _)| *i != input) {
             queue.offer(i, self.max_future, time_of, &mut turn)?;
         }
@@ -127,21 +137,21 @@ impl<T> Merge<T> {
     }
 }
 
-impl<T> Queue<T> {
+impl<T> InputQueue<T> {
     /// Offers the head, if there is one; `None`: it has to be waited for.
     fn offer(
         &mut self,
         input: usize,
         max_future: Option<i64>,
         time_of: &mut impl FnMut(usize, &T) -> Option<EventTime>,
-        turn: &mut Turn<usize>,
+        turn: &mut HeadSelector<usize>,
     ) -> Option<()> {
         let Some(head) = self.records.front() else { return self.at_end.then_some(()) };
         let key = match self.head {
-            Key::Known(key) => key,
-            Key::Unknown => {
+            HeadKey::Known(key) => key,
+            HeadKey::Unknown => {
                 let key = time_of(input, &head.record).map(|time| crate::partition::merge_key(time, head.stamp, max_future));
-                self.head = Key::Known(key);
+                self.head = HeadKey::Known(key);
                 key
             }
         };
@@ -152,20 +162,20 @@ impl<T> Queue<T> {
 
 /// Whose turn it is, of the heads that are offered; ties go to the least head.
 #[derive(Debug, Clone, Copy)]
-pub struct Turn<T> {
+pub struct HeadSelector<T> {
     /// Key, head, stamp.
     timed: Option<(EventTime, T, EventTime)>,
     /// Stamp.
     timeless: Option<(EventTime, T)>,
 }
 
-impl<T> Default for Turn<T> {
+impl<T> Default for HeadSelector<T> {
     fn default() -> Self {
         Self { timed: None, timeless: None }
     }
 }
 
-impl<T: Ord> Turn<T> {
+impl<T: Ord> HeadSelector<T> {
     /// A head with its merge key, `None` where it has no event time.
     pub fn offer(&mut self, key: Option<EventTime>, stamp: EventTime, head: T) {
         match key {
@@ -200,7 +210,7 @@ mod tests {
     }
 
     /// Records are their own event times.
-    fn drain(merge: &mut Merge<Option<i64>>) -> Vec<(usize, Option<i64>)> {
+    fn drain(merge: &mut InputMerge<Option<i64>>) -> Vec<(usize, Option<i64>)> {
         let mut taken = Vec::new();
         while let Some(next) = merge.next(|_, record| record.map(at)) {
             taken.push((next.input, next.record));
@@ -208,13 +218,13 @@ mod tests {
         taken
     }
 
-    fn push(merge: &mut Merge<Option<i64>>, input: usize, offset: i64, stamp: i64, time: Option<i64>) {
+    fn push(merge: &mut InputMerge<Option<i64>>, input: usize, offset: i64, stamp: i64, time: Option<i64>) {
         merge.push(input, offset, at(stamp), 1, time);
     }
 
-    /// What [`Merge::next`] should take, found by a look at every head.
+    /// What [`InputMerge::next`] should take, found by a look at every head.
     fn expected(queues: &[VecDeque<(i64, Option<i64>)>], ended: &[bool]) -> Option<usize> {
-        let mut turn = Turn::default();
+        let mut turn = HeadSelector::default();
         for (input, queue) in queues.iter().enumerate() {
             match queue.front() {
                 Some((stamp, time)) => turn.offer(time.map(|time| at(time).min(at(*stamp))), at(*stamp), input),
@@ -232,7 +242,7 @@ mod tests {
         fn in_whatever_order_records_come_the_next_one_is_that_of_all_heads(
             doings in proptest::collection::vec((0_usize..3, 0_u8..6, 0_i64..6, 0_i64..8), 0..120)
         ) {
-            let (mut merge, mut queues, mut ended) = (Merge::new(&[0; 3], Some(0)), vec![VecDeque::new(); 3], [false; 3]);
+            let (mut merge, mut queues, mut ended) = (InputMerge::new(&[0; 3], Some(0)), vec![VecDeque::new(); 3], [false; 3]);
             let mut offsets = [0; 3];
             for (input, doing, stamp, time) in doings {
                 match doing {
@@ -258,7 +268,7 @@ mod tests {
 
     #[test]
     fn waits_for_an_input_until_it_is_at_its_end() {
-        let mut merge = Merge::new(&[0, 0], Some(0));
+        let mut merge = InputMerge::new(&[0, 0], Some(0));
         push(&mut merge, 0, 0, 5, Some(5));
         assert_eq!(drain(&mut merge), []);
         push(&mut merge, 1, 0, 3, Some(3));
@@ -275,7 +285,7 @@ mod tests {
     #[test]
     fn records_without_a_time_go_in_the_order_of_the_log() {
         for (stamps, order) in [([3, 5], [0, 1]), ([5, 3], [1, 0]), ([4, 4], [0, 1])] {
-            let mut merge = Merge::new(&[0, 0], None);
+            let mut merge = InputMerge::new(&[0, 0], None);
             for (input, stamp) in stamps.into_iter().enumerate() {
                 push(&mut merge, input, 0, stamp, None);
                 merge.end(input, 1);
@@ -286,7 +296,7 @@ mod tests {
 
     #[test]
     fn bytes_are_those_that_wait() {
-        let mut merge = Merge::new(&[0, 0], None);
+        let mut merge = InputMerge::new(&[0, 0], None);
         merge.push(0, 0, at(1), 300, Some(1));
         merge.push(0, 1, at(2), 20, Some(2));
         merge.push(1, 0, at(3), 1, Some(3));
@@ -305,7 +315,7 @@ mod tests {
 
     #[test]
     fn ties_go_by_input_and_a_clock_ahead_of_the_log_waits_for_its_stamp() {
-        let mut merge = Merge::new(&[0, 0], Some(0));
+        let mut merge = InputMerge::new(&[0, 0], Some(0));
         push(&mut merge, 1, 0, 5, Some(5));
         push(&mut merge, 0, 0, 6, Some(5));
         push(&mut merge, 1, 1, 6, Some(100));
@@ -317,7 +327,7 @@ mod tests {
 
     #[test]
     fn heartbeats_of_an_hours_downtime_do_not_run_ahead_of_the_other_inputs() {
-        let mut merge = Merge::new(&[0, 0], Some(0));
+        let mut merge = InputMerge::new(&[0, 0], Some(0));
         for i in 0..3 {
             push(&mut merge, 0, i, 10 * i, None);
             push(&mut merge, 1, i, 10 * i + 1, Some(10 * i + 1));
@@ -331,7 +341,7 @@ mod tests {
     /// A job that posts real times into a log of simulated ones: nothing but what stands behind its event may wait for it.
     #[test]
     fn an_event_of_a_far_future_keeps_no_heartbeat_of_another_input_waiting() {
-        let mut merge = Merge::new(&[0, 0, 0], None);
+        let mut merge = InputMerge::new(&[0, 0, 0], None);
         push(&mut merge, 0, 0, 50, Some(1_000_000));
         for i in 0..3 {
             push(&mut merge, 1, i, 60 + 10 * i, (i != 0).then_some(i));
@@ -348,7 +358,7 @@ mod tests {
     #[test]
     fn a_heartbeat_before_an_imported_record_does_not_hold_it_up() {
         // Stamps of today, event times of long ago.
-        let mut merge = Merge::new(&[0, 0], None);
+        let mut merge = InputMerge::new(&[0, 0], None);
         push(&mut merge, 0, 0, 1_000, None);
         push(&mut merge, 0, 1, 1_005, Some(3));
         push(&mut merge, 1, 0, 1_004, Some(2));

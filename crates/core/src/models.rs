@@ -1,89 +1,89 @@
 //! Learned models in force, as the log brought them: pure input of the controllers.
 //!
-//! In: events of `models.v1` in their merged order, which every partition gets. Out: what is in force for a workload on its
-//! board, or why nothing is. A model in a form that this release does not know, one with impossible figures, and one that was
-//! learned on another board say nothing, and are counted.
+//! In: events of `models.v1` in their merged order, which every partition gets. Out: the model in force for a workload on its
+//! board, or why none is. A model in a form that this release does not know, one with impossible figures, and one that was
+//! learned on another board have no effect, and are counted.
 
 use std::collections::BTreeMap;
 
 use eadt_models::published::{
-    CAP_CURVE_PREFIX, CapCurveDocument, POWER_PREFIX, PowerDocument, Unusable, cap_curve_name, power_name,
+    CAP_CURVE_PREFIX, CapCurveDocument, POWER_PREFIX, PowerDocument, UnusableModel, cap_curve_name, power_name,
 };
 use eadt_schemas::v1::Model;
 use serde::Deserialize;
 
-/// What became of a model event.
+/// Outcome of a model event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum ModelOutcome {
     InForce,
     /// A newer one is in force.
     Older,
-    Unusable(Unusable),
+    Unusable(UnusableModel),
     /// No controller here looks at models of this name.
     Foreign,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Learned {
+enum ModelDocument {
     CapCurve(CapCurveDocument),
     Power(PowerDocument),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Kept {
+struct StoredModel {
     event: Model,
-    learned: Learned,
+    learned: ModelDocument,
 }
 
-/// A model in force, with the name and version by which decisions tell it.
+/// A model in force, with the name and version by which decisions refer to it.
 #[derive(Debug)]
-pub struct InForce<'a, T> {
+pub struct ModelInForce<'a, T> {
     pub name: &'a str,
     pub version: &'a str,
     pub document: &'a T,
 }
 
 // Derived, they would ask the document for the same.
-impl<T> Clone for InForce<'_, T> {
+impl<T> Clone for ModelInForce<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for InForce<'_, T> {}
+impl<T> Copy for ModelInForce<'_, T> {}
 
 /// The models in force, by name.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Models {
-    kept: BTreeMap<String, Kept>,
+pub struct ModelRegistry {
+    kept: BTreeMap<String, StoredModel>,
 }
 
-fn read(event: &Model) -> Option<Result<Learned, Unusable>> {
+fn read(event: &Model) -> Option<Result<ModelDocument, UnusableModel>> {
     let format = event.parameters["format"].as_str();
     if event.name.starts_with(CAP_CURVE_PREFIX) {
         let parse = || CapCurveDocument::deserialize(&event.parameters).ok();
-        return Some(CapCurveDocument::checked(format, parse).map(Learned::CapCurve));
+        return Some(CapCurveDocument::checked(format, parse).map(ModelDocument::CapCurve));
     }
     if event.name.starts_with(POWER_PREFIX) {
         let parse = || PowerDocument::deserialize(&event.parameters).ok();
-        return Some(PowerDocument::checked(format, parse).map(Learned::Power));
+        return Some(PowerDocument::checked(format, parse).map(ModelDocument::Power));
     }
     None
 }
 
-impl Models {
+impl ModelRegistry {
     /// Takes a model in. One that cannot be used leaves the one before it in force.
-    pub fn put(&mut self, event: &Model) -> Taken {
+    pub fn put(&mut self, event: &Model) -> ModelOutcome {
         let learned = match read(event) {
-            None => return Taken::Foreign,
-            Some(Err(why)) => return Taken::Unusable(why),
+            None => return ModelOutcome::Foreign,
+            Some(Err(why)) => return ModelOutcome::Unusable(why),
             Some(Ok(learned)) => learned,
         };
         if self.kept.get(&event.name).is_some_and(|known| known.event.time > event.time) {
-            return Taken::Older;
+            return ModelOutcome::Older;
         }
-        self.kept.insert(event.name.clone(), Kept { event: event.clone(), learned });
-        Taken::InForce
+        self.kept.insert(event.name.clone(), StoredModel { event: event.clone(), learned });
+        ModelOutcome::InForce
     }
 
     /// A model was withdrawn; false where none of this name was in force.
@@ -97,20 +97,24 @@ impl Models {
     }
 
     /// Throughput of a workload against the power of its GPUs, on the board that it has.
-    pub fn cap_curve(&self, workload: &str, gpu_model: Option<&str>) -> Option<Result<InForce<'_, CapCurveDocument>, Unusable>> {
+    pub fn cap_curve(
+        &self,
+        workload: &str,
+        gpu_model: Option<&str>,
+    ) -> Option<Result<ModelInForce<'_, CapCurveDocument>, UnusableModel>> {
         let kept = self.kept.get(&cap_curve_name(workload))?;
-        let Learned::CapCurve(document) = &kept.learned else { return None };
-        // Where either does not say, nobody can tell that it is the same board.
+        let ModelDocument::CapCurve(document) = &kept.learned else { return None };
+        // If either board is not known, they may be different ones.
         let same = gpu_model.is_some() && document.gpu_model.as_deref() == gpu_model;
         let (name, version) = (kept.event.name.as_str(), kept.event.version.as_str());
-        Some(if same { Ok(InForce { name, version, document }) } else { Err(Unusable::Gpu) })
+        Some(if same { Ok(ModelInForce { name, version, document }) } else { Err(UnusableModel::Gpu) })
     }
 
     /// Power of a board against what it does.
-    pub fn power(&self, gpu_model: Option<&str>) -> Option<InForce<'_, PowerDocument>> {
+    pub fn power(&self, gpu_model: Option<&str>) -> Option<ModelInForce<'_, PowerDocument>> {
         let kept = self.kept.get(&power_name(gpu_model?))?;
-        let Learned::Power(document) = &kept.learned else { return None };
-        Some(InForce { name: &kept.event.name, version: &kept.event.version, document })
+        let ModelDocument::Power(document) = &kept.learned else { return None };
+        Some(ModelInForce { name: &kept.event.name, version: &kept.event.version, document })
     }
 }
 
@@ -137,10 +141,10 @@ mod tests {
                 ..Model::default()
             }
         };
-        let mut models = Models::default();
-        assert_eq!(models.put(&model(10, "1")), Taken::InForce);
+        let mut models = ModelRegistry::default();
+        assert_eq!(models.put(&model(10, "1")), ModelOutcome::InForce);
         for (second, version, taken, in_force) in
-            [(9, "0", Taken::Older, "1"), (10, "1b", Taken::InForce, "1b"), (11, "2", Taken::InForce, "2")]
+            [(9, "0", ModelOutcome::Older, "1"), (10, "1b", ModelOutcome::InForce, "1b"), (11, "2", ModelOutcome::InForce, "2")]
         {
             assert_eq!(models.put(&model(second, version)), taken, "version {version}");
             assert_eq!(models.power(Some("A100")).map(|model| model.version), Some(in_force));

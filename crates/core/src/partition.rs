@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use eadt_models::published::Unusable;
-use eadt_schemas::decode::{Check, Refusal};
+use eadt_models::published::UnusableModel;
+use eadt_schemas::decode::{DecodableEvent, DecodeError};
 use eadt_schemas::v1::{
     Actuation, DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
 };
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::LogClock;
 use crate::controller::ControllerSettings;
-use crate::models::{self, Models};
+use crate::models::{self, ModelRegistry};
 use crate::settings::FoldSettings;
-use crate::tenants::{Tenant, Tenants};
-use crate::window::Tumbling;
-use crate::workload::source::Index;
-use crate::workload::{OpenWindows, Place, Room, Taken, WorkloadState};
+use crate::tenants::{QuotaOwner, UsageByOwner};
+use crate::window::TumblingWindows;
+use crate::workload::source::NameIndex;
+use crate::workload::{FoldOutcome, LogPosition, OpenWindows, PartitionUsage, WorkloadState};
 
 /// A decoded record.
 #[derive(Debug, Clone, Copy)]
-pub enum Event<'a> {
+pub enum InputEvent<'a> {
     Telemetry(&'a GpuTelemetry),
     Progress(&'a TrainingProgress),
     Workload(&'a Workload),
@@ -34,10 +34,10 @@ pub enum Event<'a> {
     ModelGone,
     Heartbeat,
     /// It could not be decoded.
-    Refused(&'a Refusal),
+    Refused(&'a DecodeError),
 }
 
-impl Event<'_> {
+impl InputEvent<'_> {
     /// Event time; heartbeats, tombstones and what could not be decoded have none.
     pub fn time(&self) -> Option<EventTime> {
         match self {
@@ -53,26 +53,26 @@ impl Event<'_> {
 
 /// One record of an input.
 #[derive(Debug, Clone, Copy)]
-pub struct Input<'a> {
+pub struct InputRecord<'a> {
     pub topic: Topic,
     pub stamp: EventTime,
     /// The record's key, where it is UTF-8; `None` is not checked against the event.
     pub key: Option<&'a str>,
-    pub event: Event<'a>,
+    pub event: InputEvent<'a>,
 }
 
-/// What the fold says.
+/// An output of the fold.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Output {
+pub enum FoldOutput {
     Window(Box<EfficiencyWindow>),
     Decision(Box<Decision>),
     /// The record just folded goes to the dead letters.
-    Refused(Refusal),
+    Refused(DecodeError),
 }
 
 /// Counts over the life of this value, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct PartitionTally {
     pub events: u64,
     pub duplicates: u64,
     pub late: u64,
@@ -84,7 +84,7 @@ pub struct Tally {
     pub models_ignored: ModelsIgnored,
 }
 
-/// Models that say nothing here, by reason.
+/// Counts of models without effect here, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelsIgnored {
     /// Of a form that this release does not know.
@@ -97,7 +97,7 @@ pub struct ModelsIgnored {
     pub gpu: u64,
 }
 
-/// What of a partition belongs to no workload.
+/// The part of a partition's state that belongs to no workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartitionHead {
@@ -120,22 +120,22 @@ pub fn device_of(name: &str) -> Option<&str> {
 
 /// State of one partition.
 #[derive(Debug)]
-pub struct Partition {
+pub struct PartitionFold {
     settings: FoldSettings,
     pub(crate) head: PartitionHead,
     /// Places are reused; `None` is free.
     pub(crate) workloads: Vec<Option<WorkloadState>>,
     free: Vec<usize>,
-    index: Index,
+    index: NameIndex,
     sources: usize,
     /// Of these, as many as a commit has written.
     pub(crate) written_sources: usize,
-    tenants: Tenants,
+    usage_by_owner: UsageByOwner,
     /// No workload is due before this log clock.
     due: i64,
-    tally: Tally,
+    tally: PartitionTally,
     pub(crate) changed: Vec<usize>,
-    pub(crate) models: Arc<Models>,
+    pub(crate) models: Arc<ModelRegistry>,
     /// Names of models that came or went since the last commit.
     pub(crate) changed_models: BTreeSet<String>,
     /// Names of workloads that are forgotten, with the number of their state blocks: to be deleted.
@@ -143,19 +143,19 @@ pub struct Partition {
     device_key: String,
 }
 
-impl Partition {
+impl PartitionFold {
     pub fn new(settings: FoldSettings) -> Self {
         Self {
             settings,
             head: PartitionHead::default(),
             workloads: Vec::new(),
             free: Vec::new(),
-            index: Index::default(),
+            index: NameIndex::default(),
             sources: 0,
             written_sources: 0,
-            tenants: Tenants::default(),
+            usage_by_owner: UsageByOwner::default(),
             due: i64::MAX,
-            tally: Tally::default(),
+            tally: PartitionTally::default(),
             changed: Vec::new(),
             models: Arc::default(),
             changed_models: BTreeSet::new(),
@@ -168,7 +168,7 @@ impl Partition {
         &self.settings
     }
 
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> PartitionTally {
         self.tally
     }
 
@@ -192,7 +192,7 @@ impl Partition {
     }
 
     pub(crate) fn adopt(&mut self, mut state: WorkloadState) {
-        state.rewindow(Tumbling { size: self.settings.window, ..state.head.windows });
+        state.rewindow(TumblingWindows { size: self.settings.window, ..state.head.windows });
         if device_of(&state.head.name).is_some() && state.head.found_by.is_none() {
             // Written by a release that did not note it.
             state.head.found_by = state.gpus.first().map(|gpu| gpu.collector.clone());
@@ -204,7 +204,7 @@ impl Partition {
 
     fn insert(&mut self, mut state: WorkloadState) -> usize {
         state.models = self.models.clone();
-        self.tenants.came(state.tenant(), state.held());
+        self.usage_by_owner.add_workload(state.quota_owner(), state.owner_usage());
         let i = if let Some(i) = self.free.pop() {
             self.workloads[i] = Some(state);
             i
@@ -222,37 +222,37 @@ impl Partition {
         self.index.find(&name, |i| name_at(workloads, i) == name)
     }
 
-    fn find_or_add(&mut self, workload: &str) -> Result<usize, Refusal> {
+    fn find_or_add(&mut self, workload: &str) -> Result<usize, DecodeError> {
         match self.find(workload) {
             Some(i) => Ok(i),
-            None => self.add(workload, Tenant::of_workload(workload)),
+            None => self.add(workload, QuotaOwner::of_workload(workload)),
         }
     }
 
-    fn add(&mut self, name: &str, tenant: Tenant<'_>) -> Result<usize, Refusal> {
+    fn add(&mut self, name: &str, tenant: QuotaOwner<'_>) -> Result<usize, DecodeError> {
         let refused = |whose: &dyn std::fmt::Display, cap: usize, setting: &str| {
             let detail = format!(
                 "workload {name:?} is refused: the cap of {cap} workloads of the {whose} is reached (processor.{setting})"
             );
-            Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail })
+            Err(DecodeError { reason: DeadLetterReason::StateLimit, field: None, detail })
         };
         let cap = self.settings.max_workloads_per_namespace;
-        if self.tenants.held(tenant).workloads >= cap {
+        if self.usage_by_owner.usage_of(tenant).workloads >= cap {
             return refused(&tenant, cap, "max_workloads_per_namespace");
         }
         let cap = self.settings.max_workloads;
         if self.size().0 >= cap {
             return refused(&"partition", cap, "max_workloads");
         }
-        let windows = Tumbling { size: self.settings.window, origin: EventTime::from_micros(0) };
+        let windows = TumblingWindows { size: self.settings.window, origin: EventTime::from_micros(0) };
         let mut state = WorkloadState::new(name, windows, self.head.clock.elapsed());
-        if let Tenant::Collector(collector) = tenant {
+        if let QuotaOwner::Collector(collector) = tenant {
             state.head.found_by = Some(collector.into());
         }
         Ok(self.insert(state))
     }
 
-    /// Inputs are missing from here on: windows that hold the next event of a known workload say so.
+    /// Marks that inputs are missing from here on: windows that hold the next event of a known workload get `gap`.
     pub fn mark_gap(&mut self) {
         for (i, state) in self.workloads.iter_mut().enumerate() {
             if let Some(state) = state {
@@ -263,13 +263,13 @@ impl Partition {
     }
 
     /// Folds the next record of the merged order.
-    pub fn fold(&mut self, input: &Input<'_>, out: &mut Vec<Output>) {
+    pub fn fold(&mut self, input: &InputRecord<'_>, out: &mut Vec<FoldOutput>) {
         let from = out.len();
         self.fold_unchecked(input, out);
         refuse_invalid(out, from);
     }
 
-    fn fold_unchecked(&mut self, input: &Input<'_>, out: &mut Vec<Output>) {
+    fn fold_unchecked(&mut self, input: &InputRecord<'_>, out: &mut Vec<FoldOutput>) {
         self.tally.events += 1;
         self.head.clock.observe(input.stamp);
         let clock = self.head.clock.elapsed();
@@ -280,13 +280,13 @@ impl Partition {
         let capped = time.map(|time| self.merge_key(time, input.stamp));
         let overtaken = capped.is_some() && capped < self.head.merged;
         self.head.merged = self.head.merged.max(capped);
-        let place = Place { stamp: input.stamp, capped: capped.unwrap_or(input.stamp), clock };
+        let place = LogPosition { stamp: input.stamp, capped: capped.unwrap_or(input.stamp), clock };
         let refused = match input.event {
-            Event::Heartbeat => {
+            InputEvent::Heartbeat => {
                 self.tally.heartbeats += 1;
                 return;
             }
-            Event::Refused(refusal) => Err(refusal.clone()),
+            InputEvent::Refused(refusal) => Err(refusal.clone()),
             event => accept(event, input.key, input.stamp, self.settings.max_future)
                 .and_then(|()| self.apply(event, input.key, place, overtaken, out)),
         };
@@ -296,24 +296,24 @@ impl Partition {
                 DeadLetterReason::Stale => self.tally.stale += 1,
                 _ => {}
             }
-            out.push(Output::Refused(refusal));
+            out.push(FoldOutput::Refused(refusal));
         }
     }
 
     fn apply(
         &mut self,
-        event: Event<'_>,
+        event: InputEvent<'_>,
         key: Option<&str>,
-        place: Place,
+        place: LogPosition,
         overtaken: bool,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Refusal> {
+        out: &mut Vec<FoldOutput>,
+    ) -> Result<(), DecodeError> {
         let mut declared = match event {
-            Event::Workload(event) => ControllerSettings::declared(event)?,
+            InputEvent::Workload(event) => ControllerSettings::declared(event)?,
             _ => None,
         };
         let i = match event {
-            Event::Telemetry(event) => {
+            InputEvent::Telemetry(event) => {
                 if let Some(workload) = &event.workload {
                     self.find_or_add(workload)?
                 } else {
@@ -323,56 +323,56 @@ impl Partition {
                     name.push_str(&event.device);
                     let found = match self.find(&name) {
                         Some(i) => Ok(i),
-                        None => self.add(&name, Tenant::Collector(&event.collector)),
+                        None => self.add(&name, QuotaOwner::Collector(&event.collector)),
                     };
                     self.device_key = name;
                     found?
                 }
             }
-            Event::Progress(event) => self.find_or_add(&event.workload)?,
-            Event::Workload(event) => self.find_or_add(&event.workload)?,
-            Event::Actuation(event) => self.find_or_add(&event.workload)?,
-            Event::WorkloadGone => match key.and_then(|key| self.find(key)) {
+            InputEvent::Progress(event) => self.find_or_add(&event.workload)?,
+            InputEvent::Workload(event) => self.find_or_add(&event.workload)?,
+            InputEvent::Actuation(event) => self.find_or_add(&event.workload)?,
+            InputEvent::WorkloadGone => match key.and_then(|key| self.find(key)) {
                 Some(i) => i,
                 None => return Ok(()),
             },
-            Event::Model(event) => {
+            InputEvent::Model(event) => {
                 self.tally.late_tables += u64::from(overtaken);
                 self.learn(event);
                 return Ok(());
             }
-            Event::ModelGone => {
+            InputEvent::ModelGone => {
                 self.unlearn(key.unwrap_or_default());
                 return Ok(());
             }
-            Event::Heartbeat | Event::Refused(_) => return Ok(()),
+            InputEvent::Heartbeat | InputEvent::Refused(_) => return Ok(()),
         };
-        let room = Room { sources: self.sources, tenants: &self.tenants };
+        let room = PartitionUsage { sources: self.sources, by_owner: &self.usage_by_owner };
         let state = self.workloads[i].as_mut().expect("the index holds live places");
-        state.head.heard = place.clock;
+        state.head.last_event_clock = place.clock;
         mark_changed(&mut self.changed, state, i);
-        let before = state.held();
+        let before = state.owner_usage();
         let taken = match event {
-            Event::Telemetry(event) => state.telemetry(event, place, room, &self.settings),
-            Event::Progress(event) => state.progress(event, place, room, &self.settings),
-            Event::Workload(event) => {
+            InputEvent::Telemetry(event) => state.telemetry(event, place, room, &self.settings),
+            InputEvent::Progress(event) => state.progress(event, place, room, &self.settings),
+            InputEvent::Workload(event) => {
                 if state.head.tables.put(event, declared.take()) {
                     state.forget_missing(event.time);
                 }
                 state.head.origin = state.head.origin.max(event.origin);
-                Taken::Folded
+                FoldOutcome::Folded
             }
-            Event::Actuation(event) => {
+            InputEvent::Actuation(event) => {
                 state.head.tables.note(event);
-                Taken::Folded
+                FoldOutcome::Folded
             }
-            Event::WorkloadGone => {
+            InputEvent::WorkloadGone => {
                 state.head.tables.clear();
-                Taken::Folded
+                FoldOutcome::Folded
             }
-            Event::Model(_) | Event::ModelGone | Event::Heartbeat | Event::Refused(_) => Taken::Folded,
+            InputEvent::Model(_) | InputEvent::ModelGone | InputEvent::Heartbeat | InputEvent::Refused(_) => FoldOutcome::Folded,
         };
-        if overtaken && matches!(event, Event::Workload(_) | Event::Actuation(_)) {
+        if overtaken && matches!(event, InputEvent::Workload(_) | InputEvent::Actuation(_)) {
             state.head.counts.late_tables += 1;
             self.tally.late_tables += 1;
         }
@@ -382,29 +382,29 @@ impl Partition {
         state.close(place.clock, &self.settings, out);
         self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
         self.sources += state.sources() - before.sources;
-        self.tenants.changed(|| state.tenant(), before, state.held());
+        self.usage_by_owner.update_workload(|| state.quota_owner(), before, state.owner_usage());
         self.due = self.due.min(state.due);
         match taken {
-            Taken::Folded => Ok(()),
-            Taken::Duplicate => {
+            FoldOutcome::Folded => Ok(()),
+            FoldOutcome::Duplicate => {
                 self.tally.duplicates += 1;
                 Ok(())
             }
-            Taken::Refused(refusal) => Err(refusal),
+            FoldOutcome::Refused(refusal) => Err(refusal),
         }
     }
 
     fn learn(&mut self, event: &Model) {
         let ignored = &mut self.tally.models_ignored;
         match Arc::make_mut(&mut self.models).put(event) {
-            models::Taken::InForce => {
+            models::ModelOutcome::InForce => {
                 self.tally.models += 1;
                 self.changed_models.insert(event.name.clone());
             }
-            models::Taken::Older => ignored.older += 1,
-            models::Taken::Unusable(Unusable::Version) => ignored.version += 1,
-            models::Taken::Unusable(Unusable::Damaged | Unusable::Gpu) => ignored.damaged += 1,
-            models::Taken::Foreign => return,
+            models::ModelOutcome::Older => ignored.older += 1,
+            models::ModelOutcome::Unusable(UnusableModel::Version) => ignored.version += 1,
+            models::ModelOutcome::Unusable(UnusableModel::Damaged | UnusableModel::Gpu) => ignored.damaged += 1,
+            models::ModelOutcome::Foreign => return,
         }
         self.hand_out_models();
     }
@@ -423,22 +423,22 @@ impl Partition {
     }
 
     /// The log clock passed a time at which workloads may change by themselves.
-    fn age(&mut self, clock: i64, out: &mut Vec<Output>) {
+    fn age(&mut self, clock: i64, out: &mut Vec<FoldOutput>) {
         let mut due: Vec<usize> =
             (0..self.workloads.len()).filter(|i| self.workloads[*i].as_ref().is_some_and(|state| clock >= state.due)).collect();
         due.sort_by(|a, b| name_at(&self.workloads, *a).cmp(name_at(&self.workloads, *b)));
         for i in due {
             let Some(state) = self.workloads[i].as_mut() else { continue };
-            let before = state.held();
+            let before = state.owner_usage();
             state.age(clock, &self.settings);
             mark_changed(&mut self.changed, state, i);
             state.close(clock, &self.settings, out);
             self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
             self.sources = self.sources + state.sources() - before.sources;
-            self.tenants.changed(|| state.tenant(), before, state.held());
+            self.usage_by_owner.update_workload(|| state.quota_owner(), before, state.owner_usage());
             if state.is_forgettable(clock, &self.settings) {
                 let (name, blocks) = (state.head.name.clone(), state.blocks);
-                self.tenants.left(state.tenant(), state.held());
+                self.usage_by_owner.remove_workload(state.quota_owner(), state.owner_usage());
                 self.index.remove(&&*name, i);
                 self.workloads[i] = None;
                 self.free.push(i);
@@ -457,33 +457,33 @@ impl Partition {
     }
 
     /// Every input has ended for good: closes all windows, by workload name.
-    pub fn finish(&mut self, out: &mut Vec<Output>) {
+    pub fn finish(&mut self, out: &mut Vec<FoldOutput>) {
         let mut all: Vec<usize> = (0..self.workloads.len()).filter(|i| self.workloads[*i].is_some()).collect();
         all.sort_by(|a, b| name_at(&self.workloads, *a).cmp(name_at(&self.workloads, *b)));
         for i in all {
             if let Some(state) = self.workloads[i].as_mut() {
-                let before = state.held();
+                let before = state.owner_usage();
                 state.close_all(&self.settings, out);
-                self.tenants.changed(|| state.tenant(), before, state.held());
+                self.usage_by_owner.update_workload(|| state.quota_owner(), before, state.owner_usage());
                 mark_changed(&mut self.changed, state, i);
             }
         }
     }
 }
 
-/// What would be refused by whoever reads it is not written: the record that led to it is a dead letter, which says what is missing.
-fn refuse_invalid(out: &mut Vec<Output>, from: usize) {
-    let mut first: Option<Refusal> = None;
+/// Drops outputs that a reader would refuse: the record that led to them is a dead letter, which names what is missing.
+fn refuse_invalid(out: &mut Vec<FoldOutput>, from: usize) {
+    let mut first: Option<DecodeError> = None;
     let mut index = from;
     while index < out.len() {
         let checked = match &out[index] {
-            Output::Window(window) => window.check().map_err(|refusal| (refusal, format!("window {}", window.id))),
-            Output::Decision(decision) => decision.check().map_err(|refusal| (refusal, format!("decision {}", decision.id))),
-            Output::Refused(_) => Ok(()),
+            FoldOutput::Window(window) => window.check().map_err(|refusal| (refusal, format!("window {}", window.id))),
+            FoldOutput::Decision(decision) => decision.check().map_err(|refusal| (refusal, format!("decision {}", decision.id))),
+            FoldOutput::Refused(_) => Ok(()),
         };
         if let Err((refusal, what)) = checked {
             let detail = format!("the {what} that this record led to cannot be written: {}", refusal.detail);
-            first.get_or_insert_with(|| Refusal::invalid(refusal.field.unwrap_or("id"), detail));
+            first.get_or_insert_with(|| DecodeError::invalid(refusal.field.unwrap_or("id"), detail));
             out.remove(index);
         } else {
             index += 1;
@@ -491,32 +491,36 @@ fn refuse_invalid(out: &mut Vec<Output>, from: usize) {
     }
     // One letter for a record.
     if let Some(refusal) = first
-        && !out[from..].iter().any(|output| matches!(output, Output::Refused(_)))
+        && !out[from..].iter().any(|output| matches!(output, FoldOutput::Refused(_)))
     {
-        out.push(Output::Refused(refusal));
+        out.push(FoldOutput::Refused(refusal));
     }
 }
 
-/// Refuses an event that may not be folded: one too far ahead of the log's stamp, or under another key than that of what it speaks of.
-pub fn accept(event: Event<'_>, key: Option<&str>, stamp: EventTime, max_future: Option<i64>) -> Result<(), Refusal> {
+/// Refuses an event that may not be folded: one too far ahead of the log's stamp, or under another key than that of its subject.
+pub fn accept(event: InputEvent<'_>, key: Option<&str>, stamp: EventTime, max_future: Option<i64>) -> Result<(), DecodeError> {
     if let (Some(time), Some(most)) = (event.time(), max_future)
         && time.micros() - stamp.micros() > most
     {
         let ahead = time.seconds_since(stamp);
         let detail = format!("time={time} is {ahead} s ahead of the log's stamp, at most {} s are allowed", most as f64 / 1e6);
-        return Err(Refusal { reason: DeadLetterReason::FutureTime, field: Some("time"), detail });
+        return Err(DecodeError { reason: DeadLetterReason::FutureTime, field: Some("time"), detail });
     }
     let expected = match event {
-        Event::Telemetry(event) => event.workload.as_deref().unwrap_or(&event.device),
-        Event::Progress(event) => &event.workload,
-        Event::Workload(event) => &event.workload,
-        Event::Actuation(event) => &event.workload,
-        Event::Model(_) | Event::ModelGone | Event::WorkloadGone | Event::Heartbeat | Event::Refused(_) => return Ok(()),
+        InputEvent::Telemetry(event) => event.workload.as_deref().unwrap_or(&event.device),
+        InputEvent::Progress(event) => &event.workload,
+        InputEvent::Workload(event) => &event.workload,
+        InputEvent::Actuation(event) => &event.workload,
+        InputEvent::Model(_)
+        | InputEvent::ModelGone
+        | InputEvent::WorkloadGone
+        | InputEvent::Heartbeat
+        | InputEvent::Refused(_) => return Ok(()),
     };
     match key {
         Some(key) if key != expected => {
             let detail = format!("the record's key {key:?} is not {expected:?}, of which the event speaks");
-            Err(Refusal { reason: DeadLetterReason::WrongKey, field: None, detail })
+            Err(DecodeError { reason: DeadLetterReason::WrongKey, field: None, detail })
         }
         _ => Ok(()),
     }
@@ -545,8 +549,8 @@ mod tests {
     use eadt_schemas::v1::Meter;
 
     use super::*;
-    use crate::window::energy::Sample;
-    use crate::workload::source::{GpuSource, Pulse};
+    use crate::window::energy::EnergySample;
+    use crate::workload::source::{GpuSource, Liveness};
 
     #[test]
     fn the_name_of_a_device_is_no_workloads_and_says_which_it_is() {
@@ -557,18 +561,18 @@ mod tests {
 
     #[test]
     fn a_source_is_new_until_it_was_written_also_after_a_restore() {
-        let mut partition = Partition::new(FoldSettings::default());
-        let speak = |partition: &mut Partition, device: &str, micros| {
+        let mut partition = PartitionFold::new(FoldSettings::default());
+        let speak = |partition: &mut PartitionFold, device: &str, micros| {
             let event =
                 GpuTelemetry { time: EventTime::from_micros(micros), device: device.to_owned(), ..GpuTelemetry::default() };
-            let (topic, event) = (Topic::GpuTelemetry, Event::Telemetry(&event));
-            partition.fold(&Input { topic, stamp: EventTime::from_micros(9), key: Some(device), event }, &mut Vec::new());
+            let (topic, event) = (Topic::GpuTelemetry, InputEvent::Telemetry(&event));
+            partition.fold(&InputRecord { topic, stamp: EventTime::from_micros(9), key: Some(device), event }, &mut Vec::new());
             partition.new_sources()
         };
         assert_eq!([("a", 1), ("b", 1), ("a", 2)].map(|(device, time)| speak(&mut partition, device, time)), [1, 2, 2]);
         let written: Vec<_> = partition.take_changes().into_iter().map(|record| (record.key, record.value)).collect();
         assert_eq!(partition.new_sources(), 0);
-        let mut restored = Partition::restore(FoldSettings::default(), written).unwrap();
+        let mut restored = PartitionFold::restore(FoldSettings::default(), written).unwrap();
         for partition in [&mut partition, &mut restored] {
             assert_eq!([("a", 3), ("c", 3)].map(|(device, time)| speak(partition, device, time)), [0, 1]);
         }
@@ -579,23 +583,23 @@ mod tests {
         let found_by = |name: &str, first: Option<&str>| {
             let settings = FoldSettings::default();
             let time = EventTime::from_micros(1);
-            let sample = Sample::of(&GpuTelemetry { time, ..GpuTelemetry::default() });
+            let sample = EnergySample::of(&GpuTelemetry { time, ..GpuTelemetry::default() });
             let gpu = GpuSource {
                 device: "GPU-1".into(),
                 collector: "nvml/second".into(),
                 meter: Meter::Gpu,
-                pulse: Pulse::new(time, time, 0),
+                liveness: Liveness::new(time, time, 0),
                 sample,
-                stretches: VecDeque::new(),
+                slices: VecDeque::new(),
                 pending: VecDeque::new(),
                 lost: None,
                 check: crate::window::counter::CounterCheck::default(),
                 unassigned: 0.0,
                 primary: false,
             };
-            let mut head = WorkloadState::new(name, Tumbling { size: settings.window, origin: time }, 0).head;
+            let mut head = WorkloadState::new(name, TumblingWindows { size: settings.window, origin: time }, 0).head;
             head.found_by = first.map(Into::into);
-            let mut partition = Partition::new(settings);
+            let mut partition = PartitionFold::new(settings);
             partition.adopt(WorkloadState::restored(head, vec![gpu], Vec::new()));
             assert_eq!(partition.size(), (1, 1));
             partition.workloads[0].as_ref().and_then(|state| state.head.found_by.as_deref().map(str::to_owned))
@@ -621,21 +625,21 @@ mod refused_outputs {
                 window_end: minute,
                 ..EfficiencyWindow::default()
             };
-            Output::Window(Box::new(window))
+            FoldOutput::Window(Box::new(window))
         };
         let bad = "x".repeat(eadt_schemas::decode::MAX_ID_BYTES + 1);
         let mut out = vec![window(&bad), window("before"), window(&bad), window("good"), window(&bad)];
         refuse_invalid(&mut out, 1);
         // What was there before is somebody else's.
         assert_eq!(out.len(), 4);
-        assert!(matches!(&out[1], Output::Window(window) if window.id == "before"), "{out:?}");
-        assert!(matches!(&out[2], Output::Window(window) if window.id == "good"), "{out:?}");
-        let Output::Refused(refusal) = &out[3] else { panic!("{out:?}") };
+        assert!(matches!(&out[1], FoldOutput::Window(window) if window.id == "before"), "{out:?}");
+        assert!(matches!(&out[2], FoldOutput::Window(window) if window.id == "good"), "{out:?}");
+        let FoldOutput::Refused(refusal) = &out[3] else { panic!("{out:?}") };
         assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::InvalidValue, Some("id")));
         assert!(refusal.detail.contains("the window xxx") && refusal.detail.contains("at most 1024"), "{}", refusal.detail);
         // A record that was refused anyway has one letter.
-        let mut out = vec![Output::Refused(Refusal::invalid("time", "late")), window(&bad)];
+        let mut out = vec![FoldOutput::Refused(DecodeError::invalid("time", "late")), window(&bad)];
         refuse_invalid(&mut out, 0);
-        assert!(matches!(&out[..], [Output::Refused(refusal)] if refusal.field == Some("time")), "{out:?}");
+        assert!(matches!(&out[..], [FoldOutput::Refused(refusal)] if refusal.field == Some("time")), "{out:?}");
     }
 }

@@ -1,11 +1,11 @@
-//! What the fold may be told. Plain numbers in microseconds; texts and defaults of a program are its own affair.
+//! Settings of the fold, as plain numbers in microseconds. Texts and defaults of a program are its own affair.
 
 use eadt_schemas::v1::Workload;
 
 use crate::controller::{ControllerName, ControllerSettings};
 use crate::gpu_sharing::GpuSharingSettings;
 use crate::power_budget::allocation::BudgetSettings;
-use crate::window::progress::Gaps;
+use crate::window::progress::ProgressGaps;
 
 /// One second in the unit of this crate's durations, microseconds.
 pub const SECOND: i64 = 1_000_000;
@@ -25,7 +25,7 @@ pub struct FoldSettings {
     /// A source is idle once the log clock is this far past its last event; `None`: never (files, whose sources end at
     /// their last record).
     pub idle_grace: Option<i64>,
-    /// Two power readings further apart than this say nothing about the time between them.
+    /// Between two power readings further apart than this, power is unknown.
     pub power_gap: i64,
     /// No window closes before the log clock is this far past the first event of a workload without live sources.
     pub join_grace: i64,
@@ -57,13 +57,15 @@ pub struct FoldSettings {
 
 /// Present version of the rules by which windows are made.
 ///
-/// 1: `joules_per_sample` is mean power over the rate while progress was known, and counters are believed. 2: it is energy over samples of
-/// one span, downtime included, and counters are tested against power and the board. 3: power that no such device can draw is no reading, and windows
-/// in which only a cap, a clock or what a job turns by itself changed say so.
+/// 1: `joules_per_sample` is mean power over the rate while progress was known, and counters are believed. 2: it is
+/// energy over samples of one span, downtime included, and counters are tested against power and the board. 3: power
+/// that no such device can draw is no reading, and windows in which only a cap, a clock or what a job turns by itself
+/// changed are marked as such.
 pub const WINDOW_RULES: u32 = 3;
 
-/// Open windows of each source, and more, that a namespace with as many sources as it may have has room for: those of a source that
-/// lags until it is called idle, where windows are of six seconds. Where a tenth of the sources is there, ten times as many.
+/// Open windows of each source, and more, that a namespace with as many sources as it may have has room for: those of a
+/// source that lags until it is called idle, where windows are of six seconds. Where a tenth of the sources is there,
+/// ten times as many.
 const SUMS_PER_SOURCE: usize = 40;
 /// Most windows without any event between two with events that are emitted.
 const MAX_EMPTY_WINDOWS: i64 = 1_440;
@@ -79,25 +81,27 @@ impl FoldSettings {
         self.window_rules >= 3
     }
 
-    /// Whether a window whose sources have all ended stays open until it is over. It does in files, which say at their end that nothing comes any
-    /// more; live, nobody would say so for a job that is done.
+    /// Whether a window whose sources have all ended stays open until it is over. It does in files, whose end shows
+    /// that no event follows; live, no such end comes for a job that is done.
     pub fn holds_windows_of_ended(&self) -> bool {
         self.idle_grace.is_none()
     }
 
-    /// The longest time between two windows with events whose windows are emitted, empty as they are. Of a longer one none is, and
-    /// what counters rose by across it is unassigned.
+    /// The longest time between two windows with events whose windows are emitted, empty as they are. Of a longer one
+    /// none is, and what counters rose by across it is unassigned.
     pub fn longest_silence(&self) -> i64 {
         self.window.saturating_mul(self.max_open_windows.min(MAX_EMPTY_WINDOWS))
     }
 
-    /// Most sums that one namespace's workloads may come to hold in one partition, or one collector's devices without a workload:
-    /// sources, times stretches of open windows. Some 200 bytes each. Where no source is ever idle, in files, nobody is held to it.
+    /// Most sums that one namespace's workloads may come to hold in one partition, or one collector's devices without a
+    /// workload: sources, times slices of open windows. Some 200 bytes each. Where no source is ever idle, in files,
+    /// nobody is held to it.
     pub fn max_sums_per_namespace(&self) -> usize {
         if self.idle_grace.is_some() { self.max_sources_per_namespace.saturating_mul(SUMS_PER_SOURCE) } else { usize::MAX }
     }
 
-    /// Who decides about a workload, by what it says of itself.
+    /// Returns the controller that decides about a workload: the override, else the one that it names, else the
+    /// default.
     pub fn controller_of(&self, workload: Option<&Workload>) -> ControllerName {
         let named = workload.and_then(|workload| workload.controller.as_deref()).and_then(|name| name.parse().ok());
         self.controller_override.or(named).unwrap_or(self.controller)
@@ -118,13 +122,13 @@ impl FoldSettings {
         self.shares_budget(workload) || self.shares_gpus(workload)
     }
 
-    /// How far apart what a source says of one counter may lie.
-    pub fn gaps(&self) -> Gaps {
-        Gaps { total: self.counter_gap(), rate: self.power_gap }
+    /// Returns the longest gaps between two reports of one counter by a source.
+    pub fn gaps(&self) -> ProgressGaps {
+        ProgressGaps { total: self.counter_gap(), rate: self.power_gap }
     }
 
-    /// How long a source that leaves out a counter is waited for to name it again: as long as a silent one. Where none is ever
-    /// idle, as long as its windows leave room for others.
+    /// Returns how long to wait for a source that leaves out a counter to report it again: as long as for a silent one.
+    /// If none is ever idle, as long as its windows leave room for others.
     pub fn counter_gap(&self) -> i64 {
         self.idle_grace.unwrap_or_else(|| self.window.saturating_mul(self.max_open_windows / 2))
     }

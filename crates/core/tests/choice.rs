@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Scope, TrainingProgress};
+use eadt_schemas::v1::{CounterScope, GpuTelemetry, Meter, Origin, TrainingProgress};
 use support::{Bench, gpu, last, power, rank, round};
 
 fn blind(device: &str, second: f64) -> GpuTelemetry {
@@ -61,7 +61,7 @@ fn progress(say: impl Fn(f64) -> Vec<TrainingProgress>) -> (Option<f64>, u32) {
 #[test]
 fn one_who_speaks_for_the_whole_job_counts_where_he_knows_anything() {
     let of = |number: u32, second: f64, per_second: f64| TrainingProgress {
-        scope: Scope::Rank,
+        scope: CounterScope::Rank,
         ..rank(number, second, second * per_second)
     };
     let knows = |second: f64| rank(0, second, second * 50.0);

@@ -4,7 +4,7 @@ use crate::support;
 
 use eadt_core::partition::ModelsIgnored;
 use eadt_core::settings::SECOND;
-use eadt_core::{FoldSettings, Tally};
+use eadt_core::{FoldSettings, PartitionTally};
 use eadt_schemas::v1::{GpuTelemetry, Model};
 use serde_json::json;
 use support::{Bench, JOB, at, gpu, last, layout};
@@ -48,7 +48,7 @@ fn everything_that_comes_is_counted_as_what_it_is() {
     bench.put(layout(61.0, 2)).put(layout(60.0, 2)).put(layout(20.0, 2));
     bench.put(model(62.0, FORMAT)).put(model(61.0, FORMAT)).put(model(63.0, "eadt.power-model.v9"));
     bench.heartbeat(63.0).heartbeat(64.0);
-    let tally = Tally {
+    let tally = PartitionTally {
         events: 16,
         duplicates: 2,
         late: 1,

@@ -7,8 +7,8 @@ use eadt_core::controller::ControllerSettings;
 use eadt_core::settings::SECOND;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
-    Actuation, DeadLetterReason, EnergyMethod, GpuTelemetry, Layout, Meter, Origin, Outcome, Phase, Scope, TrainingProgress,
-    UpdateMode, Workload,
+    Actuation, ActuationOutcome, CounterScope, DeadLetterReason, EnergyMethod, GpuTelemetry, JobLifecycle, Layout, Meter, Origin,
+    TrainingProgress, UpdateMode, Workload,
 };
 use support::{Bench, Item, JOB, at, gpu, last, layout, phase, power, rank, round};
 
@@ -284,9 +284,12 @@ fn a_fall_of_the_progress_counter_is_a_restart_and_never_speed() {
     assert_eq!(round(window.progress_coverage_ratio), round(50.0 / 60.0));
     assert!(window.restarted);
     let mut bench = Bench::default();
-    for (second, samples, at_phase) in
-        [(0.0, 0.0, Phase::Started), (20.0, 200.0, Phase::Finished), (30.0, 0.0, Phase::Started), (60.0, 300.0, Phase::Progress)]
-    {
+    for (second, samples, at_phase) in [
+        (0.0, 0.0, JobLifecycle::Started),
+        (20.0, 200.0, JobLifecycle::Finished),
+        (30.0, 0.0, JobLifecycle::Started),
+        (60.0, 300.0, JobLifecycle::Progress),
+    ] {
         bench.put(phase(second, samples, at_phase));
     }
     bench.put(rank(0, 70.0, 400.0));
@@ -429,7 +432,7 @@ fn a_counter_that_stays_away_too_long_gives_way_to_power_and_the_whole_stays_who
 
 #[test]
 fn global_progress_counts_once_and_ranks_are_summed() {
-    for (scope, samples) in [(Scope::Global, 600.0), (Scope::Rank, 1200.0)] {
+    for (scope, samples) in [(CounterScope::Global, 600.0), (CounterScope::Rank, 1200.0)] {
         let mut bench = Bench::default();
         for second in (0..=60).step_by(10) {
             let second = f64::from(second);
@@ -441,7 +444,7 @@ fn global_progress_counts_once_and_ranks_are_summed() {
         assert_eq!(window.samples.map(round), Some(samples), "{scope:?}");
         assert_eq!(window.samples_per_second.map(round), Some(samples / 60.0), "{scope:?}");
         assert_eq!(window.progress_coverage_ratio, 1.0);
-        assert_eq!(window.ranks, if scope == Scope::Global { 1 } else { 2 });
+        assert_eq!(window.ranks, if scope == CounterScope::Global { 1 } else { 2 });
     }
 }
 
@@ -451,13 +454,13 @@ fn energy_and_time_of_a_run_are_exact_and_power_around_it_does_not_count() {
     for second in 0..=200 {
         let now = f64::from(second);
         if second == 75 {
-            bench.put(phase(75.25, 0.0, Phase::Started));
+            bench.put(phase(75.25, 0.0, JobLifecycle::Started));
         }
         if second == 100 {
             bench.put(rank(0, 100.0, 500.0));
         }
         if second == 131 {
-            bench.put(TrainingProgress { last: true, ..phase(130.75, 1000.0, Phase::Finished) });
+            bench.put(TrainingProgress { last: true, ..phase(130.75, 1000.0, JobLifecycle::Finished) });
         }
         // 10 W, 100 W while the job runs.
         let joules = if second < 75 { now * 10.0 } else { 750.0 + (now - 75.0) * 100.0 };
@@ -596,15 +599,15 @@ fn layouts_prices_and_restarts_are_those_of_the_windows_end() {
     steady(&mut bench, "a", 0, 60, 10);
     bench.put(priced(61.0, 2, 0.4));
     let note = |second: f64, outcome| Actuation { time: at(second), workload: JOB.to_owned(), outcome, ..Actuation::default() };
-    let ready = note(130.0, Outcome::Ready);
+    let ready = note(130.0, ActuationOutcome::Ready);
     for second in (70..=240).step_by(10) {
         if second == 130 {
             let mut out = Vec::new();
-            let input = eadt_core::Input {
+            let input = eadt_core::InputRecord {
                 topic: eadt_schemas::Topic::Actuations,
                 stamp: at(130.0),
                 key: Some(JOB),
-                event: eadt_core::Event::Actuation(&ready),
+                event: eadt_core::InputEvent::Actuation(&ready),
             };
             bench.partition.fold(&input, &mut out);
             bench.keep(out);
@@ -646,11 +649,11 @@ fn what_a_record_says_must_be_its_key() {
     let mut bench = Bench::default();
     let event = gpu("a", 0.0, 0.0);
     let mut out = Vec::new();
-    let input = eadt_core::Input {
+    let input = eadt_core::InputRecord {
         topic: eadt_schemas::Topic::GpuTelemetry,
         stamp: at(0.0),
         key: Some("team/other"),
-        event: eadt_core::Event::Telemetry(&event),
+        event: eadt_core::InputEvent::Telemetry(&event),
     };
     bench.partition.fold(&input, &mut out);
     bench.keep(out);
@@ -704,7 +707,7 @@ fn one_who_invents_names_fills_his_own_share_and_newcomers_of_others_have_room()
     }
     // Newcomers of others, and what was known, go on; so it is after a restore.
     let records: Vec<_> = bench.partition.take_changes().into_iter().map(|record| (record.key, record.value)).collect();
-    bench.partition = eadt_core::Partition::restore(settings, records).unwrap();
+    bench.partition = eadt_core::PartitionFold::restore(settings, records).unwrap();
     bench.refused.clear();
     bench.put(gpu("mine", 0.0, 0.0)).put(loose("loose".to_owned(), "nvml/other")).put(of("wide/job".to_owned(), "g1".to_owned()));
     assert_eq!(bench.reasons(), []);
@@ -732,7 +735,7 @@ fn few_events_of_many_sources_take_no_room_for_all_that_one_of_them_has_cut() {
     let mut bench = Bench::new(settings);
     // One rank of a job says that it began, again and again, which cuts its window each time.
     for n in 0..1_000 {
-        bench.put(phase(1.0 + f64::from(n) / 1e3, 0.0, Phase::Started));
+        bench.put(phase(1.0 + f64::from(n) / 1e3, 0.0, JobLifecycle::Started));
     }
     assert_eq!(bench.reasons(), [], "that is what it said itself");
     // Others speak at both ends of the window: each would have sums for every one of these stretches.
@@ -749,7 +752,7 @@ fn few_events_of_many_sources_take_no_room_for_all_that_one_of_them_has_cut() {
     // Nor may that one go on to cut, and others are not concerned.
     bench.refused.clear();
     for n in 1_000..2_000 {
-        bench.put(phase(1.0 + f64::from(n) / 1e3, 0.0, Phase::Started));
+        bench.put(phase(1.0 + f64::from(n) / 1e3, 0.0, JobLifecycle::Started));
     }
     assert_eq!(bench.reasons().last(), Some(&DeadLetterReason::StateLimit));
     bench.refused.clear();
@@ -897,7 +900,7 @@ fn windows_of_another_length_leave_a_gap_a_gap() {
         let written = bench.partition.take_changes().into_iter().map(|record| (record.key, record.value));
         committed.extend(written);
         let other = FoldSettings { window: window * SECOND, ..settings.clone() };
-        bench.partition = eadt_core::Partition::restore(other, committed.clone()).unwrap();
+        bench.partition = eadt_core::PartitionFold::restore(other, committed.clone()).unwrap();
     }
     bench.put(gpu("a", 40.0 * DAY, 1.0));
     bench.finish();
@@ -952,8 +955,12 @@ fn a_workload_that_is_managed_no_more_is_forgotten_only_after_the_inputs_retenti
     let mut bench = Bench::new(FoldSettings { retention: 1000 * SECOND, ..FoldSettings::default() });
     bench.put(layout(0.0, 1));
     let mut out = Vec::new();
-    let input =
-        eadt_core::Input { topic: eadt_schemas::Topic::Workloads, stamp: at(1.0), key: Some(JOB), event: Item::Gone.event() };
+    let input = eadt_core::InputRecord {
+        topic: eadt_schemas::Topic::Workloads,
+        stamp: at(1.0),
+        key: Some(JOB),
+        event: Item::Gone.event(),
+    };
     bench.partition.fold(&input, &mut out);
     for second in (10..900).step_by(10) {
         bench.heartbeat(f64::from(second));
@@ -1015,9 +1022,10 @@ fn state_of_many_sources_is_written_in_blocks_and_a_missing_one_is_said() {
     assert!(records.iter().all(|record| record.value.as_ref().is_some_and(|value| value.len() < 400_000)));
     assert_eq!(bench.partition.take_changes().len(), 1, "nothing changed since");
     let partial = records.iter().filter(|record| record.key != format!("{JOB}#1")).map(|r| (r.key.clone(), r.value.clone()));
-    let error = eadt_core::Partition::restore(FoldSettings::default(), partial).unwrap_err().to_string();
+    let error = eadt_core::PartitionFold::restore(FoldSettings::default(), partial).unwrap_err().to_string();
     assert!(error.contains("2 of 3 records"), "{error}");
-    let restored = eadt_core::Partition::restore(FoldSettings::default(), records.into_iter().map(|r| (r.key, r.value))).unwrap();
+    let restored =
+        eadt_core::PartitionFold::restore(FoldSettings::default(), records.into_iter().map(|r| (r.key, r.value))).unwrap();
     assert_eq!(restored.size(), (1, 605));
 }
 
@@ -1028,7 +1036,7 @@ fn windows_of_another_length_take_over_after_a_restart() {
     assert_eq!(bench.starts(), [0.0, 60.0]);
     let records: Vec<_> = bench.partition.take_changes().into_iter().map(|r| (r.key, r.value)).collect();
     let shorter = FoldSettings { window: 20 * SECOND, ..FoldSettings::default() };
-    bench.partition = eadt_core::Partition::restore(shorter, records).unwrap();
+    bench.partition = eadt_core::PartitionFold::restore(shorter, records).unwrap();
     steady(&mut bench, "a", 140, 200, 10);
     assert_eq!(bench.starts()[2..], [120.0, 140.0, 160.0, 180.0]);
     assert!(bench.windows[2..].iter().all(|w| w.energy_joules.map(round) == Some(2000.0)));
@@ -1039,8 +1047,12 @@ fn a_tombstone_ends_the_management_only() {
     let mut bench = Bench::default();
     bench.put(layout(0.0, 1));
     let mut out = Vec::new();
-    let input =
-        eadt_core::Input { topic: eadt_schemas::Topic::Workloads, stamp: at(1.0), key: Some(JOB), event: Item::Gone.event() };
+    let input = eadt_core::InputRecord {
+        topic: eadt_schemas::Topic::Workloads,
+        stamp: at(1.0),
+        key: Some(JOB),
+        event: Item::Gone.event(),
+    };
     bench.partition.fold(&input, &mut out);
     steady(&mut bench, "a", 0, 60, 10);
     assert_eq!((bench.windows[0].layout.clone(), bench.windows.len()), (None, 1));
@@ -1052,7 +1064,7 @@ fn windows_can_begin_with_the_run() {
     for second in 0..=200 {
         let now = f64::from(second);
         if second == 75 {
-            bench.put(phase(75.0, 0.0, Phase::Started));
+            bench.put(phase(75.0, 0.0, JobLifecycle::Started));
         }
         if second > 75 {
             bench.put(rank(0, now, now));
@@ -1079,7 +1091,7 @@ fn before_a_run_that_nobody_watched_there_is_no_window() {
     };
     let aligned = || Bench::new(FoldSettings { align_to_run: true, max_future: None, ..FoldSettings::default() });
     let mut bench = aligned();
-    bench.put(phase(75.0, 0.0, Phase::Started)).put(gpu("a", 75.0, 0.0));
+    bench.put(phase(75.0, 0.0, JobLifecycle::Started)).put(gpu("a", 75.0, 0.0));
     for second in (85..=185).step_by(10) {
         let now = f64::from(second);
         bench.put(rank(0, now, now)).put(gpu("a", now, now));
@@ -1087,17 +1099,17 @@ fn before_a_run_that_nobody_watched_there_is_no_window() {
     assert_eq!(edges(&bench), [(75.0, 135.0, Some(135.0))]);
     // A device that was seen in it keeps it, though its energy is yet to come.
     let mut bench = aligned();
-    bench.put(gpu("a", 70.0, 700.0)).put(phase(75.0, 0.0, Phase::Started)).put(gpu("a", 80.0, 800.0));
+    bench.put(gpu("a", 70.0, 700.0)).put(phase(75.0, 0.0, JobLifecycle::Started)).put(gpu("a", 80.0, 800.0));
     bench.put(rank(0, 140.0, 9.0)).put(gpu("a", 140.0, 1400.0));
     assert_eq!(edges(&bench), [(60.0, 75.0, Some(50.0)), (75.0, 135.0, Some(600.0))]);
     // What comes later of an earlier time opens it again, in the run's windows.
     let mut bench = aligned();
-    bench.put(phase(75.0, 0.0, Phase::Started)).stamped(75.0, gpu("a", 10.0, 0.0)).stamped(75.0, gpu("a", 80.0, 70.0));
+    bench.put(phase(75.0, 0.0, JobLifecycle::Started)).stamped(75.0, gpu("a", 10.0, 0.0)).stamped(75.0, gpu("a", 80.0, 70.0));
     bench.finish();
     assert_eq!(edges(&bench), [(-45.0, 15.0, Some(5.0)), (15.0, 75.0, Some(60.0)), (75.0, 135.0, Some(5.0))]);
     // A stub that was kept may be preceded by windows, too.
     let mut bench = aligned();
-    bench.put(gpu("b", 70.0, 0.0)).put(phase(75.0, 0.0, Phase::Started));
+    bench.put(gpu("b", 70.0, 0.0)).put(phase(75.0, 0.0, JobLifecycle::Started));
     bench.stamped(75.0, gpu("a", 10.0, 0.0)).stamped(75.0, gpu("a", 80.0, 70.0));
     bench.finish();
     assert_eq!(bench.windows.iter().filter_map(|w| w.energy_joules).map(round).sum::<f64>(), 70.0);
@@ -1114,9 +1126,9 @@ fn a_run_and_a_span_that_are_told_after_the_telemetry_are_exact_all_the_same() {
             telemetry.push((now, power("node", now, if second < 76 { 10.0 } else { 1000.0 + now }).into()));
         }
         let progress = [
-            TrainingProgress { span: Some("epoch 1".to_owned()), ..phase(75.5, 0.0, Phase::Started) },
+            TrainingProgress { span: Some("epoch 1".to_owned()), ..phase(75.5, 0.0, JobLifecycle::Started) },
             rank(0, 110.0, 100.0),
-            TrainingProgress { last: true, ..phase(170.25, 500.0, Phase::Finished) },
+            TrainingProgress { last: true, ..phase(170.25, 500.0, JobLifecycle::Finished) },
         ];
         let mut all: Vec<(f64, Item)> = progress.into_iter().map(|p| (p.time.seconds_since(at(0.0)), p.into())).collect();
         if late {

@@ -1,5 +1,6 @@
 //! A model of a few dozen lines against the fold, on random histories: sources that are slow, dead, skewed, restarted;
-//! duplicates; a crash at any commit; GPUs that are moved between workloads. And: how the sources' events are interleaved changes nothing.
+//! duplicates; a crash at any commit; GPUs that are moved between workloads. And: how the sources' events are interleaved changes
+//! nothing.
 
 use crate::support;
 
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 
 use eadt_core::clock::LogClock;
 use eadt_core::settings::SECOND;
-use eadt_core::{FoldSettings, Merge};
+use eadt_core::{FoldSettings, InputMerge};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeadLetterReason, EfficiencyWindow, GpuTelemetry, TrainingProgress};
 use eadt_testing::cases;
@@ -55,7 +56,7 @@ fn history(name: usize, life: &Life) -> Vec<(i64, Item)> {
         let time = (second + life.skew) as f64;
         let last = life.ends && i + 1 == life.events;
         let item = if life.progress {
-            TrainingProgress { last, scope: eadt_schemas::v1::Scope::Rank, ..rank(name as u32, time, total) }.into()
+            TrainingProgress { last, scope: eadt_schemas::v1::CounterScope::Rank, ..rank(name as u32, time, total) }.into()
         } else {
             GpuTelemetry { last, ..gpu(&format!("GPU-{name}"), time, total) }.into()
         };
@@ -242,7 +243,7 @@ fn without_counts(mut window: EfficiencyWindow) -> EfficiencyWindow {
 
 /// The log as two inputs of the merge, and back as one.
 fn merged(log: &[(i64, Item)], settings: &FoldSettings, batches: &[usize]) -> Vec<(EventTime, Item)> {
-    let mut merge = Merge::new(&[0, 0], settings.max_future);
+    let mut merge = InputMerge::new(&[0, 0], settings.max_future);
     let (mut out, mut rest, mut turn) = (Vec::new(), log, 0);
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(batches[turn % batches.len()].min(rest.len()));
@@ -395,8 +396,8 @@ impl Told {
     }
 }
 
-/// A GPU's records as a collector writes them, and what its counter tells within each of its tenures. Between two of them it works on,
-/// for whom nobody knows.
+/// A GPU's records as a collector writes them, and what its counter tells within each of its tenures. Between two of them it
+/// works on, for whom nobody knows.
 fn moved(name: usize, begins: i64, stays: &[Stay]) -> (Vec<(i64, Item)>, Vec<Told>) {
     let (mut items, mut told) = (Vec::new(), Vec::new());
     let (mut now, mut total, mut begins_handed_over) = (begins, 1_000.0, false);
@@ -441,8 +442,8 @@ fn moved(name: usize, begins: i64, stays: &[Stay]) -> (Vec<(i64, Item)>, Vec<Tol
     (items, told)
 }
 
-/// The records of all, and what they tell; in the end each workload has a GPU that draws nothing, so that what waits for a window of it
-/// comes into one.
+/// The records of all, and what they tell; in the end each workload has a GPU that draws nothing, so that what waits for a window
+/// of it comes into one.
 fn moves(gpus: &[(i64, Vec<Stay>)]) -> (Vec<(i64, Item)>, Vec<Told>) {
     let (items, told): (Vec<_>, Vec<_>) = gpus.iter().enumerate().map(|(i, (begins, stays))| moved(i, *begins, stays)).unzip();
     let mut log: Vec<(i64, Item)> = items.into_iter().flatten().collect();

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use eadt_core::{FoldSettings, Partition};
+use eadt_core::{FoldSettings, PartitionFold};
 use eadt_schemas::v1::{GpuTelemetry, Layout, Model, UpdateMode, Workload};
 use serde_json::{Value, json};
 use support::{Bench, JOB, at, gpu, layout, rank, stored};
@@ -149,8 +149,8 @@ fn a_withdrawn_model_is_forgotten_for_good() {
     bench.crash(&mut committed);
     assert!(committed.iter().any(|(key, value)| key == &format!("#models//power/{BOARD}") && value.is_some()));
     let name = format!("power/{BOARD}");
-    let (topic, event) = (eadt_schemas::Topic::Models, eadt_core::Event::ModelGone);
-    bench.partition.fold(&eadt_core::Input { topic, stamp: at(1_210.0), key: Some(&name), event }, &mut Vec::new());
+    let (topic, event) = (eadt_schemas::Topic::Models, eadt_core::InputEvent::ModelGone);
+    bench.partition.fold(&eadt_core::InputRecord { topic, stamp: at(1_210.0), key: Some(&name), event }, &mut Vec::new());
     bench.crash(&mut committed);
     for second in (1_210..=1_400).step_by(10) {
         let now = f64::from(second);
@@ -158,7 +158,7 @@ fn a_withdrawn_model_is_forgotten_for_good() {
     }
     let named: Vec<bool> = bench.decisions.iter().map(|decision| decision.model_version.is_some()).collect();
     assert!(named.starts_with(&[false, true]) && named.ends_with(&[true, false, false, false]), "{named:?}");
-    assert!(Partition::restore(FoldSettings::default(), committed).is_ok());
+    assert!(PartitionFold::restore(FoldSettings::default(), committed).is_ok());
 }
 
 /// What is kept of learned models, in the form of every release: `tests/state/models.vN.jsonl`.
@@ -179,7 +179,7 @@ fn models_that_any_release_kept_are_in_force_as_if_nothing_had_happened() {
     let mut straight = learned();
     let (windows, decisions) = (straight.windows.len(), straight.decisions.len());
     after(&mut straight);
-    let partition = Partition::restore(FoldSettings::default(), state).unwrap();
+    let partition = PartitionFold::restore(FoldSettings::default(), state).unwrap();
     let mut bench = Bench { partition, ..Bench::default() };
     after(&mut bench);
     assert!(bench.decisions.last().unwrap().model_version.is_some(), "{:?}", bench.decisions.last());

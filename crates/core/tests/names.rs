@@ -3,13 +3,14 @@
 use crate::support;
 
 use eadt_core::FoldSettings;
-use eadt_schemas::decode::{Check, MAX_NAME_BYTES};
+use eadt_schemas::decode::{DecodableEvent, MAX_NAME_BYTES};
 use eadt_schemas::v1::{DeadLetterReason, TrainingProgress};
 use eadt_testing::cases;
 use proptest::prelude::*;
 use support::{Bench, gpu, rank};
 
-/// Names from one byte to the longest and beyond, of plain letters and of what takes several bytes, now and then of what is refused.
+/// Names from one byte to the longest and beyond, of plain letters and of what takes several bytes, now and then of what is
+/// refused.
 fn names() -> impl Strategy<Value = String> {
     let letter = prop::sample::select(vec!["a", "Z", "0", "-", ".", " ", "é", "漢", "🦀", "\u{202e}", "\u{200b}", "\n"]);
     let length = prop_oneof![1usize..4, 100usize..130, 200usize..260];

@@ -10,9 +10,11 @@ use eadt_core::joint::{JointEvent, JointFold};
 use eadt_core::power_budget::PowerBudgetFold;
 use eadt_core::power_budget::allocation::BudgetSettings;
 use eadt_core::settings::SECOND;
-use eadt_core::{Event as Input, FoldSettings, Partition, StateError, StateRecord};
+use eadt_core::{FoldSettings, InputEvent, PartitionFold, StateError, StateRecord};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Model, Outcome, UpdateMode, WindowKind, Workload};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, Layout, Model, UpdateMode, WindowKind, Workload,
+};
 use eadt_testing::cases;
 use proptest::prelude::*;
 use serde_json::json;
@@ -85,14 +87,14 @@ impl Site {
     }
 
     fn declare(&mut self, workload: &Workload) -> Vec<Decision> {
-        self.fold(JointEvent::Input(Input::Workload(workload)), &workload.workload)
+        self.fold(JointEvent::Input(InputEvent::Workload(workload)), &workload.workload)
     }
 
     fn window(&mut self, window: &EfficiencyWindow) -> Vec<Decision> {
         self.fold(JointEvent::Window(window), &window.workload)
     }
 
-    fn answer(&mut self, decision: &Decision, seconds: i64, outcome: Outcome) {
+    fn answer(&mut self, decision: &Decision, seconds: i64, outcome: ActuationOutcome) {
         let actuation = Actuation {
             id: format!("{}/{outcome:?}", decision.id),
             decision_id: decision.id.clone(),
@@ -101,7 +103,7 @@ impl Site {
             outcome,
             ..Actuation::default()
         };
-        self.fold(JointEvent::Input(Input::Actuation(&actuation)), &decision.workload);
+        self.fold(JointEvent::Input(InputEvent::Actuation(&actuation)), &decision.workload);
     }
 
     /// As if the process had died and another one gone on from what was committed.
@@ -114,7 +116,7 @@ impl Site {
 
 /// What a decision changes the cap to.
 fn turned(decisions: &[Decision]) -> Vec<(&str, f64)> {
-    let changes = decisions.iter().filter(|decision| decision.action == Action::SetPowerLimit);
+    let changes = decisions.iter().filter(|decision| decision.action == ControllerAction::SetPowerLimit);
     changes.map(|decision| (decision.workload.as_str(), decision.to.power_limit_watts.unwrap())).collect()
 }
 
@@ -149,14 +151,14 @@ fn the_first_stage_leaves_members_to_this_one_and_says_so_where_there_is_no_budg
     let said = |power_budget| {
         let settings = FoldSettings { power_budget, ..FoldSettings::default() };
         assert_eq!(settings.shares_budget(&workload("a", 0, 1, 1, None)), power_budget.is_some());
-        let mut partition = Partition::new(settings);
+        let mut partition = PartitionFold::new(settings);
         let mut out = Vec::new();
         let member = workload("a", 0, 1, 1, None);
-        let mut fold = |seconds, event: Input<'_>| {
+        let mut fold = |seconds, event: InputEvent<'_>| {
             let topic = eadt_schemas::Topic::Workloads;
-            partition.fold(&eadt_core::Input { topic, stamp: at(seconds), key: None, event }, &mut out);
+            partition.fold(&eadt_core::InputRecord { topic, stamp: at(seconds), key: None, event }, &mut out);
         };
-        fold(0, Input::Workload(&member));
+        fold(0, InputEvent::Workload(&member));
         for seconds in (0..=130).step_by(5) {
             let sample = eadt_schemas::v1::GpuTelemetry {
                 time: at(seconds),
@@ -166,16 +168,16 @@ fn the_first_stage_leaves_members_to_this_one_and_says_so_where_there_is_no_budg
                 power_watts: Some(300.0),
                 ..Default::default()
             };
-            fold(seconds, Input::Telemetry(&sample));
+            fold(seconds, InputEvent::Telemetry(&sample));
         }
         out.into_iter()
-            .filter_map(|output| if let eadt_core::Output::Decision(decision) = output { Some(*decision) } else { None })
+            .filter_map(|output| if let eadt_core::FoldOutput::Decision(decision) = output { Some(*decision) } else { None })
     };
     assert_eq!(said(Some(budget)).count(), 0);
     let alone: Vec<Decision> = said(None).collect();
     assert!(!alone.is_empty());
     for decision in alone {
-        assert_eq!((decision.controller.as_str(), decision.action), (name.as_str(), Action::Maintain));
+        assert_eq!((decision.controller.as_str(), decision.action), (name.as_str(), ControllerAction::Maintain));
         assert!(decision.reason.contains("processor.power_budget.budget_watts"), "{}", decision.reason);
     }
 }
@@ -274,14 +276,14 @@ fn a_member_beyond_the_cap_is_refused_and_nobody_gets_more() {
     site.declare(&a);
     let b = workload("b", 0, 1, 2, Some(150.0));
     let refused =
-        site.cluster.fold(JointEvent::Input(Input::Workload(&b)), Some(&b.workload), at(0), &mut Vec::new()).unwrap_err();
+        site.cluster.fold(JointEvent::Input(InputEvent::Workload(&b)), Some(&b.workload), at(0), &mut Vec::new()).unwrap_err();
     assert!(refused.detail.contains("processor.max_workloads"), "{refused}");
     for minute in 1..4 {
         let said = site.window(&window(&a, minute, 0.9));
         assert_eq!(turned(&said), [], "{said:?}");
         assert!(said[0].reason.contains("team/b"), "{said:?}");
     }
-    site.fold(JointEvent::Input(Input::WorkloadGone), &b.workload);
+    site.fold(JointEvent::Input(InputEvent::WorkloadGone), &b.workload);
     assert_eq!(turned(&site.window(&window(&a, 4, 0.9))).len(), 1);
 }
 
@@ -293,12 +295,12 @@ fn who_was_crowded_out_counts_until_it_has_a_place() {
     site.declare(&a);
     site.declare(&b);
     let crowded = |site: &mut Site, minute| site.window(&window(&a, minute, 0.9))[0].reason.contains("team/c shares the budget");
-    site.cluster.fold(JointEvent::Input(Input::Workload(&c)), Some(&c.workload), at(0), &mut Vec::new()).unwrap_err();
+    site.cluster.fold(JointEvent::Input(InputEvent::Workload(&c)), Some(&c.workload), at(0), &mut Vec::new()).unwrap_err();
     assert!(crowded(&mut site, 1));
     // What others say changes nothing of it.
     site.declare(&b);
     assert!(crowded(&mut site, 2));
-    site.fold(JointEvent::Input(Input::WorkloadGone), &b.workload);
+    site.fold(JointEvent::Input(InputEvent::WorkloadGone), &b.workload);
     assert!(crowded(&mut site, 3), "there is a place, and it does not know");
     site.declare(&workload("c", 181, 1, 1, Some(150.0)));
     assert!(!crowded(&mut site, 4));
@@ -329,8 +331,8 @@ fn looks_at_which_the_lowest_caps_do_not_fit_are_counted() {
 
 #[test]
 fn a_refused_raise_is_free_again_and_an_unanswered_or_applied_one_is_not() {
-    for answer in [Some(Outcome::Refused), Some(Outcome::Applied), None] {
-        let refused = answer == Some(Outcome::Refused);
+    for answer in [Some(ActuationOutcome::Refused), Some(ActuationOutcome::Applied), None] {
+        let refused = answer == Some(ActuationOutcome::Refused);
         let mut site = Site::new(1_000.0);
         let (a, b) = (workload("a", 0, 1, 2, Some(200.0)), workload("b", 0, 1, 2, Some(200.0)));
         site.declare(&a);
@@ -339,7 +341,7 @@ fn a_refused_raise_is_free_again_and_an_unanswered_or_applied_one_is_not() {
         for minute in 1..3 {
             said = [site.window(&window(&a, minute, 0.9)), site.window(&window(&b, minute, 0.02))].concat();
         }
-        let raise = said.iter().find(|d| d.action == Action::SetPowerLimit).unwrap().clone();
+        let raise = said.iter().find(|d| d.action == ControllerAction::SetPowerLimit).unwrap().clone();
         if let Some(answer) = answer {
             site.answer(&raise, 125, answer);
         }
@@ -368,9 +370,9 @@ fn a_learned_curve_is_used_until_enough_is_measured_and_is_named() {
     let parameters =
         json!({"format": "eadt.cap-curve.v1", "gpu_model": "H100", "layout": [null, null, null, null], "curve": curve});
     let model = Model { name: "cap-curve/team/a".into(), version: "7".into(), time: at(10), parameters, ..Model::default() };
-    site.fold(JointEvent::Input(Input::Model(&model)), "cap-curve/team/a");
+    site.fold(JointEvent::Input(InputEvent::Model(&model)), "cap-curve/team/a");
     let said = [site.window(&window(&a, 1, 0.9)), site.window(&window(&b, 1, 0.9))].concat();
-    let of_a = said.iter().find(|d| d.workload == "team/a" && d.action == Action::SetPowerLimit).unwrap();
+    let of_a = said.iter().find(|d| d.workload == "team/a" && d.action == ControllerAction::SetPowerLimit).unwrap();
     assert_eq!(of_a.model_version.as_deref(), Some("cap-curve/team/a@7"), "{of_a:?}");
     let caps: BTreeMap<&str, f64> = turned(&said).into_iter().collect();
     assert!(caps["team/a"] < 200.0, "a flat curve needs no watts: {caps:?}");
@@ -379,7 +381,7 @@ fn a_learned_curve_is_used_until_enough_is_measured_and_is_named() {
     site.restart(&mut kept, &settings(1_000.0));
     let said = [site.window(&window(&a, 2, 0.9)), site.window(&window(&b, 2, 0.9))].concat();
     assert!(said.iter().any(|d| d.model_version == of_a.model_version), "{said:?}");
-    site.fold(JointEvent::Input(Input::ModelGone), "cap-curve/team/a");
+    site.fold(JointEvent::Input(InputEvent::ModelGone), "cap-curve/team/a");
     site.restart(&mut kept, &settings(1_000.0));
     let said = [site.window(&window(&a, 3, 0.9)), site.window(&window(&b, 3, 0.9))].concat();
     assert!(said.iter().all(|d| d.model_version.is_none()));
@@ -402,7 +404,8 @@ fn a_workload_that_changes_its_controller_joins_and_leaves_at_the_time_at_which_
     assert_eq!(site.cluster.size(), 1, "nothing is kept of who left");
 }
 
-/// What `tests/state/cluster.vN.jsonl` is of: members of which some have grants under way and one refused, and a model of one that is to come.
+/// What `tests/state/cluster.vN.jsonl` is of: members of which some have grants under way and one refused, and a model of one
+/// that is to come.
 fn kept() -> (Site, Vec<Workload>) {
     let mut site = Site::new(1_000.0);
     let member = |name| Workload { gpu_model: Some("H100".into()), ..workload(name, 0, 1, 1, None) };
@@ -417,12 +420,12 @@ fn kept() -> (Site, Vec<Workload>) {
     let parameters =
         json!({"format": "eadt.cap-curve.v1", "gpu_model": "H100", "layout": [null, null, null, null], "curve": curve});
     let model = Model { name: "cap-curve/team/d".into(), version: "7".into(), time: at(10), parameters, ..Model::default() };
-    site.fold(JointEvent::Input(Input::Model(&model)), "cap-curve/team/d");
+    site.fold(JointEvent::Input(InputEvent::Model(&model)), "cap-curve/team/d");
     let mut site = (site, members);
     minutes(&mut site, 1..4);
     let (site, members) = &mut site;
     let refused = site.window(&window(&members[2], 4, 0.9)).pop().expect("a decision for each window");
-    site.answer(&refused, 241, Outcome::Refused);
+    site.answer(&refused, 241, ActuationOutcome::Refused);
     // What it said for the others waits for their windows.
     (
         Site { cluster: std::mem::replace(&mut site.cluster, PowerBudgetFold::new(settings(1_000.0))), said: Vec::new() },
@@ -530,7 +533,7 @@ impl Plant {
     }
 
     fn hear(&mut self, decisions: Vec<Decision>) {
-        for decision in decisions.into_iter().filter(|decision| decision.action != Action::Maintain) {
+        for decision in decisions.into_iter().filter(|decision| decision.action != ControllerAction::Maintain) {
             let i = self.workloads.iter().position(|w| w.workload == decision.workload).unwrap();
             self.waiting[i].push(decision);
         }
@@ -558,7 +561,7 @@ impl Plant {
             && decision.generation == Some(workload.generation)
             && decision.from == workload.layout;
         if !fits {
-            self.site.answer(&decision, seconds, Outcome::Refused);
+            self.site.answer(&decision, seconds, ActuationOutcome::Refused);
             return;
         }
         self.applied[i] = Some(decision.time);
@@ -571,7 +574,7 @@ impl Plant {
         // While it rolls out nobody knows which one holds.
         self.held_watts[i] = if rolls { self.held_watts[i].max(watts) } else { watts };
         self.site.declare(&self.workloads[i].clone());
-        self.site.answer(&decision, seconds, Outcome::Applied);
+        self.site.answer(&decision, seconds, ActuationOutcome::Applied);
     }
 }
 
@@ -607,7 +610,7 @@ proptest! {
                     Turn::Apply { newest, rolls } => plant.apply(i, *newest, *rolls, seconds),
                     Turn::Refuse => {
                         if let Some(decision) = plant.waiting[i].pop() {
-                            plant.site.answer(&decision, seconds, Outcome::Refused);
+                            plant.site.answer(&decision, seconds, ActuationOutcome::Refused);
                         }
                     }
                     Turn::Lose => plant.waiting[i].clear(),
@@ -656,7 +659,7 @@ proptest! {
                     step += 1;
                 }
                 said.sort_by(|a, b| a.id.cmp(&b.id));
-                for decision in said.iter().filter(|decision| decision.action != Action::Maintain) {
+                for decision in said.iter().filter(|decision| decision.action != ControllerAction::Maintain) {
                     let workload = workloads.iter_mut().find(|w| w.workload == decision.workload).unwrap();
                     if decision.generation == Some(workload.generation) {
                         workload.layout = decision.to.clone();
@@ -673,7 +676,7 @@ proptest! {
             site.said
         };
         let straight = tell(false, None);
-        prop_assert!(straight.iter().any(|decision| decision.action == Action::SetPowerLimit));
+        prop_assert!(straight.iter().any(|decision| decision.action == ControllerAction::SetPowerLimit));
         prop_assert_eq!(&tell(false, Some(&restarts)), &straight);
         prop_assert_eq!(&tell(true, None), &straight);
     }

@@ -3,7 +3,7 @@
 use crate::support;
 
 use eadt_core::FoldSettings;
-use eadt_schemas::v1::{DeadLetterReason, EfficiencyWindow, Phase, Scope, TrainingProgress};
+use eadt_schemas::v1::{CounterScope, DeadLetterReason, EfficiencyWindow, JobLifecycle, TrainingProgress};
 use support::{Bench, at, gpu, last, layout, phase, power, rank, round};
 
 fn second(time: eadt_schemas::EventTime) -> f64 {
@@ -30,14 +30,18 @@ fn minute(bench: &mut Bench, from: f64) {
 #[test]
 fn a_start_that_is_told_after_the_samples_around_it_keeps_what_they_say() {
     let mut bench = aligned();
-    bench.put(gpu("a", 70.0, 7_000.0)).put(gpu("a", 80.0, 8_000.0)).stamped(81.0, phase(75.0, 0.0, Phase::Started)).finish();
+    bench
+        .put(gpu("a", 70.0, 7_000.0))
+        .put(gpu("a", 80.0, 8_000.0))
+        .stamped(81.0, phase(75.0, 0.0, JobLifecycle::Started))
+        .finish();
     assert_eq!(windows(&bench), [(60.0, 75.0, Some(500.0)), (75.0, 135.0, Some(500.0))]);
 }
 
 #[test]
 fn a_sample_at_the_very_start_is_the_runs() {
     let mut bench = aligned();
-    bench.put(gpu("a", 75.0, 0.0)).put(phase(75.0, 0.0, Phase::Started)).put(gpu("a", 85.0, 900.0)).finish();
+    bench.put(gpu("a", 75.0, 0.0)).put(phase(75.0, 0.0, JobLifecycle::Started)).put(gpu("a", 85.0, 900.0)).finish();
     assert_eq!(windows(&bench), [(75.0, 135.0, Some(900.0))]);
 }
 
@@ -48,20 +52,20 @@ fn what_is_summed_before_a_start_keeps_its_window() {
     bench.stamped(0.0, gpu("b", 76.0, 0.0));
     minute(&mut bench, 0.0);
     bench.stamped(65.0, gpu("a", 61.0, 0.0)).stamped(65.0, last(gpu("a", 63.0, 200.0)));
-    bench.stamped(66.0, phase(75.0, 0.0, Phase::Started)).finish();
+    bench.stamped(66.0, phase(75.0, 0.0, JobLifecycle::Started)).finish();
     assert_eq!(windows(&bench)[0], (60.0, 75.0, Some(200.0)));
     // The same of progress.
     let mut bench = aligned();
-    let done = |second: f64, samples: f64| TrainingProgress { scope: Scope::Rank, ..rank(1, second, samples) };
+    let done = |second: f64, samples: f64| TrainingProgress { scope: CounterScope::Rank, ..rank(1, second, samples) };
     bench.stamped(0.0, gpu("b", 76.0, 0.0)).stamped(1.0, done(61.0, 0.0));
     bench.stamped(2.0, TrainingProgress { last: true, ..done(63.0, 20.0) });
-    bench.stamped(3.0, TrainingProgress { scope: Scope::Rank, ..phase(75.0, 0.0, Phase::Started) }).finish();
+    bench.stamped(3.0, TrainingProgress { scope: CounterScope::Rank, ..phase(75.0, 0.0, JobLifecycle::Started) }).finish();
     assert_eq!((windows(&bench)[0], bench.windows[0].samples), ((60.0, 75.0, None), Some(20.0)));
 }
 
 #[test]
 fn who_was_heard_last_in_closed_time_may_still_tell_of_the_time_before_a_start() {
-    let of = |number: u32, second: f64| TrainingProgress { scope: Scope::Rank, ..rank(number, second, second * 10.0) };
+    let of = |number: u32, second: f64| TrainingProgress { scope: CounterScope::Rank, ..rank(number, second, second * 10.0) };
     let begun = |heard: bool| {
         let mut bench = aligned();
         bench.put(gpu("a", 40.0, 0.0)).put(last(gpu("a", 59.5, 100.0)));
@@ -70,7 +74,7 @@ fn who_was_heard_last_in_closed_time_may_still_tell_of_the_time_before_a_start()
             bench.stamped(62.0, of(1, 59.0));
             assert_eq!(bench.reasons(), [DeadLetterReason::Late]);
         }
-        bench.put(TrainingProgress { phase: Phase::Started, ..of(0, 75.0) }).put(of(1, 80.0)).finish();
+        bench.put(TrainingProgress { phase: JobLifecycle::Started, ..of(0, 75.0) }).put(of(1, 80.0)).finish();
         bench.windows[1..].iter().map(|w| (second(w.window_start), w.samples.map(round))).collect::<Vec<_>>()
     };
     assert_eq!(begun(true), [(60.0, Some(150.0)), (75.0, Some(50.0))]);
@@ -83,13 +87,13 @@ fn energy_that_is_summed_already_is_divided_by_time_and_counted() {
     // From 100 W to 200 W in 30 s: 4,500 J. A minute after its first sample nobody waits for a job to say that it began.
     bench.stamped(0.0, power("a", 0.0, 100.0));
     minute(&mut bench, 0.0);
-    bench.stamped(61.0, power("a", 30.0, 200.0)).stamped(61.0, phase(15.0, 0.0, Phase::Started)).finish();
+    bench.stamped(61.0, power("a", 30.0, 200.0)).stamped(61.0, phase(15.0, 0.0, JobLifecycle::Started)).finish();
     let window = &bench.windows[0];
     assert_eq!((window.energy_joules, window.run_energy_joules, window.late_tables), (Some(4_500.0), Some(2_250.0), 1));
     // Within the minute the run has what it used.
     let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
     bench.stamped(0.0, power("a", 0.0, 100.0)).stamped(59.0, power("a", 30.0, 200.0));
-    bench.stamped(59.0, phase(15.0, 0.0, Phase::Started)).finish();
+    bench.stamped(59.0, phase(15.0, 0.0, JobLifecycle::Started)).finish();
     let window = &bench.windows[0];
     assert_eq!((window.energy_joules, window.run_energy_joules, window.late_tables), (Some(4_500.0), Some(2_625.0), 0));
 }
@@ -97,7 +101,8 @@ fn energy_that_is_summed_already_is_divided_by_time_and_counted() {
 #[test]
 fn progress_that_is_summed_already_is_divided_by_time_and_counted() {
     let mut bench = Bench::default();
-    let of = |number: u32, second: f64, samples: f64| TrainingProgress { scope: Scope::Rank, ..rank(number, second, samples) };
+    let of =
+        |number: u32, second: f64, samples: f64| TrainingProgress { scope: CounterScope::Rank, ..rank(number, second, samples) };
     let epoch = |second: f64, name: &str| TrainingProgress { span: Some(name.to_owned()), ..of(0, second, 0.0) };
     bench.put(gpu("a", 0.0, 0.0)).put(of(1, 0.0, 0.0)).put(of(1, 30.0, 300.0));
     bench.stamped(30.0, epoch(10.0, "epoch 1")).stamped(30.0, epoch(20.0, "")).finish();
@@ -111,7 +116,7 @@ fn a_start_in_closed_time_is_late_and_its_run_is_known() {
     for second in (0..=70).step_by(10) {
         bench.put(gpu("a", f64::from(second), f64::from(second)));
     }
-    bench.stamped(71.0, phase(50.0, 0.0, Phase::Started));
+    bench.stamped(71.0, phase(50.0, 0.0, JobLifecycle::Started));
     assert_eq!((bench.starts(), bench.reasons()), (vec![0.0], vec![DeadLetterReason::Late]));
     bench.finish();
     let runs: Vec<_> = bench.windows.iter().map(|w| (w.run_declared, w.run_seconds)).collect();
@@ -160,7 +165,7 @@ fn the_end_of_a_job_and_that_of_a_source_end_its_span() {
         let ended = spans(&[rank(0, 0.0, 0.0), named(10.0, "epoch 1"), end, rank(0, 50.0, 50.0)]);
         ended.iter().map(|s| (second(s.window_start), second(s.window_end))).collect::<Vec<_>>()
     };
-    assert_eq!(ends(phase(40.0, 40.0, Phase::Finished)), [(10.0, 40.0)]);
+    assert_eq!(ends(phase(40.0, 40.0, JobLifecycle::Finished)), [(10.0, 40.0)]);
     assert_eq!(ends(TrainingProgress { last: true, ..rank(0, 40.0, 40.0) }), [(10.0, 40.0)]);
     assert_eq!(ends(named(40.0, "")), [(10.0, 40.0)]);
     assert_eq!(ends(rank(0, 40.0, 40.0)), [], "it goes on");

@@ -7,9 +7,9 @@
 use crate::support;
 
 use eadt_core::controller::ControllerName;
-use eadt_core::{FoldSettings, Partition, StateError, StateRecord};
+use eadt_core::{FoldSettings, PartitionFold, StateError, StateRecord};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, TrainingProgress};
+use eadt_schemas::v1::{CounterScope, GpuTelemetry, JobLifecycle, Meter, Origin, TrainingProgress};
 use serde_json::{Value, json};
 use support::{Bench, Stored, at, gpu, last, layout, phase, power, rank, stored};
 
@@ -26,7 +26,7 @@ fn before() -> Bench {
     // The samples hold what this controller remembers.
     let controller = ControllerName::Matrix;
     let mut bench = Bench::new(FoldSettings { join_grace: 0, controller, ..FoldSettings::default() });
-    bench.put(layout(0.0, 1)).put(phase(1.0, 0.0, Phase::Started));
+    bench.put(layout(0.0, 1)).put(phase(1.0, 0.0, JobLifecycle::Started));
     for second in (2..=200).step_by(2) {
         let now = f64::from(second);
         let gauges = GpuTelemetry {
@@ -63,7 +63,7 @@ fn before() -> Bench {
             ..rank(0, now + 0.25, if second < 120 { now * 10.0 } else { (now - 60.0) * 10.0 })
         });
         bench.put(TrainingProgress {
-            scope: Scope::Rank,
+            scope: CounterScope::Rank,
             samples_total: None,
             samples_per_second: Some(10.0 + now / 100.0),
             ..rank(7, now + 0.3, 0.0)
@@ -81,7 +81,11 @@ fn after(bench: &mut Bench) {
             bench.put(gpu(device, now, now * 301.7));
         }
         bench.put(power("shared", now, 300.0)).put(power("GPU-alone", now, 50.0)).put(rank(0, now + 0.25, now * 10.0));
-        bench.put(TrainingProgress { scope: Scope::Rank, samples_per_second: Some(11.0), ..rank(7, now + 0.3, 7.0 * now) });
+        bench.put(TrainingProgress {
+            scope: CounterScope::Rank,
+            samples_per_second: Some(11.0),
+            ..rank(7, now + 0.3, 7.0 * now)
+        });
     }
     bench.finish();
 }
@@ -116,7 +120,7 @@ fn state_of_every_version_goes_on_as_if_nothing_had_happened() {
     assert!(windows > 0 && straight.windows.len() > windows + 2, "{windows} of {}", straight.windows.len());
     for version in [1, BEFORE, PIECES, PRESENT, PRESENT_PIECES] {
         let mut bench = Bench::new(settings.clone());
-        bench.partition = Partition::restore(settings.clone(), of_version(version)).unwrap();
+        bench.partition = PartitionFold::restore(settings.clone(), of_version(version)).unwrap();
         after(&mut bench);
         let json = |windows: &[_]| serde_json::to_string(windows).unwrap();
         assert_eq!(json(&bench.windows), json(&straight.windows[windows..]), "version {version}");
@@ -129,7 +133,7 @@ fn state_of_every_version_goes_on_as_if_nothing_had_happened() {
 fn state_of_a_newer_release_is_refused_and_damaged_state_too() {
     let (key, value) = of_version(PRESENT).into_iter().find(|(key, _)| key == "team/job#0").unwrap();
     let value = value.unwrap();
-    let restore = |value: &[u8]| Partition::restore(FoldSettings::default(), [(key.clone(), Some(value.to_vec()))]).map(drop);
+    let restore = |value: &[u8]| PartitionFold::restore(FoldSettings::default(), [(key.clone(), Some(value.to_vec()))]).map(drop);
     restore(&value).unwrap();
     let newer = restore(&[&[5], &value[1..]].concat()).unwrap_err();
     assert!(matches!(newer, StateError::Newer { form: 5, .. }), "{newer}");
@@ -190,7 +194,7 @@ fn state_of_any_size_is_in_records_that_the_log_takes_and_goes_on_as_if_nothing_
     let sizes: Vec<usize> = records.iter().filter_map(|(_, value)| Some(value.as_ref()?.len())).collect();
     assert!(sizes.iter().sum::<usize>() > 3 * RECORD_BYTES / 2 && sizes.iter().all(|size| *size < RECORD_BYTES), "{sizes:?}");
     let mut bench = Bench::new(settings.clone());
-    bench.partition = Partition::restore(settings.clone(), records.clone()).unwrap();
+    bench.partition = PartitionFold::restore(settings.clone(), records.clone()).unwrap();
     shrinks(&mut straight);
     shrinks(&mut bench);
     assert!(!straight.windows.is_empty() && straight.refused.is_empty());
@@ -199,15 +203,15 @@ fn state_of_any_size_is_in_records_that_the_log_takes_and_goes_on_as_if_nothing_
     let after: Vec<_> = bench.partition.take_changes().into_iter().map(|record| (record.key, record.value)).collect();
     let left = |records: &[(String, Option<Vec<u8>>)]| records.iter().filter(|(_, value)| value.is_some()).count();
     assert!(left(&after) < left(&records) && after.len() == records.len(), "{} of {}", left(&after), left(&records));
-    Partition::restore(settings.clone(), records.iter().chain(&after).cloned()).unwrap();
+    PartitionFold::restore(settings.clone(), records.iter().chain(&after).cloned()).unwrap();
     // A piece that is missing is noticed, and so is one that is cut off.
     for (i, (key, value)) in records.iter().enumerate().skip(1) {
         let without = records.iter().enumerate().filter(|(other, _)| *other != i).map(|(_, record)| record.clone());
-        let error = Partition::restore(settings.clone(), without).unwrap_err();
+        let error = PartitionFold::restore(settings.clone(), without).unwrap_err();
         assert!(matches!(error, StateError::Incomplete { .. }), "without {key}: {error}");
         let mut short = records.clone();
         short[i].1 = value.as_ref().map(|value| value[..value.len() - 1].to_vec());
-        let error = Partition::restore(settings.clone(), short).unwrap_err();
+        let error = PartitionFold::restore(settings.clone(), short).unwrap_err();
         assert!(matches!(error, StateError::Unreadable { .. }), "{key} cut off: {error}");
     }
 }
@@ -219,7 +223,7 @@ fn state_whose_windows_cannot_be_closed_is_refused() {
     let restore = |windows: Value, cuts: &[EventTime]| {
         let mut block = block.clone();
         (block["head"]["windows"], block["head"]["cuts"]) = (windows, json!(cuts));
-        Partition::restore(FoldSettings::default(), [(key.clone(), Some(block.to_string()))]).map(drop)
+        PartitionFold::restore(FoldSettings::default(), [(key.clone(), Some(block.to_string()))]).map(drop)
     };
     let minutes = |windows: i64| json!({"size": windows * 60_000_000, "origin": at(0.0)});
     restore(minutes(1), &[at(0.0), at(60.0), at(120.0)]).unwrap();
@@ -238,7 +242,7 @@ fn state_whose_windows_cannot_be_closed_is_refused() {
 fn a_newer_form_of_any_key_is_refused_and_a_key_of_a_newer_kind_too() {
     let restore = |key: &str, value: &[u8]| {
         let state = of_version(PRESENT).into_iter().chain([(key.to_owned(), Some(value.to_vec()))]);
-        Partition::restore(FoldSettings::default(), state).map(drop)
+        PartitionFold::restore(FoldSettings::default(), state).map(drop)
     };
     let partition = of_version(PRESENT).into_iter().find(|(key, _)| key == "#").unwrap().1.unwrap();
     restore("#", &partition).unwrap();

@@ -2,31 +2,31 @@ use std::collections::BTreeMap;
 
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, WindowKind};
 
-use crate::column::Table;
-use crate::datasheet::{self, Counts};
-use crate::history::{History, usable};
+use crate::column::DatasetTable;
+use crate::datasheet::{self, DatasetCounts};
+use crate::history::{WorkloadHistory, usable};
 use crate::{decisions, windows};
 
 /// Collects events; their order does not matter.
 #[derive(Debug, Default)]
-pub struct Builder {
-    workloads: BTreeMap<String, History>,
-    counts: Counts,
+pub struct DatasetBuilder {
+    workloads: BTreeMap<String, WorkloadHistory>,
+    counts: DatasetCounts,
 }
 
 /// The tables, and what a user of them must know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dataset {
     /// By workload and window start.
-    pub windows: Table,
+    pub windows: DatasetTable,
     /// By workload, time and id.
-    pub decisions: Table,
-    pub counts: Counts,
+    pub decisions: DatasetTable,
+    pub counts: DatasetCounts,
     /// SHA-256 of all cells in hexadecimal: equal data sets have equal ones.
     pub fingerprint: String,
 }
 
-impl Builder {
+impl DatasetBuilder {
     pub fn window(&mut self, window: EfficiencyWindow) {
         if window.kind == WindowKind::Span {
             self.counts.spans_left_out += 1;
@@ -60,7 +60,7 @@ impl Builder {
         let mut counts = std::mem::take(&mut self.counts);
         for (workload, history) in &self.workloads {
             counts.workload(workload, history.windows(), usable);
-            counts.actuations_without_decision += history.unasked();
+            counts.actuations_without_decision += history.actuations_without_decision();
         }
         let windows: Vec<_> = self.workloads.values().flat_map(windows::rows).collect();
         let decisions: Vec<_> = self.workloads.values().flat_map(decisions::rows).collect();

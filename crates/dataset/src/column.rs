@@ -1,25 +1,25 @@
 use eadt_schemas::EventTime;
 use serde::Serialize;
 
-/// What a column may be used for.
+/// The use that a column may be put to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Says which row it is.
+pub enum ColumnRole {
+    /// Identifies the row.
     Key,
     /// Known at the row's time.
     Feature,
-    /// What was decided at the row's time.
+    /// A decision at the row's time.
     Decision,
-    /// What became of the decision: known later.
+    /// A result of the decision: known later.
     Outcome,
-    /// What is to be predicted: known later.
+    /// A value to predict: known later.
     Label,
 }
 
 /// The cells of a column, one a row; `None` is unknown.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Cells {
+pub enum ColumnCells {
     Text(Vec<Option<String>>),
     Time(Vec<Option<EventTime>>),
     Int(Vec<Option<i64>>),
@@ -27,7 +27,7 @@ pub enum Cells {
     Bool(Vec<Option<bool>>),
 }
 
-impl Cells {
+impl ColumnCells {
     pub fn len(&self) -> usize {
         match self {
             Self::Text(cells) => cells.len(),
@@ -67,37 +67,37 @@ impl Cells {
 
 /// A column with its manual.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Column {
+pub struct DatasetColumn {
     pub name: &'static str,
-    pub role: Role,
-    /// What it means, units included.
+    pub role: ColumnRole,
+    /// The meaning, units included.
     pub description: String,
-    pub cells: Cells,
+    pub cells: ColumnCells,
 }
 
 /// Columns of equal length.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Table {
+pub struct DatasetTable {
     /// `windows` or `decisions`.
     pub name: &'static str,
     /// What one row is.
     pub row: &'static str,
-    pub columns: Vec<Column>,
+    pub columns: Vec<DatasetColumn>,
 }
 
-impl Table {
+impl DatasetTable {
     pub fn rows(&self) -> usize {
         self.columns.first().map_or(0, |column| column.cells.len())
     }
 
-    pub fn column(&self, name: &str) -> Option<&Column> {
+    pub fn column(&self, name: &str) -> Option<&DatasetColumn> {
         self.columns.iter().find(|column| column.name == name)
     }
 }
 
-/// How a cell is read from a row `R`.
+/// Reads a cell from a row `R`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Get<R> {
+pub(crate) enum CellGetter<R> {
     Text(fn(&R) -> Option<String>),
     Time(fn(&R) -> Option<EventTime>),
     Int(fn(&R) -> Option<i64>),
@@ -107,16 +107,16 @@ pub(crate) enum Get<R> {
 
 /// A column before it has rows.
 #[derive(Debug)]
-pub(crate) struct Spec<R> {
+pub(crate) struct ColumnSpec<R> {
     pub name: &'static str,
-    pub role: Role,
-    pub about: About,
-    pub get: Get<R>,
+    pub role: ColumnRole,
+    pub about: DescriptionSource,
+    pub get: CellGetter<R>,
 }
 
-/// Where a column's description stands.
+/// The place of a column's description.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum About {
+pub(crate) enum DescriptionSource {
     /// In the schema of the window event, under the column's own name.
     Window,
     /// In the schema of the decision event, under the column's own name.
@@ -124,19 +124,21 @@ pub(crate) enum About {
     Text(&'static str),
 }
 
-pub(crate) fn table<R>(name: &'static str, row: &'static str, specs: &[Spec<R>], rows: &[R]) -> Table {
-    let column = |spec: &Spec<R>| Column {
+pub(crate) fn table<R>(name: &'static str, row: &'static str, specs: &[ColumnSpec<R>], rows: &[R]) -> DatasetTable {
+    let column = |spec: &ColumnSpec<R>| DatasetColumn {
         name: spec.name,
         role: spec.role,
         description: crate::datasheet::describe(spec.about, spec.name),
         cells: match spec.get {
-            Get::Text(get) => Cells::Text(rows.iter().map(get).collect()),
-            Get::Time(get) => Cells::Time(rows.iter().map(get).collect()),
-            Get::Int(get) => Cells::Int(rows.iter().map(get).collect()),
+            CellGetter::Text(get) => ColumnCells::Text(rows.iter().map(get).collect()),
+            CellGetter::Time(get) => ColumnCells::Time(rows.iter().map(get).collect()),
+            CellGetter::Int(get) => ColumnCells::Int(rows.iter().map(get).collect()),
             // Not a number is unknown: no reader should meet it.
-            Get::Float(get) => Cells::Float(rows.iter().map(|row| get(row).filter(|value| value.is_finite())).collect()),
-            Get::Bool(get) => Cells::Bool(rows.iter().map(get).collect()),
+            CellGetter::Float(get) => {
+                ColumnCells::Float(rows.iter().map(|row| get(row).filter(|value| value.is_finite())).collect())
+            }
+            CellGetter::Bool(get) => ColumnCells::Bool(rows.iter().map(get).collect()),
         },
     };
-    Table { name, row, columns: specs.iter().map(column).collect() }
+    DatasetTable { name, row, columns: specs.iter().map(column).collect() }
 }

@@ -1,4 +1,4 @@
-//! What a data set says about itself.
+//! The datasheet: a data set's description of itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::builder::Dataset;
-use crate::column::{About, Cells, Role, Table};
+use crate::column::{ColumnCells, ColumnRole, DatasetTable, DescriptionSource};
 use crate::words::word;
 
 /// What went in, and what is known to be missing.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Counts {
+pub struct DatasetCounts {
     /// By workload.
     pub workloads: BTreeMap<String, WorkloadCounts>,
     /// Windows by where their figures come from.
     pub windows_by_origin: BTreeMap<String, u64>,
     /// Windows of named spans (epochs, training blocks): they overlap the tumbling ones.
     pub spans_left_out: u64,
-    /// Events that stood in the record more than once; each counts once.
+    /// Events that were in the record more than once; each counts once.
     pub repeated_events: u64,
     /// Records that are no valid events.
     pub refused_events: u64,
@@ -46,7 +46,7 @@ pub struct WorkloadCounts {
     pub last: Option<EventTime>,
 }
 
-impl Counts {
+impl DatasetCounts {
     pub(crate) fn workload<'a>(
         &mut self,
         name: &str,
@@ -74,19 +74,19 @@ fn descriptions(kind: EventType) -> BTreeMap<String, String> {
     fields.filter_map(|(name, field)| Some((name.clone(), field["description"].as_str()?.to_owned()))).collect()
 }
 
-pub(crate) fn describe(about: About, name: &str) -> String {
+pub(crate) fn describe(about: DescriptionSource, name: &str) -> String {
     static WINDOW: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| descriptions(EventType::EfficiencyWindow));
     static DECISION: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| descriptions(EventType::Decision));
     let found = match about {
-        About::Window => &WINDOW,
-        About::Decision => &DECISION,
-        About::Text(text) => return text.to_owned(),
+        DescriptionSource::Window => &WINDOW,
+        DescriptionSource::Decision => &DECISION,
+        DescriptionSource::Text(text) => return text.to_owned(),
     };
     found.get(name).cloned().unwrap_or_else(|| panic!("{name} is described in its event's schema"))
 }
 
 /// Equal cells under equal names give equal fingerprints.
-pub(crate) fn fingerprint(tables: &[&Table]) -> String {
+pub(crate) fn fingerprint(tables: &[&DatasetTable]) -> String {
     let micros = |time: Option<EventTime>| time.map_or(0, EventTime::micros);
     let mut hash = Sha256::new();
     for column in tables.iter().flat_map(|table| &table.columns) {
@@ -98,11 +98,11 @@ pub(crate) fn fingerprint(tables: &[&Table]) -> String {
             hash.update(bytes);
         };
         match &column.cells {
-            Cells::Text(cells) => cells.iter().for_each(|c| cell(c.is_some(), c.as_deref().unwrap_or_default().as_bytes())),
-            Cells::Time(cells) => cells.iter().for_each(|c| cell(c.is_some(), &micros(*c).to_le_bytes())),
-            Cells::Int(cells) => cells.iter().for_each(|c| cell(c.is_some(), &c.unwrap_or(0).to_le_bytes())),
-            Cells::Float(cells) => cells.iter().for_each(|c| cell(c.is_some(), &c.unwrap_or(0.0).to_le_bytes())),
-            Cells::Bool(cells) => cells.iter().for_each(|c| cell(c.is_some(), &[u8::from(c.unwrap_or(false))])),
+            ColumnCells::Text(cells) => cells.iter().for_each(|c| cell(c.is_some(), c.as_deref().unwrap_or_default().as_bytes())),
+            ColumnCells::Time(cells) => cells.iter().for_each(|c| cell(c.is_some(), &micros(*c).to_le_bytes())),
+            ColumnCells::Int(cells) => cells.iter().for_each(|c| cell(c.is_some(), &c.unwrap_or(0).to_le_bytes())),
+            ColumnCells::Float(cells) => cells.iter().for_each(|c| cell(c.is_some(), &c.unwrap_or(0.0).to_le_bytes())),
+            ColumnCells::Bool(cells) => cells.iter().for_each(|c| cell(c.is_some(), &[u8::from(c.unwrap_or(false))])),
         }
     }
     hash.finalize().iter().fold(String::new(), |mut text, byte| {
@@ -111,12 +111,12 @@ pub(crate) fn fingerprint(tables: &[&Table]) -> String {
     })
 }
 
-const ROLES: [(Role, &str); 5] = [
-    (Role::Key, "says which row it is"),
-    (Role::Feature, "known at the row's time: from nothing later than the window's end, or the decision's time"),
-    (Role::Decision, "what was decided at the row's time"),
-    (Role::Outcome, "what became of the decision: known later, never a feature"),
-    (Role::Label, "what is to be predicted: known later, never a feature"),
+const ROLES: [(ColumnRole, &str); 5] = [
+    (ColumnRole::Key, "says which row it is"),
+    (ColumnRole::Feature, "known at the row's time: from nothing later than the window's end, or the decision's time"),
+    (ColumnRole::Decision, "what was decided at the row's time"),
+    (ColumnRole::Outcome, "what became of the decision: known later, never a feature"),
+    (ColumnRole::Label, "what is to be predicted: known later, never a feature"),
 ];
 
 impl Dataset {
@@ -171,8 +171,8 @@ impl Dataset {
 
     /// The same for programs.
     pub fn manifest(&self, source: &str) -> Value {
-        let columns = |table: &Table| -> Vec<Value> {
-            let column = |c: &crate::Column| json!({"name": c.name, "role": c.role, "type": c.cells.kind(), "unit": documents::unit(c.name), "known": c.cells.known(), "description": c.description});
+        let columns = |table: &DatasetTable| -> Vec<Value> {
+            let column = |c: &crate::DatasetColumn| json!({"name": c.name, "role": c.role, "type": c.cells.kind(), "unit": documents::unit(c.name), "known": c.cells.known(), "description": c.description});
             table.columns.iter().map(column).collect()
         };
         json!({

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Outcome, Validation};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, Decision, EfficiencyWindow};
 
 use crate::words::word;
 use crate::{MIN_COVERAGE_RATIO, TRIAL_WINDOWS};
 
-/// So far back is looked for usable windows: what was true earlier says little about now.
+/// Number of past windows that are searched for usable ones: older ones are little evidence for the present.
 const LOOKBACK_WINDOWS: usize = 60;
 
 /// Events of one workload; each once, by its id.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub(crate) struct WorkloadHistory {
     /// Tumbling windows by their start.
     windows: BTreeMap<EventTime, EfficiencyWindow>,
     decisions: BTreeMap<(EventTime, String), Decision>,
@@ -21,9 +21,9 @@ pub(crate) struct History {
     actuations: BTreeMap<String, Vec<Actuation>>,
 }
 
-/// What became of a decision.
+/// Outcome of a decision.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Became {
+pub(crate) struct OutcomeSummary {
     pub outcome: Option<String>,
     pub reason: Option<String>,
     pub applied: Option<EventTime>,
@@ -36,14 +36,14 @@ pub(crate) struct Became {
 
 /// Means over several windows: sums over sums, not means of ratios.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Mean {
+pub(crate) struct WindowMeans {
     pub windows: usize,
     pub joules_per_sample: Option<f64>,
     pub samples_per_second: Option<f64>,
     pub power_watts: Option<f64>,
 }
 
-/// Whether a window says how efficient a settled layout is.
+/// Returns whether a window shows how efficient a settled layout is.
 pub fn usable(window: &EfficiencyWindow) -> bool {
     window.energy_coverage_ratio >= MIN_COVERAGE_RATIO
         && window.progress_coverage_ratio >= MIN_COVERAGE_RATIO
@@ -52,7 +52,7 @@ pub fn usable(window: &EfficiencyWindow) -> bool {
         && window.energy_per_sample().is_some()
 }
 
-pub(crate) fn mean<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>) -> Mean {
+pub(crate) fn mean<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>) -> WindowMeans {
     let (mut count, mut joules, mut samples, mut rates, mut watts) = (0, 0.0, 0.0, Vec::new(), Vec::new());
     for window in windows {
         count += 1;
@@ -62,7 +62,7 @@ pub(crate) fn mean<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>) 
         watts.extend(window.mean_power_watts);
     }
     let average = |values: &[f64]| (values.len() == count && count > 0).then(|| values.iter().sum::<f64>() / values.len() as f64);
-    Mean {
+    WindowMeans {
         windows: count,
         joules_per_sample: Some(joules / samples).filter(|value| value.is_finite()),
         samples_per_second: average(&rates),
@@ -70,7 +70,7 @@ pub(crate) fn mean<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>) 
     }
 }
 
-impl History {
+impl WorkloadHistory {
     pub(crate) fn window(&mut self, window: EfficiencyWindow) -> bool {
         self.windows.insert(window.window_start, window).is_none()
     }
@@ -113,22 +113,22 @@ impl History {
         at_time.map(|(_, decision)| decision).max_by_key(|decision| decision.from != decision.to)
     }
 
-    pub(crate) fn became(&self, decision: &str) -> Became {
-        let mut became = Became::default();
+    pub(crate) fn outcome_of(&self, decision: &str) -> OutcomeSummary {
+        let mut became = OutcomeSummary::default();
         for actuation in self.actuations.get(decision).into_iter().flatten() {
             became.outcome = Some(word(actuation.outcome));
             became.reason = Some(actuation.reason.clone()).filter(|reason| !reason.is_empty());
             match actuation.outcome {
-                Outcome::Applied => {
+                ActuationOutcome::Applied => {
                     became.applied = Some(actuation.time);
                     became.generation = Some(actuation.generation);
                 }
-                Outcome::Ready => {
+                ActuationOutcome::Ready => {
                     became.ready = Some(actuation.time);
                     became.downtime_seconds = actuation.downtime_seconds;
                 }
-                Outcome::RolledBack => became.rolled_back = Some(actuation.time),
-                Outcome::Refused | Outcome::Recommended | Outcome::Failed => {}
+                ActuationOutcome::RolledBack => became.rolled_back = Some(actuation.time),
+                ActuationOutcome::Refused | ActuationOutcome::Recommended | ActuationOutcome::Failed => {}
             }
         }
         became
@@ -137,20 +137,21 @@ impl History {
     /// Changes that were written before `time`.
     pub(crate) fn applied_before(&self, time: EventTime) -> impl Iterator<Item = EventTime> {
         let all = self.actuations.values().flatten();
-        all.filter(move |a| a.outcome == Outcome::Applied && a.time < time).map(|actuation| actuation.time)
+        all.filter(move |a| a.outcome == ActuationOutcome::Applied && a.time < time).map(|actuation| actuation.time)
     }
 
     /// The settled layout that a decision started from.
-    pub(crate) fn before(&self, decision: &Decision) -> Mean {
+    pub(crate) fn before(&self, decision: &Decision) -> WindowMeans {
         let same = |window: &&EfficiencyWindow| decision.generation.is_none() || window.generation == decision.generation;
         let recent = self.ended_at(decision.time).take(LOOKBACK_WINDOWS).filter(same);
         mean(recent.filter(|window| usable(window)).take(TRIAL_WINDOWS))
     }
 
-    /// The settled layout that a decision led to: the first usable windows that begin after readiness, one window of warm-up left out.
-    pub(crate) fn after(&self, became: &Became) -> Mean {
+    /// The settled layout that a decision led to: the first usable windows that begin after readiness, one window of warm-up left
+    /// out.
+    pub(crate) fn after(&self, became: &OutcomeSummary) -> WindowMeans {
         let (Some(ready), Some(generation), None) = (became.ready, became.generation, became.rolled_back) else {
-            return Mean::default();
+            return WindowMeans::default();
         };
         let later = self.windows.range(ready..).map(|(_, window)| window);
         let settled = later.skip(1).take_while(|window| window.generation == Some(generation));
@@ -158,19 +159,19 @@ impl History {
     }
 
     /// Answers to decisions that are not there.
-    pub(crate) fn unasked(&self) -> u64 {
+    pub(crate) fn actuations_without_decision(&self) -> u64 {
         let known: BTreeSet<&str> = self.decisions.values().map(|decision| decision.id.as_str()).collect();
         let unasked = self.actuations.iter().filter(|(id, _)| !known.contains(id.as_str()));
         unasked.map(|(_, answers)| answers.len() as u64).sum()
     }
 
     /// What the controller itself found out about a change of its own.
-    pub(crate) fn judged(&self, decision: &str) -> Option<bool> {
+    pub(crate) fn validation_verdict(&self, decision: &str) -> Option<bool> {
         let concerning = self.decisions.values().filter(|later| later.concerns.as_deref() == Some(decision));
         concerning.into_iter().find_map(|later| match later.validation {
-            Validation::Kept => Some(true),
-            Validation::Failed => Some(false),
-            Validation::None | Validation::Pending => None,
+            ChangeValidation::Kept => Some(true),
+            ChangeValidation::Failed => Some(false),
+            ChangeValidation::None | ChangeValidation::Pending => None,
         })
     }
 }

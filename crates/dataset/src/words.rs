@@ -1,6 +1,6 @@
 use serde::Serialize;
 
-/// A value of an enumeration as it stands in events.
+/// Returns a value of an enumeration as it is written in events.
 pub(crate) fn word(value: impl Serialize) -> String {
     let text = serde_json::to_value(value).expect("an enumeration is JSON");
     text.as_str().expect("the enumerations of events are texts").to_owned()

@@ -1,8 +1,10 @@
 //! Nothing from after a row's time is among its features, and what is joined is what a person would join.
 
-use eadt_dataset::{Builder, Cells, Dataset, Role, Table};
+use eadt_dataset::{ColumnCells, ColumnRole, Dataset, DatasetBuilder, DatasetTable};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Outcome, Validation, WindowKind};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, WindowKind,
+};
 use proptest::prelude::*;
 
 const WORKLOAD: &str = "team/job";
@@ -36,7 +38,7 @@ fn decision(at: i64, generation: u64, change: bool) -> Decision {
         id: format!("{WORKLOAD}@{at}"),
         workload: WORKLOAD.to_owned(),
         time: minute(at),
-        action: if change { Action::Decrease } else { Action::Maintain },
+        action: if change { ControllerAction::Decrease } else { ControllerAction::Maintain },
         from: from.clone(),
         to: if change { Layout { replicas: Some(3), ..Layout::default() } } else { from },
         generation: Some(generation),
@@ -44,7 +46,7 @@ fn decision(at: i64, generation: u64, change: bool) -> Decision {
     }
 }
 
-fn actuation(decision: &Decision, outcome: Outcome, at: EventTime, generation: u64) -> Actuation {
+fn actuation(decision: &Decision, outcome: ActuationOutcome, at: EventTime, generation: u64) -> Actuation {
     Actuation {
         id: format!("{}/{outcome:?}", decision.id),
         decision_id: decision.id.clone(),
@@ -52,7 +54,7 @@ fn actuation(decision: &Decision, outcome: Outcome, at: EventTime, generation: u
         time: at,
         outcome,
         generation,
-        downtime_seconds: (outcome == Outcome::Ready).then_some(90.0),
+        downtime_seconds: (outcome == ActuationOutcome::Ready).then_some(90.0),
         ..Actuation::default()
     }
 }
@@ -66,7 +68,7 @@ struct Events {
 
 impl Events {
     fn build(&self) -> Dataset {
-        let mut builder = Builder::default();
+        let mut builder = DatasetBuilder::default();
         self.windows.iter().cloned().for_each(|event| builder.window(event));
         self.decisions.iter().cloned().for_each(|event| builder.decision(event));
         self.actuations.iter().cloned().for_each(|event| builder.actuation(event));
@@ -83,28 +85,28 @@ impl Events {
     }
 }
 
-fn cell(table: &Table, column: &str, row: usize) -> String {
+fn cell(table: &DatasetTable, column: &str, row: usize) -> String {
     match &table.column(column).unwrap_or_else(|| panic!("no column {column}")).cells {
-        Cells::Text(cells) => format!("{:?}", cells[row]),
-        Cells::Time(cells) => format!("{:?}", cells[row]),
-        Cells::Int(cells) => format!("{:?}", cells[row]),
-        Cells::Float(cells) => format!("{:?}", cells[row]),
-        Cells::Bool(cells) => format!("{:?}", cells[row]),
+        ColumnCells::Text(cells) => format!("{:?}", cells[row]),
+        ColumnCells::Time(cells) => format!("{:?}", cells[row]),
+        ColumnCells::Int(cells) => format!("{:?}", cells[row]),
+        ColumnCells::Float(cells) => format!("{:?}", cells[row]),
+        ColumnCells::Bool(cells) => format!("{:?}", cells[row]),
     }
 }
 
-fn float(table: &Table, column: &str, row: usize) -> Option<f64> {
+fn float(table: &DatasetTable, column: &str, row: usize) -> Option<f64> {
     match &table.column(column).unwrap_or_else(|| panic!("no column {column}")).cells {
-        Cells::Float(cells) => cells[row],
+        ColumnCells::Float(cells) => cells[row],
         other => panic!("{column} is {}", other.kind()),
     }
 }
 
 /// The cells that may be learned from, by row.
-fn known_then(table: &Table, time: &str, until: EventTime) -> Vec<Vec<String>> {
-    let Cells::Time(times) = &table.column(time).expect("the time column").cells else { panic!("{time} is a time") };
+fn known_then(table: &DatasetTable, time: &str, until: EventTime) -> Vec<Vec<String>> {
+    let ColumnCells::Time(times) = &table.column(time).expect("the time column").cells else { panic!("{time} is a time") };
     let rows = (0..table.rows()).filter(|row| times[*row].is_some_and(|at| at <= until));
-    let features = || table.columns.iter().filter(|c| !matches!(c.role, Role::Outcome | Role::Label));
+    let features = || table.columns.iter().filter(|c| !matches!(c.role, ColumnRole::Outcome | ColumnRole::Label));
     rows.map(|row| features().map(|column| cell(table, column.name, row)).collect()).collect()
 }
 
@@ -113,14 +115,14 @@ fn a_change_that_helps() -> Events {
     let mut events = Events::default();
     events.windows.extend((0..10).map(|n| window(n, 1, 6000.0, 600.0)));
     let change = decision(10, 1, true);
-    events.actuations.push(actuation(&change, Outcome::Applied, minute(10).plus_seconds(5.0), 2));
-    events.actuations.push(actuation(&change, Outcome::Ready, minute(11).plus_seconds(30.0), 2));
+    events.actuations.push(actuation(&change, ActuationOutcome::Applied, minute(10).plus_seconds(5.0), 2));
+    events.actuations.push(actuation(&change, ActuationOutcome::Ready, minute(11).plus_seconds(30.0), 2));
     events.windows.extend((10..12).map(|n| EfficiencyWindow { restarted: true, ..window(n, 2, 3000.0, 30.0) }));
     // Warm-up is no part of the verdict.
     events.windows.push(window(12, 2, 9000.0, 300.0));
     events.windows.extend((13..20).map(|n| window(n, 2, 4320.0, 540.0)));
     let mut kept = decision(16, 2, false);
-    kept.validation = Validation::Kept;
+    kept.validation = ChangeValidation::Kept;
     kept.concerns = Some(change.id.clone());
     events.decisions.extend([change, kept]);
     events
@@ -184,7 +186,7 @@ fn a_planted_leak_is_seen_in_labels_only() {
 fn what_did_not_come_to_rest_has_no_label() {
     let mut rolled_back = a_change_that_helps();
     let change = rolled_back.decisions[0].clone();
-    rolled_back.actuations[1] = actuation(&change, Outcome::RolledBack, minute(11).plus_seconds(30.0), 3);
+    rolled_back.actuations[1] = actuation(&change, ActuationOutcome::RolledBack, minute(11).plus_seconds(30.0), 3);
     let dataset = rolled_back.build();
     assert_eq!(cell(&dataset.decisions, "outcome", 0), "Some(\"rolled_back\")");
     assert_eq!(float(&dataset.decisions, "label_saving_ratio", 0), None);
@@ -200,8 +202,8 @@ fn what_is_missing_is_counted_and_said() {
     let mut events = a_change_that_helps();
     events.windows.remove(3);
     events.windows.push(EfficiencyWindow { kind: WindowKind::Span, span: Some("epoch 1".to_owned()), ..window(0, 1, 1.0, 1.0) });
-    events.actuations.push(actuation(&decision(99, 1, true), Outcome::Refused, minute(99), 1));
-    let mut builder = Builder::default();
+    events.actuations.push(actuation(&decision(99, 1, true), ActuationOutcome::Refused, minute(99), 1));
+    let mut builder = DatasetBuilder::default();
     events.windows.iter().chain(&events.windows[..1]).cloned().for_each(|event| builder.window(event));
     events.decisions.iter().cloned().for_each(|event| builder.decision(event));
     events.actuations.iter().cloned().for_each(|event| builder.actuation(event));
@@ -236,7 +238,12 @@ fn any_events() -> impl Strategy<Value = Events> {
                 }
                 3 => events.decisions.push(decision(at, generation, flag)),
                 _ => {
-                    let outcomes = [Outcome::Applied, Outcome::Ready, Outcome::Refused, Outcome::RolledBack];
+                    let outcomes = [
+                        ActuationOutcome::Applied,
+                        ActuationOutcome::Ready,
+                        ActuationOutcome::Refused,
+                        ActuationOutcome::RolledBack,
+                    ];
                     let outcome = outcomes[value as usize % outcomes.len()];
                     let time = minute(at).plus_seconds(seconds as f64);
                     events.actuations.push(actuation(&decision(at, generation, flag), outcome, time, generation + 1));

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use eadt_gpu_sharing::forest::ForestSettings;
-use eadt_gpu_sharing::{GpuTenants, Predictor, SlowdownModel};
+use eadt_gpu_sharing::{GpuTenants, SharePredictor, SlowdownModel};
 
 const ROUNDS: usize = 5;
 const FITS: u32 = 3;
@@ -126,7 +126,7 @@ fn run() {
     let mut ratios = [Vec::new(), Vec::new()];
     for round in 0..ROUNDS {
         let fit = timed(FITS, || drop(SlowdownModel::train(&measurements, &settings).unwrap()));
-        let predict = timed(PREDICTIONS, || drop(model.outlook(&together, &candidates).unwrap()));
+        let predict = timed(PREDICTIONS, || drop(model.predict(&together, &candidates).unwrap()));
         print!("round {round}: growing {:.1} ms, predicting nine partitions {:.1} µs", fit * 1e3, predict * 1e6);
         if let Some(peer) = &mut peer {
             let (fits, predictions) = (peer.time("fit", 1), peer.time("predict", PEER_PREDICTIONS));

@@ -4,7 +4,7 @@ use eadt_gpu_sharing::evaluate::{
 };
 use eadt_gpu_sharing::forest::ForestSettings;
 use eadt_simulator::gpu::BoardModel;
-use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, Plan, paper_suite, tenths};
+use eadt_simulator::sharing::{LabNoise, LabPlan, PAPER_MEMORY_GIB, SharingLab, paper_suite, tenths};
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -14,9 +14,9 @@ fn main() {
     let (mut u, mut g) = (Vec::new(), Vec::new());
     for seed in 0..6_u64 {
         let suite = paper_suite();
-        let lab = |noise| Lab::new(BoardModel::V100, suite.clone(), noise);
+        let lab = |noise| SharingLab::new(BoardModel::V100, suite.clone(), noise);
         let (seen, really) = (lab(if noisy { LabNoise::usual(seed) } else { LabNoise::NONE }), lab(LabNoise::NONE));
-        let plan = |lab: &Lab| Plan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: tenths(), clocks: vec![None] };
+        let plan = |lab: &SharingLab| LabPlan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: tenths(), clocks: vec![None] };
         let trial =
             EvaluationSet { measured: seen.measure(&plan(&seen)).unwrap(), truth: really.measure(&plan(&really)).unwrap() };
         let forest = ForestSettings { trees: trees as u32, leaf_min: leaf as u32, ..SlowdownModel::FOREST };

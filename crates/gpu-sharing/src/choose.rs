@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ExpectedRates, GpuTenants, Outlook, ShareCandidate};
+use crate::{CandidatePredictions, ExpectedRates, GpuTenants, ShareCandidate};
 
 /// The objective: a sum of throughputs, which is divided by the GPU's power and maximised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -134,7 +134,7 @@ impl ObjectiveScale {
 pub fn choose(
     together: &GpuTenants<'_>,
     candidates: &[ShareCandidate],
-    outlook: &Outlook,
+    outlook: &CandidatePredictions,
     settings: &ChoiceSettings,
 ) -> ShareChoice {
     choose_among(together, candidates, outlook, settings, &|_| true)
@@ -144,7 +144,7 @@ pub fn choose(
 pub(crate) fn choose_among(
     together: &GpuTenants<'_>,
     candidates: &[ShareCandidate],
-    outlook: &Outlook,
+    outlook: &CandidatePredictions,
     settings: &ChoiceSettings,
     allowed: &dyn Fn(usize) -> bool,
 ) -> ShareChoice {

@@ -75,14 +75,14 @@ struct GatheredPoints {
 /// Everything gathered so far, by workload. Windows come in the order of their ends.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Gatherer {
+pub struct ProfileGatherer {
     workloads: BTreeMap<String, GatheredPoints>,
 }
 
 /// A workload changes shares and clocks rarely; more settings than this are not kept.
 const MAX_SETTINGS: usize = 256;
 
-impl Gatherer {
+impl ProfileGatherer {
     /// Adds a window to the profile, or returns why it is skipped. `tenants`: the largest number of workloads on one of its GPUs
     /// in the window.
     pub fn observe(

@@ -23,8 +23,10 @@ pub mod tables;
 
 pub use choose::{ChoiceSettings, ChoiceVerdict, ShareChoice, ShareObjective, choose};
 pub use fold::GpuSharingFold;
-pub use measurements::{CoRun, CoRunTenant, Measurements, MeasurementsError};
-pub use outlook::{AdditivePredictor, ExpectedRates, GpuTenants, Outlook, OutlookError, Predictor, ShareCandidate};
+pub use measurements::{CoRun, CoRunTenant, GpuMeasurements, MeasurementsError};
+pub use outlook::{
+    AdditivePredictor, CandidatePredictions, ExpectedRates, GpuTenants, PredictionError, ShareCandidate, SharePredictor,
+};
 pub use paper::{PairSum, PaperModel};
 pub use profile::{MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile};
 pub use slowdown::{ModelError, SlowdownModel, TrainError};

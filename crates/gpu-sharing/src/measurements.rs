@@ -60,14 +60,14 @@ pub enum MeasurementsError {
 
 /// Everything that was measured on one GPU model; checked.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Measurements {
+pub struct GpuMeasurements {
     gpu_model: String,
     idle_watts: f64,
     profiles: BTreeMap<String, SoloProfile>,
     runs: Vec<CoRun>,
 }
 
-impl Measurements {
+impl GpuMeasurements {
     /// `idle_watts`: power of the GPU while its processes wait.
     pub fn new(idle_watts: f64, profiles: Vec<SoloProfile>, runs: Vec<CoRun>) -> Result<Self, MeasurementsError> {
         let gpu_model = profiles.first().ok_or(MeasurementsError::NoProfiles)?.gpu_model().to_owned();

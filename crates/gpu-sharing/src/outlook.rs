@@ -19,7 +19,7 @@ pub struct GpuTenants<'a> {
 
 /// Why there is no prediction for workloads on a GPU.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum OutlookError {
+pub enum PredictionError {
     #[error("{count} workloads share the GPU: from 2 to 16 can be told apart")]
     Tenants { count: usize },
     #[error(
@@ -49,13 +49,13 @@ pub enum OutlookError {
 
 impl<'a> GpuTenants<'a> {
     /// `idle_watts`: power of the GPU while its processes wait.
-    pub fn new(tenants: Vec<&'a SoloProfile>, idle_watts: f64) -> Result<Self, OutlookError> {
+    pub fn new(tenants: Vec<&'a SoloProfile>, idle_watts: f64) -> Result<Self, PredictionError> {
         if !(2..=16).contains(&tenants.len()) {
-            return Err(OutlookError::Tenants { count: tenants.len() });
+            return Err(PredictionError::Tenants { count: tenants.len() });
         }
         let first = tenants[0];
         if let Some(stranger) = tenants.iter().find(|tenant| tenant.gpu_model() != first.gpu_model()) {
-            return Err(OutlookError::Gpu {
+            return Err(PredictionError::Gpu {
                 workload: stranger.workload().to_owned(),
                 other: first.workload().to_owned(),
                 expected: first.gpu_model().to_owned(),
@@ -78,11 +78,11 @@ impl<'a> GpuTenants<'a> {
     }
 
     /// Returns the expected figures of each workload alone at its share of a candidate.
-    pub fn alone(&self, candidate: &ShareCandidate) -> Result<Vec<SoloPoint>, OutlookError> {
+    pub fn alone(&self, candidate: &ShareCandidate) -> Result<Vec<SoloPoint>, PredictionError> {
         let shares = self.tenants.iter().zip(&candidate.mps_thread_percentages);
         shares
             .map(|(tenant, percentage)| {
-                tenant.expected_at(*percentage, candidate.sm_clock_mhz).ok_or_else(|| OutlookError::NotCovered {
+                tenant.expected_at(*percentage, candidate.sm_clock_mhz).ok_or_else(|| PredictionError::NotCovered {
                     workload: tenant.workload().to_owned(),
                     percentage: *percentage,
                     clock: candidate.sm_clock_mhz.map_or(String::new(), |mhz| format!(" and {mhz} MHz")),
@@ -98,10 +98,10 @@ impl<'a> GpuTenants<'a> {
 
     /// The candidates with shares that are multiples of `step` and sum to 100, at each of `clocks`, where every workload was
     /// measured alone; the equal partition at the highest clock comes first.
-    pub fn candidates(&self, step: u32, clocks: &[Option<f64>]) -> Result<Vec<ShareCandidate>, OutlookError> {
+    pub fn candidates(&self, step: u32, clocks: &[Option<f64>]) -> Result<Vec<ShareCandidate>, PredictionError> {
         let count = self.tenants.len();
         if ways(count, step).is_none_or(|ways| ways > PARTITIONS_MAX) {
-            return Err(OutlookError::TooManyPartitions { step, tenants: count });
+            return Err(PredictionError::TooManyPartitions { step, tenants: count });
         }
         let equal = ShareCandidate {
             mps_thread_percentages: vec![100 / count as u32; count],
@@ -118,7 +118,7 @@ impl<'a> GpuTenants<'a> {
             });
         }
         if candidates.len() < 2 {
-            return Err(OutlookError::NoPartition { step, tenants: count });
+            return Err(PredictionError::NoPartition { step, tenants: count });
         }
         Ok(candidates)
     }
@@ -165,34 +165,38 @@ pub struct ExpectedRates {
 
 /// The predictions for all candidates, and their spread.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outlook {
-    pub(crate) candidates: Vec<CandidateOutlook>,
+pub struct CandidatePredictions {
+    pub(crate) candidates: Vec<CandidatePrediction>,
 }
 
 /// The prediction for one candidate.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct CandidateOutlook {
+pub(crate) struct CandidatePrediction {
     pub mean: ExpectedRates,
     /// The prediction of each tree; empty if there is only one prediction. Tree `i` is the same in every candidate.
     pub opinions: Vec<ExpectedRates>,
 }
 
 /// Predicts throughput and power of candidates.
-pub trait Predictor: std::fmt::Debug + Sync {
+pub trait SharePredictor: std::fmt::Debug + Sync {
     /// For every candidate, in their order.
-    fn outlook(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<Outlook, OutlookError>;
+    fn predict(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<CandidatePredictions, PredictionError>;
 
     /// The same without opinions, of which there are as many as trees for every candidate.
-    fn means(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<Outlook, OutlookError> {
-        self.outlook(together, candidates)
+    fn predict_means(
+        &self,
+        together: &GpuTenants<'_>,
+        candidates: &[ShareCandidate],
+    ) -> Result<CandidatePredictions, PredictionError> {
+        self.predict(together, candidates)
     }
 }
 
-impl Outlook {
+impl CandidatePredictions {
     /// Builds it from the mean prediction of each candidate and, if there are several, each of them; prediction `i` is the same
     /// tree's in every candidate.
     pub fn of(candidates: Vec<(ExpectedRates, Vec<ExpectedRates>)>) -> Self {
-        let prospects = candidates.into_iter().map(|(mean, opinions)| CandidateOutlook { mean, opinions });
+        let prospects = candidates.into_iter().map(|(mean, opinions)| CandidatePrediction { mean, opinions });
         Self { candidates: prospects.collect() }
     }
 
@@ -207,17 +211,17 @@ impl Outlook {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AdditivePredictor;
 
-impl Predictor for AdditivePredictor {
-    fn outlook(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<Outlook, OutlookError> {
+impl SharePredictor for AdditivePredictor {
+    fn predict(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<CandidatePredictions, PredictionError> {
         let candidates = candidates.iter().map(|candidate| {
             let alone = together.alone(candidate)?;
             let mean = ExpectedRates {
                 samples_per_second: alone.iter().map(|point| point.samples_per_second).collect(),
                 power_watts: together.added_watts(&alone),
             };
-            Ok(CandidateOutlook { mean, opinions: Vec::new() })
+            Ok(CandidatePrediction { mean, opinions: Vec::new() })
         });
-        Ok(Outlook { candidates: candidates.collect::<Result<_, _>>()? })
+        Ok(CandidatePredictions { candidates: candidates.collect::<Result<_, _>>()? })
     }
 }
 

@@ -1,9 +1,9 @@
 //! The predictor of the paper that the idea comes from: one row a pair and partition, sums and means of the two workloads'
 //! counters, and the pair's throughput sum and power as targets. Kept to compare with; it knows pairs only.
 
-use crate::forest::{Forest, ForestSettings, Samples};
+use crate::forest::{Forest, ForestSettings, TrainingSamples};
 use crate::slowdown::TrainError;
-use crate::{GpuTenants, Measurements, OutlookError, ProfileMetric, ShareCandidate, SoloPoint};
+use crate::{GpuMeasurements, GpuTenants, PredictionError, ProfileMetric, ShareCandidate, SoloPoint};
 
 /// Throughput sum and power of a pair.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,7 +23,7 @@ pub struct PaperModel {
 
 impl PaperModel {
     /// Learns from some of the co-runs of pairs, by number.
-    pub fn train_on(measurements: &Measurements, runs: &[usize], settings: &ForestSettings) -> Result<Self, TrainError> {
+    pub fn train_on(measurements: &GpuMeasurements, runs: &[usize], settings: &ForestSettings) -> Result<Self, TrainError> {
         let metrics = measurements.metrics();
         if metrics.is_empty() {
             return Err(TrainError::NoMetrics);
@@ -41,10 +41,10 @@ impl PaperModel {
             return Err(TrainError::NoRuns);
         }
         let names = || names(&metrics);
-        let rates = Samples::new(names(), rows.iter().map(|(row, sum, _)| (row.as_slice(), *sum)))?;
+        let rates = TrainingSamples::new(names(), rows.iter().map(|(row, sum, _)| (row.as_slice(), *sum)))?;
         // Power is learned without throughput and sensitivity, which come last.
         let few = metrics.len();
-        let power = Samples::new(names()[..few].to_vec(), rows.iter().map(|(row, _, power)| (&row[..few], *power)))?;
+        let power = TrainingSamples::new(names()[..few].to_vec(), rows.iter().map(|(row, _, power)| (&row[..few], *power)))?;
         Ok(Self {
             rates: Forest::grow(&rates, settings)?,
             power: Forest::grow(&power, &ForestSettings { seed: settings.seed.wrapping_add(1), ..*settings })?,
@@ -53,7 +53,7 @@ impl PaperModel {
     }
 
     /// For every candidate, in their order.
-    pub fn predict(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<Vec<PairSum>, OutlookError> {
+    pub fn predict(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<Vec<PairSum>, PredictionError> {
         let (mut rate_rows, mut power_rows) = (Vec::new(), Vec::new());
         for candidate in candidates {
             let row = row(&self.metrics, together, &together.alone(candidate)?)?;
@@ -73,13 +73,13 @@ fn names(metrics: &[ProfileMetric]) -> Vec<String> {
 }
 
 /// Ratios are averaged, everything else is added.
-fn row(metrics: &[ProfileMetric], together: &GpuTenants<'_>, alone: &[SoloPoint]) -> Result<Vec<f64>, OutlookError> {
+fn row(metrics: &[ProfileMetric], together: &GpuTenants<'_>, alone: &[SoloPoint]) -> Result<Vec<f64>, PredictionError> {
     let tenants = together.tenants();
     let mut row = Vec::with_capacity(metrics.len() + 2);
     for metric in metrics {
         let mut sum = 0.0;
         for (tenant, point) in tenants.iter().zip(alone) {
-            let missing = || OutlookError::Metric { workload: tenant.workload().to_owned(), metric: metric.name() };
+            let missing = || PredictionError::Metric { workload: tenant.workload().to_owned(), metric: metric.name() };
             sum += point.counters.get(*metric).ok_or_else(missing)?;
         }
         row.push(if metric.is_ratio() { sum / alone.len() as f64 } else { sum });

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use eadt_core::models::Taken;
-use eadt_models::published::{PARTITION_PREFIX, Unusable};
+use eadt_core::models::ModelOutcome;
+use eadt_models::published::{PARTITION_PREFIX, UnusableModel};
 use eadt_schemas::v1::Model;
 use serde::{Deserialize, Serialize};
 
-use crate::{OutlookError, SlowdownModel, SoloProfile};
+use crate::{PredictionError, SlowdownModel, SoloProfile};
 
 const FORMAT: &str = "eadt.partition-model.v1";
 /// Largest event that is taken, as JSON. Kafka's default for a record is 1,048,588 bytes, key and headers included.
@@ -29,13 +29,13 @@ impl PartitionDocument {
     }
 
     /// The document of an event; `None`: it is about something else.
-    pub fn of(event: &Model) -> Option<Result<Self, Unusable>> {
+    pub fn of(event: &Model) -> Option<Result<Self, UnusableModel>> {
         let board = event.name.strip_prefix(PARTITION_PREFIX)?;
         if event.parameters["format"].as_str() != Some(FORMAT) {
-            return Some(Err(Unusable::Version));
+            return Some(Err(UnusableModel::Version));
         }
         let document = Self::deserialize(&event.parameters).ok().filter(|document| document.model.gpu_model() == board);
-        Some(document.ok_or(Unusable::Damaged))
+        Some(document.ok_or(UnusableModel::Damaged))
     }
 }
 
@@ -58,20 +58,20 @@ impl LearnedModel {
     }
 
     /// Returns why it cannot predict these workloads.
-    pub fn check<'a>(&self, profiles: impl IntoIterator<Item = &'a SoloProfile>) -> Result<(), OutlookError> {
+    pub fn check<'a>(&self, profiles: impl IntoIterator<Item = &'a SoloProfile>) -> Result<(), PredictionError> {
         for profile in profiles {
             let expected = self.model.gpu_model();
             if profile.gpu_model() != expected {
                 let (expected, found) = (expected.to_owned(), profile.gpu_model().to_owned());
-                return Err(OutlookError::ModelGpu { expected, found });
+                return Err(PredictionError::ModelGpu { expected, found });
             }
             let least = profile.points().map(|point| point.power_watts).fold(f64::INFINITY, f64::min);
             if self.model.idle_watts() >= least {
                 let (workload, idle_watts) = (profile.workload().to_owned(), self.model.idle_watts());
-                return Err(OutlookError::Idle { workload, idle_watts, least_watts: least });
+                return Err(PredictionError::Idle { workload, idle_watts, least_watts: least });
             }
             if let Some(metric) = self.model.metrics().iter().find(|metric| !profile.has(**metric)) {
-                return Err(OutlookError::Metric { workload: profile.workload().to_owned(), metric: metric.name() });
+                return Err(PredictionError::Metric { workload: profile.workload().to_owned(), metric: metric.name() });
             }
         }
         Ok(())
@@ -86,22 +86,22 @@ pub struct LearnedModels {
 
 impl LearnedModels {
     /// Takes a model in. One that cannot be used leaves the one before it in force.
-    pub fn put(&mut self, event: &Model) -> Taken {
+    pub fn put(&mut self, event: &Model) -> ModelOutcome {
         let model = match PartitionDocument::of(event) {
-            None => return Taken::Foreign,
-            Some(Err(why)) => return Taken::Unusable(why),
+            None => return ModelOutcome::Foreign,
+            Some(Err(why)) => return ModelOutcome::Unusable(why),
             Some(Ok(document)) => document.model,
         };
         // It becomes part of the state, whose topic takes no larger records.
         if serde_json::to_vec(event).map_or(usize::MAX, |bytes| bytes.len()) > EVENT_BYTES_MAX {
-            return Taken::Unusable(Unusable::Damaged);
+            return ModelOutcome::Unusable(UnusableModel::Damaged);
         }
         if self.kept.get(&event.name).is_some_and(|known| known.event.time > event.time) {
-            return Taken::Older;
+            return ModelOutcome::Older;
         }
         let version = format!("{}@{}", event.name, event.version);
         self.kept.insert(event.name.clone(), LearnedModel { event: event.clone(), version, model });
-        Taken::InForce
+        ModelOutcome::InForce
     }
 
     /// A model was withdrawn; false where none of this name was in force.

@@ -12,12 +12,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Decision, Layout, Origin, Validation, Workload};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Layout, Origin, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::choose::{ObjectiveScale, choose_among};
 use crate::co_runs::idle_of;
-use crate::{ChoiceSettings, ChoiceVerdict, GpuTenants, OutlookError, Predictor, ShareCandidate, ShareChoice, SoloProfile};
+use crate::{
+    ChoiceSettings, ChoiceVerdict, GpuTenants, PredictionError, ShareCandidate, ShareChoice, SharePredictor, SoloProfile,
+};
 
 pub use eadt_core::gpu_sharing::CONTROLLER;
 /// Incremented with every change of its decisions.
@@ -87,7 +89,7 @@ pub struct GpuSharer<'a> {
 /// The predictor in use.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelChoice<'a> {
-    pub predictor: &'a dyn Predictor,
+    pub predictor: &'a dyn SharePredictor,
     /// Version of the learned model; `None`: [`crate::AdditivePredictor`].
     pub model_version: Option<&'a str>,
     /// Power of the GPU while its processes wait; `None`: what the additive model needs to be right about the present partition.
@@ -140,8 +142,8 @@ impl WantedShares {
     }
 
     /// Returns the validation that its decisions have of the partition before it.
-    fn validation(&self) -> Validation {
-        if self.back && !self.half_way { Validation::Failed } else { Validation::None }
+    fn validation(&self) -> ChangeValidation {
+        if self.back && !self.half_way { ChangeValidation::Failed } else { ChangeValidation::None }
     }
 
     /// Returns whether the shares in force are a mixture of those before it and its own, so that nobody else chose them.
@@ -235,14 +237,14 @@ pub struct RebalanceOutcome {
     /// Why these, or why none.
     pub reason: String,
     /// State of the validation of the last partition.
-    pub validation: Validation,
+    pub validation: ChangeValidation,
     /// Version of the learned model that was used.
     pub model_version: Option<String>,
 }
 
 impl RebalanceOutcome {
     fn none(reason: impl Into<String>) -> Self {
-        Self { decisions: Vec::new(), reason: reason.into(), validation: Validation::None, model_version: None }
+        Self { decisions: Vec::new(), reason: reason.into(), validation: ChangeValidation::None, model_version: None }
     }
 }
 
@@ -350,7 +352,7 @@ fn on_shares_in_force(
     let WantedShares { shares, before, before_rates, .. } = wanted;
     state.trial = Some(SharesTrial { shares, since: time, before, before_worth, before_rates, expected_gain_ratio });
     RebalanceOutcome {
-        validation: Validation::Pending,
+        validation: ChangeValidation::Pending,
         ..RebalanceOutcome::none("the partition is in force, and has to show that it helps")
     }
 }
@@ -372,7 +374,7 @@ fn judge_trial(
         let reason =
             format!("until {} windows of each tell whether the partition helps, nothing is changed", settings.validation_windows);
         state.trial = Some(trial);
-        return Some(RebalanceOutcome { validation: Validation::Pending, ..RebalanceOutcome::none(reason) });
+        return Some(RebalanceOutcome { validation: ChangeValidation::Pending, ..RebalanceOutcome::none(reason) });
     };
     let gain = after / trial.before_worth - 1.0;
     let slowed = settings.choice.slowdown_max_ratio.and_then(|limit| {
@@ -391,7 +393,7 @@ fn judge_trial(
             "the partition gives {:+.1} % work per watt against the one before it ({expected:+.1} % was expected): kept",
             gain * 100.0
         );
-        return Some(RebalanceOutcome { validation: Validation::Kept, ..RebalanceOutcome::none(reason) });
+        return Some(RebalanceOutcome { validation: ChangeValidation::Kept, ..RebalanceOutcome::none(reason) });
     }
     state.rest_of(&trial.shares).failures += 1;
     if state.failed.len() >= MAX_FAILED {
@@ -497,7 +499,7 @@ fn search_shares(
     for sharer in sharers {
         tenants.push(sharer.profile.ok_or_else(|| format!("{} was not measured alone yet", sharer.workload.workload))?);
     }
-    let told = |error: OutlookError| error.to_string();
+    let told = |error: PredictionError| error.to_string();
     // If the shares sum to more than the GPU, no workload gets its throughput alone.
     let fits = present.iter().sum::<u32>() <= 100;
     let idle_watts = match brain.idle_watts {
@@ -528,8 +530,8 @@ fn search_shares(
     }
     let predictor = brain.predictor;
     let outlook = match settings.choice.risk_quantile {
-        Some(_) => predictor.outlook(&together, &candidates),
-        None => predictor.means(&together, &candidates),
+        Some(_) => predictor.predict(&together, &candidates),
+        None => predictor.predict_means(&together, &candidates),
     };
     let outlook = outlook.map_err(told)?;
     let stay = |reason: String| Err(NoChange { reason, asked: true });
@@ -596,9 +598,9 @@ fn decision(wanted: &WantedShares, time: EventTime, workload: &Workload, share: 
         controller: CONTROLLER.to_owned(),
         controller_version: VERSION.to_owned(),
         action: match (wanted.back, to < share) {
-            (true, _) => Action::Revert,
-            (false, true) => Action::Decrease,
-            (false, false) => Action::Increase,
+            (true, _) => ControllerAction::Revert,
+            (false, true) => ControllerAction::Decrease,
+            (false, false) => ControllerAction::Increase,
         },
         reason: if wanted.half_way {
             format!(

@@ -4,11 +4,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::forest::{Forest, ForestSettings, Samples, SamplesError, SettingsError, TreePredictions};
-use crate::outlook::CandidateOutlook;
+use crate::forest::{Forest, ForestSettings, SamplesError, SettingsError, TrainingSamples, TreePredictions};
+use crate::outlook::CandidatePrediction;
 use crate::{
-    ExpectedRates, GpuTenants, Measurements, Outlook, OutlookError, Predictor, ProfileMetric, ShareCandidate, SoloPoint,
-    SoloProfile,
+    CandidatePredictions, ExpectedRates, GpuMeasurements, GpuTenants, PredictionError, ProfileMetric, ShareCandidate,
+    SharePredictor, SoloPoint, SoloProfile,
 };
 
 /// Why no model can be trained.
@@ -23,7 +23,7 @@ pub enum TrainError {
     #[error("no forest can be grown with these settings")]
     Settings(#[from] SettingsError),
     #[error(transparent)]
-    CannotTell(#[from] OutlookError),
+    CannotTell(#[from] PredictionError),
     #[error(transparent)]
     Model(#[from] ModelError),
 }
@@ -142,17 +142,17 @@ impl SlowdownModel {
     pub const FOREST: ForestSettings = ForestSettings { trees: 100, features_per_split: None, leaf_min: 3, seed: 0 };
 
     /// Learns from co-runs and the profiles of their workloads.
-    pub fn train(measurements: &Measurements, settings: &ForestSettings) -> Result<Self, TrainError> {
+    pub fn train(measurements: &GpuMeasurements, settings: &ForestSettings) -> Result<Self, TrainError> {
         let all: Vec<usize> = (0..measurements.runs().len()).collect();
         Self::train_on(measurements, &all, settings)
     }
 
     /// Learns from some of the co-runs, by number.
-    pub fn train_on(measurements: &Measurements, runs: &[usize], settings: &ForestSettings) -> Result<Self, TrainError> {
+    pub fn train_on(measurements: &GpuMeasurements, runs: &[usize], settings: &ForestSettings) -> Result<Self, TrainError> {
         let TrainingRows { metrics, clock_max_mhz, rates, power } = TrainingRows::of(measurements, runs)?;
         let features = FeatureSet { metrics: &metrics, clock_max_mhz };
         let grow = |names, rows: &[(Vec<f64>, f64)], seed| -> Result<Forest, TrainError> {
-            let samples = Samples::new(names, rows.iter().map(|(row, target)| (row.as_slice(), *target)))?;
+            let samples = TrainingSamples::new(names, rows.iter().map(|(row, target)| (row.as_slice(), *target)))?;
             Ok(Forest::grow(&samples, &ForestSettings { seed, ..*settings })?)
         };
         Ok(Self {
@@ -168,7 +168,7 @@ impl SlowdownModel {
 
     /// The training data of the two forests, with the targets, for a comparison with other learners.
     #[allow(clippy::type_complexity, reason = "two tables of rows with targets")]
-    pub fn rows(measurements: &Measurements) -> Result<(Vec<(Vec<f64>, f64)>, Vec<(Vec<f64>, f64)>), TrainError> {
+    pub fn rows(measurements: &GpuMeasurements) -> Result<(Vec<(Vec<f64>, f64)>, Vec<(Vec<f64>, f64)>), TrainError> {
         let all: Vec<usize> = (0..measurements.runs().len()).collect();
         TrainingRows::of(measurements, &all).map(|rows| (rows.rates, rows.power))
     }
@@ -205,7 +205,7 @@ struct TrainingRows {
 }
 
 impl TrainingRows {
-    fn of(measurements: &Measurements, runs: &[usize]) -> Result<Self, TrainError> {
+    fn of(measurements: &GpuMeasurements, runs: &[usize]) -> Result<Self, TrainError> {
         let metrics = measurements.metrics();
         if runs.is_empty() {
             return Err(TrainError::NoRuns);
@@ -241,21 +241,30 @@ impl TrainingRows {
     }
 }
 
-impl Predictor for SlowdownModel {
-    fn outlook(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<Outlook, OutlookError> {
-        self.look(together, candidates, true)
+impl SharePredictor for SlowdownModel {
+    fn predict(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<CandidatePredictions, PredictionError> {
+        self.predict_candidates(together, candidates, true)
     }
 
-    fn means(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<Outlook, OutlookError> {
-        self.look(together, candidates, false)
+    fn predict_means(
+        &self,
+        together: &GpuTenants<'_>,
+        candidates: &[ShareCandidate],
+    ) -> Result<CandidatePredictions, PredictionError> {
+        self.predict_candidates(together, candidates, false)
     }
 }
 
 impl SlowdownModel {
-    fn look(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate], opinions: bool) -> Result<Outlook, OutlookError> {
+    fn predict_candidates(
+        &self,
+        together: &GpuTenants<'_>,
+        candidates: &[ShareCandidate],
+        opinions: bool,
+    ) -> Result<CandidatePredictions, PredictionError> {
         if together.gpu_model() != self.gpu_model {
             let (expected, found) = (self.gpu_model.clone(), together.gpu_model().to_owned());
-            return Err(OutlookError::ModelGpu { expected, found });
+            return Err(PredictionError::ModelGpu { expected, found });
         }
         let features = FeatureSet { metrics: &self.metrics, clock_max_mhz: self.clock_max_mhz };
         let (mut rate_rows, mut power_rows) = (Vec::new(), Vec::new());
@@ -281,12 +290,12 @@ impl SlowdownModel {
                 power_watts: together.added_watts(points) * power.exp(),
             };
             let opinion = |tree| expected(&|row| rates.of(tree, row), power.of(tree, candidate));
-            CandidateOutlook {
+            CandidatePrediction {
                 mean: expected(&|row| rates.mean(row), power.mean(candidate)),
                 opinions: (0..if opinions { TreePredictions::trees(&rates) } else { 0 }).map(opinion).collect(),
             }
         });
-        Ok(Outlook { candidates: prospects.collect() })
+        Ok(CandidatePredictions { candidates: prospects.collect() })
     }
 }
 
@@ -321,11 +330,11 @@ impl FeatureSet<'_> {
         self.clock_max_mhz.map(|_| "clock_ratio".to_owned())
     }
 
-    fn clock(&self, together: &GpuTenants<'_>, candidate: &ShareCandidate) -> Result<Option<f64>, OutlookError> {
+    fn clock(&self, together: &GpuTenants<'_>, candidate: &ShareCandidate) -> Result<Option<f64>, PredictionError> {
         let top = together.tenants()[0].clocks().next().flatten();
         match self.clock_max_mhz {
             Some(highest) => Ok(Some(candidate.sm_clock_mhz.or(top).unwrap_or(highest) / highest)),
-            None if candidate.sm_clock_mhz.is_some() && candidate.sm_clock_mhz != top => Err(OutlookError::NoClocks),
+            None if candidate.sm_clock_mhz.is_some() && candidate.sm_clock_mhz != top => Err(PredictionError::NoClocks),
             None => Ok(None),
         }
     }
@@ -338,7 +347,7 @@ impl FeatureSet<'_> {
         candidate: &ShareCandidate,
         own: usize,
         row: &mut Vec<f64>,
-    ) -> Result<(), OutlookError> {
+    ) -> Result<(), PredictionError> {
         let of_others = |value: &dyn Fn(usize) -> f64| (0..alone.len()).filter(|i| *i != own).map(value).sum::<f64>();
         let mut both = |value: &dyn Fn(usize) -> f64| row.extend([value(own), of_others(value)]);
         both(&|i| f64::from(alone[i].mps_thread_percentage) / 100.0);
@@ -362,7 +371,7 @@ impl FeatureSet<'_> {
         alone: &[SoloPoint],
         candidate: &ShareCandidate,
         row: &mut Vec<f64>,
-    ) -> Result<(), OutlookError> {
+    ) -> Result<(), PredictionError> {
         let tenants = together.tenants();
         let largest = alone.iter().map(|point| point.mps_thread_percentage).max().unwrap_or(0);
         row.extend([
@@ -389,9 +398,9 @@ fn progress(tenant: &SoloProfile, point: &SoloPoint) -> f64 {
     point.samples_per_second / tenant.whole().samples_per_second
 }
 
-fn counter(tenant: &SoloProfile, point: &SoloPoint, metric: ProfileMetric) -> Result<f64, OutlookError> {
+fn counter(tenant: &SoloProfile, point: &SoloPoint, metric: ProfileMetric) -> Result<f64, PredictionError> {
     point
         .counters
         .get(metric)
-        .ok_or_else(|| OutlookError::Metric { workload: tenant.workload().to_owned(), metric: metric.name() })
+        .ok_or_else(|| PredictionError::Metric { workload: tenant.workload().to_owned(), metric: metric.name() })
 }

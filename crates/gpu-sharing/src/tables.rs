@@ -1,8 +1,8 @@
 //! Measurements as CSV tables: what a workload does alone, and what several do together.
 //!
 //! Alone, a row a measurement: `workload, gpu_model, mps_thread_percentage, samples_per_second, power_watts`, and, where they are
-//! known, `sm_clock_mhz`, the counters of [`ProfileMetric`] and `run`. Rows that differ in `run` only are repetitions and combined by
-//! their median. A row with 0 % and 0 samples/s is the GPU's idle power.
+//! known, `sm_clock_mhz`, the counters of [`ProfileMetric`] and `run`. Rows that differ in `run` only are repetitions and
+//! combined by their median. A row with 0 % and 0 samples/s is the GPU's idle power.
 //!
 //! Together, a row a workload of a co-run: `co_run, workload, mps_thread_percentage, samples_per_second, power_watts` and, where
 //! it was held down, `sm_clock_mhz`; rows of one co-run have the same `co_run`, power and clock.
@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::{CoRun, CoRunTenant, Measurements, MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile};
+use crate::{CoRun, CoRunTenant, GpuMeasurements, MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile};
 
 /// Why a table is refused. Lines are counted as an editor counts them: the header is line 1.
 #[derive(Debug, thiserror::Error)]
@@ -48,16 +48,16 @@ const CLOCK: &str = "sm_clock_mhz";
 const RUN: &str = "run";
 
 /// A row of the table alone, before repetitions are combined.
-type Reading = (u64, SoloPoint);
+type SoloReading = (u64, SoloPoint);
 /// Workload, percentage, bits of the clock.
-type Place = (String, u32, Option<u64>);
+type SoloPointKey = (String, u32, Option<u64>);
 
 /// Reads a table of workloads alone. `file` is what errors call it.
 pub fn read_solo(file: &str, text: &str) -> Result<SoloTable, TableError> {
     let metrics: Vec<&str> = ProfileMetric::ALL.iter().map(|metric| metric.name()).collect();
     let table = CsvTable::read(file, text, &SOLO, &[&[CLOCK, RUN][..], &metrics].concat())?;
     let (mut idle, mut models) = (Vec::new(), BTreeMap::new());
-    let mut readings: BTreeMap<Place, Vec<Reading>> = BTreeMap::new();
+    let mut readings: BTreeMap<SoloPointKey, Vec<SoloReading>> = BTreeMap::new();
     let repeated = table.column(RUN).is_some();
     for row in &table.rows {
         let workload = table.text(row, "workload")?;
@@ -100,7 +100,7 @@ pub fn read_solo(file: &str, text: &str) -> Result<SoloTable, TableError> {
         }
         place.push((row.line, point));
     }
-    let mut points: BTreeMap<String, Vec<Reading>> = BTreeMap::new();
+    let mut points: BTreeMap<String, Vec<SoloReading>> = BTreeMap::new();
     for ((workload, ..), readings) in readings {
         points.entry(workload).or_default().push((readings[0].0, combined(&readings)));
     }
@@ -140,7 +140,7 @@ pub fn read_co_runs(file: &str, text: &str) -> Result<Vec<CoRun>, TableError> {
 }
 
 /// The profiles as a table, with the idle power.
-pub fn write_solo(measurements: &Measurements) -> String {
+pub fn write_solo(measurements: &GpuMeasurements) -> String {
     let points = || measurements.profiles().values().flat_map(|profile| profile.points().map(move |point| (profile, point)));
     let clocked = points().any(|(_, point)| point.sm_clock_mhz.is_some());
     let metrics: Vec<ProfileMetric> = ProfileMetric::ALL
@@ -181,7 +181,7 @@ pub fn write_solo(measurements: &Measurements) -> String {
 }
 
 /// The co-runs as a table.
-pub fn write_co_runs(measurements: &Measurements) -> String {
+pub fn write_co_runs(measurements: &GpuMeasurements) -> String {
     let clocked = measurements.runs().iter().any(|run| run.sm_clock_mhz.is_some());
     let mut text = TOGETHER.join(",");
     text.push_str(if clocked { ",sm_clock_mhz\n" } else { "\n" });
@@ -211,7 +211,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Repetitions of a measurement as one.
-fn combined(readings: &[Reading]) -> SoloPoint {
+fn combined(readings: &[SoloReading]) -> SoloPoint {
     let of = |value: &dyn Fn(&SoloPoint) -> Option<f64>| {
         let values: Option<Vec<f64>> = readings.iter().map(|(_, point)| value(point)).collect();
         values.and_then(|mut values| median(&mut values))

@@ -4,8 +4,8 @@ use crate::support;
 
 use eadt_gpu_sharing::forest::ForestSettings;
 use eadt_gpu_sharing::{
-    AdditivePredictor, ChoiceSettings, ChoiceVerdict, ExpectedRates, GpuTenants, MetricValues, Outlook, OutlookError, Predictor,
-    ShareCandidate, ShareObjective, SlowdownModel, SoloPoint, SoloProfile, choose,
+    AdditivePredictor, CandidatePredictions, ChoiceSettings, ChoiceVerdict, ExpectedRates, GpuTenants, MetricValues,
+    PredictionError, ShareCandidate, ShareObjective, SharePredictor, SlowdownModel, SoloPoint, SoloProfile, choose,
 };
 use eadt_testing::cases;
 use proptest::prelude::*;
@@ -48,23 +48,23 @@ fn candidates_are_equal_shares_and_every_partition() {
     let two = GpuTenants::new(vec![&a, &coarse], 30.0).unwrap();
     assert_eq!(shares(&two.candidates(10, &[None]).unwrap()), [[50, 50], [10, 90], [20, 80], [30, 70], [40, 60]]);
     let both = GpuTenants::new(vec![&coarse, &coarse], 30.0).unwrap();
-    assert_eq!(both.candidates(10, &[None]).unwrap_err(), OutlookError::NoPartition { step: 10, tenants: 2 });
-    assert_eq!(two.candidates(0, &[None]).unwrap_err(), OutlookError::NoPartition { step: 0, tenants: 2 });
+    assert_eq!(both.candidates(10, &[None]).unwrap_err(), PredictionError::NoPartition { step: 10, tenants: 2 });
+    assert_eq!(two.candidates(0, &[None]).unwrap_err(), PredictionError::NoPartition { step: 0, tenants: 2 });
 }
 
 #[test]
 fn what_cannot_be_told_is_not_guessed() {
     let a = tenths("a", |s| s);
     let other = SoloProfile::new("o".into(), "other board".into(), a.points().copied().collect()).unwrap();
-    assert!(matches!(GpuTenants::new(vec![&a], 30.0), Err(OutlookError::Tenants { count: 1 })));
-    assert!(matches!(GpuTenants::new(vec![&a, &other], 30.0), Err(OutlookError::Gpu { .. })));
+    assert!(matches!(GpuTenants::new(vec![&a], 30.0), Err(PredictionError::Tenants { count: 1 })));
+    assert!(matches!(GpuTenants::new(vec![&a, &other], 30.0), Err(PredictionError::Gpu { .. })));
 
     let pairs = support::paper_pairs(1).measured;
     let few = ForestSettings { trees: 3, ..ForestSettings::default() };
     let model = SlowdownModel::train(&pairs, &few).unwrap();
     let strangers = GpuTenants::new(vec![&a, &a], 30.0).unwrap();
     let candidates = strangers.candidates(10, &[None]).unwrap();
-    let error = model.outlook(&strangers, &candidates).unwrap_err().to_string();
+    let error = model.predict(&strangers, &candidates).unwrap_err().to_string();
     assert_eq!(
         error,
         "the model was trained on Tesla V100-PCIE-32GB, but the workloads share board: train one on measurements of board"
@@ -72,10 +72,10 @@ fn what_cannot_be_told_is_not_guessed() {
     // The right board, but without the counters that the model looks at.
     let bare = |name: &str| SoloProfile::new(name.into(), pairs.gpu_model().into(), a.points().copied().collect()).unwrap();
     let (x, y) = (bare("x"), bare("y"));
-    let error = model.outlook(&GpuTenants::new(vec![&x, &y], 30.0).unwrap(), &candidates).unwrap_err().to_string();
+    let error = model.predict(&GpuTenants::new(vec![&x, &y], 30.0).unwrap(), &candidates).unwrap_err().to_string();
     assert!(error.starts_with("workload x was measured without sm_active_ratio, which the model needs"), "{error}");
     let below = [ShareCandidate { mps_thread_percentages: vec![5, 95], sm_clock_mhz: None }];
-    assert!(matches!(AdditivePredictor.outlook(&strangers, &below), Err(OutlookError::NotCovered { percentage: 5, .. })));
+    assert!(matches!(AdditivePredictor.predict(&strangers, &below), Err(PredictionError::NotCovered { percentage: 5, .. })));
 }
 
 /// One workload that gains in proportion to its share, one that needs a tenth only.
@@ -84,7 +84,7 @@ fn shares_go_to_whom_they_help() {
     let (hungry, modest) = (tenths("hungry", |s| 100.0 * s), tenths("modest", |_| 7.0));
     let together = GpuTenants::new(vec![&hungry, &modest], 30.0).unwrap();
     let candidates = together.candidates(10, &[None]).unwrap();
-    let outlook = AdditivePredictor.outlook(&together, &candidates).unwrap();
+    let outlook = AdditivePredictor.predict(&together, &candidates).unwrap();
     let choice = choose(&together, &candidates, &outlook, &ChoiceSettings::default());
     assert_eq!((choice.verdict, choice.candidate.mps_thread_percentages.as_slice()), (ChoiceVerdict::Better, &[90, 10][..]));
     let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-5;
@@ -108,7 +108,7 @@ fn the_sum_starves_and_the_floor_does_not() {
     let (many, few) = (tenths("many", |s| 10_000.0 * s.sqrt()), tenths("few", |s| 5.0 * s));
     let together = GpuTenants::new(vec![&many, &few], 30.0).unwrap();
     let candidates = together.candidates(10, &[None]).unwrap();
-    let outlook = AdditivePredictor.outlook(&together, &candidates).unwrap();
+    let outlook = AdditivePredictor.predict(&together, &candidates).unwrap();
     let by = |settings: &ChoiceSettings| choose(&together, &candidates, &outlook, settings).candidate.mps_thread_percentages;
     assert_eq!(by(&ChoiceSettings::paper()), [90, 10]);
     // At least half of what equal shares give: 25 % of the SMs for the one in proportion.
@@ -139,7 +139,7 @@ fn a_careful_choice_counts_what_most_trees_expect() {
         .to_vec();
     let expected = |rate: f64| ExpectedRates { samples_per_second: vec![rate, 1.0], power_watts: 100.0 };
     let trees = |rates: [f64; 4]| rates.map(expected).to_vec();
-    let outlook = Outlook::of(vec![
+    let outlook = CandidatePredictions::of(vec![
         (expected(1.0), trees([1.0; 4])),
         (expected(1.5), trees([0.9, 0.9, 0.9, 3.3])),
         (expected(1.1), trees([1.1; 4])),
@@ -173,7 +173,7 @@ fn a_model_is_written_exactly_and_damage_is_refused() {
     let choice = |tenants| {
         let together = GpuTenants::new(tenants, trial.measured.idle_watts()).unwrap();
         let candidates = together.candidates(10, &[None]).unwrap();
-        let outlook = read.outlook(&together, &candidates).unwrap();
+        let outlook = read.predict(&together, &candidates).unwrap();
         choose(&together, &candidates, &outlook, &ChoiceSettings::default()).candidate.mps_thread_percentages
     };
     let (one, mut other) = (choice(vec![x, y]), choice(vec![y, x]));
@@ -197,7 +197,7 @@ proptest! {
             exponents.iter().enumerate().map(|(i, e)| tenths(&format!("w{i}"), |s| rates[i] * s.powf(*e))).collect();
         let together = GpuTenants::new(profiles.iter().collect(), 30.0).unwrap();
         let candidates = together.candidates(10, &[None]).unwrap();
-        let outlook = AdditivePredictor.outlook(&together, &candidates).unwrap();
+        let outlook = AdditivePredictor.predict(&together, &candidates).unwrap();
         let objective = if sum { ShareObjective::Sum } else { ShareObjective::Progress };
         let settings = ChoiceSettings { objective, floor_ratio: floor, slowdown_max_ratio: slowdown, gain_min_ratio: 0.0, ..ChoiceSettings::default() };
         let choice = choose(&together, &candidates, &outlook, &settings);

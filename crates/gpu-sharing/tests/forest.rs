@@ -1,6 +1,6 @@
 //! The forest: what it remembers, what it refuses, how it is written, and how it compares with another implementation.
 
-use eadt_gpu_sharing::forest::{Forest, ForestSettings, RowError, Samples, SamplesError};
+use eadt_gpu_sharing::forest::{Forest, ForestSettings, RowError, SamplesError, TrainingSamples};
 use eadt_testing::cases;
 use proptest::prelude::*;
 use rand_pcg::Pcg64Mcg;
@@ -8,9 +8,9 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use smartcore::ensemble::extra_trees_regressor::{ExtraTreesRegressor, ExtraTreesRegressorParameters};
 use smartcore::linalg::basic::matrix::DenseMatrix;
 
-fn samples(rows: &[Vec<f64>], targets: &[f64]) -> Samples {
+fn samples(rows: &[Vec<f64>], targets: &[f64]) -> TrainingSamples {
     let names = (0..rows[0].len()).map(|i| format!("x{i}")).collect();
-    Samples::new(names, rows.iter().map(Vec::as_slice).zip(targets.iter().copied())).unwrap()
+    TrainingSamples::new(names, rows.iter().map(Vec::as_slice).zip(targets.iter().copied())).unwrap()
 }
 
 fn uniform(random: &mut Pcg64Mcg) -> f64 {
@@ -83,7 +83,7 @@ fn the_number_of_threads_does_not_matter() {
 #[test]
 fn what_is_no_number_is_refused_with_its_place() {
     let names = || vec!["sm".to_owned(), "dram".to_owned()];
-    let refused = |rows: &[(&[f64], f64)]| Samples::new(names(), rows.iter().copied()).unwrap_err();
+    let refused = |rows: &[(&[f64], f64)]| TrainingSamples::new(names(), rows.iter().copied()).unwrap_err();
     let error = refused(&[(&[0.1, 0.2], 1.0), (&[0.1, f64::NAN], 2.0)]);
     assert_eq!(
         error.to_string(),
@@ -94,7 +94,7 @@ fn what_is_no_number_is_refused_with_its_place() {
     assert!(matches!(refused(&[(&[0.0, 0.0], 1.0), (&[0.0, 0.0], f64::NAN)]), SamplesError::Target { row: 1, .. }));
     assert!(matches!(refused(&[(&[0.0], 1.0)]), SamplesError::Width { row: 0, expected: 2, found: 1 }));
     assert!(matches!(refused(&[(&[0.0, 1.0], 1.0)]), SamplesError::Empty { rows: 1, .. }));
-    let twice = Samples::new(vec!["sm".into(), "sm".into()], [(&[0.0, 1.0][..], 1.0)]);
+    let twice = TrainingSamples::new(vec!["sm".into(), "sm".into()], [(&[0.0, 1.0][..], 1.0)]);
     assert!(matches!(twice, Err(SamplesError::Names { .. })));
 
     let forest = Forest::grow(&samples(&[vec![0.0], vec![1.0]], &[0.0, 1.0]), &ForestSettings::default()).unwrap();

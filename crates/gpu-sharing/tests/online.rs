@@ -1,12 +1,12 @@
 //! On line: profiles from windows, and shares that are turned in an order that never oversubscribes the GPU.
 
-use eadt_gpu_sharing::gather::{GatherSettings, Gatherer, SkippedWindow};
+use eadt_gpu_sharing::gather::{GatherSettings, ProfileGatherer, SkippedWindow};
 use eadt_gpu_sharing::rebalance::{
     GpuSharer, GpuState, ModelChoice, RebalanceOutcome, RebalanceSettings, WindowFigures, rebalance,
 };
 use eadt_gpu_sharing::{AdditivePredictor, ChoiceSettings, MetricValues, ProfileMetric, SoloPoint, SoloProfile};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Layout, Validation, Workload};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, EfficiencyWindow, Layout, LayoutBounds, Workload};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
@@ -39,7 +39,7 @@ fn window(workload: &Workload, rate: f64, watts: f64) -> EfficiencyWindow {
 #[test]
 fn windows_alone_become_a_profile() {
     let settings = GatherSettings::default();
-    let mut gathered = Gatherer::default();
+    let mut gathered = ProfileGatherer::default();
     let (half, whole) = (workload("a/b", 50), workload("a/b", 100));
     for rate in [29.0, 31.0, 30.0] {
         gathered.observe(&window(&half, rate, 120.0), &half, 1, &settings).unwrap();
@@ -56,7 +56,7 @@ fn windows_alone_become_a_profile() {
     assert_eq!(profile.whole().counters.get(ProfileMetric::SmActiveRatio), Some(0.5));
     assert_eq!(profile.whole().counters.get(ProfileMetric::DramActiveRatio), None);
     // State survives being written.
-    let read: Gatherer = serde_json::from_str(&serde_json::to_string(&gathered).unwrap()).unwrap();
+    let read: ProfileGatherer = serde_json::from_str(&serde_json::to_string(&gathered).unwrap()).unwrap();
     assert_eq!(read, gathered);
     // On another board everything begins anew.
     let moved = Workload { gpu_model: Some("other".into()), ..whole.clone() };
@@ -70,7 +70,7 @@ fn windows_alone_become_a_profile() {
 fn windows_that_say_nothing_about_a_workload_alone_are_passed_over() {
     let settings = GatherSettings::default();
     let own = workload("a/b", 50);
-    let mut gathered = Gatherer::default();
+    let mut gathered = ProfileGatherer::default();
     let mut passed = |change: &dyn Fn(&mut EfficiencyWindow), tenants| {
         let mut window = window(&own, 30.0, 120.0);
         change(&mut window);
@@ -174,7 +174,7 @@ impl Gpu {
     fn until_it_is_taken_back(&mut self) -> u32 {
         (0..3).for_each(|minute| self.measure(minute, 0.9, 60.0));
         for minute in 3..30 {
-            if self.look(minute).decisions.iter().any(|decision| decision.action == Action::Revert) {
+            if self.look(minute).decisions.iter().any(|decision| decision.action == ControllerAction::Revert) {
                 return minute;
             }
             let helps = self.shares() == [50, 50];
@@ -202,7 +202,10 @@ fn reductions_come_before_raises() {
     let first = gpu.look(1);
     assert_eq!(first.decisions.len(), 1, "{first:?}");
     let down = &first.decisions[0];
-    assert_eq!((down.workload.as_str(), down.action, down.controller.as_str()), ("n/w1", Action::Decrease, "sm-partition"));
+    assert_eq!(
+        (down.workload.as_str(), down.action, down.controller.as_str()),
+        ("n/w1", ControllerAction::Decrease, "sm-partition")
+    );
     assert!(down.restarts && down.expires > down.time && down.evidence["expected_gain_ratio"] > 0.01);
     // Not applied yet: asked again, and still no raise.
     assert_eq!(gpu.look(2).decisions[0].to, down.to);
@@ -212,12 +215,12 @@ fn reductions_come_before_raises() {
     assert_eq!(gpu.look(3).reason, "n/w1 rolls out");
     gpu.workloads[1].ready_time = Some(EventTime::from_seconds(200.0));
     let second = gpu.look(4);
-    assert_eq!((second.decisions.len(), second.decisions[0].action), (1, Action::Increase));
+    assert_eq!((second.decisions.len(), second.decisions[0].action), (1, ControllerAction::Increase));
     gpu.apply(&second.decisions[0]);
     assert_eq!(gpu.shares(), [90, 10]);
     assert_eq!(gpu.look(5).reason, "the partition is in force, and has to show that it helps");
     (6..9).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
-    assert_eq!(gpu.look(9).validation, Validation::Kept);
+    assert_eq!(gpu.look(9).validation, ChangeValidation::Kept);
     assert!(gpu.look(10).reason.starts_with("nothing is tried before"));
     assert_eq!(gpu.look(70).reason, "the partition in force is the best");
 }
@@ -241,7 +244,8 @@ fn what_must_not_be_turned_stays() {
     };
     assert!(reason(&other).contains("both must be measured on the GPU that they share"));
     // Bounds that leave nothing but what is.
-    let bounds = Bounds { mps_thread_percentage_min: Some(50), mps_thread_percentage_max: Some(50), ..Bounds::default() };
+    let bounds =
+        LayoutBounds { mps_thread_percentage_min: Some(50), mps_thread_percentage_max: Some(50), ..LayoutBounds::default() };
     assert_eq!(reason(&|gpu| gpu.workloads[1].bounds = bounds.clone()), "the partition in force is the best");
 }
 
@@ -253,10 +257,10 @@ fn a_partition_has_to_show_that_it_helps() {
         said.push(gpu.minute(minute, 0.9, 60.0));
     }
     assert_eq!(gpu.shares(), [90, 10]);
-    let kept: Vec<_> = said.iter().filter(|outcome| outcome.validation == Validation::Kept).collect();
+    let kept: Vec<_> = said.iter().filter(|outcome| outcome.validation == ChangeValidation::Kept).collect();
     assert_eq!(kept.len(), 1, "{said:?}");
     assert!(kept[0].reason.contains("work per watt against the one before it"), "{}", kept[0].reason);
-    assert!(said.iter().any(|outcome| outcome.validation == Validation::Pending));
+    assert!(said.iter().any(|outcome| outcome.validation == ChangeValidation::Pending));
     assert!(said.last().unwrap().reason.starts_with("nothing is tried before"));
 }
 
@@ -277,13 +281,14 @@ fn a_partition_that_does_not_help_is_taken_back_and_not_tried_again() {
     for minute in 3..400 {
         let helps = gpu.shares() == [50, 50];
         let outcome = gpu.minute(minute, if helps { 0.9 } else { 0.3 }, 60.0);
-        reverts
-            .extend(outcome.decisions.iter().filter(|decision| decision.action == Action::Revert).map(|d| (minute, d.clone())));
+        reverts.extend(
+            outcome.decisions.iter().filter(|decision| decision.action == ControllerAction::Revert).map(|d| (minute, d.clone())),
+        );
         tried.push(gpu.shares());
     }
     assert_eq!(gpu.shares(), [50, 50], "{tried:?}");
     assert!(reverts[0].1.reason.contains("is taken back"), "{}", reverts[0].1.reason);
-    assert_eq!((reverts[0].1.workload.as_str(), reverts[0].1.validation), ("n/w0", Validation::Failed), "reductions first");
+    assert_eq!((reverts[0].1.workload.as_str(), reverts[0].1.validation), ("n/w0", ChangeValidation::Failed), "reductions first");
     let of = |shares: [u32; 2]| tried.windows(2).filter(|pair| pair[0] != shares && pair[1] == shares).count();
     assert_eq!(of([90, 10]), 1, "it was tried again");
     // The next one is another one, after twice the rest.
@@ -331,7 +336,7 @@ fn a_way_back_that_was_refused_is_asked_for_again() {
     gpu.give_up(minute);
     assert!(gpu.look(minute + 1).reason.starts_with("nothing is tried before"));
     let outcome = gpu.look(minute + 200);
-    assert!(outcome.decisions.iter().any(|decision| decision.action == Action::Revert), "{outcome:?}");
+    assert!(outcome.decisions.iter().any(|decision| decision.action == ControllerAction::Revert), "{outcome:?}");
 }
 
 /// As states were written before rests were of a set of workloads: what was wanted goes on.
@@ -347,7 +352,7 @@ fn an_older_state_goes_on() {
     let _: Option<serde_json::Value> = wanted.remove("before_rates").and(wanted.remove("half_way"));
     gpu.state = serde_json::from_value(older).unwrap();
     let outcome = gpu.look(30);
-    assert_eq!(outcome.decisions[0].action, Action::Revert, "{outcome:?}");
+    assert_eq!(outcome.decisions[0].action, ControllerAction::Revert, "{outcome:?}");
 }
 
 /// Nobody can tell what shares give that sum to more than the GPU: they are left for equal ones, or for what is better than those.
@@ -367,7 +372,7 @@ fn shares_of_more_than_the_gpu_are_left_whatever_that_gains() {
 #[test]
 fn equal_shares_that_bounds_forbid_do_not_hide_what_is_next() {
     let mut gpu = Gpu::measured(&[90, 10], &[0.5, 0.5]);
-    gpu.workloads[0].bounds = Bounds { mps_thread_percentage_min: Some(60), ..Bounds::default() };
+    gpu.workloads[0].bounds = LayoutBounds { mps_thread_percentage_min: Some(60), ..LayoutBounds::default() };
     let outcome = gpu.look(1);
     assert_eq!(outcome.decisions.len(), 1, "{outcome:?}");
     assert_eq!(outcome.decisions[0].to.mps_thread_percentage, Some(60));
@@ -385,7 +390,7 @@ fn a_way_back_that_was_refused_half_way_is_gone_to_its_end() {
     minute += 200;
     for minute in minute..minute + 3 {
         let decisions = gpu.look(minute).decisions;
-        assert!(decisions.iter().all(|decision| decision.action == Action::Revert), "{decisions:?}");
+        assert!(decisions.iter().all(|decision| decision.action == ControllerAction::Revert), "{decisions:?}");
         for decision in &decisions {
             gpu.apply(decision);
         }
@@ -403,7 +408,7 @@ fn a_partition_that_was_given_up_half_way_is_taken_back() {
     gpu.give_up(2);
     assert!(gpu.look(3).reason.starts_with("nothing is tried before"));
     let back = gpu.look(100).decisions.remove(0);
-    assert_eq!((back.action, back.to.mps_thread_percentage), (Action::Revert, Some(50)));
+    assert_eq!((back.action, back.to.mps_thread_percentage), (ControllerAction::Revert, Some(50)));
     assert!(back.reason.contains("was given up half-way"), "{}", back.reason);
     gpu.apply(&back);
     assert_eq!(gpu.look(101).reason, "the former partition is in force again");
@@ -420,7 +425,7 @@ fn a_way_back_is_forgotten_where_somebody_else_changed_the_shares() {
         workload.generation += 1;
     }
     let outcome = gpu.look(minute + 200);
-    assert!(outcome.decisions.iter().all(|decision| decision.action != Action::Revert), "{outcome:?}");
+    assert!(outcome.decisions.iter().all(|decision| decision.action != ControllerAction::Revert), "{outcome:?}");
 }
 
 /// What failed and how long is rested is of the workloads that shared the GPU: others are looked at anew, and find nothing of it.
@@ -468,8 +473,8 @@ fn who_was_just_as_slow_before_does_not_take_a_partition_back() {
         }
         validations
     };
-    assert!(run(0.095, 0.095).contains(&Validation::Kept));
-    assert!(run(0.5, 0.05).contains(&Validation::Failed));
+    assert!(run(0.095, 0.095).contains(&ChangeValidation::Kept));
+    assert!(run(0.5, 0.05).contains(&ChangeValidation::Failed));
 }
 
 /// Equal shares failed, and are still the best by what is predicted: the next best is taken.

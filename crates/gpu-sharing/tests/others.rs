@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use eadt_gpu_sharing::forest::{Forest, ForestSettings, Samples};
+use eadt_gpu_sharing::forest::{Forest, ForestSettings, TrainingSamples};
 use eadt_gpu_sharing::{MetricValues, SoloPoint, SoloProfile};
 use serde_json::Value;
 
@@ -67,7 +67,7 @@ fn throughput_beside_another_job_is_predicted() {
         let (testing, training): (Vec<_>, Vec<_>) = pairs.iter().enumerate().partition(|(i, _)| i % 5 == fold);
         let rows: Vec<(Vec<f64>, f64)> =
             training.iter().flat_map(|(_, pair)| [0, 1].map(|side| (row(pair, side), pair.ratios[side]))).collect();
-        let samples = Samples::new(names.clone(), rows.iter().map(|(row, target)| (row.as_slice(), *target))).unwrap();
+        let samples = TrainingSamples::new(names.clone(), rows.iter().map(|(row, target)| (row.as_slice(), *target))).unwrap();
         let forest = Forest::grow(&samples, &ForestSettings { trees: 300, ..ForestSettings::default() }).unwrap();
         let mean = rows.iter().map(|(_, target)| target).sum::<f64>() / rows.len() as f64;
         for (_, pair) in testing {

@@ -7,8 +7,8 @@ use eadt_gpu_sharing::evaluate::{
     workload_bars,
 };
 use eadt_gpu_sharing::forest::ForestSettings;
-use eadt_gpu_sharing::{ChoiceSettings, Measurements, SlowdownModel};
-use eadt_simulator::sharing::{PAPER_MEMORY_GIB, Plan, paper_suite};
+use eadt_gpu_sharing::{ChoiceSettings, GpuMeasurements, SlowdownModel};
+use eadt_simulator::sharing::{LabPlan, PAPER_MEMORY_GIB, paper_suite};
 
 fn percent(ratio: f64) -> f64 {
     ratio * 100.0
@@ -68,7 +68,7 @@ fn pairs_teach_triples() {
             partitions.extend((10..100 - a).step_by(10).map(|b| vec![a, b, 100 - a - b]));
         }
         let groups = lab.triples(PAPER_MEMORY_GIB).into_iter().step_by(9).collect();
-        Plan { groups, partitions, clocks: vec![None] }
+        LabPlan { groups, partitions, clocks: vec![None] }
     });
     let forest = ForestSettings { trees: 50, ..SlowdownModel::FOREST };
     let model = SlowdownModel::train(&pairs.measured, &forest).unwrap();
@@ -102,7 +102,7 @@ fn experiments_that_mean_nothing_are_refused() {
     let whole = support::paper_pairs(1).measured;
     let cut = |keep: &dyn Fn(usize, &eadt_gpu_sharing::CoRun) -> bool| {
         let runs = whole.runs().iter().enumerate().filter(|(i, run)| keep(*i, run)).map(|(_, run)| run.clone()).collect();
-        Measurements::new(whole.idle_watts(), whole.profiles().values().cloned().collect(), runs).unwrap()
+        GpuMeasurements::new(whole.idle_watts(), whole.profiles().values().cloned().collect(), runs).unwrap()
     };
     let error = |trial: &EvaluationSet, settings: &EvaluateSettings| {
         by_group("pairs", trial, settings, &mut EvaluationFindings::default()).unwrap_err()

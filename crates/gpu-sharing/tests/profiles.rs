@@ -1,6 +1,6 @@
 //! Profiles and measurements: what is read off them, and what is refused.
 
-use eadt_gpu_sharing::{CoRun, CoRunTenant, Measurements, MetricValues, ProfileMetric, SoloPoint, SoloProfile};
+use eadt_gpu_sharing::{CoRun, CoRunTenant, GpuMeasurements, MetricValues, ProfileMetric, SoloPoint, SoloProfile};
 
 fn point(percentage: u32, rate: f64, watts: f64) -> SoloPoint {
     SoloPoint {
@@ -89,7 +89,7 @@ fn measurements_must_fit_together() {
         samples_per_second: rate,
     };
     let run = |tenants| CoRun { tenants, sm_clock_mhz: None, power_watts: 100.0 };
-    let error = |idle, profiles, runs| Measurements::new(idle, profiles, runs).unwrap_err().to_string();
+    let error = |idle, profiles, runs| GpuMeasurements::new(idle, profiles, runs).unwrap_err().to_string();
     let both = || vec![of("a"), of("b")];
     assert!(error(30.0, vec![], vec![]).contains("no profile"));
     assert!(error(60.0, both(), vec![]).contains("the idle power is 60 W, but must be above 0 and below 60 W"));
@@ -104,7 +104,7 @@ fn measurements_must_fit_together() {
     assert!(error(30.0, both(), vec![alone]).contains("number of workloads is 1"));
     let still = run(vec![tenant("a", 50, 0.0), tenant("b", 50, 20.0)]);
     assert!(error(30.0, both(), vec![still]).contains("samples_per_second is 0"));
-    let fine = Measurements::new(30.0, both(), vec![run(vec![tenant("b", 40, 9.0), tenant("a", 60, 20.0)])]).unwrap();
+    let fine = GpuMeasurements::new(30.0, both(), vec![run(vec![tenant("b", 40, 9.0), tenant("a", 60, 20.0)])]).unwrap();
     assert_eq!(fine.groups().into_iter().collect::<Vec<_>>(), [vec!["a", "b"]]);
     assert_eq!(fine.metrics(), [ProfileMetric::SmActiveRatio]);
 }

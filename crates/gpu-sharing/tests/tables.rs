@@ -3,19 +3,19 @@
 use std::error::Error;
 
 use eadt_gpu_sharing::tables::{read_co_runs, read_solo, write_co_runs, write_solo};
-use eadt_gpu_sharing::{Measurements, ProfileMetric};
+use eadt_gpu_sharing::{GpuMeasurements, ProfileMetric};
 use eadt_simulator::gpu::BoardModel;
-use eadt_simulator::sharing::{Lab, LabNoise, Plan, paper_suite, tenths};
+use eadt_simulator::sharing::{LabNoise, LabPlan, SharingLab, paper_suite, tenths};
 
 #[test]
 fn tables_keep_every_bit() {
-    let lab = Lab::new(BoardModel::A100, paper_suite(), LabNoise::usual(3));
+    let lab = SharingLab::new(BoardModel::A100, paper_suite(), LabNoise::usual(3));
     for clocks in [vec![None], vec![Some(1410.0), Some(1005.0)]] {
-        let plan = Plan { groups: vec![vec![0, 3], vec![5, 5], vec![1, 2, 3]], partitions: tenths(), clocks };
+        let plan = LabPlan { groups: vec![vec![0, 3], vec![5, 5], vec![1, 2, 3]], partitions: tenths(), clocks };
         let whole = lab.measure(&plan).unwrap();
         let solo = read_solo("solo.csv", &write_solo(&whole)).unwrap();
         let runs = read_co_runs("co.csv", &write_co_runs(&whole)).unwrap();
-        let read = Measurements::new(solo.idle_watts.unwrap(), solo.profiles, runs).unwrap();
+        let read = GpuMeasurements::new(solo.idle_watts.unwrap(), solo.profiles, runs).unwrap();
         assert_eq!(read, whole);
     }
 }

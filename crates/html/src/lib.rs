@@ -1,7 +1,7 @@
 //! One look for every HTML file that a command writes: report, tuning, backtest, partition.
 //!
-//! In: a title, a heading and the rules that a chart needs of its own. Out: one file that asks nobody for anything, as its own policy says,
-//! in light and dark, at any width and on paper. It knows nothing of what is reported.
+//! In: a title, a heading and the rules that a chart needs of its own. Out: one file that loads nothing, as its own
+//! security policy requires, in light and dark, at any width and on paper. It knows nothing of what is reported.
 
 /// The end of a file that [`begin`] began.
 pub const END: &str = "</main>\n</body>\n</html>\n";
@@ -43,8 +43,8 @@ pub fn begin(title: &str, heading: &str, rules: &str) -> String {
     format!("{HEAD}<title>{title}</title>\n<style>\n{STYLE}{rules}</style>\n</head>\n<body>\n<main>\n<h1>{heading}</h1>\n")
 }
 
-/// Returns a table that can be scrolled sideways, with the keys too. The label names it to screen readers and must be unique in a file;
-/// columns from `texts` on hold numbers and are aligned right.
+/// Returns a table that can be scrolled sideways, with the keys too. The label names it to screen readers and must be
+/// unique in a file; columns from `texts` on hold numbers and are aligned right.
 pub fn table<H, R>(label: &str, head: &[H], texts: usize, rows: impl IntoIterator<Item = R>) -> String
 where
     H: AsRef<str>,

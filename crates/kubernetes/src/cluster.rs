@@ -28,7 +28,7 @@ use crate::objects::preflight::RolloutDemand;
 use crate::objects::rollout::describe_obstacles;
 use crate::objects::terms::PolicyTerms;
 use crate::reconcile::{devices, workloads};
-use crate::settings::Settings;
+use crate::settings::KubernetesSettings;
 use crate::status::{events, notify, write};
 
 /// A leader that has just begun takes back nothing that was changed before: what kept it from leading (an API server that was away)
@@ -69,7 +69,7 @@ pub async fn connect(context: Option<&str>) -> Result<Client, ConnectError> {
 
 impl KubernetesCluster {
     /// A cluster behind a client. Nothing happens until [`KubernetesCluster::run`] does.
-    pub fn new(client: Client, settings: Settings, origin: Origin, clock: ClockFn) -> Self {
+    pub fn new(client: Client, settings: KubernetesSettings, origin: Origin, clock: ClockFn) -> Self {
         let shared = Arc::new(KubernetesContext::new(client, settings, origin, clock));
         Self { shared, runtime: Handle::current() }
     }

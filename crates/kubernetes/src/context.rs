@@ -27,7 +27,7 @@ use crate::objects::kinds::{WORKLOAD_KINDS, WorkloadKind, WriteMethod};
 use crate::objects::object::WorkloadObject;
 use crate::objects::terms::PolicyTerms;
 use crate::policy::resource;
-use crate::settings::Settings;
+use crate::settings::KubernetesSettings;
 use crate::status::statuses::PolicyStatuses;
 
 /// Longest wait of a first read for the watches' first lists.
@@ -51,7 +51,7 @@ pub struct KubernetesContext {
     pub server: ApiServer,
     pub leadership: Leadership,
     pub statuses: Mutex<PolicyStatuses>,
-    pub settings: Settings,
+    pub settings: KubernetesSettings,
     /// Something may be due.
     pub reconcile_due: Notify,
     /// Notified if the settings that agents should hold may have changed.
@@ -77,7 +77,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl KubernetesContext {
-    pub fn new(client: Client, settings: Settings, origin: Origin, clock: ClockFn) -> Self {
+    pub fn new(client: Client, settings: KubernetesSettings, origin: Origin, clock: ClockFn) -> Self {
         Self {
             server: ApiServer { client },
             leadership: Leadership::default(),

@@ -29,4 +29,4 @@ mod status;
 
 pub use cluster::{ConnectError, KubernetesCluster, connect};
 pub use context::ClockFn;
-pub use settings::Settings;
+pub use settings::KubernetesSettings;

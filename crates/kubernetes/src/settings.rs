@@ -9,7 +9,7 @@ pub const REPORT_STALE_SECONDS: f64 = 180.0;
 /// Settings of the Kubernetes backend.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct KubernetesSettings {
     /// Context of the kubeconfig; absent: the current one, or the cluster that the process runs in. `--kubernetes CONTEXT` sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
@@ -32,7 +32,7 @@ pub struct Settings {
     pub fresh_seconds: f64,
 }
 
-impl Default for Settings {
+impl Default for KubernetesSettings {
     fn default() -> Self {
         Self {
             context: None,
@@ -47,7 +47,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl KubernetesSettings {
     /// Returns an error about the first value out of its range.
     pub fn check(&self) -> Result<(), String> {
         for (name, value, low, high) in [

@@ -7,14 +7,14 @@ use std::fs;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_lake::{Archive, Limits, Row, Writer};
+use eadt_lake::{Archive, ArchiveRow, ArchiveWriter, RollLimits};
 use eadt_schemas::envelope::{Envelope, EventType};
 use eadt_schemas::v1::{GpuTelemetry, Origin};
 use eadt_schemas::{EventTime, Topic};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 
-fn rows(count: usize, start: usize, random: &mut Pcg64Mcg) -> Vec<Row> {
+fn rows(count: usize, start: usize, random: &mut Pcg64Mcg) -> Vec<ArchiveRow> {
     let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
     (start..start + count)
         .map(|n| {
@@ -54,7 +54,7 @@ fn rows(count: usize, start: usize, random: &mut Pcg64Mcg) -> Vec<Row> {
                 time: event.time,
                 subject: event.device.clone(),
             };
-            Row {
+            ArchiveRow {
                 topic: Topic::GpuTelemetry,
                 partition: 0,
                 offset: n as i64,
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let total: usize = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse())?;
     let folder = std::env::temp_dir().join(format!("lake-bench-{}", std::process::id()));
     let archive = Archive::folder(&folder)?;
-    let mut writer = Writer::new(archive.clone(), Limits { age_micros: i64::MAX, ..Limits::default() });
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits { age_micros: i64::MAX, ..RollLimits::default() });
     let mut random = Pcg64Mcg::new(7);
     let (mut push, mut roll, mut json, mut bytes, mut files) = (0, 0, 0, 0, 0);
     for start in (0..total).step_by(50_000) {

@@ -1,4 +1,4 @@
-//! What an archive holds, and its rows in order.
+//! The content of an archive, and its rows in order.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -10,21 +10,21 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaDataReader;
 
 use crate::error::{LakeError, Result};
-use crate::extent::{Extent, Extents};
-use crate::file::{About, Batches, Newest, Reader, damaged};
+use crate::extent::{PartitionExtent, PartitionExtents};
+use crate::file::{ArchiveFileReader, FileBatches, FileFooter, NewestRow, damaged};
 use crate::layout::FileName;
-use crate::row::Row;
-use crate::store::{Local, Objects, RealDisk, Store};
-use crate::stored::{Opened, StoredRow};
+use crate::row::ArchiveRow;
+use crate::store::{ArchiveStore, BucketStore, FolderStore, RealDisk};
+use crate::stored::{StoredBatch, StoredRow};
 
 /// A folder or object store with one Parquet file for each range of offsets.
 ///
 /// Calls block; they must come from a thread that runs no async tasks.
 #[derive(Debug, Clone)]
 pub struct Archive {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn ArchiveStore>,
     place: Arc<str>,
-    pub(crate) extents: Extents,
+    pub(crate) extents: PartitionExtents,
 }
 
 /// A visible file.
@@ -104,8 +104,8 @@ impl Archive {
                 if cfg!(feature = "object-stores") { "" } else { "; s3, gs and az need a build with the feature object-stores" };
             refused(format!("{error}{build}"))
         })?;
-        let objects = Objects::new(store.into(), prefix).map_err(|error| refused(error.to_string()))?;
-        Ok(Self { store: Arc::new(objects), place: location.into(), extents: Extents::default() })
+        let objects = BucketStore::new(store.into(), prefix).map_err(|error| refused(error.to_string()))?;
+        Ok(Self { store: Arc::new(objects), place: location.into(), extents: PartitionExtents::default() })
     }
 
     /// A local folder.
@@ -117,8 +117,8 @@ impl Archive {
         if root.exists() && !root.is_dir() {
             return Err(LakeError::Location { location: place, detail: "it is a file, not a folder".to_owned() });
         }
-        let store = Arc::new(Local::new(root.to_owned(), RealDisk));
-        Ok(Self { store, place: place.into(), extents: Extents::default() })
+        let store = Arc::new(FolderStore::new(root.to_owned(), RealDisk));
+        Ok(Self { store, place: place.into(), extents: PartitionExtents::default() })
     }
 
     /// The archive of a data folder (`DIR/archive`), an archive, or a replay's output.
@@ -143,8 +143,8 @@ impl Archive {
     }
 
     #[cfg(any(test, feature = "simulation"))]
-    pub(crate) fn on(store: impl Store + 'static) -> Self {
-        Self { store: Arc::new(store), place: "test".into(), extents: Extents::default() }
+    pub(crate) fn on(store: impl ArchiveStore + 'static) -> Self {
+        Self { store: Arc::new(store), place: "test".into(), extents: PartitionExtents::default() }
     }
 
     /// Where it is.
@@ -158,7 +158,7 @@ impl Archive {
         let mut files = Vec::with_capacity(found.len());
         let mut records = Vec::new();
         for file in found {
-            if let Some(extent) = Extent::parse(&file.path) {
+            if let Some(extent) = PartitionExtent::parse(&file.path) {
                 records.push(extent);
                 continue;
             }
@@ -177,23 +177,23 @@ impl Archive {
         Ok(listing)
     }
 
-    /// The newest row of every partition that has files: offset and append time, where its file tells. Looks into the newest file
-    /// of each, which alone says where a writer goes on, so that a misnamed one is an error and not a hole or a jump.
-    pub fn newest(&self, listing: &Listing) -> Result<BTreeMap<(Topic, i32), Newest>> {
+    /// Returns the newest row of every partition that has files: offset and append time, if its file records it. Reads the newest
+    /// file of each, which alone determines where a writer goes on, so that a misnamed one is an error and not a hole or a jump.
+    pub fn newest(&self, listing: &Listing) -> Result<BTreeMap<(Topic, i32), NewestRow>> {
         listing.last().into_iter().map(|(at, file)| Ok((at, self.about(file)?.newest))).collect()
     }
 
-    /// Makes the newest file of every partition durable: whoever made it may have been killed before, and what a writer adds behind it
-    /// would outlive it in a power loss. For whoever goes on from there.
-    pub fn settle(&self, listing: &Listing) -> Result<()> {
+    /// Makes the newest file of every partition durable: whoever made it may have been killed before, and what a writer adds
+    /// behind it would outlive it in a power loss. For whoever goes on from there.
+    pub fn make_newest_durable(&self, listing: &Listing) -> Result<()> {
         listing.last().into_values().try_for_each(|file| self.make_durable(&file.name))
     }
 
     fn make_durable(&self, name: &FileName) -> Result<()> {
-        self.store.settle(&name.path()).map_err(|source| self.failed("sync", &name.path(), source))
+        self.store.make_durable(&name.path()).map_err(|source| self.failed("sync", &name.path(), source))
     }
 
-    /// The first offset that no file stands for, by topic and partition. The files are the truth about what is archived.
+    /// Returns the first offset that no file covers, by topic and partition. The files are the truth about what is archived.
     pub fn next_offsets(&self) -> Result<BTreeMap<(Topic, i32), i64>> {
         let listing = self.files()?;
         if let Some(&(topic, partition, from, to)) = listing.gaps.first() {
@@ -235,11 +235,11 @@ impl Archive {
     }
 
     fn offsets(&self, name: &FileName) -> Result<Vec<i64>> {
-        Reader::offsets(name, self.input(name)?).map_err(|error| self.located(error))
+        ArchiveFileReader::offsets(name, self.input(name)?).map_err(|error| self.located(error))
     }
 
-    /// What a file's footer says, once it is found to be the file that its name says.
-    fn about(&self, file: &ArchiveFile) -> Result<About> {
+    /// Returns the content of a file's footer, if the file is found to be the one that its name states.
+    fn about(&self, file: &ArchiveFile) -> Result<FileFooter> {
         let path = file.name.path();
         let wrong = |error: &dyn std::fmt::Display| self.located(damaged(&path, error));
         let mut length = FOOTER_BYTES.min(file.bytes);
@@ -250,7 +250,7 @@ impl Archive {
             match reader.try_parse_sized(&end, file.bytes) {
                 Ok(()) => {
                     let metadata = reader.finish().map_err(|error| wrong(&error))?;
-                    return About::of(&file.name, &metadata).map_err(|error| self.located(error));
+                    return FileFooter::of(&file.name, &metadata).map_err(|error| self.located(error));
                 }
                 Err(ParquetError::NeedMoreData(needed)) if (length + 1..=file.bytes).contains(&(needed as u64)) => {
                     length = needed as u64;
@@ -261,8 +261,8 @@ impl Archive {
     }
 
     /// All rows of a partition in the order of their offsets. Memory: the batches that hold rows out of order within a file.
-    pub fn rows(&self, listing: &Listing, topic: Topic, partition: i32) -> Rows {
-        Rows(self.stored(listing, topic, partition))
+    pub fn rows(&self, listing: &Listing, topic: Topic, partition: i32) -> PartitionRows {
+        PartitionRows(self.stored(listing, topic, partition))
     }
 
     /// As [`Archive::rows`], with the rows still in their columns.
@@ -275,21 +275,21 @@ impl Archive {
 
     /// The rows of several topics, merged by append time (ties: the order of `topics`, partition, offset); rows of one
     /// partition stay in the order of their offsets.
-    pub fn merged(&self, listing: &Listing, topics: &[Topic]) -> Merged {
+    pub fn merged(&self, listing: &Listing, topics: &[Topic]) -> MergedRows {
         let mut inputs = Vec::new();
         for topic in topics {
             for (topic, partition) in listing.partitions().into_keys().filter(|(t, _)| t == topic) {
                 inputs.push(self.rows(listing, topic, partition));
             }
         }
-        Merged { heads: BinaryHeap::new(), waiting: (0..inputs.len()).collect(), inputs, rows: BTreeMap::new() }
+        MergedRows { heads: BinaryHeap::new(), waiting: (0..inputs.len()).collect(), inputs, rows: BTreeMap::new() }
     }
 
-    pub(crate) fn reader(&self, name: &FileName) -> Result<Reader> {
-        Reader::open(name, self.input(name)?).map_err(|error| self.located(error))
+    pub(crate) fn reader(&self, name: &FileName) -> Result<ArchiveFileReader> {
+        ArchiveFileReader::open(name, self.input(name)?).map_err(|error| self.located(error))
     }
 
-    fn input(&self, name: &FileName) -> Result<crate::store::Input> {
+    fn input(&self, name: &FileName) -> Result<crate::store::ParquetInput> {
         self.store.read(&name.path()).map_err(|source| self.failed("read", &name.path(), source))
     }
 
@@ -361,10 +361,10 @@ fn resolve(mut files: Vec<ArchiveFile>, place: &str) -> Result<Listing> {
 
 /// Rows of one partition in the order of their offsets.
 #[derive(Debug)]
-pub struct Rows(StoredRows);
+pub struct PartitionRows(StoredRows);
 
-impl Iterator for Rows {
-    type Item = Result<Row>;
+impl Iterator for PartitionRows {
+    type Item = Result<ArchiveRow>;
 
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.0.next()?.and_then(|stored| self.0.row(&stored)))
@@ -377,12 +377,12 @@ pub struct StoredRows {
     archive: Archive,
     /// Still to be read; the next one last.
     files: Vec<FileName>,
-    current: Option<Sorted>,
+    current: Option<FileRows>,
 }
 
 impl StoredRows {
     /// The record of the row that came last.
-    pub fn row(&self, stored: &StoredRow) -> Result<Row> {
+    pub fn row(&self, stored: &StoredRow) -> Result<ArchiveRow> {
         let path = || self.current.as_ref().map_or_else(String::new, |sorted| sorted.name.path());
         stored.row().map_err(|detail| self.archive.located(damaged(&path(), &detail)))
     }
@@ -400,7 +400,7 @@ impl Iterator for StoredRows {
                 }
             }
             let name = self.files.pop()?;
-            match Sorted::open(&self.archive, name) {
+            match FileRows::open(&self.archive, name) {
                 Ok(sorted) => self.current = Some(sorted),
                 Err(error) => {
                     // Nothing after a file that cannot be read is in order.
@@ -414,17 +414,17 @@ impl Iterator for StoredRows {
 
 /// The rows of a file, which are sorted by time, by offset.
 #[derive(Debug)]
-struct Sorted {
+struct FileRows {
     name: FileName,
-    batches: Batches,
-    batch: Option<(Arc<Opened>, usize)>,
+    batches: FileBatches,
+    batch: Option<(Arc<StoredBatch>, usize)>,
     /// Offsets still due; the next one last.
     due: Vec<i64>,
     /// Rows that came before their turn.
     early: BTreeMap<i64, StoredRow>,
 }
 
-impl Sorted {
+impl FileRows {
     fn open(archive: &Archive, name: FileName) -> Result<Self> {
         let mut due = archive.offsets(&name)?;
         due.sort_unstable_by_key(|offset| Reverse(*offset));
@@ -450,14 +450,14 @@ impl Sorted {
                 return Some(row.map_err(|detail| damaged(&self.name.path(), &detail)));
             }
             match self.batches.next()? {
-                Ok(batch) => self.batch = Some((Arc::new(Opened::new(self.name.topic, batch)), 0)),
+                Ok(batch) => self.batch = Some((Arc::new(StoredBatch::new(self.name.topic, batch)), 0)),
                 Err(error) => return Some(Err(error)),
             }
         }
     }
 }
 
-impl Iterator for Sorted {
+impl Iterator for FileRows {
     type Item = Result<StoredRow>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -490,16 +490,16 @@ impl Iterator for Sorted {
 
 /// Rows of several partitions, see [`Archive::merged`].
 #[derive(Debug)]
-pub struct Merged {
-    inputs: Vec<Rows>,
+pub struct MergedRows {
+    inputs: Vec<PartitionRows>,
     heads: BinaryHeap<Reverse<(i64, usize)>>,
-    rows: BTreeMap<usize, Row>,
+    rows: BTreeMap<usize, ArchiveRow>,
     /// Inputs whose next row is not known yet.
     waiting: Vec<usize>,
 }
 
-impl Iterator for Merged {
-    type Item = Result<Row>;
+impl Iterator for MergedRows {
+    type Item = Result<ArchiveRow>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(input) = self.waiting.pop() {

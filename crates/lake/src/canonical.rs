@@ -5,35 +5,39 @@
 
 use std::borrow::Cow;
 
-use eadt_schemas::fast::Cursor;
+use eadt_schemas::fast::JsonCursor;
 
-use crate::decode::{Cell, Decoded, Seen};
-use crate::plan::{Kind, Node, Plan};
+use crate::decode::{CellValue, ColumnSet, DecodedValue};
+use crate::plan::{ColumnType, FieldNode, TopicColumns};
 
 /// `None`: not of that form. `cells` is memory to use.
-pub(crate) fn decode<'a>(plan: &Plan, value: &'a [u8], mut cells: Vec<(usize, Cell<'a>)>) -> Option<Decoded<'a>> {
-    let mut cursor = Cursor::new(value);
+pub(crate) fn decode<'a>(
+    plan: &TopicColumns,
+    value: &'a [u8],
+    mut cells: Vec<(usize, CellValue<'a>)>,
+) -> Option<DecodedValue<'a>> {
+    let mut cursor = JsonCursor::new(value);
     // Fields only come in order here, so none comes twice.
-    let mut seen = Seen::default();
+    let mut seen = ColumnSet::default();
     let mut hint = 0;
     cells.clear();
     cursor.take(b"{").then_some(())?;
     loop {
         let at = plan.members.take(&mut cursor, hint)?;
         hint = at + 1;
-        let Node::Column(index) = plan.members.list[at].node else { return None };
+        let FieldNode::Column(index) = plan.members.list[at].node else { return None };
         seen.insert(index);
         let cell = match plan.columns[index].kind {
-            Kind::Text => Cell::Text(Cow::Borrowed(cursor.text()?)),
-            Kind::Time => Cell::Time(cursor.time()?.micros()),
-            Kind::Int => Cell::Int(cursor.unsigned()?.try_into().ok()?),
-            Kind::Float => Cell::Float(cursor.float()?),
-            Kind::Bool => Cell::Bool(cursor.boolean()?),
-            Kind::Json | Kind::Bytes => return None,
+            ColumnType::Text => CellValue::Text(Cow::Borrowed(cursor.text()?)),
+            ColumnType::Time => CellValue::Time(cursor.time()?.micros()),
+            ColumnType::Int => CellValue::Int(cursor.unsigned()?.try_into().ok()?),
+            ColumnType::Float => CellValue::Float(cursor.float()?),
+            ColumnType::Bool => CellValue::Bool(cursor.boolean()?),
+            ColumnType::Json | ColumnType::Bytes => return None,
         };
         cells.push((index, cell));
         if !cursor.take(b",") {
-            return (cursor.take(b"}") && cursor.is_at_end()).then_some(Decoded { cells, seen, extra: None });
+            return (cursor.take(b"}") && cursor.is_at_end()).then_some(DecodedValue { cells, columns_set: seen, extra: None });
         }
     }
 }

@@ -1,15 +1,15 @@
-//! A checksum over a whole file, kept in the file's own footer: Parquet's page checksums leave the footer out, and a flipped bit there
-//! moves a column.
+//! A checksum over a whole file, kept in the file's own footer: Parquet's page checksums leave the footer out, and a flipped bit
+//! there moves a column.
 //!
-//! The footer has the key `eadt.crc32c` with eight hexadecimal digits: CRC-32C of all bytes of the file, these digits taken as zeros. A
-//! copy keeps it, other programs pass over it. Files of versions before it have none and are read as they are.
+//! The footer has the key `eadt.crc32c` with eight hexadecimal digits: CRC-32C of all bytes of the file, these digits taken as
+//! zeros. A copy keeps it, other programs pass over it. Files of versions before it have none and are read as they are.
 
 use parquet::file::reader::{ChunkReader, Length};
 
-use crate::store::Input;
+use crate::store::ParquetInput;
 
 pub(crate) const KEY: &str = "eadt.crc32c";
-/// Stands in the place of the digits while they are computed.
+/// Placeholder of the digits while they are computed.
 pub(crate) const UNKNOWN: &str = "00000000";
 /// In Thrift's compact protocol: the next field is a text, of eight bytes.
 const VALUE_FOLLOWS: [u8; 2] = [0x18, UNKNOWN.len() as u8];
@@ -29,7 +29,7 @@ pub(crate) fn seal(file: &mut [u8]) -> bool {
 }
 
 /// Compares a file with its checksum, if it has one. Returns what is wrong with it.
-pub(crate) fn verify(input: &Input) -> Result<(), String> {
+pub(crate) fn verify(input: &ParquetInput) -> Result<(), String> {
     let unreadable = |error: parquet::errors::ParquetError| error.to_string();
     let length = Length::len(input);
     let tail = input.get_bytes(length.saturating_sub(TAIL_BYTES), length.min(TAIL_BYTES) as usize).map_err(unreadable)?;

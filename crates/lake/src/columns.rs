@@ -10,13 +10,13 @@ use arrow::array::{
 use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, Topic};
 
-use crate::decode::{Cell, decode};
-use crate::plan::{Common, Kind, Plan, plan};
+use crate::decode::{CellValue, decode};
+use crate::plan::{ColumnType, CommonColumn, TopicColumns, plan};
 use crate::row::RowView;
 
 /// A column under construction. It lags behind the row count while nothing is appended: absent cells cost nothing.
 #[derive(Debug)]
-enum Builder {
+enum ColumnBuilder {
     Text(StringBuilder),
     Time(TimestampMicrosecondBuilder),
     Int(Int64Builder),
@@ -29,25 +29,25 @@ enum Builder {
 macro_rules! each {
     ($builder:expr, $inner:ident => $body:expr) => {
         match $builder {
-            Builder::Text($inner) => $body,
-            Builder::Time($inner) => $body,
-            Builder::Int($inner) => $body,
-            Builder::Float($inner) => $body,
-            Builder::Bool($inner) => $body,
-            Builder::Bytes($inner) => $body,
+            ColumnBuilder::Text($inner) => $body,
+            ColumnBuilder::Time($inner) => $body,
+            ColumnBuilder::Int($inner) => $body,
+            ColumnBuilder::Float($inner) => $body,
+            ColumnBuilder::Bool($inner) => $body,
+            ColumnBuilder::Bytes($inner) => $body,
         }
     };
 }
 
-impl Builder {
-    fn new(kind: Kind) -> Self {
+impl ColumnBuilder {
+    fn new(kind: ColumnType) -> Self {
         match kind {
-            Kind::Text | Kind::Json => Self::Text(StringBuilder::new()),
-            Kind::Time => Self::Time(TimestampMicrosecondBuilder::new().with_timezone("UTC")),
-            Kind::Int => Self::Int(Int64Builder::new()),
-            Kind::Float => Self::Float(Float64Builder::new()),
-            Kind::Bool => Self::Bool(BooleanBuilder::new()),
-            Kind::Bytes => Self::Bytes(BinaryBuilder::new()),
+            ColumnType::Text | ColumnType::Json => Self::Text(StringBuilder::new()),
+            ColumnType::Time => Self::Time(TimestampMicrosecondBuilder::new().with_timezone("UTC")),
+            ColumnType::Int => Self::Int(Int64Builder::new()),
+            ColumnType::Float => Self::Float(Float64Builder::new()),
+            ColumnType::Bool => Self::Bool(BooleanBuilder::new()),
+            ColumnType::Bytes => Self::Bytes(BinaryBuilder::new()),
         }
     }
 
@@ -79,20 +79,20 @@ impl Builder {
 
 /// Rows of one topic, as columns.
 #[derive(Debug)]
-pub(crate) struct Columns {
-    plan: &'static Plan,
+pub(crate) struct RowBatchBuilder {
+    plan: &'static TopicColumns,
     topic: Topic,
-    builders: Vec<Builder>,
+    builders: Vec<ColumnBuilder>,
     rows: usize,
     bytes: usize,
     /// Memory for the cells of the next row.
-    cells: Vec<(usize, Cell<'static>)>,
+    cells: Vec<(usize, CellValue<'static>)>,
 }
 
-impl Columns {
+impl RowBatchBuilder {
     pub(crate) fn new(topic: Topic) -> Self {
         let plan = plan(topic);
-        let builders = plan.columns.iter().map(|column| Builder::new(column.kind)).collect();
+        let builders = plan.columns.iter().map(|column| ColumnBuilder::new(column.kind)).collect();
         Self { plan, topic, builders, rows: 0, bytes: 0, cells: Vec::new() }
     }
 
@@ -112,16 +112,16 @@ impl Columns {
             self.value(value);
         }
         self.headers(headers);
-        self.text(plan.common(Common::Topic), row.topic.base_name());
-        self.int(plan.common(Common::Partition), i64::from(row.partition));
-        self.int(plan.common(Common::Offset), row.offset);
+        self.text(plan.common(CommonColumn::Topic), row.topic.base_name());
+        self.int(plan.common(CommonColumn::Partition), i64::from(row.partition));
+        self.int(plan.common(CommonColumn::Offset), row.offset);
         match row.key.map(|key| (std::str::from_utf8(key), key)) {
-            Some((Ok(key), _)) => self.text(plan.common(Common::Key), key),
-            Some((Err(_), key)) => self.raw(plan.common(Common::KeyBytes), key),
+            Some((Ok(key), _)) => self.text(plan.common(CommonColumn::Key), key),
+            Some((Err(_), key)) => self.raw(plan.common(CommonColumn::KeyBytes), key),
             None => {}
         }
-        self.time(plan.common(Common::Stamp), row.stamp.micros());
-        self.bool(plan.common(Common::Tombstone), row.value.is_none());
+        self.time(plan.common(CommonColumn::Stamp), row.stamp.micros());
+        self.bool(plan.common(CommonColumn::Tombstone), row.value.is_none());
         self.rows += 1;
     }
 
@@ -129,19 +129,19 @@ impl Columns {
         let plan = self.plan;
         let cells = emptied(std::mem::take(&mut self.cells));
         let decoded = if plan.members.list.is_empty() { None } else { decode(plan, value, cells) };
-        let Some(mut decoded) = decoded else { return self.raw(plan.common(Common::Value), value) };
+        let Some(mut decoded) = decoded else { return self.raw(plan.common(CommonColumn::Value), value) };
         for (index, cell) in decoded.cells.drain(..) {
             match cell {
-                Cell::Bool(value) => self.bool(index, value),
-                Cell::Int(value) => self.int(index, value),
-                Cell::Float(value) => self.float(index, value),
-                Cell::Time(value) => self.time(index, value),
-                Cell::Text(value) => self.text(index, &value),
-                Cell::Json(value) => self.text(index, value),
+                CellValue::Bool(value) => self.bool(index, value),
+                CellValue::Int(value) => self.int(index, value),
+                CellValue::Float(value) => self.float(index, value),
+                CellValue::Time(value) => self.time(index, value),
+                CellValue::Text(value) => self.text(index, &value),
+                CellValue::Json(value) => self.text(index, value),
             }
         }
         if let Some(extra) = decoded.extra {
-            self.text(plan.common(Common::ExtraJson), &extra);
+            self.text(plan.common(CommonColumn::ExtraJson), &extra);
         }
         self.cells = emptied(decoded.cells);
     }
@@ -155,26 +155,26 @@ impl Columns {
             fresh
         };
         let mut others: Vec<serde_json::Value> = Vec::new();
-        // What the file stands for without writing it out.
+        // Headers that the file implies and does not contain.
         let (mut version, mut content, mut time) = (None, None, None);
         for (name, value) in headers {
             let name = &*name;
             let text = std::str::from_utf8(value).ok();
             let column = match name {
-                header::TYPE => Some(Common::CeType),
-                header::SOURCE => Some(Common::CeSource),
-                header::ID => Some(Common::CeId),
-                header::TIME => Some(Common::CeTime),
-                header::SUBJECT => Some(Common::CeSubject),
+                header::TYPE => Some(CommonColumn::CeType),
+                header::SOURCE => Some(CommonColumn::CeSource),
+                header::ID => Some(CommonColumn::CeId),
+                header::TIME => Some(CommonColumn::CeTime),
+                header::SUBJECT => Some(CommonColumn::CeSubject),
                 _ => None,
             };
             match (column, text) {
                 // What follows another one of its name stays behind it.
-                _ if is_said(&others, name) => {}
-                (Some(Common::CeTime), Some(text)) => {
+                _ if has_header(&others, name) => {}
+                (Some(CommonColumn::CeTime), Some(text)) => {
                     let parsed = text.parse::<EventTime>().ok();
-                    if let Some(parsed) = parsed.filter(|_| first(Common::CeTime as usize)) {
-                        self.time(plan.common(Common::CeTime), parsed.micros());
+                    if let Some(parsed) = parsed.filter(|_| first(CommonColumn::CeTime as usize)) {
+                        self.time(plan.common(CommonColumn::CeTime), parsed.micros());
                         if is_canonical(text) {
                             time = Some(text);
                             continue;
@@ -205,27 +205,27 @@ impl Columns {
             }
             others.push(crate::rebuild::header_to_json(name, value));
         }
-        // Absence of what every event has is said; presence is not, but for what came twice.
+        // A header that every event has is written only if it is absent, or if it came twice.
         for (name, value) in [(header::SPEC_VERSION, version), (header::CONTENT_TYPE, content), (header::TIME, time)] {
             // A time that is absent is so in its column.
-            if value.map_or(name != header::TIME, |_| is_said(&others, name)) {
+            if value.map_or(name != header::TIME, |_| has_header(&others, name)) {
                 others.insert(0, serde_json::json!([name, value]));
             }
         }
         if !others.is_empty() {
             let text = serde_json::Value::Array(others).to_string();
-            self.text(plan.common(Common::HeadersJson), &text);
+            self.text(plan.common(CommonColumn::HeadersJson), &text);
         }
     }
 
     /// False where the column cannot hold exactly this text.
     fn known_header(&mut self, index: usize, text: &str) -> bool {
         match self.plan.columns[index].kind {
-            Kind::Int => {
+            ColumnType::Int => {
                 let number = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
                 number.map(|number| self.int(index, number)).is_some()
             }
-            Kind::Time => {
+            ColumnType::Time => {
                 let time = text.parse::<EventTime>().ok().filter(|time| time.to_string() == text);
                 time.map(|time| self.time(index, time.micros())).is_some()
             }
@@ -239,7 +239,7 @@ impl Columns {
     fn text(&mut self, index: usize, value: &str) {
         let rows = self.rows;
         self.bytes += value.len() + 5;
-        if let Builder::Text(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Text(builder) = self.at(index, rows) {
             builder.append_value(value);
         }
     }
@@ -247,7 +247,7 @@ impl Columns {
     fn raw(&mut self, index: usize, value: &[u8]) {
         let rows = self.rows;
         self.bytes += value.len() + 5;
-        if let Builder::Bytes(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Bytes(builder) = self.at(index, rows) {
             builder.append_value(value);
         }
     }
@@ -255,7 +255,7 @@ impl Columns {
     fn int(&mut self, index: usize, value: i64) {
         let rows = self.rows;
         self.bytes += 9;
-        if let Builder::Int(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Int(builder) = self.at(index, rows) {
             builder.append_value(value);
         }
     }
@@ -263,7 +263,7 @@ impl Columns {
     fn float(&mut self, index: usize, value: f64) {
         let rows = self.rows;
         self.bytes += 9;
-        if let Builder::Float(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Float(builder) = self.at(index, rows) {
             builder.append_value(value);
         }
     }
@@ -271,7 +271,7 @@ impl Columns {
     fn time(&mut self, index: usize, value: i64) {
         let rows = self.rows;
         self.bytes += 9;
-        if let Builder::Time(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Time(builder) = self.at(index, rows) {
             builder.append_value(value);
         }
     }
@@ -279,12 +279,12 @@ impl Columns {
     fn bool(&mut self, index: usize, value: bool) {
         let rows = self.rows;
         self.bytes += 1;
-        if let Builder::Bool(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Bool(builder) = self.at(index, rows) {
             builder.append_value(value);
         }
     }
 
-    fn at(&mut self, index: usize, rows: usize) -> &mut Builder {
+    fn at(&mut self, index: usize, rows: usize) -> &mut ColumnBuilder {
         let builder = &mut self.builders[index];
         builder.fill_to(rows);
         builder
@@ -307,14 +307,14 @@ impl Columns {
 }
 
 /// The memory of cells of another row.
-fn emptied<'a>(mut cells: Vec<(usize, Cell<'_>)>) -> Vec<(usize, Cell<'a>)> {
+fn emptied<'a>(mut cells: Vec<(usize, CellValue<'_>)>) -> Vec<(usize, CellValue<'a>)> {
     cells.clear();
     // Collecting takes the vector over as it is; nothing is in it.
-    cells.into_iter().map(|(index, _)| (index, Cell::Bool(false))).collect()
+    cells.into_iter().map(|(index, _)| (index, CellValue::Bool(false))).collect()
 }
 
 /// Whether `headers_json` has a header of this name.
-fn is_said(others: &[serde_json::Value], name: &str) -> bool {
+fn has_header(others: &[serde_json::Value], name: &str) -> bool {
     others.iter().any(|header| header[0] == *name)
 }
 

@@ -12,7 +12,7 @@ use crate::layout::FileName;
 
 /// What a compaction did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Compacted {
+pub struct CompactionSummary {
     pub files_before: u64,
     pub files_after: u64,
     pub rows: u64,
@@ -22,10 +22,10 @@ pub struct Compacted {
 
 /// Merges files of dates before `before` (`YYYY-MM-DD`) while their sizes sum to at most `target_bytes`.
 /// Adjoining ranges of one topic, partition and date only. Memory: the rows of one merged file, about ten times its bytes.
-pub fn compact(archive: &Archive, before: &str, target_bytes: u64) -> Result<Compacted> {
+pub fn compact(archive: &Archive, before: &str, target_bytes: u64) -> Result<CompactionSummary> {
     archive.drop_superseded()?;
     let listing = archive.files()?;
-    let mut done = Compacted::default();
+    let mut done = CompactionSummary::default();
     for group in groups(&listing.files, before, target_bytes) {
         merge(archive, group, &mut done)?;
     }
@@ -57,7 +57,7 @@ fn groups<'a>(files: &'a [ArchiveFile], before: &str, target_bytes: u64) -> Vec<
     groups
 }
 
-fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut Compacted) -> Result<()> {
+fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary) -> Result<()> {
     let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };
     let name = FileName { last: last.name.last, ..first.name.clone() };
     let (mut batches, mut deleted, mut rows) = (Vec::new(), Vec::new(), 0);

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::plan::{Kind, Members, Node, Plan};
+use crate::plan::{ColumnType, EventFields, FieldNode, TopicColumns};
 
 #[derive(Debug, PartialEq)]
-pub(crate) enum Cell<'a> {
+pub(crate) enum CellValue<'a> {
     Bool(bool),
     Int(i64),
     Float(f64),
@@ -25,19 +25,19 @@ pub(crate) enum Cell<'a> {
 
 /// One decoded value. `extra` is the text of a JSON object with the fields that have no column.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Decoded<'a> {
-    pub cells: Vec<(usize, Cell<'a>)>,
-    pub seen: Seen,
+pub(crate) struct DecodedValue<'a> {
+    pub cells: Vec<(usize, CellValue<'a>)>,
+    pub columns_set: ColumnSet,
     pub extra: Option<String>,
 }
 
-/// `None`: not an object of this type, so that only its bytes say what it is. `cells` is memory to use.
-pub(crate) fn decode<'a>(plan: &Plan, value: &'a [u8], cells: Vec<(usize, Cell<'a>)>) -> Option<Decoded<'a>> {
+/// Returns `None` if the value is no object of this type, so that only its bytes represent it. `cells` is memory to use.
+pub(crate) fn decode<'a>(plan: &TopicColumns, value: &'a [u8], cells: Vec<(usize, CellValue<'a>)>) -> Option<DecodedValue<'a>> {
     let mut decoded = crate::canonical::decode(plan, value, cells).or_else(|| general(plan, value))?;
     if !decoded.cells.is_empty() {
         for (index, column) in plan.columns[..plan.event_columns].iter().enumerate() {
-            if column.false_when_absent && !decoded.seen.contains(index) {
-                decoded.cells.push((index, Cell::Bool(false)));
+            if column.false_when_absent && !decoded.columns_set.contains(index) {
+                decoded.cells.push((index, CellValue::Bool(false)));
             }
         }
     }
@@ -45,12 +45,12 @@ pub(crate) fn decode<'a>(plan: &Plan, value: &'a [u8], cells: Vec<(usize, Cell<'
 }
 
 /// Any JSON object.
-pub(crate) fn general<'a>(plan: &Plan, value: &'a [u8]) -> Option<Decoded<'a>> {
+pub(crate) fn general<'a>(plan: &TopicColumns, value: &'a [u8]) -> Option<DecodedValue<'a>> {
     let mut deserializer = serde_json::Deserializer::from_slice(value);
-    let mut decoded = Decoded::default();
+    let mut decoded = DecodedValue::default();
     let mut extra = String::new();
-    let Decoded { cells, seen, .. } = &mut decoded;
-    let object = Object { plan, members: &plan.members, into: cells, extra: &mut extra, seen };
+    let DecodedValue { cells, columns_set: seen, .. } = &mut decoded;
+    let object = ObjectVisitor { plan, members: &plan.members, into: cells, extra: &mut extra, seen };
     object.deserialize(&mut deserializer).ok()?;
     deserializer.end().ok()?;
     if !extra.is_empty() {
@@ -61,9 +61,9 @@ pub(crate) fn general<'a>(plan: &Plan, value: &'a [u8]) -> Option<Decoded<'a>> {
 
 /// Columns that the present value has set.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen([u64; 4]);
+pub(crate) struct ColumnSet([u64; 4]);
 
-impl Seen {
+impl ColumnSet {
     fn contains(&self, index: usize) -> bool {
         self.0[index / 64] & (1 << (index % 64)) != 0
     }
@@ -76,15 +76,15 @@ impl Seen {
     }
 }
 
-struct Object<'p, 's, 'a> {
-    plan: &'p Plan,
-    members: &'p Members,
-    into: &'s mut Vec<(usize, Cell<'a>)>,
+struct ObjectVisitor<'p, 's, 'a> {
+    plan: &'p TopicColumns,
+    members: &'p EventFields,
+    into: &'s mut Vec<(usize, CellValue<'a>)>,
     extra: &'s mut String,
-    seen: &'s mut Seen,
+    seen: &'s mut ColumnSet,
 }
 
-impl<'a> DeserializeSeed<'a> for Object<'_, '_, 'a> {
+impl<'a> DeserializeSeed<'a> for ObjectVisitor<'_, '_, 'a> {
     /// Whether a column was set.
     type Value = bool;
 
@@ -93,7 +93,7 @@ impl<'a> DeserializeSeed<'a> for Object<'_, '_, 'a> {
     }
 }
 
-impl<'a> Visitor<'a> for Object<'_, '_, 'a> {
+impl<'a> Visitor<'a> for ObjectVisitor<'_, '_, 'a> {
     type Value = bool;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,7 +104,7 @@ impl<'a> Visitor<'a> for Object<'_, '_, 'a> {
         let before = self.into.len();
         let mut hint = 0;
         let mut groups = 0_u64;
-        while let Some(Name(name)) = map.next_key()? {
+        while let Some(FieldName(name)) = map.next_key()? {
             let Some(at) = self.members.find(&name, hint) else {
                 let value = map.next_value::<&RawValue>()?;
                 extra(self.extra, &name, value.get());
@@ -112,23 +112,23 @@ impl<'a> Visitor<'a> for Object<'_, '_, 'a> {
             };
             hint = at + 1;
             match &self.members.list[at].node {
-                Node::Column(index) => {
+                FieldNode::Column(index) => {
                     if !self.seen.insert(*index) {
                         return Err(A::Error::duplicate_field("a known field"));
                     }
                     let column = &self.plan.columns[*index];
-                    if let Some(cell) = map.next_value_seed(Value { kind: column.kind, nullable: column.nullable })? {
+                    if let Some(cell) = map.next_value_seed(ValueVisitor { kind: column.kind, nullable: column.nullable })? {
                         self.into.push((*index, cell));
                     }
                 }
-                Node::Group { members, optional } => {
+                FieldNode::Group { members, optional } => {
                     if groups & (1 << at) != 0 {
                         return Err(A::Error::duplicate_field("a known field"));
                     }
                     groups |= 1 << at;
                     let mut inner = String::new();
-                    let object = Object { plan: self.plan, members, into: self.into, extra: &mut inner, seen: self.seen };
-                    let set = map.next_value_seed(Nullable { object, nullable: *optional })?;
+                    let object = ObjectVisitor { plan: self.plan, members, into: self.into, extra: &mut inner, seen: self.seen };
+                    let set = map.next_value_seed(NullableVisitor { object, nullable: *optional })?;
                     // An object that is there but sets nothing differs from one that is not there.
                     if !inner.is_empty() || (set == Some(false) && *optional) {
                         extra(self.extra, &name, &format!("{{{inner}}}"));
@@ -150,17 +150,17 @@ fn extra(into: &mut String, name: &str, value: &str) {
 }
 
 /// A field's name, borrowed where it has no escapes.
-struct Name<'a>(Cow<'a, str>);
+struct FieldName<'a>(Cow<'a, str>);
 
-impl<'a> Deserialize<'a> for Name<'a> {
+impl<'a> Deserialize<'a> for FieldName<'a> {
     fn deserialize<D: Deserializer<'a>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text).map(Name)
+        deserializer.deserialize_str(TextVisitor).map(FieldName)
     }
 }
 
-struct Text;
+struct TextVisitor;
 
-impl<'a> Visitor<'a> for Text {
+impl<'a> Visitor<'a> for TextVisitor {
     type Value = Cow<'a, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -176,12 +176,12 @@ impl<'a> Visitor<'a> for Text {
     }
 }
 
-struct Nullable<'p, 's, 'a> {
-    object: Object<'p, 's, 'a>,
+struct NullableVisitor<'p, 's, 'a> {
+    object: ObjectVisitor<'p, 's, 'a>,
     nullable: bool,
 }
 
-impl<'a> DeserializeSeed<'a> for Nullable<'_, '_, 'a> {
+impl<'a> DeserializeSeed<'a> for NullableVisitor<'_, '_, 'a> {
     /// `None` for null, else whether a column was set.
     type Value = Option<bool>;
 
@@ -190,7 +190,7 @@ impl<'a> DeserializeSeed<'a> for Nullable<'_, '_, 'a> {
     }
 }
 
-impl<'a> Visitor<'a> for Nullable<'_, '_, 'a> {
+impl<'a> Visitor<'a> for NullableVisitor<'_, '_, 'a> {
     type Value = Option<bool>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -211,24 +211,24 @@ impl<'a> Visitor<'a> for Nullable<'_, '_, 'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Value {
-    kind: Kind,
+struct ValueVisitor {
+    kind: ColumnType,
     nullable: bool,
 }
 
-impl<'a> DeserializeSeed<'a> for Value {
-    type Value = Option<Cell<'a>>;
+impl<'a> DeserializeSeed<'a> for ValueVisitor {
+    type Value = Option<CellValue<'a>>;
 
     fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        if self.kind == Kind::Json {
-            return <&RawValue>::deserialize(deserializer).map(|raw| Some(Cell::Json(raw.get())));
+        if self.kind == ColumnType::Json {
+            return <&RawValue>::deserialize(deserializer).map(|raw| Some(CellValue::Json(raw.get())));
         }
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'a> Visitor<'a> for Value {
-    type Value = Option<Cell<'a>>;
+impl<'a> Visitor<'a> for ValueVisitor {
+    type Value = Option<CellValue<'a>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a value of kind {:?}", self.kind)
@@ -239,40 +239,44 @@ impl<'a> Visitor<'a> for Value {
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
-        if self.kind == Kind::Bool { Ok(Some(Cell::Bool(value))) } else { Err(E::custom("a boolean")) }
+        if self.kind == ColumnType::Bool { Ok(Some(CellValue::Bool(value))) } else { Err(E::custom("a boolean")) }
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
         match self.kind {
-            Kind::Float => Ok(Some(Cell::Float(value as f64))),
-            Kind::Int => i64::try_from(value).map(|value| Some(Cell::Int(value))).map_err(E::custom),
+            ColumnType::Float => Ok(Some(CellValue::Float(value as f64))),
+            ColumnType::Int => i64::try_from(value).map(|value| Some(CellValue::Int(value))).map_err(E::custom),
             _ => Err(E::custom("a number")),
         }
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
         match self.kind {
-            Kind::Float => Ok(Some(Cell::Float(value as f64))),
-            Kind::Int => Ok(Some(Cell::Int(value))),
+            ColumnType::Float => Ok(Some(CellValue::Float(value as f64))),
+            ColumnType::Int => Ok(Some(CellValue::Int(value))),
             _ => Err(E::custom("a number")),
         }
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
-        if self.kind == Kind::Float { Ok(Some(Cell::Float(value))) } else { Err(E::custom("a number with a fraction")) }
+        if self.kind == ColumnType::Float {
+            Ok(Some(CellValue::Float(value)))
+        } else {
+            Err(E::custom("a number with a fraction"))
+        }
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'a str) -> Result<Self::Value, E> {
         match self.kind {
-            Kind::Text => Ok(Some(Cell::Text(Cow::Borrowed(text)))),
+            ColumnType::Text => Ok(Some(CellValue::Text(Cow::Borrowed(text)))),
             _ => self.visit_str(text),
         }
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
         match self.kind {
-            Kind::Text => Ok(Some(Cell::Text(Cow::Owned(text.to_owned())))),
-            Kind::Time => text.parse().map(|time: EventTime| Some(Cell::Time(time.micros()))).map_err(E::custom),
+            ColumnType::Text => Ok(Some(CellValue::Text(Cow::Owned(text.to_owned())))),
+            ColumnType::Time => text.parse().map(|time: EventTime| Some(CellValue::Time(time.micros()))).map_err(E::custom),
             _ => Err(E::custom("a string")),
         }
     }

@@ -2,28 +2,28 @@
 
 use std::path::Path;
 
-use eadt_schemas::decode::Check;
+use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
-use eadt_schemas::{Refusal, Topic};
+use eadt_schemas::{DecodeError, Topic};
 
 use crate::archive::Archive;
 use crate::error::Result;
 
 /// The events of one topic, by partition and offset.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Events<T> {
+pub struct TopicEvents<T> {
     pub events: Vec<T>,
     /// Records that are not valid events: partition, offset, reason.
-    pub refused: Vec<(i32, i64, Refusal)>,
+    pub refused: Vec<(i32, i64, DecodeError)>,
     /// Ranges of offsets that were archived and are not there: topic, partition, first and last offset.
     pub missing: Vec<(Topic, i32, i64, i64)>,
 }
 
 /// All events of a topic, decoded and checked. Tombstones, heartbeats and other types are passed over.
-pub fn read_events<T: Check>(archive: &Archive, topic: Topic) -> Result<Events<T>> {
+pub fn read_events<T: DecodableEvent>(archive: &Archive, topic: Topic) -> Result<TopicEvents<T>> {
     let listing = archive.files()?;
     let missing = listing.missing().filter(|(t, ..)| *t == topic).copied().collect();
-    let mut read = Events { events: Vec::new(), refused: Vec::new(), missing };
+    let mut read = TopicEvents { events: Vec::new(), refused: Vec::new(), missing };
     for (topic, partition) in listing.partitions().into_keys().filter(|(t, _)| *t == topic) {
         for row in archive.rows(&listing, topic, partition) {
             let row = row?;
@@ -40,16 +40,16 @@ pub fn read_events<T: Check>(archive: &Archive, topic: Topic) -> Result<Events<T
 }
 
 /// The windows under `path`: a data folder, an archive or a replay's output.
-pub fn read_windows(path: &Path) -> Result<Events<EfficiencyWindow>> {
+pub fn read_windows(path: &Path) -> Result<TopicEvents<EfficiencyWindow>> {
     read_events(&Archive::find(path)?, Topic::EfficiencyWindows)
 }
 
 /// The decisions under `path`, as [`read_windows`].
-pub fn read_decisions(path: &Path) -> Result<Events<Decision>> {
+pub fn read_decisions(path: &Path) -> Result<TopicEvents<Decision>> {
     read_events(&Archive::find(path)?, Topic::Decisions)
 }
 
 /// The actuations under `path`, as [`read_windows`].
-pub fn read_actuations(path: &Path) -> Result<Events<Actuation>> {
+pub fn read_actuations(path: &Path) -> Result<TopicEvents<Actuation>> {
     read_events(&Archive::find(path)?, Topic::Actuations)
 }

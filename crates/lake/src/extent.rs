@@ -1,9 +1,9 @@
-//! What an archive once held of a partition, kept apart from its files: without it nobody would miss the first or the last of them, or
-//! the folder of a topic.
+//! The offsets that an archive once held of a partition, kept apart from its files. Without them nobody would miss the first
+//! or the last of the files, or the folder of a topic.
 //!
-//! It is the name of an empty file, `_archived/TOPIC+PARTITION+FIRST-LAST`, so that a listing tells it. A wider range is written before
-//! the narrower one is deleted; where both are there, both count. It was `topic=TOPIC/_archived+PARTITION+FIRST-LAST` once, which counts
-//! too, until a wider one is written.
+//! The record is the name of an empty file, `_archived/TOPIC+PARTITION+FIRST-LAST`, so that a listing shows it. A wider range
+//! is written before the narrower one is deleted; if both are there, both count. Earlier versions wrote
+//! `topic=TOPIC/_archived+PARTITION+FIRST-LAST`, which counts too, until a wider one is written.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,30 +17,30 @@ use crate::layout::FileName;
 
 /// The offsets of a partition for which files were written, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct PartitionExtent {
     topic: Topic,
     partition: i32,
     first: i64,
     last: i64,
 }
 
-/// What this process recorded last of each partition.
-pub(crate) type Extents = Arc<Mutex<BTreeMap<(Topic, i32), Extent>>>;
+/// The range that this process recorded last, by partition.
+pub(crate) type PartitionExtents = Arc<Mutex<BTreeMap<(Topic, i32), PartitionExtent>>>;
 
 /// The folder of the records. Programs that read Parquet pass over names that begin with `_`.
 const FOLDER: &str = "_archived";
 
-/// Whether a folder of this name at the top of an archive is one of the archive's.
+/// Returns whether a folder of this name at the top of an archive is one of the archive's.
 pub fn is_archive_folder(name: &str) -> bool {
     name == FOLDER || name.starts_with("topic=")
 }
 
-/// Whether a file is a record of some partition.
+/// Returns whether a file is a record of some partition.
 pub(crate) fn is_record(path: &str) -> bool {
-    Extent::parse(path).is_some()
+    PartitionExtent::parse(path).is_some()
 }
 
-impl Extent {
+impl PartitionExtent {
     fn path(&self) -> String {
         let Self { topic, partition, first, last } = self;
         format!("{FOLDER}/{topic}+{partition}+{first:020}-{last:020}")
@@ -76,7 +76,7 @@ impl Archive {
             Some(extent) => (vec![extent.path()], Some(extent)),
             None => self.recorded(at)?,
         };
-        let after = widest.map_or_else(|| Extent::of(name), |extent| extent.with(Extent::of(name)));
+        let after = widest.map_or_else(|| PartitionExtent::of(name), |extent| extent.with(PartitionExtent::of(name)));
         let path = after.path();
         self.store.create(&path, Bytes::new()).map_err(|source| self.failed("write", &path, source))?;
         for old in before.iter().filter(|old| **old != path) {
@@ -86,28 +86,29 @@ impl Archive {
         Ok(())
     }
 
-    /// Returns the paths of a partition's records, several if a process was killed between two steps, and the range that they cover together.
-    /// Without a record, as in an archive of an earlier version, the range comes from its files.
-    fn recorded(&self, (topic, partition): (Topic, i32)) -> Result<(Vec<String>, Option<Extent>)> {
+    /// Returns the paths of a partition's records, several if a process was killed between two steps, and the range that they
+    /// cover together. Without a record, as in an archive of an earlier version, the range comes from its files.
+    fn recorded(&self, (topic, partition): (Topic, i32)) -> Result<(Vec<String>, Option<PartitionExtent>)> {
         let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
-        let mine = |extent: &Extent| (extent.topic, extent.partition) == (topic, partition);
-        let records = found.iter().filter_map(|file| Some((&file.path, Extent::parse(&file.path).filter(mine)?)));
-        let (paths, records): (Vec<String>, Vec<Extent>) = records.map(|(path, extent)| (path.clone(), extent)).unzip();
-        let files = found.iter().filter_map(|file| FileName::parse(&file.path).ok()).map(|name| Extent::of(&name));
-        let widest = records.into_iter().reduce(Extent::with).or_else(|| files.filter(mine).reduce(Extent::with));
+        let mine = |extent: &PartitionExtent| (extent.topic, extent.partition) == (topic, partition);
+        let records = found.iter().filter_map(|file| Some((&file.path, PartitionExtent::parse(&file.path).filter(mine)?)));
+        let (paths, records): (Vec<String>, Vec<PartitionExtent>) = records.map(|(path, extent)| (path.clone(), extent)).unzip();
+        let files = found.iter().filter_map(|file| FileName::parse(&file.path).ok()).map(|name| PartitionExtent::of(&name));
+        let widest =
+            records.into_iter().reduce(PartitionExtent::with).or_else(|| files.filter(mine).reduce(PartitionExtent::with));
         Ok((paths, widest))
     }
 }
 
 impl Listing {
     /// Adds what is missing at the ends of partitions, by the records.
-    pub(crate) fn compare_with(&mut self, records: impl Iterator<Item = Extent>) {
-        let mut extents: BTreeMap<(Topic, i32), Extent> = BTreeMap::new();
+    pub(crate) fn compare_with(&mut self, records: impl Iterator<Item = PartitionExtent>) {
+        let mut extents: BTreeMap<(Topic, i32), PartitionExtent> = BTreeMap::new();
         for record in records {
             extents.entry((record.topic, record.partition)).and_modify(|extent| *extent = extent.with(record)).or_insert(record);
         }
         let there = self.partitions();
-        for ((topic, partition), Extent { first, last, .. }) in extents {
+        for ((topic, partition), PartitionExtent { first, last, .. }) in extents {
             let Some((oldest, newest)) = there.get(&(topic, partition)).copied() else {
                 self.lost.push((topic, partition, first, last));
                 continue;

@@ -20,13 +20,13 @@ use parquet::schema::types::ColumnPath;
 use crate::checksum;
 use crate::error::{LakeError, Result};
 use crate::layout::FileName;
-use crate::plan::{Common, Kind, Plan, plan};
-use crate::store::Input;
+use crate::plan::{ColumnType, CommonColumn, TopicColumns, plan};
+use crate::store::ParquetInput;
 
 /// Rows in a row group: `DuckDB`'s own size, and small enough to skip by time.
 pub(crate) const ROW_GROUP_ROWS: usize = 122_880;
-/// Rows in a batch that is read: a few kilobytes of a dictionary can stand for gigabytes of text in a large one, and no footer tells how
-/// long a dictionary's texts are.
+/// Rows in a batch that is read: a few kilobytes of a dictionary can represent gigabytes of text in a large one, and no footer
+/// gives the length of a dictionary's texts.
 const READ_BATCH_ROWS: usize = 1_024;
 
 const FORMAT: &str = "eadt.format";
@@ -34,14 +34,15 @@ const FORMAT_VERSION: &str = "1";
 const PLACE: &str = "eadt.place";
 /// Offsets inside the range that the log had deleted before they could be archived, as `[[from, to], …]`.
 const DELETED: &str = "eadt.deleted";
-/// The row with the greatest offset, as `[offset, microseconds of its append time]`: tells the log of this file from another one.
+/// The row with the greatest offset, as `[offset, microseconds of its append time]`: distinguishes the log of this file from
+/// another one.
 const NEWEST: &str = "eadt.newest";
 
 /// The file's bytes: rows sorted by event time, then offset. Equal rows give equal bytes.
 pub(crate) fn encode(name: &FileName, batches: &[RecordBatch], deleted: &[(i64, i64)]) -> Result<Bytes> {
     let plan = plan(name.topic);
     let failed = |error: &dyn std::fmt::Display| LakeError::Encode { path: name.path(), detail: error.to_string() };
-    let order = Order::of(plan, batches);
+    let order = RowOrder::of(plan, batches);
     let properties = properties(plan, name, deleted, &order);
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
     let sink = Vec::with_capacity(64 * rows.min(1 << 20));
@@ -65,7 +66,7 @@ pub(crate) fn encode(name: &FileName, batches: &[RecordBatch], deleted: &[(i64, 
 }
 
 /// The rows at these places; columns without any value, of which there are many, cost nothing.
-fn pick(plan: &Plan, batches: &[RecordBatch], places: &[(usize, usize)]) -> Result<RecordBatch, ArrowError> {
+fn pick(plan: &TopicColumns, batches: &[RecordBatch], places: &[(usize, usize)]) -> Result<RecordBatch, ArrowError> {
     let arrays = plan.schema.fields().iter().enumerate().map(|(column, field)| {
         let arrays: Vec<&dyn Array> = batches.iter().map(|batch| &**batch.column(column)).collect();
         if arrays.iter().all(|array| array.null_count() == array.len()) {
@@ -78,15 +79,15 @@ fn pick(plan: &Plan, batches: &[RecordBatch], places: &[(usize, usize)]) -> Resu
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct RowSortKey {
     time: i64,
     offset: i64,
     batch: u32,
     row: u32,
 }
 
-struct Order {
-    rows: Vec<Key>,
+struct RowOrder {
+    rows: Vec<RowSortKey>,
     sorted: bool,
     /// Every row has an event time.
     timed: bool,
@@ -94,18 +95,18 @@ struct Order {
     newest: Option<(i64, i64)>,
 }
 
-impl Order {
-    fn of(plan: &Plan, batches: &[RecordBatch]) -> Self {
+impl RowOrder {
+    fn of(plan: &TopicColumns, batches: &[RecordBatch]) -> Self {
         let mut rows = Vec::with_capacity(batches.iter().map(RecordBatch::num_rows).sum());
         let (mut timed, mut newest) = (true, None::<(i64, i64)>);
         for (index, batch) in batches.iter().enumerate() {
-            let time = batch.column(plan.common(Common::CeTime)).as_primitive::<TimestampMicrosecondType>();
-            let stamp = batch.column(plan.common(Common::Stamp)).as_primitive::<TimestampMicrosecondType>();
-            let offset = batch.column(plan.common(Common::Offset)).as_primitive::<Int64Type>();
+            let time = batch.column(plan.common(CommonColumn::CeTime)).as_primitive::<TimestampMicrosecondType>();
+            let stamp = batch.column(plan.common(CommonColumn::Stamp)).as_primitive::<TimestampMicrosecondType>();
+            let offset = batch.column(plan.common(CommonColumn::Offset)).as_primitive::<Int64Type>();
             timed &= time.null_count() == 0;
             let places = (0..batch.num_rows()).map(|row| (offset.value(row), stamp.value(row)));
             newest = newest.max(places.max());
-            rows.extend((0..batch.num_rows()).map(|row| Key {
+            rows.extend((0..batch.num_rows()).map(|row| RowSortKey {
                 time: if time.is_null(row) { stamp.value(row) } else { time.value(row) },
                 offset: offset.value(row),
                 batch: index as u32,
@@ -120,7 +121,7 @@ impl Order {
     }
 }
 
-fn properties(plan: &Plan, name: &FileName, deleted: &[(i64, i64)], order: &Order) -> WriterProperties {
+fn properties(plan: &TopicColumns, name: &FileName, deleted: &[(i64, i64)], order: &RowOrder) -> WriterProperties {
     let mut metadata =
         vec![KeyValue::new(FORMAT.to_owned(), FORMAT_VERSION.to_owned()), KeyValue::new(PLACE.to_owned(), name.path())];
     metadata.push(KeyValue::new(checksum::KEY.to_owned(), checksum::UNKNOWN.to_owned()));
@@ -130,7 +131,7 @@ fn properties(plan: &Plan, name: &FileName, deleted: &[(i64, i64)], order: &Orde
     if let Some(newest) = order.newest {
         metadata.push(KeyValue::new(NEWEST.to_owned(), serde_json::json!(newest).to_string()));
     }
-    let by_time = SortingColumn { column_idx: plan.common(Common::CeTime) as i32, descending: false, nulls_first: false };
+    let by_time = SortingColumn { column_idx: plan.common(CommonColumn::CeTime) as i32, descending: false, nulls_first: false };
     let mut builder = WriterProperties::builder()
         .set_created_by("eadt".to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(3).expect("3 is a level")))
@@ -140,44 +141,44 @@ fn properties(plan: &Plan, name: &FileName, deleted: &[(i64, i64)], order: &Orde
         .set_sorting_columns(order.timed.then(|| vec![by_time]));
     for (index, column) in plan.columns.iter().enumerate() {
         let path = ColumnPath::from(column.name.as_str());
-        let unique = index == plan.common(Common::CeId);
+        let unique = index == plan.common(CommonColumn::CeId);
         // By these people look for rows; the least and the greatest of other texts cost much and skip nothing.
-        let sought = index == plan.common(Common::Key) || matches!(column.name.as_str(), "workload" | "device");
-        if matches!(column.kind, Kind::Text | Kind::Json | Kind::Bytes) && !sought {
+        let sought = index == plan.common(CommonColumn::Key) || matches!(column.name.as_str(), "workload" | "device");
+        if matches!(column.kind, ColumnType::Text | ColumnType::Json | ColumnType::Bytes) && !sought {
             builder = builder.set_column_statistics_enabled(path.clone(), EnabledStatistics::None);
         }
         builder = match column.kind {
-            Kind::Int | Kind::Time => builder
+            ColumnType::Int | ColumnType::Time => builder
                 .set_column_dictionary_enabled(path.clone(), false)
                 .set_column_encoding(path.clone(), Encoding::DELTA_BINARY_PACKED)
                 .set_column_statistics_enabled(path, EnabledStatistics::Page),
-            Kind::Float => {
+            ColumnType::Float => {
                 builder.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, Encoding::BYTE_STREAM_SPLIT)
             }
-            Kind::Text if unique => {
+            ColumnType::Text if unique => {
                 builder.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, Encoding::DELTA_BYTE_ARRAY)
             }
-            Kind::Bytes => builder.set_column_dictionary_enabled(path, false),
-            Kind::Text | Kind::Json | Kind::Bool => builder,
+            ColumnType::Bytes => builder.set_column_dictionary_enabled(path, false),
+            ColumnType::Text | ColumnType::Json | ColumnType::Bool => builder,
         };
     }
     builder.build()
 }
 
-/// Offset and append time of a newest row; `None` where its file does not tell.
-pub type Newest = Option<(i64, EventTime)>;
+/// Offset and append time of a newest row; `None` if its file does not record it.
+pub type NewestRow = Option<(i64, EventTime)>;
 
-/// What a file's footer says about it.
+/// The content of a file's footer.
 #[derive(Debug)]
-pub(crate) struct About {
+pub(crate) struct FileFooter {
     pub deleted: Vec<(i64, i64)>,
-    /// Offset and append time of the row with the greatest offset; files of older versions do not tell.
-    pub newest: Newest,
+    /// Offset and append time of the row with the greatest offset; files of older versions do not record it.
+    pub newest: NewestRow,
 }
 
-impl About {
-    /// Checks that the file is ours, and the one that its name says: what it was written as, and what its rows' partition and
-    /// offsets are.
+impl FileFooter {
+    /// Checks that the file is ours, and the one that its name states: the name under which it was written, and the partition and
+    /// offsets of its rows.
     pub(crate) fn of(name: &FileName, metadata: &ParquetMetaData) -> Result<Self> {
         let path = name.path();
         let entries = metadata.file_metadata().key_value_metadata();
@@ -192,8 +193,8 @@ impl About {
             (None, _) => return Err(LakeError::Foreign { path, detail: "another program wrote it".to_owned() }),
         }
         let bounds = [
-            (Common::Offset, "offsets", name.first..=name.last),
-            (Common::Partition, "partitions", name.partition.into()..=name.partition.into()),
+            (CommonColumn::Offset, "offsets", name.first..=name.last),
+            (CommonColumn::Partition, "partitions", name.partition.into()..=name.partition.into()),
         ];
         for (column, what, allowed) in bounds {
             for (least, greatest) in ranges(name.topic, metadata, column) {
@@ -213,8 +214,8 @@ impl About {
     }
 }
 
-/// Least and greatest value of a column of integers in each row group that tells them.
-fn ranges(topic: Topic, metadata: &ParquetMetaData, column: Common) -> impl Iterator<Item = (i64, i64)> {
+/// Returns the least and greatest value of a column of integers in each row group that records them.
+fn ranges(topic: Topic, metadata: &ParquetMetaData, column: CommonColumn) -> impl Iterator<Item = (i64, i64)> {
     let plan = plan(topic);
     let name = &plan.columns[plan.common(column)].name;
     metadata.row_groups().iter().flat_map(parquet::file::metadata::RowGroupMetaData::columns).filter_map(move |chunk| match chunk
@@ -229,19 +230,19 @@ fn ranges(topic: Topic, metadata: &ParquetMetaData, column: Common) -> impl Iter
 
 /// A file of the archive, opened and recognised.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ArchiveFileReader {
     topic: Topic,
     path: String,
-    builder: ParquetRecordBatchReaderBuilder<Input>,
+    builder: ParquetRecordBatchReaderBuilder<ParquetInput>,
     pub deleted: Vec<(i64, i64)>,
 }
 
-impl Reader {
-    pub(crate) fn open(name: &FileName, input: Input) -> Result<Self> {
+impl ArchiveFileReader {
+    pub(crate) fn open(name: &FileName, input: ParquetInput) -> Result<Self> {
         let path = name.path();
         checksum::verify(&input).map_err(|detail| damaged(&path, &detail))?;
         let builder = ParquetRecordBatchReaderBuilder::try_new(input).map_err(|error| damaged(&path, &error))?;
-        let About { deleted, .. } = About::of(name, builder.metadata())?;
+        let FileFooter { deleted, .. } = FileFooter::of(name, builder.metadata())?;
         Ok(Self { topic: name.topic, path, builder, deleted })
     }
 
@@ -250,7 +251,7 @@ impl Reader {
     }
 
     /// Only the offsets, in the order of the file.
-    pub(crate) fn offsets(name: &FileName, input: Input) -> Result<Vec<i64>> {
+    pub(crate) fn offsets(name: &FileName, input: ParquetInput) -> Result<Vec<i64>> {
         let path = name.path();
         let Self { builder, .. } = Self::open(name, input)?;
         let mask = ProjectionMask::columns(builder.parquet_schema(), ["kafka_offset"]);
@@ -269,20 +270,20 @@ impl Reader {
     }
 
     /// The batches, with exactly the columns of this version.
-    pub(crate) fn batches(self) -> Result<Batches> {
+    pub(crate) fn batches(self) -> Result<FileBatches> {
         let reader = self.builder.with_batch_size(READ_BATCH_ROWS).build().map_err(|error| damaged(&self.path, &error))?;
-        Ok(Batches { topic: self.topic, path: self.path, reader })
+        Ok(FileBatches { topic: self.topic, path: self.path, reader })
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Batches {
+pub(crate) struct FileBatches {
     topic: Topic,
     path: String,
     reader: ParquetRecordBatchReader,
 }
 
-impl Iterator for Batches {
+impl Iterator for FileBatches {
     type Item = Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,4 +1,4 @@
-//! Where a file lies and what its name says.
+//! The path of a file, and the parts of its name.
 
 use eadt_schemas::Topic;
 
@@ -9,9 +9,9 @@ use eadt_schemas::Topic;
 pub struct FileName {
     pub topic: Topic,
     pub partition: i32,
-    /// First offset that the file stands for. Offsets without a record (control records, compacted or burnt ones) count.
+    /// First offset that the file covers. Offsets without a record (control records, compacted or burnt ones) count.
     pub first: i64,
-    /// Last offset that the file stands for.
+    /// Last offset that the file covers.
     pub last: i64,
     /// `YYYY-MM-DD` of the log's append times, UTC.
     pub date: String,
@@ -24,7 +24,7 @@ impl FileName {
         format!("topic={topic}/date={date}/{topic}+{partition}+{first:020}-{last:020}.parquet")
     }
 
-    /// `Err` says what is wrong with the path.
+    /// Parses a path. The error states what is wrong with it.
     pub fn parse(path: &str) -> Result<Self, String> {
         let parts: Vec<&str> = path.split('/').collect();
         let [folder, date, file] = parts[..] else {

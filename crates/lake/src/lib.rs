@@ -1,9 +1,9 @@
 //! Events in Parquet: the archive of a log, replay outputs, and their way back.
 //!
-//! In: rows of the log, bytes and headers as they are. Out: `topic=…/date=…/` folders of zstd Parquet that pandas, `DuckDB`
-//! and Polars read as they stand, and the same rows again. Each offset is in exactly one visible file; a value that
-//! the columns cannot hold exactly is kept as its bytes; equal rows give equal files, byte for byte.
-//! Only this crate knows Arrow and Parquet. It never reads a clock and never decides what is archived.
+//! In: rows of the log, bytes and headers as they are. Out: `topic=…/date=…/` folders of zstd Parquet that pandas, `DuckDB` and
+//! Polars read as they are, and the same rows again. Each offset is in exactly one visible file; a value that the columns cannot
+//! hold exactly is kept as its bytes; equal rows give equal files, byte for byte. Only this crate knows Arrow and Parquet. It
+//! never reads a clock and never decides what is archived.
 
 mod archive;
 mod canonical;
@@ -28,13 +28,13 @@ mod table;
 mod tests;
 mod writer;
 
-pub use archive::{Archive, ArchiveFile, Listing, Merged, Rows, StoredRows};
-pub use compact::{Compacted, compact};
+pub use archive::{Archive, ArchiveFile, Listing, MergedRows, PartitionRows, StoredRows};
+pub use compact::{CompactionSummary, compact};
 pub use error::{LakeError, Result};
-pub use events::{Events, read_actuations, read_decisions, read_events, read_windows};
+pub use events::{TopicEvents, read_actuations, read_decisions, read_events, read_windows};
 pub use extent::is_archive_folder;
 pub use layout::FileName;
-pub use row::{Header, Row, RowView};
+pub use row::{ArchiveRow, RowHeader, RowView};
 pub use stored::StoredRow;
 pub use table::{TableCells, TableColumn, write_table};
-pub use writer::{Limits, Writer, Written};
+pub use writer::{ArchiveWriter, RollLimits, WrittenFile};

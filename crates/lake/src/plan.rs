@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use eadt_schemas::fast::Cursor;
+use eadt_schemas::fast::JsonCursor;
 use eadt_schemas::v1::{
     Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model,
     TrainingProgress, Workload,
@@ -16,9 +16,9 @@ use serde::de::{self, DeserializeOwned, Deserializer, Visitor, value::StrDeseria
 use serde::{Serialize, forward_to_deserialize_any};
 use serde_json::Value;
 
-/// What a column holds.
+/// Type of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnType {
     Text,
     /// Microseconds since the epoch, UTC.
     Time,
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Bytes,
 }
 
-impl Kind {
+impl ColumnType {
     pub(crate) fn data_type(self) -> DataType {
         match self {
             Self::Text | Self::Json => DataType::Utf8,
@@ -44,54 +44,54 @@ impl Kind {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Column {
+pub(crate) struct TopicColumn {
     pub name: String,
-    pub kind: Kind,
+    pub kind: ColumnType,
     /// An explicit `null` means the same as absence.
     pub nullable: bool,
-    /// A flag that producers leave out while it is false; the column says false then.
+    /// A flag that producers leave out while it is false; the column contains false then.
     pub false_when_absent: bool,
     pub description: String,
 }
 
 /// A field of an event.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct EventField {
     pub name: String,
-    pub node: Node,
-    /// The name as it stands before a value: quoted, with the colon.
+    pub node: FieldNode,
+    /// The name as it is written before a value: quoted, with the colon.
     label: Box<[u8]>,
 }
 
-impl Member {
-    fn new(name: &str, node: Node) -> Self {
+impl EventField {
+    fn new(name: &str, node: FieldNode) -> Self {
         Self { name: name.to_owned(), node, label: format!("\"{name}\":").into_bytes().into() }
     }
 }
 
 #[derive(Debug)]
-pub(crate) enum Node {
+pub(crate) enum FieldNode {
     /// Index into the plan's columns.
     Column(usize),
     /// A nested object, flattened: `layout.replicas` becomes `layout_replicas`.
-    Group { members: Members, optional: bool },
+    Group { members: EventFields, optional: bool },
 }
 
 /// Fields in the order in which this program writes them.
 #[derive(Debug, Default)]
-pub(crate) struct Members {
-    pub list: Vec<Member>,
+pub(crate) struct EventFields {
+    pub list: Vec<EventField>,
     index: HashMap<String, usize>,
 }
 
-impl Members {
-    fn push(&mut self, member: Member) {
+impl EventFields {
+    fn push(&mut self, member: EventField) {
         self.index.insert(member.name.clone(), self.list.len());
         self.list.push(member);
     }
 
     /// Takes a name and its colon where they come next; the position of the field. `hint`: where it is expected to be, or before.
-    pub(crate) fn take(&self, cursor: &mut Cursor<'_>, hint: usize) -> Option<usize> {
+    pub(crate) fn take(&self, cursor: &mut JsonCursor<'_>, hint: usize) -> Option<usize> {
         let ahead = self.list.get(hint..)?.iter().position(|member| cursor.take(&member.label));
         ahead.map(|ahead| hint + ahead)
     }
@@ -109,11 +109,11 @@ impl Members {
 
 /// The columns of one topic.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct TopicColumns {
     /// The fields of the topic's event; empty for topics whose values stay bytes.
-    pub members: Members,
+    pub members: EventFields,
     /// Event columns first, then the ones of [`COMMON`].
-    pub columns: Vec<Column>,
+    pub columns: Vec<TopicColumn>,
     /// Number of event columns.
     pub event_columns: usize,
     /// Dead letters only: header name and column of each header that has one.
@@ -121,15 +121,15 @@ pub(crate) struct Plan {
     pub schema: SchemaRef,
 }
 
-impl Plan {
-    pub(crate) fn common(&self, column: Common) -> usize {
+impl TopicColumns {
+    pub(crate) fn common(&self, column: CommonColumn) -> usize {
         self.event_columns + column as usize
     }
 }
 
 /// Columns that every topic has, in this order.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Common {
+pub(crate) enum CommonColumn {
     ExtraJson,
     Value,
     CeType,
@@ -147,47 +147,47 @@ pub(crate) enum Common {
     HeadersJson,
 }
 
-const COMMON: [(&str, Kind, &str); 15] = [
-    ("extra_json", Kind::Json, "fields that this version has no column for, as a JSON object"),
-    ("value", Kind::Bytes, "the record's value, byte for byte, where it is not an object that the columns can hold"),
-    ("ce_type", Kind::Text, "CloudEvents type"),
-    ("ce_source", Kind::Text, "CloudEvents source"),
-    ("ce_id", Kind::Text, "CloudEvents id"),
-    ("ce_time", Kind::Time, "CloudEvents time: event time"),
-    ("ce_subject", Kind::Text, "CloudEvents subject"),
-    ("kafka_topic", Kind::Text, "topic without its prefix"),
-    ("kafka_partition", Kind::Int, "partition"),
-    ("kafka_offset", Kind::Int, "offset in the partition"),
-    ("kafka_key", Kind::Text, "the record's key"),
-    ("kafka_key_bytes", Kind::Bytes, "the record's key where it is not UTF-8"),
-    ("kafka_timestamp", Kind::Time, "when the log appended the record"),
-    ("kafka_tombstone", Kind::Bool, "the record deletes its key and has no value"),
-    ("headers_json", Kind::Json, "other headers as [name, value] pairs; null: a CloudEvents header that the record lacks"),
+const COMMON: [(&str, ColumnType, &str); 15] = [
+    ("extra_json", ColumnType::Json, "fields that this version has no column for, as a JSON object"),
+    ("value", ColumnType::Bytes, "the record's value, byte for byte, where it is not an object that the columns can hold"),
+    ("ce_type", ColumnType::Text, "CloudEvents type"),
+    ("ce_source", ColumnType::Text, "CloudEvents source"),
+    ("ce_id", ColumnType::Text, "CloudEvents id"),
+    ("ce_time", ColumnType::Time, "CloudEvents time: event time"),
+    ("ce_subject", ColumnType::Text, "CloudEvents subject"),
+    ("kafka_topic", ColumnType::Text, "topic without its prefix"),
+    ("kafka_partition", ColumnType::Int, "partition"),
+    ("kafka_offset", ColumnType::Int, "offset in the partition"),
+    ("kafka_key", ColumnType::Text, "the record's key"),
+    ("kafka_key_bytes", ColumnType::Bytes, "the record's key where it is not UTF-8"),
+    ("kafka_timestamp", ColumnType::Time, "when the log appended the record"),
+    ("kafka_tombstone", ColumnType::Bool, "the record deletes its key and has no value"),
+    ("headers_json", ColumnType::Json, "other headers as [name, value] pairs; null: a CloudEvents header that the record lacks"),
 ];
 
-const DEAD_LETTER: [(&str, &str, Kind, &str); 9] = {
+const DEAD_LETTER: [(&str, &str, ColumnType, &str); 9] = {
     use eadt_schemas::v1::dead_letter_header as h;
     [
-        (h::REASON, "reason", Kind::Text, "why it was refused"),
-        (h::DETAIL, "detail", Kind::Text, "the reason in words"),
-        (h::FIELD, "field", Kind::Text, "the offending field"),
-        (h::ORIGIN_TOPIC, "origin_topic", Kind::Text, "topic of the refused record"),
-        (h::ORIGIN_PARTITION, "origin_partition", Kind::Int, "partition of the refused record"),
-        (h::ORIGIN_OFFSET, "origin_offset", Kind::Int, "offset of the refused record"),
-        (h::ORIGIN_TIMESTAMP, "origin_timestamp", Kind::Time, "append time of the refused record"),
-        (h::ORIGIN_KEY, "origin_key", Kind::Text, "key of the refused record"),
-        (h::REFUSED_BY, "refused_by", Kind::Text, "the service that refused it"),
+        (h::REASON, "reason", ColumnType::Text, "why it was refused"),
+        (h::DETAIL, "detail", ColumnType::Text, "the reason in words"),
+        (h::FIELD, "field", ColumnType::Text, "the offending field"),
+        (h::ORIGIN_TOPIC, "origin_topic", ColumnType::Text, "topic of the refused record"),
+        (h::ORIGIN_PARTITION, "origin_partition", ColumnType::Int, "partition of the refused record"),
+        (h::ORIGIN_OFFSET, "origin_offset", ColumnType::Int, "offset of the refused record"),
+        (h::ORIGIN_TIMESTAMP, "origin_timestamp", ColumnType::Time, "append time of the refused record"),
+        (h::ORIGIN_KEY, "origin_key", ColumnType::Text, "key of the refused record"),
+        (h::REFUSED_BY, "refused_by", ColumnType::Text, "the service that refused it"),
     ]
 };
 
 /// The plan of a topic.
-pub(crate) fn plan(topic: Topic) -> &'static Plan {
-    static PLANS: LazyLock<HashMap<Topic, Plan>> =
+pub(crate) fn plan(topic: Topic) -> &'static TopicColumns {
+    static PLANS: LazyLock<HashMap<Topic, TopicColumns>> =
         LazyLock::new(|| Topic::ALL.into_iter().map(|topic| (topic, build(topic))).collect());
     &PLANS[&topic]
 }
 
-fn build(topic: Topic) -> Plan {
+fn build(topic: Topic) -> TopicColumns {
     let mut columns = Vec::new();
     let mut headers = Vec::new();
     let members = match topic.event_type() {
@@ -207,9 +207,9 @@ fn build(topic: Topic) -> Plan {
                 headers.push((header, columns.len()));
                 columns.push(plain(name, kind, description));
             }
-            Members::default()
+            EventFields::default()
         }
-        EventType::ProcessorState | EventType::SimulatorState | EventType::Heartbeat => Members::default(),
+        EventType::ProcessorState | EventType::SimulatorState | EventType::Heartbeat => EventFields::default(),
     };
     let event_columns = columns.len();
     columns.extend(COMMON.map(|(name, kind, description)| plain(name, kind, description)));
@@ -221,15 +221,15 @@ fn build(topic: Topic) -> Plan {
             Field::new(&column.name, column.kind.data_type(), true).with_metadata(metadata)
         })
         .collect();
-    Plan { members, columns, event_columns, headers, schema: Schema::new(fields).into() }
+    TopicColumns { members, columns, event_columns, headers, schema: Schema::new(fields).into() }
 }
 
-fn plain(name: &str, kind: Kind, description: &str) -> Column {
-    Column { name: name.to_owned(), kind, nullable: true, false_when_absent: false, description: description.to_owned() }
+fn plain(name: &str, kind: ColumnType, description: &str) -> TopicColumn {
+    TopicColumn { name: name.to_owned(), kind, nullable: true, false_when_absent: false, description: description.to_owned() }
 }
 
 /// The fields of an event type: names, types and nullability from its JSON Schema, order from serde.
-fn fields_of<T: JsonSchema + DeserializeOwned + Serialize + Default>(columns: &mut Vec<Column>) -> Members {
+fn fields_of<T: JsonSchema + DeserializeOwned + Serialize + Default>(columns: &mut Vec<TopicColumn>) -> EventFields {
     let schema = schemars::schema_for!(T).to_value();
     let written = serde_json::to_value(T::default()).expect("an event is JSON");
     let order = |path: &[&str]| field_order::<T>(path);
@@ -242,29 +242,29 @@ fn members(
     path: &[&str],
     written: &Value,
     order: &dyn Fn(&[&str]) -> &'static [&'static str],
-    columns: &mut Vec<Column>,
-) -> Members {
+    columns: &mut Vec<TopicColumn>,
+) -> EventFields {
     let properties = schema["properties"].as_object().expect("an event is an object");
     let fields = order(path);
     assert_eq!(fields.len(), properties.len(), "serde and schemars see the same fields of {path:?}");
-    let mut members = Members::default();
+    let mut members = EventFields::default();
     for name in fields {
         let property = &properties[*name];
         let (inner, mut nullable) = without_null(root, property);
         let mut here = path.to_vec();
         here.push(name);
         let node = if inner["properties"].is_object() {
-            Node::Group { members: self::members(root, inner, &here, &written[*name], order, columns), optional: nullable }
+            FieldNode::Group { members: self::members(root, inner, &here, &written[*name], order, columns), optional: nullable }
         } else {
             let kind = kind(inner);
             // The text of any JSON value, `null` included, is kept as it is.
-            nullable &= kind != Kind::Json;
-            let false_when_absent = kind == Kind::Bool && !nullable && written.get(*name).is_none();
+            nullable &= kind != ColumnType::Json;
+            let false_when_absent = kind == ColumnType::Bool && !nullable && written.get(*name).is_none();
             let description = description(property).or_else(|| description(inner)).unwrap_or_default();
-            columns.push(Column { name: here.join("_"), kind, nullable, false_when_absent, description });
-            Node::Column(columns.len() - 1)
+            columns.push(TopicColumn { name: here.join("_"), kind, nullable, false_when_absent, description });
+            FieldNode::Column(columns.len() - 1)
         };
-        members.push(Member::new(name, node));
+        members.push(EventField::new(name, node));
     }
     members
 }
@@ -286,70 +286,70 @@ fn without_null<'a>(root: &'a Value, schema: &'a Value) -> (&'a Value, bool) {
     (schema, schema["type"].as_array().is_some_and(|types| types.iter().any(|name| name == "null")))
 }
 
-fn kind(schema: &Value) -> Kind {
+fn kind(schema: &Value) -> ColumnType {
     let named = match &schema["type"] {
         Value::Array(types) => types.iter().filter_map(Value::as_str).find(|name| *name != "null"),
         other => other.as_str(),
     };
     match named {
-        Some("string") if schema["format"] == "date-time" => Kind::Time,
-        Some("string") => Kind::Text,
-        Some("integer") => Kind::Int,
-        Some("number") => Kind::Float,
-        Some("boolean") => Kind::Bool,
-        None if schema["oneOf"].as_array().is_some_and(|all| all.iter().all(|one| one["type"] == "string")) => Kind::Text,
-        _ => Kind::Json,
+        Some("string") if schema["format"] == "date-time" => ColumnType::Time,
+        Some("string") => ColumnType::Text,
+        Some("integer") => ColumnType::Int,
+        Some("number") => ColumnType::Float,
+        Some("boolean") => ColumnType::Bool,
+        None if schema["oneOf"].as_array().is_some_and(|all| all.iter().all(|one| one["type"] == "string")) => ColumnType::Text,
+        _ => ColumnType::Json,
     }
 }
 
 /// The fields of the struct at `path` inside `T`, in the order of their declaration, as its `Deserialize` names them.
 fn field_order<T: DeserializeOwned>(path: &[&str]) -> &'static [&'static str] {
-    match T::deserialize(Probe { path }) {
-        Err(Probed::Fields(fields)) => fields,
-        Err(Probed::Other(detail)) => panic!("no struct at {path:?}: {detail}"),
+    match T::deserialize(FieldOrderProbe { path }) {
+        Err(ProbeOutcome::Fields(fields)) => fields,
+        Err(ProbeOutcome::Other(detail)) => panic!("no struct at {path:?}: {detail}"),
         Ok(_) => panic!("no struct at {path:?}"),
     }
 }
 
 /// Walks down `path` and stops at the struct there.
-struct Probe<'p> {
+struct FieldOrderProbe<'p> {
     path: &'p [&'p str],
 }
 
-/// What the walk found; an error, because that ends a deserialisation.
+/// Outcome of the walk; an error, because that ends a deserialisation.
 #[derive(Debug)]
-enum Probed {
+enum ProbeOutcome {
     Fields(&'static [&'static str]),
     Other(String),
 }
 
-impl fmt::Display for Probed {
+impl fmt::Display for ProbeOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self:?}")
     }
 }
 
-impl std::error::Error for Probed {}
+impl std::error::Error for ProbeOutcome {}
 
-impl de::Error for Probed {
+impl de::Error for ProbeOutcome {
     fn custom<M: fmt::Display>(message: M) -> Self {
         Self::Other(message.to_string())
     }
 }
 
-impl<'de> Deserializer<'de> for Probe<'_> {
-    type Error = Probed;
+impl<'de> Deserializer<'de> for FieldOrderProbe<'_> {
+    type Error = ProbeOutcome;
 
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Probed> {
-        Err(Probed::Other("a plain value".to_owned()))
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ProbeOutcome> {
+        Err(ProbeOutcome::Other("a plain value".to_owned()))
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Probed> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeOutcome> {
         visitor.visit_some(self)
     }
 
     /// A type behind a reader that takes nothing but objects.
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Probed> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeOutcome> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -358,10 +358,10 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Probed> {
+    ) -> Result<V::Value, ProbeOutcome> {
         match self.path.split_first() {
-            None => Err(Probed::Fields(fields)),
-            Some((first, rest)) => visitor.visit_map(One { field: Some(first), rest }),
+            None => Err(ProbeOutcome::Fields(fields)),
+            Some((first, rest)) => visitor.visit_map(SingleFieldMap { field: Some(first), rest }),
         }
     }
 
@@ -371,20 +371,20 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-struct One<'p> {
+struct SingleFieldMap<'p> {
     field: Option<&'p str>,
     rest: &'p [&'p str],
 }
 
-impl<'de> de::MapAccess<'de> for One<'_> {
-    type Error = Probed;
+impl<'de> de::MapAccess<'de> for SingleFieldMap<'_> {
+    type Error = ProbeOutcome;
 
-    fn next_key_seed<K: de::DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Probed> {
+    fn next_key_seed<K: de::DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, ProbeOutcome> {
         self.field.take().map(|field| seed.deserialize(StrDeserializer::new(field))).transpose()
     }
 
-    fn next_value_seed<V: de::DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Probed> {
-        seed.deserialize(Probe { path: self.rest })
+    fn next_value_seed<V: de::DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ProbeOutcome> {
+        seed.deserialize(FieldOrderProbe { path: self.rest })
     }
 }
 
@@ -408,19 +408,19 @@ mod tests {
     #[test]
     fn columns_follow_the_types() {
         let telemetry = plan(Topic::GpuTelemetry);
-        let kind = |plan: &Plan, name: &str| plan.columns.iter().find(|c| c.name == name).map(|c| c.kind);
-        assert_eq!(kind(telemetry, "time"), Some(Kind::Time));
-        assert_eq!(kind(telemetry, "power_watts"), Some(Kind::Float));
-        assert_eq!(kind(telemetry, "memory_used_bytes"), Some(Kind::Int));
-        assert_eq!(kind(telemetry, "meter"), Some(Kind::Text));
-        assert_eq!(kind(telemetry, "last"), Some(Kind::Bool));
+        let kind = |plan: &TopicColumns, name: &str| plan.columns.iter().find(|c| c.name == name).map(|c| c.kind);
+        assert_eq!(kind(telemetry, "time"), Some(ColumnType::Time));
+        assert_eq!(kind(telemetry, "power_watts"), Some(ColumnType::Float));
+        assert_eq!(kind(telemetry, "memory_used_bytes"), Some(ColumnType::Int));
+        assert_eq!(kind(telemetry, "meter"), Some(ColumnType::Text));
+        assert_eq!(kind(telemetry, "last"), Some(ColumnType::Bool));
         let decision = plan(Topic::Decisions);
-        assert_eq!(kind(decision, "from_replicas"), Some(Kind::Int));
-        assert_eq!(kind(decision, "evidence"), Some(Kind::Json));
-        assert_eq!(kind(decision, "hold_until"), Some(Kind::Time));
-        assert_eq!(kind(plan(Topic::EfficiencyWindows), "layout_power_limit_watts"), Some(Kind::Float));
-        assert_eq!(kind(plan(Topic::Models), "parameters"), Some(Kind::Json));
-        assert_eq!(kind(plan(Topic::DeadLetters), "origin_offset"), Some(Kind::Int));
+        assert_eq!(kind(decision, "from_replicas"), Some(ColumnType::Int));
+        assert_eq!(kind(decision, "evidence"), Some(ColumnType::Json));
+        assert_eq!(kind(decision, "hold_until"), Some(ColumnType::Time));
+        assert_eq!(kind(plan(Topic::EfficiencyWindows), "layout_power_limit_watts"), Some(ColumnType::Float));
+        assert_eq!(kind(plan(Topic::Models), "parameters"), Some(ColumnType::Json));
+        assert_eq!(kind(plan(Topic::DeadLetters), "origin_offset"), Some(ColumnType::Int));
         for topic in Topic::ALL {
             for column in &plan(topic).columns {
                 assert!(!column.description.is_empty(), "{topic}: {} says nothing about itself", column.name);

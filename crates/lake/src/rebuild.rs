@@ -12,8 +12,8 @@ use eadt_schemas::{EventTime, Topic};
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::plan::{Common, Kind, Members, Node, Plan, plan};
-use crate::row::{Header, Row};
+use crate::plan::{ColumnType, CommonColumn, EventFields, FieldNode, TopicColumns, plan};
+use crate::row::{ArchiveRow, RowHeader};
 
 /// `[name, text]`, or `[name, {"base64": …}]` where the value is not UTF-8.
 pub(crate) fn header_to_json(name: &str, value: &[u8]) -> serde_json::Value {
@@ -23,30 +23,30 @@ pub(crate) fn header_to_json(name: &str, value: &[u8]) -> serde_json::Value {
     }
 }
 
-/// One row of a batch that has the plan's schema. `Err` says what is wrong with it.
-pub(crate) fn row(topic: Topic, batch: &RecordBatch, at: usize) -> Result<Row, String> {
+/// Returns one row of a batch that has the plan's schema. `Err` states what is wrong with it.
+pub(crate) fn row(topic: Topic, batch: &RecordBatch, at: usize) -> Result<ArchiveRow, String> {
     let plan = plan(topic);
-    let view = View { plan, batch, at };
-    let need = |column: Common| view.int(plan.common(column)).ok_or_else(|| format!("row {at} has no {column:?}"));
-    let offset = need(Common::Offset)?;
-    let partition = i32::try_from(need(Common::Partition)?).map_err(|error| format!("row {at}: partition: {error}"))?;
-    let stamp = view.time(plan.common(Common::Stamp)).ok_or_else(|| format!("row {at} has no kafka_timestamp"))?;
-    let key = match view.text(plan.common(Common::Key)) {
+    let view = BatchRow { plan, batch, at };
+    let need = |column: CommonColumn| view.int(plan.common(column)).ok_or_else(|| format!("row {at} has no {column:?}"));
+    let offset = need(CommonColumn::Offset)?;
+    let partition = i32::try_from(need(CommonColumn::Partition)?).map_err(|error| format!("row {at}: partition: {error}"))?;
+    let stamp = view.time(plan.common(CommonColumn::Stamp)).ok_or_else(|| format!("row {at} has no kafka_timestamp"))?;
+    let key = match view.text(plan.common(CommonColumn::Key)) {
         Some(key) => Some(Bytes::copy_from_slice(key.as_bytes())),
-        None => view.bytes(plan.common(Common::KeyBytes)).map(Bytes::copy_from_slice),
+        None => view.bytes(plan.common(CommonColumn::KeyBytes)).map(Bytes::copy_from_slice),
     };
-    let value = if view.bool(plan.common(Common::Tombstone)) == Some(true) { None } else { Some(view.value()?) };
-    Ok(Row { topic, partition, offset, stamp, key, value, headers: view.headers()? })
+    let value = if view.bool(plan.common(CommonColumn::Tombstone)) == Some(true) { None } else { Some(view.value()?) };
+    Ok(ArchiveRow { topic, partition, offset, stamp, key, value, headers: view.headers()? })
 }
 
 #[derive(Clone, Copy)]
-struct View<'a> {
-    plan: &'static Plan,
+struct BatchRow<'a> {
+    plan: &'static TopicColumns,
     batch: &'a RecordBatch,
     at: usize,
 }
 
-impl<'a> View<'a> {
+impl<'a> BatchRow<'a> {
     fn array(self, index: usize) -> Option<&'a dyn Array> {
         let array = self.batch.column(index);
         array.is_valid(self.at).then_some(&**array)
@@ -77,33 +77,33 @@ impl<'a> View<'a> {
     }
 
     fn value(self) -> Result<Bytes, String> {
-        if let Some(bytes) = self.bytes(self.plan.common(Common::Value)) {
+        if let Some(bytes) = self.bytes(self.plan.common(CommonColumn::Value)) {
             return Ok(Bytes::copy_from_slice(bytes));
         }
-        let extra = self.text(self.plan.common(Common::ExtraJson));
+        let extra = self.text(self.plan.common(CommonColumn::ExtraJson));
         let extra = extra.map(pairs).transpose().map_err(|error| format!("row {}: extra_json: {error}", self.at))?;
         let mut out = Vec::with_capacity(512);
         self.object(&self.plan.members, extra.as_deref().unwrap_or_default(), true, &mut out);
         Ok(out.into())
     }
 
-    /// Whether any column of these members is set.
-    fn any(self, members: &Members) -> bool {
+    /// Returns whether any column of these members is set.
+    fn any(self, members: &EventFields) -> bool {
         members.list.iter().any(|member| match &member.node {
-            Node::Column(index) => self.array(*index).is_some(),
-            Node::Group { members, .. } => self.any(members),
+            FieldNode::Column(index) => self.array(*index).is_some(),
+            FieldNode::Group { members, .. } => self.any(members),
         })
     }
 
-    fn object(self, members: &Members, extra: &[(String, &RawValue)], top: bool, out: &mut Vec<u8>) {
+    fn object(self, members: &EventFields, extra: &[(String, &RawValue)], top: bool, out: &mut Vec<u8>) {
         out.push(b'{');
         // `{}` stays `{}`; an event writes its required objects even when they are empty.
         let event = !top || self.any(members);
         for member in &members.list {
             let beside = extra.iter().find(|(name, _)| *name == member.name).map(|(_, value)| *value);
             match &member.node {
-                Node::Column(index) => self.field(&member.name, *index, out),
-                Node::Group { members, optional } => {
+                FieldNode::Column(index) => self.field(&member.name, *index, out),
+                FieldNode::Group { members, optional } => {
                     if self.any(members) || beside.is_some() || (event && !*optional) {
                         name(&member.name, out);
                         let inner = beside.and_then(|value| pairs(value.get()).ok()).unwrap_or_default();
@@ -126,38 +126,40 @@ impl<'a> View<'a> {
         }
         name(key, out);
         match column.kind {
-            Kind::Text => json(&self.text(index), out),
-            Kind::Time => json(&self.time(index), out),
-            Kind::Int => json(&self.int(index), out),
-            Kind::Float => json(&self.float(index), out),
-            Kind::Bool => json(&self.bool(index), out),
-            Kind::Json => out.extend_from_slice(self.text(index).unwrap_or("null").as_bytes()),
-            Kind::Bytes => unreachable!("no field of an event is bytes"),
+            ColumnType::Text => json(&self.text(index), out),
+            ColumnType::Time => json(&self.time(index), out),
+            ColumnType::Int => json(&self.int(index), out),
+            ColumnType::Float => json(&self.float(index), out),
+            ColumnType::Bool => json(&self.bool(index), out),
+            ColumnType::Json => out.extend_from_slice(self.text(index).unwrap_or("null").as_bytes()),
+            ColumnType::Bytes => unreachable!("no field of an event is bytes"),
         }
     }
 
-    fn headers(self) -> Result<Vec<Header>, String> {
+    fn headers(self) -> Result<Vec<RowHeader>, String> {
         let plan = self.plan;
         let wrong = |detail: String| format!("row {}: headers_json: {detail}", self.at);
-        let others: Vec<(String, serde_json::Value)> = match self.text(plan.common(Common::HeadersJson)) {
+        let others: Vec<(String, serde_json::Value)> = match self.text(plan.common(CommonColumn::HeadersJson)) {
             None => Vec::new(),
             Some(text) => serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?,
         };
         let said = |name: &str| others.iter().any(|(other, _)| other == name);
-        let mut headers: Vec<Header> = Vec::with_capacity(7 + others.len());
+        let mut headers: Vec<RowHeader> = Vec::with_capacity(7 + others.len());
         let mut add = |name: &str, value: &[u8]| headers.push((Arc::from(name), Bytes::copy_from_slice(value)));
         if !said(header::SPEC_VERSION) {
             add(header::SPEC_VERSION, b"1.0");
         }
-        for (name, column) in [(header::TYPE, Common::CeType), (header::SOURCE, Common::CeSource), (header::ID, Common::CeId)] {
+        for (name, column) in
+            [(header::TYPE, CommonColumn::CeType), (header::SOURCE, CommonColumn::CeSource), (header::ID, CommonColumn::CeId)]
+        {
             if let Some(text) = self.text(plan.common(column)) {
                 add(name, text.as_bytes());
             }
         }
-        if let Some(time) = self.time(plan.common(Common::CeTime)).filter(|_| !said(header::TIME)) {
+        if let Some(time) = self.time(plan.common(CommonColumn::CeTime)).filter(|_| !said(header::TIME)) {
             add(header::TIME, time.to_string().as_bytes());
         }
-        if let Some(text) = self.text(plan.common(Common::CeSubject)) {
+        if let Some(text) = self.text(plan.common(CommonColumn::CeSubject)) {
             add(header::SUBJECT, text.as_bytes());
         }
         if !said(header::CONTENT_TYPE) {
@@ -165,8 +167,8 @@ impl<'a> View<'a> {
         }
         for &(name, index) in &plan.headers {
             let text = match plan.columns[index].kind {
-                Kind::Int => self.int(index).map(|number| number.to_string()),
-                Kind::Time => self.time(index).map(|time| time.to_string()),
+                ColumnType::Int => self.int(index).map(|number| number.to_string()),
+                ColumnType::Time => self.time(index).map(|time| time.to_string()),
                 _ => self.text(index).map(str::to_owned),
             };
             if let Some(text) = text {
@@ -199,10 +201,10 @@ fn json(value: &impl serde::Serialize, out: &mut Vec<u8>) {
     serde_json::to_writer(out, value).expect("writing to memory cannot fail");
 }
 
-/// The members of a JSON object in their order, values as they stand.
+/// Returns the members of a JSON object in their order, with unchanged values.
 fn pairs(text: &str) -> serde_json::Result<Vec<(String, &RawValue)>> {
-    struct Pairs;
-    impl<'de> Visitor<'de> for Pairs {
+    struct PairsVisitor;
+    impl<'de> Visitor<'de> for PairsVisitor {
         type Value = Vec<(String, &'de RawValue)>;
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.write_str("an object")
@@ -216,7 +218,7 @@ fn pairs(text: &str) -> serde_json::Result<Vec<(String, &RawValue)>> {
         }
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let pairs = deserializer.deserialize_map(Pairs)?;
+    let pairs = deserializer.deserialize_map(PairsVisitor)?;
     deserializer.end()?;
     Ok(pairs)
 }

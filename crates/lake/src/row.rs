@@ -6,11 +6,11 @@ use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, EventType, Topic};
 
 /// A header: UTF-8 name, bytes as value.
-pub type Header = (Arc<str>, Bytes);
+pub type RowHeader = (Arc<str>, Bytes);
 
 /// One record of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct ArchiveRow {
     pub topic: Topic,
     pub partition: i32,
     pub offset: i64,
@@ -19,7 +19,7 @@ pub struct Row {
     pub key: Option<Bytes>,
     /// `None` is a tombstone.
     pub value: Option<Bytes>,
-    pub headers: Vec<Header>,
+    pub headers: Vec<RowHeader>,
 }
 
 /// A borrowed view of a record of the log, without its headers.
@@ -35,7 +35,7 @@ pub struct RowView<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-impl Row {
+impl ArchiveRow {
     /// Everything but the headers.
     pub(crate) fn view(&self) -> RowView<'_> {
         let Self { topic, partition, offset, stamp, key, value, .. } = self;

@@ -8,22 +8,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::archive::Archive;
-use crate::store::Local;
-pub use crate::store::{Disk, Entry, Input};
+use crate::store::FolderStore;
+pub use crate::store::{Disk, FolderEntry, ParquetInput};
 
 /// The archive in this folder of a disk.
 pub fn archive(root: &Path, disk: impl Disk + 'static) -> Archive {
-    Archive::on(Local::new(root.to_owned(), disk))
+    Archive::on(FolderStore::new(root.to_owned(), disk))
 }
 
 #[derive(Debug, Clone)]
-struct Content {
+struct CrashDiskFile {
     bytes: Bytes,
     synced: bool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CrashDiskState {
     /// Operations until the disk dies; `None`: never.
     left: Option<usize>,
     /// Nothing can be written.
@@ -31,7 +31,7 @@ struct State {
     /// The names in this folder cannot be made durable, and why.
     unsyncable: Option<(PathBuf, io::ErrorKind)>,
     operations: usize,
-    contents: Vec<Content>,
+    contents: Vec<CrashDiskFile>,
     folders: BTreeSet<PathBuf>,
     files: BTreeMap<PathBuf, usize>,
     durable_folders: BTreeSet<PathBuf>,
@@ -40,15 +40,15 @@ struct State {
 
 /// A disk in memory that dies at a chosen operation, and at a power loss forgets what was not synced. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct CrashDisk(Arc<Mutex<State>>);
+pub struct CrashDisk(Arc<Mutex<CrashDiskState>>);
 
 impl CrashDisk {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CrashDiskState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One operation that changes something.
-    fn step(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn step(&self) -> io::Result<MutexGuard<'_, CrashDiskState>> {
         let mut state = self.state();
         state.operations += 1;
         match &mut state.left {
@@ -95,7 +95,7 @@ impl CrashDisk {
     /// first half at least.
     pub fn lose_power(&self, mut survives: impl FnMut() -> bool) {
         let mut state = self.state();
-        let State { folders, files, durable_folders, durable_files, contents, .. } = &mut *state;
+        let CrashDiskState { folders, files, durable_folders, durable_files, contents, .. } = &mut *state;
         let doubtful: Vec<PathBuf> = folders.symmetric_difference(durable_folders).cloned().collect();
         for folder in doubtful {
             if !survives() && !folders.remove(&folder) {
@@ -112,7 +112,7 @@ impl CrashDisk {
                 };
             }
         }
-        // What stands in a folder that is gone is gone; a folder comes before what stands in it.
+        // The content of a folder that is gone is gone; a folder comes before its content.
         let root = Path::new("/");
         for folder in folders.clone() {
             if folder.parent().is_some_and(|parent| parent != root && !folders.contains(parent)) {
@@ -148,7 +148,7 @@ impl Disk for CrashDisk {
         if !path.parent().is_some_and(|parent| state.folders.contains(parent)) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        state.contents.push(Content { bytes: bytes.clone(), synced: false });
+        state.contents.push(CrashDiskFile { bytes: bytes.clone(), synced: false });
         let content = state.contents.len() - 1;
         state.files.insert(path.to_owned(), content);
         Ok(())
@@ -172,7 +172,7 @@ impl Disk for CrashDisk {
             return Err(io::ErrorKind::NotFound.into());
         }
         let inside = |other: &PathBuf| other.parent() == Some(path);
-        let State { files, folders, durable_files, durable_folders, .. } = &mut *state;
+        let CrashDiskState { files, folders, durable_files, durable_folders, .. } = &mut *state;
         durable_files.retain(|file, _| !inside(file));
         durable_files.extend(files.iter().filter(|(file, _)| inside(file)).map(|(file, content)| (file.clone(), *content)));
         durable_folders.retain(|folder| !inside(folder));
@@ -192,7 +192,7 @@ impl Disk for CrashDisk {
         state.files.remove(path).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn entries(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    fn entries(&self, path: &Path) -> io::Result<Vec<FolderEntry>> {
         let state = self.state();
         if !state.folders.contains(path) {
             return Err(io::ErrorKind::NotFound.into());
@@ -200,17 +200,17 @@ impl Disk for CrashDisk {
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let folders = state.folders.iter().filter(|other| other.parent() == Some(path));
         let files = state.files.iter().filter(|(other, _)| other.parent() == Some(path));
-        let folders = folders.map(|other| Entry { name: name(other), folder: true, bytes: 0 });
+        let folders = folders.map(|other| FolderEntry { name: name(other), folder: true, bytes: 0 });
         let files = files.map(|(other, content)| {
             let bytes = state.contents[*content].bytes.len() as u64;
-            Entry { name: name(other), folder: false, bytes }
+            FolderEntry { name: name(other), folder: false, bytes }
         });
         Ok(folders.chain(files).collect())
     }
 
-    fn open(&self, path: &Path) -> io::Result<Input> {
+    fn open(&self, path: &Path) -> io::Result<ParquetInput> {
         let state = self.state();
         let content = *state.files.get(path).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Input::Bytes(state.contents[content].bytes.clone()))
+        Ok(ParquetInput::Bytes(state.contents[content].bytes.clone()))
     }
 }

@@ -10,19 +10,19 @@ use arrow::array::{
     TimestampMicrosecondArray,
 };
 use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
-use eadt_schemas::decode::Check;
-use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, ShareMethod, TrainingProgress};
+use eadt_schemas::decode::DecodableEvent;
+use eadt_schemas::v1::{CounterScope, GpuTelemetry, JobLifecycle, Meter, Origin, ShareMethod, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, Topic};
 use serde::Deserialize;
 use serde::de::value::{Error as NoSuchName, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 
-use crate::plan::{Common, Kind, Plan, plan};
-use crate::row::Row;
+use crate::plan::{ColumnType, CommonColumn, TopicColumns, plan};
+use crate::row::ArchiveRow;
 
 /// A column of one batch.
 #[derive(Debug)]
-enum Column {
+enum StoredColumn {
     /// Not a single value.
     Absent,
     Text(StringArray),
@@ -33,18 +33,18 @@ enum Column {
     Bytes(BinaryArray),
 }
 
-impl Column {
-    fn new(kind: Kind, array: &ArrayRef) -> Self {
+impl StoredColumn {
+    fn new(kind: ColumnType, array: &ArrayRef) -> Self {
         if array.null_count() == array.len() {
             return Self::Absent;
         }
         match kind {
-            Kind::Text | Kind::Json => Self::Text(array.as_string::<i32>().clone()),
-            Kind::Time => Self::Time(array.as_primitive::<TimestampMicrosecondType>().clone()),
-            Kind::Int => Self::Int(array.as_primitive::<Int64Type>().clone()),
-            Kind::Float => Self::Float(array.as_primitive::<Float64Type>().clone()),
-            Kind::Bool => Self::Bool(array.as_boolean().clone()),
-            Kind::Bytes => Self::Bytes(array.as_binary::<i32>().clone()),
+            ColumnType::Text | ColumnType::Json => Self::Text(array.as_string::<i32>().clone()),
+            ColumnType::Time => Self::Time(array.as_primitive::<TimestampMicrosecondType>().clone()),
+            ColumnType::Int => Self::Int(array.as_primitive::<Int64Type>().clone()),
+            ColumnType::Float => Self::Float(array.as_primitive::<Float64Type>().clone()),
+            ColumnType::Bool => Self::Bool(array.as_boolean().clone()),
+            ColumnType::Bytes => Self::Bytes(array.as_binary::<i32>().clone()),
         }
     }
 
@@ -76,18 +76,19 @@ impl Column {
 
 /// A batch with its columns at hand.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct StoredBatch {
     topic: Topic,
-    plan: &'static Plan,
+    plan: &'static TopicColumns,
     batch: RecordBatch,
-    columns: Vec<Column>,
+    columns: Vec<StoredColumn>,
 }
 
-impl Opened {
+impl StoredBatch {
     /// The batch has the plan's columns.
     pub(crate) fn new(topic: Topic, batch: RecordBatch) -> Self {
         let plan = plan(topic);
-        let columns = plan.columns.iter().zip(batch.columns()).map(|(column, array)| Column::new(column.kind, array)).collect();
+        let columns =
+            plan.columns.iter().zip(batch.columns()).map(|(column, array)| StoredColumn::new(column.kind, array)).collect();
         Self { topic, plan, batch, columns }
     }
 
@@ -95,7 +96,7 @@ impl Opened {
         self.batch.num_rows()
     }
 
-    fn common(&self, column: Common) -> &Column {
+    fn common(&self, column: CommonColumn) -> &StoredColumn {
         &self.columns[self.plan.common(column)]
     }
 }
@@ -103,7 +104,7 @@ impl Opened {
 /// A row of the archive, not taken out of its columns yet.
 #[derive(Debug, Clone)]
 pub struct StoredRow {
-    opened: Arc<Opened>,
+    opened: Arc<StoredBatch>,
     at: usize,
     partition: i32,
     offset: i64,
@@ -111,12 +112,12 @@ pub struct StoredRow {
 }
 
 impl StoredRow {
-    /// `Err` says what is wrong with it.
-    pub(crate) fn new(opened: &Arc<Opened>, at: usize) -> Result<Self, String> {
-        let need = |column: Common| opened.common(column).int(at).ok_or_else(|| format!("row {at} has no {column:?}"));
-        let offset = need(Common::Offset)?;
-        let partition = i32::try_from(need(Common::Partition)?).map_err(|error| format!("row {at}: partition: {error}"))?;
-        let stamp = opened.common(Common::Stamp).time(at).ok_or_else(|| format!("row {at} has no kafka_timestamp"))?;
+    /// Returns `Err` with the problem if a column of the row is missing or wrong.
+    pub(crate) fn new(opened: &Arc<StoredBatch>, at: usize) -> Result<Self, String> {
+        let need = |column: CommonColumn| opened.common(column).int(at).ok_or_else(|| format!("row {at} has no {column:?}"));
+        let offset = need(CommonColumn::Offset)?;
+        let partition = i32::try_from(need(CommonColumn::Partition)?).map_err(|error| format!("row {at}: partition: {error}"))?;
+        let stamp = opened.common(CommonColumn::Stamp).time(at).ok_or_else(|| format!("row {at} has no kafka_timestamp"))?;
         Ok(Self { opened: Arc::clone(opened), at, partition, offset, stamp })
     }
 
@@ -138,17 +139,17 @@ impl StoredRow {
     }
 
     pub fn key(&self) -> Option<&[u8]> {
-        let text = self.opened.common(Common::Key).text(self.at).map(str::as_bytes);
-        text.or_else(|| self.opened.common(Common::KeyBytes).bytes(self.at))
+        let text = self.opened.common(CommonColumn::Key).text(self.at).map(str::as_bytes);
+        text.or_else(|| self.opened.common(CommonColumn::KeyBytes).bytes(self.at))
     }
 
     /// The record as it was.
-    pub(crate) fn row(&self) -> Result<Row, String> {
+    pub(crate) fn row(&self) -> Result<ArchiveRow, String> {
         crate::rebuild::row(self.opened.topic, &self.opened.batch, self.at)
     }
 
-    /// Reads a sample into an event, whose memory is used again. False: the row holds no good event of this type in the plain
-    /// form, and what the event holds is of no use; only [`crate::StoredRows::row`] tells more.
+    /// Reads a sample into an event, whose memory is used again. False: the row holds no good event of this type in the
+    /// plain form, and the content of the event is of no use; only [`crate::StoredRows::row`] gives more.
     pub fn telemetry(&self, event: &mut GpuTelemetry) -> bool {
         self.is_plain(EventType::GpuTelemetry) && gpu_telemetry(event, &self.opened, self.at).is_some() && event.check().is_ok()
     }
@@ -160,33 +161,33 @@ impl StoredRow {
             && event.check().is_ok()
     }
 
-    /// Everything stands in the columns of this type's event, and nothing beside them.
+    /// Whether the whole record is in the columns of this type's event, and nothing beside them.
     fn is_plain(&self, kind: EventType) -> bool {
         let (opened, at) = (&*self.opened, self.at);
         opened.topic.event_type() == kind
-            && opened.common(Common::CeType).text(at) == Some(kind.name())
-            && opened.common(Common::Tombstone).bool(at) != Some(true)
-            && opened.common(Common::Value).bytes(at).is_none()
-            && [Common::ExtraJson, Common::HeadersJson].iter().all(|column| opened.common(*column).text(at).is_none())
+            && opened.common(CommonColumn::CeType).text(at) == Some(kind.name())
+            && opened.common(CommonColumn::Tombstone).bool(at) != Some(true)
+            && opened.common(CommonColumn::Value).bytes(at).is_none()
+            && [CommonColumn::ExtraJson, CommonColumn::HeadersJson].iter().all(|column| opened.common(*column).text(at).is_none())
     }
 }
 
 /// A field of an event.
-trait Field {
+trait ReadColumn {
     /// `None`: the column holds what the field cannot.
-    fn read(&mut self, column: &Column, at: usize) -> Option<()>;
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()>;
 }
 
-impl Field for String {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for String {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         self.clear();
         self.push_str(column.text(at).unwrap_or_default());
         Some(())
     }
 }
 
-impl Field for Option<String> {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for Option<String> {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         match (column.text(at), &mut *self) {
             (Some(text), Some(old)) => {
                 old.clear();
@@ -198,66 +199,66 @@ impl Field for Option<String> {
     }
 }
 
-impl Field for Option<f64> {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for Option<f64> {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         *self = column.float(at);
         self.is_none_or(f64::is_finite).then_some(())
     }
 }
 
-impl Field for EventTime {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for EventTime {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         // Events without a time are read elsewhere.
         *self = column.time(at)?;
         Some(())
     }
 }
 
-impl Field for Option<EventTime> {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for Option<EventTime> {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         *self = column.time(at);
         Some(())
     }
 }
 
-impl Field for bool {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for bool {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         *self = column.bool(at).unwrap_or_default();
         Some(())
     }
 }
 
-impl Field for Option<bool> {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for Option<bool> {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         *self = column.bool(at);
         Some(())
     }
 }
 
-impl Field for u32 {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for u32 {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         *self = column.int(at).unwrap_or_default().try_into().ok()?;
         Some(())
     }
 }
 
-impl Field for Option<u32> {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for Option<u32> {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         *self = column.int(at).map(u32::try_from).transpose().ok()?;
         Some(())
     }
 }
 
-impl Field for Option<u64> {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for Option<u64> {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         *self = column.int(at).map(u64::try_from).transpose().ok()?;
         Some(())
     }
 }
 
-/// Lists stand in their columns as JSON.
-impl<T: DeserializeOwned> Field for Option<Vec<T>> {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+/// Lists are stored in their columns as JSON.
+impl<T: DeserializeOwned> ReadColumn for Option<Vec<T>> {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         *self = match column.text(at) {
             None => None,
             Some(text) => Some(serde_json::from_str(text).ok()?),
@@ -274,8 +275,8 @@ fn named<'a, T: Deserialize<'a>>(name: &'a str) -> Option<T> {
 macro_rules! names {
     ($($kind:ty),+) => {
         $(
-            impl Field for $kind {
-                fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+            impl ReadColumn for $kind {
+                fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
                     *self = column.text(at).map_or_else(|| Some(Self::default()), named)?;
                     Some(())
                 }
@@ -284,10 +285,10 @@ macro_rules! names {
     };
 }
 
-names!(Meter, Origin, Phase, Scope);
+names!(Meter, Origin, JobLifecycle, CounterScope);
 
-impl Field for Option<ShareMethod> {
-    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+impl ReadColumn for Option<ShareMethod> {
+    fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()> {
         *self = match column.text(at) {
             None => None,
             Some(name) => Some(named(name)?),
@@ -299,7 +300,7 @@ impl Field for Option<ShareMethod> {
 /// All fields, in the order of the columns.
 macro_rules! fields {
     ($function:ident, $event:ident, $($field:ident),+ $(,)?) => {
-        fn $function(event: &mut $event, opened: &Opened, at: usize) -> Option<()> {
+        fn $function(event: &mut $event, opened: &StoredBatch, at: usize) -> Option<()> {
             let mut columns = opened.columns.iter();
             $(event.$field.read(columns.next()?, at)?;)+
             Some(())

@@ -7,15 +7,15 @@ use arrow::array::RecordBatch;
 use eadt_schemas::{EventTime, Topic};
 
 use crate::archive::Archive;
-use crate::columns::Columns;
+use crate::columns::RowBatchBuilder;
 use crate::error::{LakeError, Result};
 use crate::file;
 use crate::layout::FileName;
-use crate::row::{Row, RowView};
+use crate::row::{ArchiveRow, RowView};
 
 /// When a file is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct RollLimits {
     /// Rows in a file.
     pub rows: usize,
     /// Memory of one open file, in bytes, before encoding.
@@ -26,7 +26,7 @@ pub struct Limits {
     pub age_micros: i64,
 }
 
-impl Default for Limits {
+impl Default for RollLimits {
     /// 983,040 rows (eight row groups), 128 MiB, 256 MiB, ten minutes.
     fn default() -> Self {
         Self { rows: 8 * file::ROW_GROUP_ROWS, bytes: 128 << 20, total_bytes: 256 << 20, age_micros: 600_000_000 }
@@ -35,7 +35,7 @@ impl Default for Limits {
 
 /// A file that became visible.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenFile {
     pub name: FileName,
     pub rows: u64,
     /// Of the file.
@@ -46,22 +46,22 @@ pub struct Written {
 ///
 /// Only rolling writes. A call that fails has taken nothing and lost nothing: it may be repeated.
 #[derive(Debug)]
-pub struct Writer {
+pub struct ArchiveWriter {
     archive: Archive,
-    limits: Limits,
-    partitions: BTreeMap<(Topic, i32), Partition>,
+    limits: RollLimits,
+    partitions: BTreeMap<(Topic, i32), PartitionBuffer>,
 }
 
 #[derive(Debug)]
-struct Partition {
+struct PartitionBuffer {
     /// Take no more rows, and are in no file yet; the oldest first.
-    complete: VecDeque<Content>,
-    open: Content,
+    complete: VecDeque<PendingFile>,
+    open: PendingFile,
 }
 
-/// What one file is to hold.
+/// The content of one file.
 #[derive(Debug)]
-struct Content {
+struct PendingFile {
     /// First offset of the file.
     first: i64,
     /// Every offset before it is accounted for.
@@ -69,7 +69,7 @@ struct Content {
     /// Days since the epoch.
     day: i64,
     since: EventTime,
-    columns: Columns,
+    columns: RowBatchBuilder,
     batches: Vec<RecordBatch>,
     rows: usize,
     batch_bytes: usize,
@@ -80,17 +80,17 @@ struct Content {
 const BATCH_ROWS: usize = 16_384;
 const DAY_MICROS: i64 = 86_400_000_000;
 
-impl Partition {
+impl PartitionBuffer {
     fn new(topic: Topic, offset: i64) -> Self {
-        Self { complete: VecDeque::new(), open: Content::new(topic, offset) }
+        Self { complete: VecDeque::new(), open: PendingFile::new(topic, offset) }
     }
 
-    fn contents(&self) -> impl Iterator<Item = &Content> {
+    fn contents(&self) -> impl Iterator<Item = &PendingFile> {
         self.complete.iter().chain([&self.open])
     }
 
     fn bytes(&self) -> usize {
-        self.contents().map(Content::bytes).sum()
+        self.contents().map(PendingFile::bytes).sum()
     }
 
     fn rows(&self) -> usize {
@@ -99,19 +99,19 @@ impl Partition {
 
     fn complete(&mut self, topic: Topic) {
         self.open.seal();
-        let next = Content::new(topic, self.open.next);
+        let next = PendingFile::new(topic, self.open.next);
         self.complete.push_back(std::mem::replace(&mut self.open, next));
     }
 }
 
-impl Content {
+impl PendingFile {
     fn new(topic: Topic, offset: i64) -> Self {
         Self {
             first: offset,
             next: offset,
             day: 0,
             since: EventTime::default(),
-            columns: Columns::new(topic),
+            columns: RowBatchBuilder::new(topic),
             batches: Vec::new(),
             rows: 0,
             batch_bytes: 0,
@@ -132,8 +132,8 @@ impl Content {
     }
 }
 
-impl Writer {
-    pub fn new(archive: Archive, limits: Limits) -> Self {
+impl ArchiveWriter {
+    pub fn new(archive: Archive, limits: RollLimits) -> Self {
         Self { archive, limits, partitions: BTreeMap::new() }
     }
 
@@ -143,13 +143,13 @@ impl Writer {
 
     /// Begins a partition at this offset: the next file's range starts there. What was open for it is forgotten.
     pub fn start(&mut self, topic: Topic, partition: i32, offset: i64) {
-        self.partitions.insert((topic, partition), Partition::new(topic, offset));
+        self.partitions.insert((topic, partition), PartitionBuffer::new(topic, offset));
     }
 
-    /// Says that the log deleted these offsets (inclusive) before they could be read: the next file's range covers them,
-    /// and the file says so. Only the next due offset and later ones count.
+    /// Records that the log deleted these offsets (inclusive) before they could be read: the next file's range covers them, and
+    /// the file lists them. Only the next due offset and later ones count.
     pub fn deleted(&mut self, topic: Topic, partition: i32, to: i64) {
-        if let Some(Partition { open, .. }) = self.partitions.get_mut(&(topic, partition))
+        if let Some(PartitionBuffer { open, .. }) = self.partitions.get_mut(&(topic, partition))
             && to >= open.next
         {
             open.deleted.push((open.next, to));
@@ -158,12 +158,13 @@ impl Writer {
     }
 
     /// As [`Self::push_view`], for an owned row.
-    pub fn push(&mut self, row: &Row, now: EventTime) -> Result<()> {
+    pub fn push(&mut self, row: &ArchiveRow, now: EventTime) -> Result<()> {
         self.push_view(&row.view(), row.header_views(), || now)
     }
 
-    /// Takes a row and its headers in their order. `now` dates the open file; it is asked for only with a file's first row. A row of a
-    /// partition that was not started starts it. A row of another date than the open file's completes that file, which is due then.
+    /// Takes a row and its headers in their order. `now` dates the open file; it is asked for only with a file's first row. A row
+    /// of a partition that was not started starts it. A row of another date than the open file's completes that file, which is
+    /// due then.
     pub fn push_view<'a>(
         &mut self,
         row: &RowView<'_>,
@@ -171,13 +172,13 @@ impl Writer {
         now: impl FnOnce() -> EventTime,
     ) -> Result<()> {
         let RowView { topic, partition, offset, .. } = *row;
-        let entry = self.partitions.entry((topic, partition)).or_insert_with(|| Partition::new(topic, offset));
+        let entry = self.partitions.entry((topic, partition)).or_insert_with(|| PartitionBuffer::new(topic, offset));
         if offset < entry.open.next {
             return Err(LakeError::Order { topic, partition, offset, expected: entry.open.next });
         }
         let day = row.stamp.micros().div_euclid(DAY_MICROS);
         if entry.open.rows > 0 && entry.open.day != day {
-            // Whoever reads these rows ends the file here, whether or not the end of the log was told in between.
+            // Whoever reads these rows ends the file here, whether or not the end of the log was reported in between.
             entry.open.next = offset;
             entry.complete(topic);
         }
@@ -195,23 +196,23 @@ impl Writer {
     }
 
     /// Every offset before `position` was delivered: those without a record belong to the open file, too.
-    pub fn end(&mut self, topic: Topic, partition: i32, position: i64) {
-        if let Some(Partition { open, .. }) = self.partitions.get_mut(&(topic, partition)) {
+    pub fn advance_to(&mut self, topic: Topic, partition: i32, position: i64) {
+        if let Some(PartitionBuffer { open, .. }) = self.partitions.get_mut(&(topic, partition)) {
             open.next = open.next.max(position);
         }
     }
 
     /// Memory of the rows that are in no file yet, in bytes.
     pub fn bytes(&self) -> usize {
-        self.partitions.values().map(Partition::bytes).sum()
+        self.partitions.values().map(PartitionBuffer::bytes).sum()
     }
 
     /// Rows that are in no file yet.
     pub fn rows(&self) -> usize {
-        self.partitions.values().map(Partition::rows).sum()
+        self.partitions.values().map(PartitionBuffer::rows).sum()
     }
 
-    /// Whether rows of this partition are in no file yet.
+    /// Returns whether rows of this partition are in no file yet.
     pub fn holds(&self, topic: Topic, partition: i32) -> bool {
         self.partitions.get(&(topic, partition)).is_some_and(|at| at.rows() > 0)
     }
@@ -221,7 +222,7 @@ impl Writer {
         self.partitions.get(&(topic, partition))?.contents().next().map(|oldest| oldest.first)
     }
 
-    /// The offset after the last one that a file or the open file stands for.
+    /// Returns the offset after the last one that a file or the open file covers.
     pub fn position(&self, topic: Topic, partition: i32) -> Option<i64> {
         self.partitions.get(&(topic, partition)).map(|at| at.open.next)
     }
@@ -229,7 +230,7 @@ impl Writer {
     /// The partition of which a file is due at `now`: by date, rows, bytes, age or the memory of all.
     pub fn due(&self, now: EventTime) -> Option<(Topic, i32)> {
         let limits = &self.limits;
-        let full = self.partitions.iter().find(|(_, Partition { complete, open })| {
+        let full = self.partitions.iter().find(|(_, PartitionBuffer { complete, open })| {
             let full = open.rows >= limits.rows
                 || open.bytes() >= limits.bytes
                 || now.micros() - open.since.micros() >= limits.age_micros;
@@ -243,17 +244,17 @@ impl Writer {
     }
 
     /// Writes one partition's oldest file, which takes no more rows from now on; `None` where there are none.
-    pub fn roll(&mut self, topic: Topic, partition: i32) -> Result<Option<Written>> {
+    pub fn roll(&mut self, topic: Topic, partition: i32) -> Result<Option<WrittenFile>> {
         self.roll_if(topic, partition, || Ok(()))
     }
 
-    /// As [`Writer::roll`], unless `allowed` refuses: it is asked once nothing is left but to write.
+    /// As [`ArchiveWriter::roll`], unless `allowed` refuses: it is asked once nothing is left but to write.
     pub fn roll_if<E: From<LakeError>>(
         &mut self,
         topic: Topic,
         partition: i32,
         allowed: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Option<Written>, E> {
+    ) -> Result<Option<WrittenFile>, E> {
         let Some(at) = self.partitions.get_mut(&(topic, partition)) else { return Ok(None) };
         if at.complete.is_empty() && at.open.rows > 0 {
             at.complete(topic);
@@ -262,7 +263,7 @@ impl Writer {
         let date = EventTime::from_micros(content.day * DAY_MICROS).date();
         let name = FileName { topic, partition, first: content.first, last: content.next - 1, date };
         let bytes = file::encode(&name, &content.batches, &content.deleted)?;
-        let written = Written { name, rows: content.rows as u64, bytes: bytes.len() as u64 };
+        let written = WrittenFile { name, rows: content.rows as u64, bytes: bytes.len() as u64 };
         allowed()?;
         self.archive.create(&written.name, bytes)?;
         at.complete.pop_front();
@@ -270,7 +271,7 @@ impl Writer {
     }
 
     /// Writes every file that has rows. On an error the rest waits; the call may be repeated.
-    pub fn roll_all(&mut self) -> Result<Vec<Written>> {
+    pub fn roll_all(&mut self) -> Result<Vec<WrittenFile>> {
         let partitions: Vec<_> = self.partitions.keys().copied().collect();
         let mut written = Vec::new();
         for (topic, partition) in partitions {

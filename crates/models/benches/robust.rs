@@ -3,14 +3,14 @@
 
 use std::time::Instant;
 
-use eadt_models::choose::{Knob, Limits, Measurement, Method, Objective, Robust, choose};
+use eadt_models::choose::{ChoiceLimits, ChoiceMethod, ChoiceObjective, RobustSettings, SettingMeasurement, TuningKnob, choose};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 const GROUPS: u64 = 500;
 
 /// A made-up board with 1.5 % noise.
-fn group(seed: u64) -> Vec<Measurement> {
+fn group(seed: u64) -> Vec<SettingMeasurement> {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let mut even = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
     let (bound, base) = (0.2 + 0.7 * even(), 60.0 + 60.0 * even());
@@ -23,7 +23,7 @@ fn group(seed: u64) -> Vec<Measurement> {
             let seconds = 100.0 * (1.0 - bound + bound / phi) * noise;
             let watts = base + 250.0 * phi * (1.0 + 1.5 * (phi - 0.75).max(0.0)).powi(2);
             let row = u64::from(run * 61 + step);
-            measurements.push(Measurement {
+            measurements.push(SettingMeasurement {
                 setting,
                 second_setting: None,
                 duration_seconds: seconds,
@@ -37,14 +37,21 @@ fn group(seed: u64) -> Vec<Measurement> {
 
 fn main() {
     let groups: Vec<_> = (0..GROUPS).map(group).collect();
-    let limits =
-        Limits { max_slowdown_ratio: 0.1, min_setting_ratio: None, objective: Objective::Energy, reference_second_setting: None };
+    let limits = ChoiceLimits {
+        max_slowdown_ratio: 0.1,
+        min_setting_ratio: None,
+        objective: ChoiceObjective::Energy,
+        reference_second_setting: None,
+    };
     let mut times = Vec::new();
     for _ in 0..5 {
         let began = Instant::now();
         let feasible = groups
             .iter()
-            .filter(|group| choose(Knob::SmClockMhz, group, &limits, Method::Robust(Robust::default())).is_ok_and(|c| c.feasible))
+            .filter(|group| {
+                choose(TuningKnob::SmClockMhz, group, &limits, ChoiceMethod::Robust(RobustSettings::default()))
+                    .is_ok_and(|c| c.feasible)
+            })
             .count();
         times.push(began.elapsed().as_secs_f64());
         assert!(feasible as u64 > GROUPS / 2, "{feasible}");

@@ -2,7 +2,7 @@
 //!
 //! The figures are the document's own claims; nobody here has measured them. `cargo run -p eadt-models --example case_studies`
 
-use eadt_models::energy::{Rule, Sample, Series};
+use eadt_models::energy::{IntegrationRule, PowerSample, PowerSeries};
 use eadt_models::fit::{CapCurve, CapPoint};
 
 fn percent(ratio: f64) -> String {
@@ -56,9 +56,9 @@ fn main() {
     );
 
     println!("Trapezoid against the document's rectangle rule: a ramp from 100 to 400 W in 3 s, one reading a second");
-    let ramp = (0..4).map(|second| Sample { seconds: f64::from(second), watts: 100.0 + 100.0 * f64::from(second) });
-    let ramp = Series::new(ramp).expect("readings in order");
-    for (name, rule) in [("trapezoid", Rule::Trapezoid), ("rectangle", Rule::Rectangle)] {
+    let ramp = (0..4).map(|second| PowerSample { seconds: f64::from(second), watts: 100.0 + 100.0 * f64::from(second) });
+    let ramp = PowerSeries::new(ramp).expect("readings in order");
+    for (name, rule) in [("trapezoid", IntegrationRule::Trapezoid), ("rectangle", IntegrationRule::Rectangle)] {
         println!("   {name} {:.0} J (exact: 750 J)", ramp.energy(rule).expect("four readings").joules);
     }
 }

@@ -1,13 +1,13 @@
-//! What energy costs, what a GPU gives for it, and which clock, power cap or batch size to choose.
+//! Cost of energy, throughput of a GPU for it, and choice of clock, power cap or batch size.
 //!
 //! - [`energy`]: energy from power readings, its price under a tariff, and its CO₂.
-//! - [`fit`]: power from telemetry, throughput against power; each says how well it fits and where it holds.
+//! - [`fit`]: power from telemetry, throughput against power; each reports how well it fits and where it holds.
 //! - [`choose`]: operating points in, a choice under a limit on the slowdown out: measured, or fitted and bounded.
 //! - [`published`]: how fitted models travel as events.
 //!
-//! In: numbers that somebody measured (or simulated). Out: numbers, with what they rest on. Nothing here reads a clock,
-//! a file or the network; chance comes from a seed, so that the same input gives the same bytes. It never answers where
-//! the data cannot tell: that is a [`choose::Refusal`], a verdict, or `None`.
+//! In: numbers that somebody measured (or simulated). Out: numbers, with what they rest on. Nothing here reads a clock, a file or
+//! the network; chance comes from a seed, so that the same input gives the same bytes. If the data do not suffice, it gives no
+//! answer: that is a [`choose::ChoiceRefusal`], a verdict, or `None`.
 
 pub mod choose;
 pub mod energy;

@@ -1,11 +1,11 @@
 //! The form in which fitted models travel in `models.v1`: names and parameters, the same for who writes and who reads.
 //!
 //! A form has a version in its `format`. A document of another version, for another board or with impossible figures is
-//! refused with the reason: a model that is not understood says nothing.
+//! refused with the reason: a model that is not understood is not used.
 
 use serde::{Deserialize, Serialize};
 
-use crate::fit::{Activity, CapCurve, PowerModel, Prediction, Verdict};
+use crate::fit::{CapCurve, CapCurveVerdict, GpuActivity, PowerModel, PowerPrediction};
 
 const CAP_CURVE: &str = "eadt.cap-curve.v1";
 const POWER: &str = "eadt.power-model.v1";
@@ -32,7 +32,7 @@ pub const PARTITION_PREFIX: &str = "partition/";
 
 /// Why a published model is of no use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unusable {
+pub enum UnusableModel {
     /// Its form has another version than the one that is read here.
     Version,
     /// Figures are missing, or are such as no fit gives.
@@ -41,7 +41,7 @@ pub enum Unusable {
     Gpu,
 }
 
-impl Unusable {
+impl UnusableModel {
     pub const ALL: [Self; 3] = [Self::Version, Self::Damaged, Self::Gpu];
 
     /// As in metrics.
@@ -55,7 +55,7 @@ impl Unusable {
 }
 
 /// Replicas, MPS thread percentage, world size and local world size: all of a layout but what limits the power.
-pub type Shape = [Option<u32>; 4];
+pub type LayoutShape = [Option<u32>; 4];
 
 /// Throughput of a workload in one layout against the power of a GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,35 +63,36 @@ pub struct CapCurveDocument {
     format: String,
     /// Board that it was learned on.
     pub gpu_model: Option<String>,
-    pub layout: Option<Shape>,
+    pub layout: Option<LayoutShape>,
     pub curve: CapCurve,
 }
 
 impl CapCurveDocument {
-    pub fn new(gpu_model: Option<String>, layout: Option<Shape>, curve: CapCurve) -> Self {
+    pub fn new(gpu_model: Option<String>, layout: Option<LayoutShape>, curve: CapCurve) -> Self {
         Self { format: CAP_CURVE.to_owned(), gpu_model, layout, curve }
     }
 
     /// The document, once `parse` has made one of the event's parameters, whose format is `format`.
-    pub fn checked(format: Option<&str>, parse: impl FnOnce() -> Option<Self>) -> Result<Self, Unusable> {
+    pub fn checked(format: Option<&str>, parse: impl FnOnce() -> Option<Self>) -> Result<Self, UnusableModel> {
         if format != Some(CAP_CURVE) {
-            return Err(Unusable::Version);
+            return Err(UnusableModel::Version);
         }
-        let document = parse().ok_or(Unusable::Damaged)?;
+        let document = parse().ok_or(UnusableModel::Damaged)?;
         let (law, [low, high]) = (&document.curve.offset_power_law, document.curve.watts_range);
         let whole = law.a > 0.0
             && law.b > 0.0
             && (0.0..low).contains(&law.offset_watts)
             && low < high
             && [law.a, law.b, high].iter().all(|value| value.is_finite())
-            && document.curve.verdict == Verdict::Informative;
-        if whole { Ok(document) } else { Err(Unusable::Damaged) }
+            && document.curve.verdict == CapCurveVerdict::Informative;
+        if whole { Ok(document) } else { Err(UnusableModel::Damaged) }
     }
 }
 
-/// What a GPU did, by means over a window: they stand for its moments. PCIe traffic is in no window and counts as none.
-pub fn activity(sm_active_ratio: f64, dram_active_ratio: f64, clock_mhz: f64, clock_max_mhz: f64) -> Activity {
-    Activity {
+/// Returns the activity of a GPU from means over a window, which represent its moments. PCIe traffic is in no window
+/// and counts as none.
+pub fn activity(sm_active_ratio: f64, dram_active_ratio: f64, clock_mhz: f64, clock_max_mhz: f64) -> GpuActivity {
+    GpuActivity {
         sm_active_ratio: sm_active_ratio.min(1.0),
         clock_ratio: (clock_mhz / clock_max_mhz).min(1.0),
         dram_active_ratio: dram_active_ratio.min(1.0),
@@ -114,16 +115,16 @@ impl PowerDocument {
     }
 
     /// Power of a GPU that does this.
-    pub fn expect(&self, sm_active_ratio: f64, dram_active_ratio: f64, clock_mhz: f64) -> Prediction {
+    pub fn expect(&self, sm_active_ratio: f64, dram_active_ratio: f64, clock_mhz: f64) -> PowerPrediction {
         self.model.predict(&activity(sm_active_ratio, dram_active_ratio, clock_mhz, self.clock_max_mhz))
     }
 
     /// As [`CapCurveDocument::checked`].
-    pub fn checked(format: Option<&str>, parse: impl FnOnce() -> Option<Self>) -> Result<Self, Unusable> {
+    pub fn checked(format: Option<&str>, parse: impl FnOnce() -> Option<Self>) -> Result<Self, UnusableModel> {
         if format != Some(POWER) {
-            return Err(Unusable::Version);
+            return Err(UnusableModel::Version);
         }
-        let document = parse().ok_or(Unusable::Damaged)?;
+        let document = parse().ok_or(UnusableModel::Damaged)?;
         let m = &document.model;
         let coefficients =
             [m.base_watts, m.compute_linear_watts, m.compute_cubic_watts, m.memory_watts, m.io_watts_per_gigabyte_per_second];
@@ -131,6 +132,6 @@ impl PowerDocument {
             && document.clock_max_mhz.is_finite()
             && coefficients.iter().all(|value| value.is_finite() && *value >= 0.0)
             && coefficients.iter().any(|value| *value > 0.0);
-        if whole { Ok(document) } else { Err(Unusable::Damaged) }
+        if whole { Ok(document) } else { Err(UnusableModel::Damaged) }
     }
 }

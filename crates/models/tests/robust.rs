@@ -1,7 +1,9 @@
 //! The robust choice against a truth that is known: simulated boards, noise, outliers and a cold first run.
 
-use eadt_models::choose::{Choices, Knob, Limits, Measurement, Method, Objective, Robust, choose};
-use eadt_simulator::gpu::{self, BoardModel, Runner, WorkloadProfile, solve};
+use eadt_models::choose::{
+    ChoiceLimits, ChoiceMethod, ChoiceObjective, RobustSettings, SettingChoices, SettingMeasurement, TuningKnob, choose,
+};
+use eadt_simulator::gpu::{self, BoardModel, GpuProcess, WorkloadProfile, solve};
 use eadt_testing::cases;
 use proptest::prelude::*;
 use rand_pcg::Pcg64Mcg;
@@ -28,8 +30,8 @@ fn truth(model: BoardModel, profile: WorkloadProfile) -> Vec<(f64, f64, f64)> {
         .rev()
         .map(|step| board.clock_max_mhz - board.clock_step_mhz * f64::from(step))
         .map(|mhz| {
-            let limits = gpu::Limits { clock_mhz: Some(mhz), power_watts: None };
-            let steady = solve(board, &[Runner { profile, share: 1.0 }], limits, 60.0);
+            let limits = gpu::OperatingLimits { clock_mhz: Some(mhz), power_watts: None };
+            let steady = solve(board, &[GpuProcess { profile, share: 1.0 }], limits, 60.0);
             let seconds = 1000.0 / steady.samples_per_second[0];
             (mhz, seconds, seconds * steady.power_watts)
         })
@@ -38,7 +40,7 @@ fn truth(model: BoardModel, profile: WorkloadProfile) -> Vec<(f64, f64, f64)> {
 
 /// Three runs a clock: 1.5 % noise in time, 1.2 % in power, 1 % common to a run, 2 % outliers, and a cold first run at the
 /// highest clock.
-fn measure(truth: &[(f64, f64, f64)], noise: &mut Noise) -> Vec<Measurement> {
+fn measure(truth: &[(f64, f64, f64)], noise: &mut Noise) -> Vec<SettingMeasurement> {
     let mut all = Vec::new();
     for run in 0..3 {
         let (slow, gain) = (0.01 * noise.normal(), 0.01 * noise.normal());
@@ -52,7 +54,7 @@ fn measure(truth: &[(f64, f64, f64)], noise: &mut Noise) -> Vec<Measurement> {
                 duration_seconds *= 1.3 + 0.9 * noise.even();
                 watts *= 0.7;
             }
-            all.push(Measurement {
+            all.push(SettingMeasurement {
                 setting,
                 second_setting: None,
                 duration_seconds,
@@ -89,7 +91,7 @@ fn workloads() -> Vec<(&'static str, WorkloadProfile, f64, f64)> {
 }
 
 /// "Lowest clock whose mean time keeps the limit", as the frequency plan has it.
-fn lowest_feasible(truth: &[(f64, f64, f64)], measured: &[Measurement], max: f64, ratio: f64) -> f64 {
+fn lowest_feasible(truth: &[(f64, f64, f64)], measured: &[SettingMeasurement], max: f64, ratio: f64) -> f64 {
     let mean = |setting: f64| {
         let runs: Vec<f64> = measured.iter().filter(|m| m.setting == setting).map(|m| m.duration_seconds).collect();
         runs.iter().sum::<f64>() / runs.len() as f64
@@ -100,14 +102,20 @@ fn lowest_feasible(truth: &[(f64, f64, f64)], measured: &[Measurement], max: f64
     settings.into_iter().find(|&mhz| mhz >= ratio * top - 1e-9 && mean(mhz) / base - 1.0 <= max).unwrap_or(top)
 }
 
-fn robust(measured: &[Measurement], max: f64, ratio: f64) -> Choices {
-    let limits = Limits {
+fn robust(measured: &[SettingMeasurement], max: f64, ratio: f64) -> SettingChoices {
+    let limits = ChoiceLimits {
         max_slowdown_ratio: max,
         min_setting_ratio: Some(ratio),
-        objective: Objective::Energy,
+        objective: ChoiceObjective::Energy,
         reference_second_setting: None,
     };
-    choose(Knob::SmClockMhz, measured, &limits, Method::Robust(Robust { resamples: 100, ..Robust::default() })).unwrap()
+    choose(
+        TuningKnob::SmClockMhz,
+        measured,
+        &limits,
+        ChoiceMethod::Robust(RobustSettings { resamples: 100, ..RobustSettings::default() }),
+    )
+    .unwrap()
 }
 
 #[test]
@@ -172,14 +180,14 @@ fn the_same_seed_gives_the_same_choice_and_an_order_of_rows_does_not_matter() {
 fn an_infeasible_limit_keeps_the_reference_and_says_so() {
     let truth = truth(BoardModel::A100, WorkloadProfile::COMPUTE);
     let measured = measure(&truth, &mut Noise(Pcg64Mcg::seed_from_u64(2)));
-    let limits = Limits {
+    let limits = ChoiceLimits {
         max_slowdown_ratio: 0.0,
         min_setting_ratio: Some(0.999),
-        objective: Objective::Energy,
+        objective: ChoiceObjective::Energy,
         reference_second_setting: None,
     };
-    for method in [Method::Measured, Method::Robust(Robust::default())] {
-        let choices = choose(Knob::SmClockMhz, &measured, &limits, method).unwrap();
+    for method in [ChoiceMethod::Measured, ChoiceMethod::Robust(RobustSettings::default())] {
+        let choices = choose(TuningKnob::SmClockMhz, &measured, &limits, method).unwrap();
         assert!(!choices.feasible);
         assert_eq!(choices.constrained, choices.reference);
         assert!(choices.reason.starts_with("infeasible") && choices.reason.contains("reference is kept"), "{}", choices.reason);
@@ -188,24 +196,35 @@ fn an_infeasible_limit_keeps_the_reference_and_says_so() {
 
 #[test]
 fn what_cannot_be_told_is_refused() {
-    let limits =
-        Limits { max_slowdown_ratio: 0.1, min_setting_ratio: None, objective: Objective::Energy, reference_second_setting: None };
-    let at =
-        |setting, duration_seconds| Measurement { setting, second_setting: None, duration_seconds, energy_joules: 1.0, row: 7 };
-    let refused = |measured: &[Measurement], method| choose(Knob::SmClockMhz, measured, &limits, method).unwrap_err().to_string();
-    let robust = Method::Robust(Robust::default());
-    assert_eq!(refused(&[], Method::Measured), "no measurement");
-    assert!(refused(&[at(1410.0, 1.0); 3], Method::Measured).starts_with("1 setting(s) only; 2 are needed"));
+    let limits = ChoiceLimits {
+        max_slowdown_ratio: 0.1,
+        min_setting_ratio: None,
+        objective: ChoiceObjective::Energy,
+        reference_second_setting: None,
+    };
+    let at = |setting, duration_seconds| SettingMeasurement {
+        setting,
+        second_setting: None,
+        duration_seconds,
+        energy_joules: 1.0,
+        row: 7,
+    };
+    let refused = |measured: &[SettingMeasurement], method| {
+        choose(TuningKnob::SmClockMhz, measured, &limits, method).unwrap_err().to_string()
+    };
+    let robust = ChoiceMethod::Robust(RobustSettings::default());
+    assert_eq!(refused(&[], ChoiceMethod::Measured), "no measurement");
+    assert!(refused(&[at(1410.0, 1.0); 3], ChoiceMethod::Measured).starts_with("1 setting(s) only; 2 are needed"));
     assert!(refused(&[at(1410.0, 1.0), at(1200.0, 1.1)], robust).starts_with("2 setting(s) only; 5 are needed"));
     for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let message = refused(&[at(1410.0, 1.0), at(1200.0, wrong)], Method::Measured);
+        let message = refused(&[at(1410.0, 1.0), at(1200.0, wrong)], ChoiceMethod::Measured);
         assert!(message.starts_with("row 7: duration_seconds is"), "{message}");
     }
-    let chaos: Vec<Measurement> =
+    let chaos: Vec<SettingMeasurement> =
         (0..20).map(|i| at(600.0 + 40.0 * f64::from(i), if i % 3 == 0 { 10.0 } else { 20.0 })).collect();
     assert!(refused(&chaos, robust).starts_with("no curve describes these times"), "{}", refused(&chaos, robust));
-    let bad = Limits { max_slowdown_ratio: -0.1, ..limits };
-    assert!(choose(Knob::SmClockMhz, &chaos, &bad, Method::Measured).is_err());
+    let bad = ChoiceLimits { max_slowdown_ratio: -0.1, ..limits };
+    assert!(choose(TuningKnob::SmClockMhz, &chaos, &bad, ChoiceMethod::Measured).is_err());
 }
 
 proptest! {
@@ -219,10 +238,10 @@ proptest! {
         ratio in 0.1..1.0,
         caps in any::<bool>(),
     ) {
-        let measured: Vec<Measurement> = times
+        let measured: Vec<SettingMeasurement> = times
             .iter()
             .enumerate()
-            .map(|(i, &(duration_seconds, watts)): (usize, &(f64, f64))| Measurement {
+            .map(|(i, &(duration_seconds, watts)): (usize, &(f64, f64))| SettingMeasurement {
                 setting: 100.0 + 25.0 * i as f64,
                 second_setting: None,
                 duration_seconds,
@@ -230,10 +249,10 @@ proptest! {
                 row: i as u64,
             })
             .collect();
-        let knob = if caps { Knob::PowerLimitWatts } else { Knob::SmClockMhz };
-        let limits = Limits { max_slowdown_ratio: max, min_setting_ratio: Some(ratio), objective: Objective::Energy, reference_second_setting: None };
+        let knob = if caps { TuningKnob::PowerLimitWatts } else { TuningKnob::SmClockMhz };
+        let limits = ChoiceLimits { max_slowdown_ratio: max, min_setting_ratio: Some(ratio), objective: ChoiceObjective::Energy, reference_second_setting: None };
         let top = measured[measured.len() - 1];
-        for method in [Method::Measured, Method::Robust(Robust { resamples: 50, ..Robust::default() })] {
+        for method in [ChoiceMethod::Measured, ChoiceMethod::Robust(RobustSettings { resamples: 50, ..RobustSettings::default() })] {
             let Ok(choices) = choose(knob, &measured, &limits, method) else { continue };
             let chosen = measured.iter().find(|m| m.setting == choices.constrained.setting).unwrap();
             prop_assert!(chosen.duration_seconds / top.duration_seconds - 1.0 <= max + 1e-9);

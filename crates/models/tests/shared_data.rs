@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use eadt_models::choose::{
-    BatchPoint, Choice, Choices, Epochs, Knob, Limits, Measurement, Method, Objective, Robust, choose, energy_to_accuracy,
+    BatchPoint, ChoiceLimits, ChoiceMethod, ChoiceObjective, EpochsToTarget, RobustSettings, SettingChoice, SettingChoices,
+    SettingMeasurement, TuningKnob, choose, energy_to_accuracy,
 };
-use eadt_models::energy::{Intensity, Interval, JOULES_PER_KWH, OpenEi, Rule, Sample, Series, Tariff};
-use eadt_models::fit::{Activity, CapCurve, CapPoint, Observation, PowerModel, Verdict};
-use eadt_recordings::{Format, Input, Options, import};
+use eadt_models::energy::{
+    CarbonIntensity, EnergyInterval, IntegrationRule, JOULES_PER_KWH, OpenEi, PowerSample, PowerSeries, Tariff,
+};
+use eadt_models::fit::{CapCurve, CapCurveVerdict, CapPoint, GpuActivity, PowerModel, PowerObservation};
+use eadt_recordings::{ImportOptions, RecordingFile, RecordingFormat, import};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
 use eadt_testing::shared_data;
@@ -37,17 +40,22 @@ fn by<'a>(rows: &'a [Row], columns: &[&str]) -> BTreeMap<Vec<&'a str>, Vec<&'a R
     groups
 }
 
-fn limits(max_slowdown_ratio: f64) -> Limits {
-    Limits { max_slowdown_ratio, min_setting_ratio: None, objective: Objective::Energy, reference_second_setting: None }
+fn limits(max_slowdown_ratio: f64) -> ChoiceLimits {
+    ChoiceLimits {
+        max_slowdown_ratio,
+        min_setting_ratio: None,
+        objective: ChoiceObjective::Energy,
+        reference_second_setting: None,
+    }
 }
 
-fn measured(knob: Knob, points: &[Measurement], max_slowdown_ratio: f64) -> Choices {
-    choose(knob, points, &limits(max_slowdown_ratio), Method::Measured).unwrap()
+fn measured(knob: TuningKnob, points: &[SettingMeasurement], max_slowdown_ratio: f64) -> SettingChoices {
+    choose(knob, points, &limits(max_slowdown_ratio), ChoiceMethod::Measured).unwrap()
 }
 
-fn clocks(rows: &[&Row], setting: &str, seconds: &str) -> Vec<Measurement> {
+fn clocks(rows: &[&Row], setting: &str, seconds: &str) -> Vec<SettingMeasurement> {
     rows.iter()
-        .map(|row| Measurement {
+        .map(|row| SettingMeasurement {
             setting: number(row, setting),
             second_setting: None,
             duration_seconds: number(row, seconds),
@@ -58,8 +66,8 @@ fn clocks(rows: &[&Row], setting: &str, seconds: &str) -> Vec<Measurement> {
 }
 
 /// What robust promises must hold in the very measurements that it was made from.
-fn robust_keeps_its_limit(knob: Knob, points: &[Measurement], max: f64, what: &str) -> Option<Choice> {
-    match choose(knob, points, &limits(max), Method::Robust(Robust::default())) {
+fn robust_keeps_its_limit(knob: TuningKnob, points: &[SettingMeasurement], max: f64, what: &str) -> Option<SettingChoice> {
+    match choose(knob, points, &limits(max), ChoiceMethod::Robust(RobustSettings::default())) {
         Ok(choices) => {
             let best = choices.constrained;
             let time = |setting: f64| points.iter().find(|m| m.setting == setting).unwrap().duration_seconds;
@@ -113,24 +121,24 @@ fn a100_clocks_of_thirteen_applications() {
     for (application, wanted) in expected {
         let points = clocks(&groups[&vec![application]], "sm_app_clock", "run_time");
         assert_eq!(points.len(), 61, "{application}");
-        let (five, ten) = (measured(Knob::SmClockMhz, &points, 0.05), measured(Knob::SmClockMhz, &points, 0.10));
+        let (five, ten) = (measured(TuningKnob::SmClockMhz, &points, 0.05), measured(TuningKnob::SmClockMhz, &points, 0.10));
         let got = [five.min_energy, five.constrained, ten.constrained, five.min_edp, five.min_ed2p].map(|choice| choice.setting);
         assert_eq!(got, wanted, "{application}");
-        if let Some(best) = robust_keeps_its_limit(Knob::SmClockMhz, &points, 0.10, application) {
+        if let Some(best) = robust_keeps_its_limit(TuningKnob::SmClockMhz, &points, 0.10, application) {
             savings.push((application, best.setting, best.saving_ratio));
         }
     }
     eprintln!("robust at 10 %: {savings:?}");
     assert!(savings.len() >= 10, "robust must answer for most: {savings:?}");
     // The authors' own published figures.
-    let lammps = measured(Knob::SmClockMhz, &clocks(&groups[&vec!["LAMMPS"]], "sm_app_clock", "run_time"), 0.05);
+    let lammps = measured(TuningKnob::SmClockMhz, &clocks(&groups[&vec!["LAMMPS"]], "sm_app_clock", "run_time"), 0.05);
     near("LAMMPS time by EDP", lammps.min_edp.duration_seconds, 21.3, 0.05);
     near("LAMMPS energy by EDP", lammps.min_edp.energy_joules, 4205.0, 0.5);
     near("LAMMPS time by ED²P", lammps.min_ed2p.duration_seconds, 20.3, 0.05);
     near("LAMMPS energy by ED²P", lammps.min_ed2p.energy_joules, 4588.7, 0.5);
     near("LAMMPS time at 1410 MHz", lammps.reference.duration_seconds, 19.5, 0.05);
     near("LAMMPS energy at 1410 MHz", lammps.reference.energy_joules, 6401.0, 0.5);
-    let lstm = measured(Knob::SmClockMhz, &clocks(&groups[&vec!["LSTM"]], "sm_app_clock", "run_time"), 0.05);
+    let lstm = measured(TuningKnob::SmClockMhz, &clocks(&groups[&vec!["LSTM"]], "sm_app_clock", "run_time"), 0.05);
     near("LSTM time", lstm.min_edp.duration_seconds, 25.1, 0.05);
     near("LSTM energy", lstm.min_edp.energy_joules, 1618.4, 0.5);
 }
@@ -139,8 +147,8 @@ fn a100_clocks_of_thirteen_applications() {
 fn a100_power_from_counters() {
     let Some(folder) = shared_data("a100-dvfs-apps") else { return };
     let all = rows(&folder.join("GA100-dvfs-accel-dcgm__subset.csv"));
-    let observation = |row: &Row| Observation {
-        activity: Activity {
+    let observation = |row: &Row| PowerObservation {
+        activity: GpuActivity {
             sm_active_ratio: number(row, "sm_active"),
             clock_ratio: number(row, "sm_clock") / 1410.0,
             dram_active_ratio: number(row, "dram_active"),
@@ -152,8 +160,9 @@ fn a100_power_from_counters() {
     let groups = by(&all, &["application"]);
     let mut errors = Vec::new();
     for (application, rows) in &groups {
-        let observations: Vec<Observation> = rows.iter().map(|row| observation(row)).collect();
-        let (train, held): (Vec<(usize, &Observation)>, Vec<_>) = observations.iter().enumerate().partition(|(i, _)| i % 2 == 0);
+        let observations: Vec<PowerObservation> = rows.iter().map(|row| observation(row)).collect();
+        let (train, held): (Vec<(usize, &PowerObservation)>, Vec<_>) =
+            observations.iter().enumerate().partition(|(i, _)| i % 2 == 0);
         let model = PowerModel::fit(&train.into_iter().map(|(_, o)| *o).collect::<Vec<_>>()).unwrap();
         let error: f64 =
             held.iter().map(|(_, o)| (model.predict(&o.activity).watts / o.watts - 1.0).abs()).sum::<f64>() / held.len() as f64;
@@ -173,10 +182,10 @@ fn perseus_pipeline_stages() {
     let Some(folder) = shared_data("perseus-sosp24-freq") else { return };
     let all = rows(&folder.join("gpt3-175b+a100_sxm_bf16.csv"));
     let groups = by(&all, &["stage", "instruction"]);
-    let points = |key: [&str; 2]| -> Vec<Measurement> {
+    let points = |key: [&str; 2]| -> Vec<SettingMeasurement> {
         groups[&key.to_vec()]
             .iter()
-            .map(|row| Measurement {
+            .map(|row| SettingMeasurement {
                 setting: number(row, "frequency"),
                 second_setting: None,
                 duration_seconds: number(row, "time"),
@@ -186,27 +195,27 @@ fn perseus_pipeline_stages() {
             .collect()
     };
     let forward = points(["0", "forward"]);
-    let (five, ten) = (measured(Knob::SmClockMhz, &forward, 0.05), measured(Knob::SmClockMhz, &forward, 0.10));
+    let (five, ten) = (measured(TuningKnob::SmClockMhz, &forward, 0.05), measured(TuningKnob::SmClockMhz, &forward, 0.10));
     assert_eq!((five.reference.setting, five.min_energy.setting), (1410.0, 1080.0));
     near("least energy saves", 100.0 * five.min_energy.saving_ratio, 26.43, 0.005);
     near("least energy costs", 100.0 * five.min_energy.slowdown_ratio, 23.68, 0.005);
     assert_eq!((five.constrained.setting, ten.constrained.setting, five.min_edp.setting), (1290.0, 1230.0, 1170.0));
     near("5 % saves", 100.0 * five.constrained.saving_ratio, 8.84, 0.005);
     near("10 % saves", 100.0 * ten.constrained.saving_ratio, 16.75, 0.005);
-    let backward = measured(Knob::SmClockMhz, &points(["0", "backward"]), 0.10);
+    let backward = measured(TuningKnob::SmClockMhz, &points(["0", "backward"]), 0.10);
     assert_eq!(backward.constrained.setting, 1215.0);
     near("backward saves", 100.0 * backward.constrained.saving_ratio, 18.88, 0.005);
     for key in groups.keys() {
-        let robust = robust_keeps_its_limit(Knob::SmClockMhz, &points([key[0], key[1]]), 0.10, &format!("{key:?}"));
+        let robust = robust_keeps_its_limit(TuningKnob::SmClockMhz, &points([key[0], key[1]]), 0.10, &format!("{key:?}"));
         assert!(robust.is_some_and(|choice| choice.saving_ratio > 0.10), "{key:?}: {robust:?}");
     }
 }
 
 const ZEUS_GROUP: [&str; 4] = ["dataset", "network", "optimizer", "batch_size"];
 
-fn zeus_points(rows: &[&Row]) -> Vec<Measurement> {
+fn zeus_points(rows: &[&Row]) -> Vec<SettingMeasurement> {
     rows.iter()
-        .map(|row| Measurement {
+        .map(|row| SettingMeasurement {
             setting: number(row, "power_limit"),
             second_setting: None,
             duration_seconds: number(row, "time_per_epoch"),
@@ -230,10 +239,11 @@ fn zeus_power_limits_of_two_boards() {
                 continue;
             }
             found += 1;
-            let choices = measured(Knob::PowerLimitWatts, &points, 0.10);
+            let choices = measured(TuningKnob::PowerLimitWatts, &points, 0.10);
             least += choices.min_energy.saving_ratio;
             within += choices.constrained.saving_ratio;
-            if let Some(choice) = robust_keeps_its_limit(Knob::PowerLimitWatts, &points, 0.10, &format!("{board} {name:?}")) {
+            if let Some(choice) = robust_keeps_its_limit(TuningKnob::PowerLimitWatts, &points, 0.10, &format!("{board} {name:?}"))
+            {
                 robust += choice.saving_ratio;
                 answered += 1;
             }
@@ -247,7 +257,7 @@ fn zeus_power_limits_of_two_boards() {
     let groups = by(&all, &ZEUS_GROUP);
     let named = |key: [&str; 4]| {
         let (name, rows) = groups.iter().find(|(name, _)| key.iter().zip(*name).all(|(a, b)| a.is_empty() || a == b)).unwrap();
-        (format!("{name:?}"), measured(Knob::PowerLimitWatts, &zeus_points(rows), 0.10))
+        (format!("{name:?}"), measured(TuningKnob::PowerLimitWatts, &zeus_points(rows), 0.10))
     };
     // Least energy: setting, saving and slowdown; at most 10 % slower: setting, saving and slowdown. NaN: not stated.
     let unknown = f64::NAN;
@@ -274,7 +284,7 @@ fn zeus_power_limits_of_two_boards() {
     let curve = CapCurve::fit(&points).unwrap();
     near("b", curve.power_law.b, 0.789, 0.0005);
     near("R²", curve.power_law.r_squared.unwrap(), 0.917, 0.0005);
-    assert_eq!(curve.verdict, Verdict::Informative);
+    assert_eq!(curve.verdict, CapCurveVerdict::Informative);
 }
 
 #[test]
@@ -303,9 +313,9 @@ fn zeus_energy_to_accuracy() {
                 joules_per_epoch: number(row, "time_per_epoch") * number(row, "average_power"),
             })
             .collect();
-        let runs: Vec<Epochs> = runs
+        let runs: Vec<EpochsToTarget> = runs
             .iter()
-            .map(|row| Epochs {
+            .map(|row| EpochsToTarget {
                 batch_size: number(row, "batch_size") as u64,
                 epochs: row["target_epoch"].parse().ok().filter(|epochs: &f64| epochs.is_finite()),
             })
@@ -317,7 +327,7 @@ fn zeus_energy_to_accuracy() {
 }
 
 /// Points of a power-limit sweep, and throughput against mean power per GPU.
-fn sweep(path: &Path) -> (Vec<Measurement>, Vec<CapPoint>) {
+fn sweep(path: &Path) -> (Vec<SettingMeasurement>, Vec<CapPoint>) {
     let mut points = Vec::new();
     let mut curve = Vec::new();
     for row in rows(path) {
@@ -325,7 +335,7 @@ fn sweep(path: &Path) -> (Vec<Measurement>, Vec<CapPoint>) {
         let energies: Vec<f64> = row.keys().filter(|key| key.ends_with("_energy")).map(|key| number(&row, key)).collect();
         let joules: f64 = energies.iter().sum();
         let limit = row["window_name"].rsplit('_').next().unwrap().parse().unwrap();
-        points.push(Measurement {
+        points.push(SettingMeasurement {
             setting: limit,
             second_setting: None,
             duration_seconds: seconds,
@@ -351,7 +361,7 @@ fn zeus_power_limit_sweeps() {
         ("V100+shufflenetv2+gpu0", [100.0, 125.0, 100.0], (nan, nan), (24.36, nan)),
     ] {
         let (points, curve) = sweep(&folder.join(format!("{file}.csv")));
-        let choices = measured(Knob::PowerLimitWatts, &points, 0.10);
+        let choices = measured(TuningKnob::PowerLimitWatts, &points, 0.10);
         assert_eq!(choices.reference.setting, 250.0);
         let got = [choices.min_energy, choices.constrained, choices.min_edp].map(|choice| choice.setting);
         assert_eq!(got, settings, "{file}");
@@ -365,22 +375,27 @@ fn zeus_power_limit_sweeps() {
             "V100+bert-base-uncased+gpu0" => {
                 near("b", fitted.power_law.b, 0.75459, 0.000_005);
                 near("R²", fitted.power_law.r_squared.unwrap(), 0.9093, 0.000_05);
-                assert_eq!(fitted.verdict, Verdict::Informative);
+                assert_eq!(fitted.verdict, CapCurveVerdict::Informative);
             }
             "V100+resnet18+gpu0,1" => {
                 near("b", fitted.power_law.b, 0.05236, 0.000_005);
                 near("R²", fitted.power_law.r_squared.unwrap(), 0.166, 0.0005);
-                assert!(matches!(fitted.verdict, Verdict::NoInformation(_)), "{fitted:?}");
+                assert!(matches!(fitted.verdict, CapCurveVerdict::NoInformation(_)), "{fitted:?}");
             }
             _ => {}
         }
-        let robust = robust_keeps_its_limit(Knob::PowerLimitWatts, &points, 0.10, file);
+        let robust = robust_keeps_its_limit(TuningKnob::PowerLimitWatts, &points, 0.10, file);
         eprintln!("{file}: robust {robust:?}");
     }
 }
 
-fn power(format: Format, folder: &Path, files: &[&str], options: &Options) -> (Vec<(EventTime, f64)>, Vec<GpuTelemetry>) {
-    let inputs = files.iter().map(|file| Input::new(*file, std::fs::File::open(folder.join(file)).unwrap())).collect();
+fn power(
+    format: RecordingFormat,
+    folder: &Path,
+    files: &[&str],
+    options: &ImportOptions,
+) -> (Vec<(EventTime, f64)>, Vec<GpuTelemetry>) {
+    let inputs = files.iter().map(|file| RecordingFile::new(*file, std::fs::File::open(folder.join(file)).unwrap())).collect();
     let imported = import(format, inputs, options).unwrap_or_else(|error| panic!("{error}"));
     let telemetry: Vec<GpuTelemetry> = imported
         .events()
@@ -390,10 +405,10 @@ fn power(format: Format, folder: &Path, files: &[&str], options: &Options) -> (V
     (telemetry.iter().filter_map(|sample| Some((sample.time, sample.power_watts?))).collect(), telemetry)
 }
 
-fn series(power: &[(EventTime, f64)]) -> (EventTime, Series) {
+fn series(power: &[(EventTime, f64)]) -> (EventTime, PowerSeries) {
     let origin = power[0].0;
-    let samples = power.iter().map(|(time, watts)| Sample { seconds: time.seconds_since(origin), watts: *watts });
-    (origin, Series::new(samples).unwrap())
+    let samples = power.iter().map(|(time, watts)| PowerSample { seconds: time.seconds_since(origin), watts: *watts });
+    (origin, PowerSeries::new(samples).unwrap())
 }
 
 /// Time in ms of the first line with this key.
@@ -434,16 +449,16 @@ fn mlperf_training_energies() {
             3936.198,
         ),
     ] {
-        let (readings, _) = power(Format::Mlperf, &folder, &[result, node], &Options::default());
+        let (readings, _) = power(RecordingFormat::Mlperf, &folder, &[result, node], &ImportOptions::default());
         let (origin, series) = series(&readings);
         let at = |key| EventTime::from_micros((event_millis(&folder.join(result), key) * 1000.0) as i64).seconds_since(origin);
         let (from, to) = (at("run_start"), at("run_stop"));
         near(result, to - from, seconds, 0.0005);
-        let energy = series.energy_between(from, to, Rule::Trapezoid, None);
+        let energy = series.energy_between(from, to, IntegrationRule::Trapezoid, None);
         near(result, energy.joules, joules, joules * 1e-7);
         near(result, energy.joules / units, joules_per_unit, joules_per_unit * 1e-6);
         // The rectangle rule is close here, where readings are many, and still not the same.
-        let rectangle = series.energy_between(from, to, Rule::Rectangle, None);
+        let rectangle = series.energy_between(from, to, IntegrationRule::Rectangle, None);
         assert!((rectangle.joules / energy.joules - 1.0).abs() < 0.01 && rectangle.joules != energy.joules);
     }
 }
@@ -453,7 +468,7 @@ fn mlperf_inference_energy() {
     let Some(folder) = shared_data("mlperf-inf-v4.1-8xH200-MaxQ") else { return };
     let run = folder.join("bert-99__Offline");
     let inputs = ["spl.txt", "mlperf_log_detail.txt", "mlperf_log_summary.txt"];
-    let (readings, _) = power(Format::MlperfInference, &run, &inputs, &Options::default());
+    let (readings, _) = power(RecordingFormat::MlperfInference, &run, &inputs, &ImportOptions::default());
     // Both clocks are the analyser's text; whatever zone it is in, it is the same.
     let (origin, series) = series(&readings);
     let detail = std::fs::read_to_string(run.join("mlperf_log_detail.txt")).unwrap();
@@ -467,7 +482,7 @@ fn mlperf_inference_energy() {
     };
     let (from, to) = (stamp("power_begin"), stamp("power_end"));
     near("window", to.seconds_since(from), 659.229, 0.0005);
-    let energy = series.energy_between(from.seconds_since(origin), to.seconds_since(origin), Rule::Trapezoid, None);
+    let energy = series.energy_between(from.seconds_since(origin), to.seconds_since(origin), IntegrationRule::Trapezoid, None);
     near("energy", energy.joules, 3_646_359.8, 0.4);
     near("mean", energy.mean_watts().unwrap(), 5531.249, 0.001);
     near("samples/J", 54_063.2 * energy.covered_seconds / energy.joules, 9.774_14, 0.00002);
@@ -476,13 +491,13 @@ fn mlperf_inference_energy() {
 #[test]
 fn a_reading_in_milliwatts() {
     let Some(folder) = shared_data("zeus-nvml-sample") else { return };
-    let options = Options { maps: vec!["power_watts=Power:mW".parse().unwrap()], ..Options::default() };
-    let (readings, _) = power(Format::Csv, &folder, &["sample.csv"], &options);
+    let options = ImportOptions { maps: vec!["power_watts=Power:mW".parse().unwrap()], ..ImportOptions::default() };
+    let (readings, _) = power(RecordingFormat::Csv, &folder, &["sample.csv"], &options);
     let (_, series) = series(&readings);
     assert_eq!(series.samples().len(), 19);
     near("span", series.span_seconds(), 0.958_482, 1e-6);
     // Events have microseconds, the file nanoseconds.
-    near("energy", series.energy(Rule::Trapezoid).unwrap().joules, 31.004_155, 5e-5);
+    near("energy", series.energy(IntegrationRule::Trapezoid).unwrap().joules, 31.004_155, 5e-5);
 }
 
 #[test]
@@ -496,16 +511,16 @@ fn integrals_against_the_hardware_counter() {
         ("lud-1005-0", 662, 2081.828, 2060.512),
         ("lud-510-0", 1150, 2831.456, 2808.834),
     ] {
-        let options = Options { interval: Some(std::time::Duration::from_millis(20)), ..Options::default() };
-        let (readings, telemetry) = power(Format::Dcgmi, &folder, &[&format!("GA100-{file}.txt")], &options);
+        let options = ImportOptions { interval: Some(std::time::Duration::from_millis(20)), ..ImportOptions::default() };
+        let (readings, telemetry) = power(RecordingFormat::Dcgmi, &folder, &[&format!("GA100-{file}.txt")], &options);
         let (_, series) = series(&readings);
         assert_eq!(telemetry.len(), rows, "{file}");
         let counters: Vec<f64> = telemetry.iter().filter_map(|sample| sample.energy_joules_total).collect();
         near(file, counters[counters.len() - 1] - counters[0], counter, 0.0005);
         // Their estimate counts every row for 20 ms; the rectangle rule leaves the first one out.
-        let rectangle = series.energy(Rule::Rectangle).unwrap().joules + series.samples()[0].watts * 0.02;
+        let rectangle = series.energy(IntegrationRule::Rectangle).unwrap().joules + series.samples()[0].watts * 0.02;
         near(file, rectangle, estimate, 0.001);
-        let trapezoid = series.energy(Rule::Trapezoid).unwrap().joules;
+        let trapezoid = series.energy(IntegrationRule::Trapezoid).unwrap().joules;
         assert!((0.9854..=1.0326).contains(&(counter / trapezoid)), "{file}: {trapezoid}");
     }
 }
@@ -516,7 +531,7 @@ fn carbon_and_price_of_a_training_run() {
     let joules = 12_092_000.0;
     near("kWh", joules / JOULES_PER_KWH, 3.358_89, 0.000_005);
     let at = |text: &str| text.parse().unwrap();
-    let run = [Interval { from: at("2024-05-10T02:02:24Z"), to: at("2024-05-10T02:30:29Z"), joules }];
+    let run = [EnergyInterval { from: at("2024-05-10T02:02:24Z"), to: at("2024-05-10T02:30:29Z"), joules }];
     let mut regions = csv::Reader::from_path(folder.join("cloud_impact.csv")).unwrap();
     let header: Vec<String> =
         regions.headers().unwrap().iter().map(|name| name.trim_start_matches('\u{feff}').to_owned()).collect();
@@ -531,7 +546,7 @@ fn carbon_and_price_of_a_training_run() {
             ("gcp", "us-west1") => 315.74,
             _ => continue,
         };
-        let carbon = Intensity::constant(row[impact].parse().unwrap()).unwrap().carbon(&run);
+        let carbon = CarbonIntensity::constant(row[impact].parse().unwrap()).unwrap().carbon(&run);
         near(&row[region], carbon.grams, expected, 0.005);
         found += 1;
     }

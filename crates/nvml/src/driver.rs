@@ -1,4 +1,4 @@
-//! Reading through NVML: [`Driver`] and [`Gpu`] with the library behind them. Changes nothing.
+//! Reading through NVML: [`GpuDriver`] and [`ReadableGpu`] with the library behind them. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::{NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_POWER_AVERAGE, NVML_FI_DEV_POWER_INSTANT};
 use nvml_wrapper::{Device, Nvml};
 
-use crate::gpu::{Driver, FailedReading, Gpu, Identity, Instances, Lost};
+use crate::gpu::{FailedReading, GpuDriver, GpuIdentity, GpuLost, MigInstances, ReadableGpu};
 
 /// The loaded library.
 pub struct NvmlDriver {
@@ -31,7 +31,7 @@ impl std::fmt::Debug for NvmlDriver {
 impl NvmlDriver {
     /// Loads and initialises the library; without a path, the system's own. Blocks, and may hang with a broken driver. `setting`
     /// names the setting for another path, for the text of an error.
-    pub fn load(path: Option<&Path>, setting: &str) -> Result<Self, Lost> {
+    pub fn load(path: Option<&Path>, setting: &str) -> Result<Self, GpuLost> {
         let candidates: Vec<&OsStr> = match path {
             Some(path) => vec![path.as_os_str()],
             // Only the second name is there without the development package.
@@ -60,13 +60,13 @@ impl NvmlDriver {
                 }
             }
         }
-        Err(Lost(failure.unwrap_or_default()))
+        Err(GpuLost(failure.unwrap_or_default()))
     }
 
-    pub(crate) fn open(&self, index: u32) -> Result<(Device<'_>, Identity), Lost> {
-        let lost = |error: NvmlError| Lost(format!("cannot open the GPU: {error}"));
+    pub(crate) fn open(&self, index: u32) -> Result<(Device<'_>, GpuIdentity), GpuLost> {
+        let lost = |error: NvmlError| GpuLost(format!("cannot open the GPU: {error}"));
         let device = self.nvml.device_by_index(index).map_err(lost)?;
-        let identity = Identity {
+        let identity = GpuIdentity {
             uuid: device.uuid().map_err(lost)?,
             index,
             model: device.name().ok(),
@@ -82,12 +82,12 @@ impl NvmlDriver {
     }
 }
 
-impl Driver for NvmlDriver {
-    fn count(&self) -> Result<u32, Lost> {
-        self.nvml.device_count().map_err(|error| Lost(format!("cannot count the GPUs: {error}")))
+impl GpuDriver for NvmlDriver {
+    fn count(&self) -> Result<u32, GpuLost> {
+        self.nvml.device_count().map_err(|error| GpuLost(format!("cannot count the GPUs: {error}")))
     }
 
-    fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn Gpu)) -> Result<(), Lost> {
+    fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn ReadableGpu)) -> Result<(), GpuLost> {
         let (device, identity) = self.open(index)?;
         let usage_is_average = power_usage_is_average(&device);
         let mut gpu = NvmlGpu {
@@ -127,7 +127,7 @@ fn power_usage_is_average(device: &Device<'_>) -> bool {
 
 /// A call for a GPU's reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Call {
+enum NvmlCall {
     PowerInstant,
     PowerAverage,
     PowerUsage,
@@ -148,7 +148,7 @@ enum Call {
     Gpm,
 }
 
-impl Call {
+impl NvmlCall {
     /// Calls whose support is reported; the others are made only to find the workloads of a shared GPU.
     const ALL: [Self; 16] = [
         Self::PowerInstant,
@@ -194,10 +194,10 @@ impl Call {
 }
 
 /// The readings that come in one call.
-const FIELDS: [(Call, u32); 3] = [
-    (Call::PowerInstant, NVML_FI_DEV_POWER_INSTANT),
-    (Call::PowerAverage, NVML_FI_DEV_POWER_AVERAGE),
-    (Call::MemoryTemperature, NVML_FI_DEV_MEMORY_TEMP),
+const FIELDS: [(NvmlCall, u32); 3] = [
+    (NvmlCall::PowerInstant, NVML_FI_DEV_POWER_INSTANT),
+    (NvmlCall::PowerAverage, NVML_FI_DEV_POWER_AVERAGE),
+    (NvmlCall::MemoryTemperature, NVML_FI_DEV_MEMORY_TEMP),
 ];
 
 const GPM: [GpmMetricId; 8] = [
@@ -219,9 +219,9 @@ const MPS_SERVER: &str = "nvidia-cuda-mps-server";
 struct NvmlGpu<'a> {
     nvml: &'a Nvml,
     device: Device<'a>,
-    identity: Identity,
+    identity: GpuIdentity,
     usage_is_average: bool,
-    unsupported: BTreeMap<Call, String>,
+    unsupported: BTreeMap<NvmlCall, String>,
     /// The last sample: a metric is the difference of two.
     gpm: Option<GpmSample<'a>>,
     /// Whether a process is an MPS server, by its id; `None` where its name cannot be had.
@@ -230,45 +230,50 @@ struct NvmlGpu<'a> {
     processes_seen: u64,
 }
 
-pub(crate) enum Failure {
+pub(crate) enum NvmlErrorClass {
     Unsupported,
     Lost,
     Transient,
 }
 
-pub(crate) fn classify(error: &NvmlError) -> Failure {
+pub(crate) fn classify(error: &NvmlError) -> NvmlErrorClass {
     match error {
         NvmlError::NotSupported
         | NvmlError::NoPermission
         | NvmlError::FunctionNotFound
         | NvmlError::FailedToLoadSymbol(_)
         | NvmlError::InvalidArg
-        | NvmlError::UnexpectedVariant(_) => Failure::Unsupported,
+        | NvmlError::UnexpectedVariant(_) => NvmlErrorClass::Unsupported,
         NvmlError::GpuLost
         | NvmlError::ResetRequired
         | NvmlError::Uninitialized
         | NvmlError::DriverNotLoaded
-        | NvmlError::LibRmVersionMismatch => Failure::Lost,
-        _ => Failure::Transient,
+        | NvmlError::LibRmVersionMismatch => NvmlErrorClass::Lost,
+        _ => NvmlErrorClass::Transient,
     }
 }
 
 impl<'n> NvmlGpu<'n> {
-    fn asks(&self, call: Call) -> bool {
+    fn asks(&self, call: NvmlCall) -> bool {
         !self.unsupported.contains_key(&call)
     }
 
     /// Sorts a result into a value, nothing, or the end.
-    fn take<T>(&mut self, call: Call, result: Result<T, NvmlError>, failed: &mut Vec<FailedReading>) -> Result<Option<T>, Lost> {
+    fn take<T>(
+        &mut self,
+        call: NvmlCall,
+        result: Result<T, NvmlError>,
+        failed: &mut Vec<FailedReading>,
+    ) -> Result<Option<T>, GpuLost> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) => match classify(&error) {
-                Failure::Unsupported => {
+                NvmlErrorClass::Unsupported => {
                     self.unsupported.insert(call, error.to_string());
                     Ok(None)
                 }
-                Failure::Lost => Err(Lost(format!("{error}, call={}", call.name()))),
-                Failure::Transient => {
+                NvmlErrorClass::Lost => Err(GpuLost(format!("{error}, call={}", call.name()))),
+                NvmlErrorClass::Transient => {
                     failed.push(FailedReading { call: call.name(), detail: error.to_string() });
                     Ok(None)
                 }
@@ -278,10 +283,10 @@ impl<'n> NvmlGpu<'n> {
 
     fn ask<T>(
         &mut self,
-        call: Call,
+        call: NvmlCall,
         failed: &mut Vec<FailedReading>,
         read: impl FnOnce(&Device<'n>) -> Result<T, NvmlError>,
-    ) -> Result<Option<T>, Lost> {
+    ) -> Result<Option<T>, GpuLost> {
         if !self.asks(call) {
             return Ok(None);
         }
@@ -290,12 +295,12 @@ impl<'n> NvmlGpu<'n> {
     }
 
     /// As above, for calls that are made only on request: missing support is reported once.
-    fn ask_told<T>(
+    fn call_optional<T>(
         &mut self,
-        call: Call,
+        call: NvmlCall,
         failed: &mut Vec<FailedReading>,
         read: impl FnOnce(&Device<'n>) -> Result<T, NvmlError>,
-    ) -> Result<Option<T>, Lost> {
+    ) -> Result<Option<T>, GpuLost> {
         let asked = self.asks(call);
         let found = self.ask(call, failed, read)?;
         if let Some(why) = self.unsupported.get(&call).filter(|_| asked) {
@@ -304,7 +309,7 @@ impl<'n> NvmlGpu<'n> {
         Ok(found)
     }
 
-    fn fields(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
+    fn fields(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
         let wanted: Vec<_> = FIELDS.into_iter().filter(|(call, _)| self.asks(*call)).collect();
         if wanted.is_empty() {
             return Ok(());
@@ -328,20 +333,20 @@ impl<'n> NvmlGpu<'n> {
             });
             let value = self.take(call, value, failed)?;
             match call {
-                Call::PowerInstant => into.power_watts = value.map(|milliwatts| milliwatts / 1000.0),
-                Call::PowerAverage => into.power_average_watts = value.map(|milliwatts| milliwatts / 1000.0),
+                NvmlCall::PowerInstant => into.power_watts = value.map(|milliwatts| milliwatts / 1000.0),
+                NvmlCall::PowerAverage => into.power_average_watts = value.map(|milliwatts| milliwatts / 1000.0),
                 _ => into.memory_temperature_celsius = value,
             }
         }
         Ok(())
     }
 
-    fn power_usage(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
-        let field = if self.usage_is_average { Call::PowerAverage } else { Call::PowerInstant };
+    fn power_usage(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
+        let field = if self.usage_is_average { NvmlCall::PowerAverage } else { NvmlCall::PowerInstant };
         if self.asks(field) {
             return Ok(());
         }
-        let watts = self.ask(Call::PowerUsage, failed, Device::power_usage)?.map(|milliwatts| f64::from(milliwatts) / 1000.0);
+        let watts = self.ask(NvmlCall::PowerUsage, failed, Device::power_usage)?.map(|milliwatts| f64::from(milliwatts) / 1000.0);
         if self.usage_is_average {
             into.power_average_watts = watts;
         } else {
@@ -350,27 +355,27 @@ impl<'n> NvmlGpu<'n> {
         Ok(())
     }
 
-    fn probe_gpm(&mut self) -> Result<(), Lost> {
-        let supported = self.ask(Call::Gpm, &mut Vec::new(), Device::gpm_support)?;
+    fn probe_gpm(&mut self) -> Result<(), GpuLost> {
+        let supported = self.ask(NvmlCall::Gpm, &mut Vec::new(), Device::gpm_support)?;
         if supported == Some(false) {
-            self.unsupported.insert(Call::Gpm, "not supported by this GPU".to_owned());
+            self.unsupported.insert(NvmlCall::Gpm, "not supported by this GPU".to_owned());
         }
         Ok(())
     }
 
-    fn gpm(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
-        if !self.asks(Call::Gpm) {
+    fn gpm(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
+        if !self.asks(NvmlCall::Gpm) {
             return Ok(());
         }
         let result = self.device.gpm_sample();
-        let Some(now) = self.take(Call::Gpm, result, failed)? else {
+        let Some(now) = self.take(NvmlCall::Gpm, result, failed)? else {
             self.gpm = None;
             return Ok(());
         };
         let Some(before) = self.gpm.replace(now) else { return Ok(()) };
         let now = self.gpm.as_ref().expect("just put there");
         let result = gpm_metrics_get(self.nvml, &before, now, &GPM);
-        let Some(values) = self.take(Call::Gpm, result, failed)? else { return Ok(()) };
+        let Some(values) = self.take(NvmlCall::Gpm, result, failed)? else { return Ok(()) };
         // A single metric that this GPU lacks is absent; NaN is what the library gives over too short a time.
         for value in values.into_iter().flatten().filter(|value| value.value.is_finite()) {
             let (ratio, bytes) = (Some(value.value / 100.0), Some(value.value * MIB));
@@ -390,9 +395,9 @@ impl<'n> NvmlGpu<'n> {
     }
 
     /// Under MPS the library lists the server among the processes and its clients apart from them.
-    fn processes(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
-        let Some(processes) = self.ask(Call::Processes, failed, Device::running_compute_processes)? else { return Ok(()) };
-        let clients = self.ask(Call::Mps, failed, Device::mps_running_compute_processes)?.unwrap_or_default();
+    fn processes(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
+        let Some(processes) = self.ask(NvmlCall::Processes, failed, Device::running_compute_processes)? else { return Ok(()) };
+        let clients = self.ask(NvmlCall::Mps, failed, Device::mps_running_compute_processes)?.unwrap_or_default();
         let listed: BTreeSet<u32> = processes.iter().map(|process| process.pid).collect();
         self.mps_servers.retain(|pid, _| listed.contains(pid));
         for pid in &listed {
@@ -410,55 +415,58 @@ impl<'n> NvmlGpu<'n> {
         Ok(())
     }
 
-    fn slow(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
-        if let Some(memory) = self.ask(Call::Memory, failed, Device::memory_info)? {
+    fn slow(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
+        if let Some(memory) = self.ask(NvmlCall::Memory, failed, Device::memory_info)? {
             into.memory_used_bytes = Some(memory.used);
             into.memory_total_bytes = Some(memory.total);
         }
-        into.power_limit_watts =
-            self.ask(Call::PowerLimit, failed, Device::enforced_power_limit)?.map(|milliwatts| f64::from(milliwatts) / 1000.0);
-        into.throttle_reasons = self.ask(Call::ThrottleReasons, failed, Device::current_throttle_reasons)?.map(throttle_reasons);
-        into.mig_enabled = self.ask(Call::Mig, failed, Device::mig_mode)?.map(|mode| mode.current != 0);
+        into.power_limit_watts = self
+            .ask(NvmlCall::PowerLimit, failed, Device::enforced_power_limit)?
+            .map(|milliwatts| f64::from(milliwatts) / 1000.0);
+        into.throttle_reasons =
+            self.ask(NvmlCall::ThrottleReasons, failed, Device::current_throttle_reasons)?.map(throttle_reasons);
+        into.mig_enabled = self.ask(NvmlCall::Mig, failed, Device::mig_mode)?.map(|mode| mode.current != 0);
         self.processes(into, failed)
     }
 }
 
-impl Gpu for NvmlGpu<'_> {
-    fn identity(&self) -> &Identity {
+impl ReadableGpu for NvmlGpu<'_> {
+    fn identity(&self) -> &GpuIdentity {
         &self.identity
     }
 
     fn features(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         // Average usage is not read if a field has it.
-        let field = if self.usage_is_average { Call::PowerAverage } else { Call::PowerInstant };
-        let asked = Call::ALL.into_iter().filter(|call| *call != Call::PowerUsage || !self.asks(field));
+        let field = if self.usage_is_average { NvmlCall::PowerAverage } else { NvmlCall::PowerInstant };
+        let asked = NvmlCall::ALL.into_iter().filter(|call| *call != NvmlCall::PowerUsage || !self.asks(field));
         let (yes, no): (Vec<_>, Vec<_>) = asked.partition(|call| self.asks(*call));
-        let names = |calls: Vec<Call>| calls.into_iter().map(Call::name).collect();
+        let names = |calls: Vec<NvmlCall>| calls.into_iter().map(NvmlCall::name).collect();
         (names(yes), names(no))
     }
 
-    fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
+    fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
         // Energy and power first and together: the time of the sample is theirs.
         into.energy_joules_total =
-            self.ask(Call::Energy, failed, Device::total_energy_consumption)?.map(|millijoules| millijoules as f64 / 1000.0);
+            self.ask(NvmlCall::Energy, failed, Device::total_energy_consumption)?.map(|millijoules| millijoules as f64 / 1000.0);
         self.fields(into, failed)?;
         self.power_usage(into, failed)?;
-        if let Some(utilization) = self.ask(Call::Utilization, failed, Device::utilization_rates)? {
+        if let Some(utilization) = self.ask(NvmlCall::Utilization, failed, Device::utilization_rates)? {
             into.utilization_ratio = Some(f64::from(utilization.gpu) / 100.0);
             into.memory_utilization_ratio = Some(f64::from(utilization.memory) / 100.0);
         }
-        into.sm_clock_mhz = self.ask(Call::SmClock, failed, |device| device.clock_info(Clock::SM))?.map(f64::from);
-        into.memory_clock_mhz = self.ask(Call::MemoryClock, failed, |device| device.clock_info(Clock::Memory))?.map(f64::from);
+        into.sm_clock_mhz = self.ask(NvmlCall::SmClock, failed, |device| device.clock_info(Clock::SM))?.map(f64::from);
+        into.memory_clock_mhz =
+            self.ask(NvmlCall::MemoryClock, failed, |device| device.clock_info(Clock::Memory))?.map(f64::from);
         into.temperature_celsius =
-            self.ask(Call::Temperature, failed, |device| device.temperature(TemperatureSensor::Gpu))?.map(f64::from);
+            self.ask(NvmlCall::Temperature, failed, |device| device.temperature(TemperatureSensor::Gpu))?.map(f64::from);
         self.gpm(into, failed)?;
         if slow { self.slow(into, failed) } else { Ok(()) }
     }
 
-    fn process_utilization(&mut self, failed: &mut Vec<FailedReading>) -> Result<Option<BTreeMap<u32, f64>>, Lost> {
+    fn process_utilization(&mut self, failed: &mut Vec<FailedReading>) -> Result<Option<BTreeMap<u32, f64>>, GpuLost> {
         let since = self.processes_seen;
         let samples =
-            self.ask_told(Call::ProcessUtilization, failed, |device| match device.process_utilization_stats(since) {
+            self.call_optional(NvmlCall::ProcessUtilization, failed, |device| match device.process_utilization_stats(since) {
                 // Nothing newer.
                 Err(NvmlError::NotFound) => Ok(Vec::new()),
                 samples => samples,
@@ -474,7 +482,7 @@ impl Gpu for NvmlGpu<'_> {
         Ok(Some(mean).filter(|mean| !mean.is_empty()))
     }
 
-    fn instances(&mut self, failed: &mut Vec<FailedReading>) -> Result<Option<Instances>, Lost> {
+    fn instances(&mut self, failed: &mut Vec<FailedReading>) -> Result<Option<MigInstances>, GpuLost> {
         let instance = |index: u32, device: &Device<'_>| {
             let found = device.mig_device_by_index(index);
             let found = found.and_then(|found| Ok((found.uuid()?, found.attributes()?.compute_instance_slice_count)));
@@ -486,10 +494,10 @@ impl Gpu for NvmlGpu<'_> {
             }
         };
         // At most as many instances as slices: the smallest has one.
-        self.ask_told(Call::MigInstances, failed, |device| {
+        self.call_optional(NvmlCall::MigInstances, failed, |device| {
             let slices = device.mig_device_count()?;
             let all: Result<Vec<_>, NvmlError> = (0..slices).map(|index| instance(index, device)).collect();
-            Ok(Instances { slices, by_uuid: all?.into_iter().flatten().collect() })
+            Ok(MigInstances { slices, by_uuid: all?.into_iter().flatten().collect() })
         })
     }
 }
@@ -497,9 +505,9 @@ impl Gpu for NvmlGpu<'_> {
 /// The same error for several readings that one call failed for; the library's error cannot be cloned.
 fn error_again(error: &NvmlError) -> NvmlError {
     match classify(error) {
-        Failure::Unsupported => NvmlError::NotSupported,
-        Failure::Lost => NvmlError::GpuLost,
-        Failure::Transient => NvmlError::Unknown,
+        NvmlErrorClass::Unsupported => NvmlError::NotSupported,
+        NvmlErrorClass::Lost => NvmlError::GpuLost,
+        NvmlErrorClass::Transient => NvmlError::Unknown,
     }
 }
 

@@ -7,7 +7,7 @@ use eadt_schemas::latest::GpuTelemetry;
 
 /// Identity of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct GpuIdentity {
     pub uuid: String,
     /// Index on this node.
     pub index: u32,
@@ -26,11 +26,11 @@ pub struct FailedReading {
 /// The GPU, or the library, is gone for now: open it again later.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Lost(pub String);
+pub struct GpuLost(pub String);
 
 /// The MIG configuration of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Instances {
+pub struct MigInstances {
     /// Slices of the whole GPU.
     pub slices: u32,
     /// Compute slices of each instance, by its UUID.
@@ -38,28 +38,28 @@ pub struct Instances {
 }
 
 /// An open GPU. Calls block and may hang.
-pub trait Gpu {
-    fn identity(&self) -> &Identity;
+pub trait ReadableGpu {
+    fn identity(&self) -> &GpuIdentity;
     /// The readings that it supports and those that it does not, in words.
     fn features(&self) -> (Vec<&'static str>, Vec<&'static str>);
     /// Fills in the GPU's present readings: `power_watts` to `memory_temperature_celsius`, and with `slow` also those that change
     /// rarely. Unsupported and failed readings stay `None`; failures are added to `failed`.
-    fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost>;
+    fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost>;
     /// Returns the SM utilisation of each process that computed since the last call, 0 to 1, by process id; `None`: there is
     /// nothing new.
-    fn process_utilization(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<BTreeMap<u32, f64>>, Lost> {
+    fn process_utilization(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<BTreeMap<u32, f64>>, GpuLost> {
         Ok(None)
     }
     /// Returns the instances of a GPU in MIG mode; `None`: they cannot be read.
-    fn instances(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<Instances>, Lost> {
+    fn instances(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<MigInstances>, GpuLost> {
         Ok(None)
     }
 }
 
 /// Opens GPUs.
-pub trait Driver: Send + Sync + fmt::Debug {
+pub trait GpuDriver: Send + Sync + fmt::Debug {
     /// Number of GPUs on this node.
-    fn count(&self) -> Result<u32, Lost>;
+    fn count(&self) -> Result<u32, GpuLost>;
     /// Opens a GPU, probes what it supports, and hands it to `body`; the GPU is closed when that returns.
-    fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn Gpu)) -> Result<(), Lost>;
+    fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn ReadableGpu)) -> Result<(), GpuLost>;
 }

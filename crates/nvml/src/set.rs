@@ -9,12 +9,12 @@ use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::enums::device::{DeviceArchitecture, GpuLockedClocksSetting};
 use nvml_wrapper::error::NvmlError;
 
-use crate::driver::{Failure, NvmlDriver, classify};
-use crate::gpu::{Identity, Lost};
+use crate::driver::{NvmlDriver, NvmlErrorClass, classify};
+use crate::gpu::{GpuIdentity, GpuLost};
 
 /// The settings that a GPU supports; an unsupported one is `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Limits {
+pub struct GpuSettingRanges {
     pub power: Option<PowerRange>,
     pub clock: Option<ClockRange>,
 }
@@ -66,7 +66,7 @@ pub enum ClockReading {
 pub enum SetError {
     /// The GPU, or the library, is gone for now: open it again later.
     #[error(transparent)]
-    Lost(#[from] Lost),
+    Lost(#[from] GpuLost),
     /// This GPU will never do it; nothing was changed.
     #[error("{call} is not supported by this GPU")]
     Unsupported { call: &'static str },
@@ -76,9 +76,9 @@ pub enum SetError {
 
 /// An open GPU whose settings can be changed. Calls block and may hang.
 pub trait SettableGpu {
-    fn identity(&self) -> &Identity;
+    fn identity(&self) -> &GpuIdentity;
     /// Returns the limits as read when the GPU was opened.
-    fn limits(&self) -> &Limits;
+    fn limits(&self) -> &GpuSettingRanges;
     /// Returns whether the driver keeps settings while no process uses the GPU; `None`: unknown.
     fn persistent(&self) -> Option<bool>;
     /// Returns the cap in force, whoever set it.
@@ -94,19 +94,19 @@ pub trait SettableGpu {
 /// Opens GPUs for changes.
 pub trait SettableDriver: Send + Sync + fmt::Debug {
     /// Number of GPUs on this node.
-    fn count(&self) -> Result<u32, Lost>;
+    fn count(&self) -> Result<u32, GpuLost>;
     /// Opens a GPU, looks up its limits, and hands it to `body`; the GPU is closed when that returns.
-    fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), Lost>;
+    fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), GpuLost>;
 }
 
 impl SettableDriver for NvmlDriver {
-    fn count(&self) -> Result<u32, Lost> {
-        crate::Driver::count(self)
+    fn count(&self) -> Result<u32, GpuLost> {
+        crate::GpuDriver::count(self)
     }
 
-    fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), Lost> {
+    fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), GpuLost> {
         let (device, identity) = self.open(index)?;
-        let limits = Limits { power: power_range(&device)?, clock: clock_range(&device)? };
+        let limits = GpuSettingRanges { power: power_range(&device)?, clock: clock_range(&device)? };
         let persistent = optional(device.is_in_persistent_mode())?;
         body(&mut NvmlSettable { device, identity, limits, persistent });
         Ok(())
@@ -114,17 +114,17 @@ impl SettableDriver for NvmlDriver {
 }
 
 /// Returns `None` if the GPU does not support the call; an error only if the GPU is gone.
-fn optional<T>(result: Result<T, NvmlError>) -> Result<Option<T>, Lost> {
+fn optional<T>(result: Result<T, NvmlError>) -> Result<Option<T>, GpuLost> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) => match classify(&error) {
-            Failure::Lost => Err(Lost(format!("cannot open the GPU: {error}"))),
-            Failure::Unsupported | Failure::Transient => Ok(None),
+            NvmlErrorClass::Lost => Err(GpuLost(format!("cannot open the GPU: {error}"))),
+            NvmlErrorClass::Unsupported | NvmlErrorClass::Transient => Ok(None),
         },
     }
 }
 
-fn power_range(device: &Device<'_>) -> Result<Option<PowerRange>, Lost> {
+fn power_range(device: &Device<'_>) -> Result<Option<PowerRange>, GpuLost> {
     let Some(range) = optional(device.power_management_limit_constraints())? else { return Ok(None) };
     // Some boards report a range that leaves nothing to choose, or none at all.
     if range.min_limit == 0 || range.max_limit < range.min_limit || optional(device.power_management_limit())?.is_none() {
@@ -137,7 +137,7 @@ fn power_range(device: &Device<'_>) -> Result<Option<PowerRange>, Lost> {
     }))
 }
 
-fn clock_range(device: &Device<'_>) -> Result<Option<ClockRange>, Lost> {
+fn clock_range(device: &Device<'_>) -> Result<Option<ClockRange>, GpuLost> {
     let before_volta = matches!(
         device.architecture(),
         Ok(DeviceArchitecture::Kepler | DeviceArchitecture::Maxwell | DeviceArchitecture::Pascal)
@@ -149,7 +149,7 @@ fn clock_range(device: &Device<'_>) -> Result<Option<ClockRange>, Lost> {
     }
     // Clocks go with a memory clock: the one in force, else the fastest.
     let fastest = || Ok(optional(device.supported_memory_clocks())?.into_iter().flatten().max());
-    let Some(memory) = application.map_or_else(fastest, |mhz| Ok::<_, Lost>(Some(mhz)))? else { return Ok(None) };
+    let Some(memory) = application.map_or_else(fastest, |mhz| Ok::<_, GpuLost>(Some(mhz)))? else { return Ok(None) };
     let mut supported_mhz = optional(device.supported_graphics_clocks(memory))?.unwrap_or_default();
     supported_mhz.sort_unstable();
     supported_mhz.dedup();
@@ -158,22 +158,22 @@ fn clock_range(device: &Device<'_>) -> Result<Option<ClockRange>, Lost> {
 
 struct NvmlSettable<'a> {
     device: Device<'a>,
-    identity: Identity,
-    limits: Limits,
+    identity: GpuIdentity,
+    limits: GpuSettingRanges,
     persistent: Option<bool>,
 }
 
 fn failed(call: &'static str) -> impl Fn(NvmlError) -> SetError {
     move |error| match classify(&error) {
-        Failure::Lost => SetError::Lost(Lost(format!("{error}, call={call}"))),
-        Failure::Unsupported if matches!(error, NvmlError::NoPermission) => {
+        NvmlErrorClass::Lost => SetError::Lost(GpuLost(format!("{error}, call={call}"))),
+        NvmlErrorClass::Unsupported if matches!(error, NvmlError::NoPermission) => {
             SetError::Failed { call, detail: "no permission; run the agent as root".to_owned() }
         }
-        Failure::Unsupported if matches!(error, NvmlError::InvalidArg) => {
+        NvmlErrorClass::Unsupported if matches!(error, NvmlError::InvalidArg) => {
             SetError::Failed { call, detail: "the GPU refuses this value".to_owned() }
         }
-        Failure::Unsupported => SetError::Unsupported { call },
-        Failure::Transient => SetError::Failed { call, detail: error.to_string() },
+        NvmlErrorClass::Unsupported => SetError::Unsupported { call },
+        NvmlErrorClass::Transient => SetError::Failed { call, detail: error.to_string() },
     }
 }
 
@@ -191,11 +191,11 @@ impl NvmlSettable<'_> {
 }
 
 impl SettableGpu for NvmlSettable<'_> {
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &GpuIdentity {
         &self.identity
     }
 
-    fn limits(&self) -> &Limits {
+    fn limits(&self) -> &GpuSettingRanges {
         &self.limits
     }
 

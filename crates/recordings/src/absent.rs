@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use eadt_schemas::v1::Meter;
 
-use crate::Field;
+use crate::ReadingField;
 use crate::units::Dimension;
 
 /// Compared without regard to letter case. Text in brackets, such as `[Not Supported]` or `<n/a>`, needs no entry.
@@ -63,7 +63,7 @@ const WORDS: [&str; 52] = [
     "error",
 ];
 
-/// Whether a cell says that there is no value. Blank cells do.
+/// Returns true if a cell means that there is no value. Blank cells do.
 pub(crate) fn is_absent_text(text: &str) -> bool {
     let text = text.trim();
     let bracketed = |open, close| text.starts_with(open) && text.ends_with(close);
@@ -92,23 +92,24 @@ const DCGM_WIDE_BLANK: f64 = 9.223_372_036_854_775e18;
 /// An energy counter is 64 bits wide: below this, in mJ, a blank value of 32 bits is an honest reading.
 const ENERGY_BLANKS_FROM: f64 = 1e12;
 
-fn may_be_negative(field: Field) -> bool {
-    field.dimension() == Dimension::Temperature || matches!(field, Field::Loss | Field::GradientNorm)
+fn may_be_negative(field: ReadingField) -> bool {
+    field.dimension() == Dimension::Temperature || matches!(field, ReadingField::Loss | ReadingField::GradientNorm)
 }
 
-fn is_minus_one(field: Field, value: f64) -> bool {
+fn is_minus_one(field: ReadingField, value: f64) -> bool {
     value == -1.0 && !may_be_negative(field)
 }
 
-fn is_no_draw(field: Field, value: f64) -> bool {
-    value == 0.0 && !Meter::Gpu.can_draw(value) && matches!(field, Field::PowerWatts | Field::PowerAverageWatts)
+fn is_no_draw(field: ReadingField, value: f64) -> bool {
+    value == 0.0 && !Meter::Gpu.can_draw(value) && matches!(field, ReadingField::PowerWatts | ReadingField::PowerAverageWatts)
 }
 
-/// Returns true if a number, as written in a recording, stands for "no value" in a field.
+/// Returns true if a number, as written in a recording, means "no value" in a field.
 ///
-/// These are: -1 where no value is negative; the blanks of DCGM in its integer and float widths; Slurm's `NO_VAL` in 32 and 64 bits;
-/// and 0 W of a GPU, which draws some watts whenever it answers. Counters and sizes may come by DCGM's 32-bit blanks honestly.
-pub(crate) fn is_absent_number(field: Field, value: f64, meter: Meter) -> bool {
+/// These are: -1 where no value is negative; the blanks of DCGM in its integer and float widths; Slurm's `NO_VAL` in 32 and 64
+/// bits; and 0 W of a GPU, which draws some watts whenever it answers. Counters and sizes may come by DCGM's 32-bit blanks
+/// honestly.
+pub(crate) fn is_absent_number(field: ReadingField, value: f64, meter: Meter) -> bool {
     let may_be_large =
         matches!(field.dimension(), Dimension::Energy | Dimension::Bytes | Dimension::BytesPerSecond | Dimension::Count);
     let [narrow, middle] = &DCGM_BLANKS;
@@ -120,11 +121,14 @@ pub(crate) fn is_absent_number(field: Field, value: f64, meter: Meter) -> bool {
         || meter == Meter::Gpu && is_no_draw(field, value)
 }
 
-/// Returns true if a value of a Prometheus series, in the series' own unit, stands for "no value": NaN (a stale series), infinities, -1 where
-/// no value is negative, DCGM's blanks, and zeros that no working sensor gives.
-pub(crate) fn is_absent_in_series(field: Field, value: f64) -> bool {
-    let is_no_sensor =
-        value == 0.0 && matches!(field, Field::PowerLimitWatts | Field::EnergyJoulesTotal | Field::MemoryTemperatureCelsius);
+/// Returns true if a value of a Prometheus series, in the series' own unit, means "no value": NaN (a stale series), infinities,
+/// -1 where no value is negative, DCGM's blanks, and zeros that no working sensor gives.
+pub(crate) fn is_absent_in_series(field: ReadingField, value: f64) -> bool {
+    let is_no_sensor = value == 0.0
+        && matches!(
+            field,
+            ReadingField::PowerLimitWatts | ReadingField::EnergyJoulesTotal | ReadingField::MemoryTemperatureCelsius
+        );
     let is_device = !field.is_progress();
     !value.is_finite()
         || is_no_draw(field, value)
@@ -133,11 +137,12 @@ pub(crate) fn is_absent_in_series(field: Field, value: f64) -> bool {
 }
 
 /// Returns true if a value of a Prometheus series, in the series' own unit, is one of DCGM's blanks.
-pub(crate) fn is_blank_in_series(field: Field, value: f64) -> bool {
-    is_dcgm_blank(value) && !(field == Field::EnergyJoulesTotal && value < ENERGY_BLANKS_FROM)
+pub(crate) fn is_blank_in_series(field: ReadingField, value: f64) -> bool {
+    is_dcgm_blank(value) && !(field == ReadingField::EnergyJoulesTotal && value < ENERGY_BLANKS_FROM)
 }
 
-/// Returns true for DCGM's values for "blank", "not found", "not supported" and "not permitted", in all its integer and float widths.
+/// Returns true for DCGM's values for "blank", "not found", "not supported" and "not permitted", in all its integer and float
+/// widths.
 pub fn is_dcgm_blank(value: f64) -> bool {
     DCGM_BLANKS.iter().any(|blanks| blanks.contains(&value)) || value >= DCGM_WIDE_BLANK
 }
@@ -204,62 +209,62 @@ mod tests {
     fn knows_the_numbers_that_stand_for_none() {
         let absent = |field, value| is_absent_number(field, value, Meter::Gpu);
         for (field, value) in [
-            (Field::PowerWatts, -1.0),
-            (Field::UtilizationRatio, -1.0),
-            (Field::SamplesTotal, -1.0),
-            (Field::EnergyJoulesTotal, 18_446_744_073_709_551_614.0),
-            (Field::EnergyJoulesTotal, 4_294_967_294.0),
-            (Field::EnergyJoulesTotal, 4_294_967_295.0),
-            (Field::EnergyJoulesTotal, 9_223_372_036_854_775_794.0),
-            (Field::EnergyJoulesTotal, 9_223_372_036_854_775_807.0),
-            (Field::PowerWatts, 140_737_488_355_328.0),
-            (Field::PowerWatts, 2_147_483_632.0),
-            (Field::SmClockMhz, 2_147_483_647.0),
-            (Field::PowerWatts, 0.0),
-            (Field::PowerAverageWatts, 0.0),
+            (ReadingField::PowerWatts, -1.0),
+            (ReadingField::UtilizationRatio, -1.0),
+            (ReadingField::SamplesTotal, -1.0),
+            (ReadingField::EnergyJoulesTotal, 18_446_744_073_709_551_614.0),
+            (ReadingField::EnergyJoulesTotal, 4_294_967_294.0),
+            (ReadingField::EnergyJoulesTotal, 4_294_967_295.0),
+            (ReadingField::EnergyJoulesTotal, 9_223_372_036_854_775_794.0),
+            (ReadingField::EnergyJoulesTotal, 9_223_372_036_854_775_807.0),
+            (ReadingField::PowerWatts, 140_737_488_355_328.0),
+            (ReadingField::PowerWatts, 2_147_483_632.0),
+            (ReadingField::SmClockMhz, 2_147_483_647.0),
+            (ReadingField::PowerWatts, 0.0),
+            (ReadingField::PowerAverageWatts, 0.0),
         ] {
             assert!(absent(field, value), "{} {value}", field.name());
         }
         for (field, value) in [
-            (Field::TemperatureCelsius, -1.0),
-            (Field::Loss, -1.0),
-            (Field::EnergyJoulesTotal, 2_147_483_640.0),
-            (Field::EnergyJoulesTotal, 15_152_422_938.0),
-            (Field::MemoryUsedBytes, 2_147_483_640.0),
-            (Field::SamplesTotal, 0.0),
-            (Field::UtilizationRatio, 0.0),
-            (Field::PowerWatts, 0.1),
+            (ReadingField::TemperatureCelsius, -1.0),
+            (ReadingField::Loss, -1.0),
+            (ReadingField::EnergyJoulesTotal, 2_147_483_640.0),
+            (ReadingField::EnergyJoulesTotal, 15_152_422_938.0),
+            (ReadingField::MemoryUsedBytes, 2_147_483_640.0),
+            (ReadingField::SamplesTotal, 0.0),
+            (ReadingField::UtilizationRatio, 0.0),
+            (ReadingField::PowerWatts, 0.1),
         ] {
             assert!(!absent(field, value), "{} {value}", field.name());
         }
-        assert!(!is_absent_number(Field::PowerWatts, 0.0, Meter::Wall), "a metered socket may be off");
+        assert!(!is_absent_number(ReadingField::PowerWatts, 0.0, Meter::Wall), "a metered socket may be off");
     }
 
     #[test]
     fn knows_what_exporters_write_for_none() {
         for (field, value) in [
-            (Field::PowerWatts, f64::NAN),
-            (Field::PowerWatts, f64::INFINITY),
-            (Field::SamplesTotal, f64::NEG_INFINITY),
-            (Field::PowerWatts, -1.0),
-            (Field::UtilizationRatio, -1.0),
-            (Field::PowerWatts, 0.0),
-            (Field::PowerLimitWatts, 0.0),
-            (Field::EnergyJoulesTotal, 0.0),
-            (Field::MemoryTemperatureCelsius, 0.0),
-            (Field::MemoryUsedBytes, 2_147_483_632.0),
-            (Field::EnergyJoulesTotal, 140_737_488_355_328.0),
-            (Field::SmClockMhz, 9_223_372_036_854_775_794.0),
+            (ReadingField::PowerWatts, f64::NAN),
+            (ReadingField::PowerWatts, f64::INFINITY),
+            (ReadingField::SamplesTotal, f64::NEG_INFINITY),
+            (ReadingField::PowerWatts, -1.0),
+            (ReadingField::UtilizationRatio, -1.0),
+            (ReadingField::PowerWatts, 0.0),
+            (ReadingField::PowerLimitWatts, 0.0),
+            (ReadingField::EnergyJoulesTotal, 0.0),
+            (ReadingField::MemoryTemperatureCelsius, 0.0),
+            (ReadingField::MemoryUsedBytes, 2_147_483_632.0),
+            (ReadingField::EnergyJoulesTotal, 140_737_488_355_328.0),
+            (ReadingField::SmClockMhz, 9_223_372_036_854_775_794.0),
         ] {
             assert!(is_absent_in_series(field, value), "{} {value}", field.name());
         }
         for (field, value) in [
-            (Field::EnergyJoulesTotal, 2_147_483_634.0),
-            (Field::TemperatureCelsius, -1.0),
-            (Field::UtilizationRatio, 0.0),
-            (Field::SamplesTotal, 2_147_483_632.0),
-            (Field::Loss, -1.0),
-            (Field::PowerWatts, 68.244),
+            (ReadingField::EnergyJoulesTotal, 2_147_483_634.0),
+            (ReadingField::TemperatureCelsius, -1.0),
+            (ReadingField::UtilizationRatio, 0.0),
+            (ReadingField::SamplesTotal, 2_147_483_632.0),
+            (ReadingField::Loss, -1.0),
+            (ReadingField::PowerWatts, 68.244),
         ] {
             assert!(!is_absent_in_series(field, value), "{} {value}", field.name());
         }

@@ -3,59 +3,59 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_schemas::decode::Check;
-use eadt_schemas::v1::{GpuTelemetry, Origin, Phase, TrainingProgress};
+use eadt_schemas::decode::DecodableEvent;
+use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, Origin, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, LoggedEvent};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::boards::{self, same_time_error};
 use crate::checks::{check_counter, check_power, note_wide_power_gaps, power, tenure, value};
-use crate::csv_table::shell_quote;
-use crate::fields::Nature;
+use crate::fields::MetricType;
 use crate::fingerprint::Fingerprint;
-use crate::options::Accept;
-use crate::recording::{Mark, Reading, Recording, Source, SourceKind};
-use crate::report::{Board, Merge};
-use crate::{Field, Format, Gap, ImportError, Options, Report, overlap};
+use crate::names::shell_quote;
+use crate::options::AcceptedFinding;
+use crate::recording::{ProgressMark, RecordedReading, Recording, RecordingSource, SourceKind};
+use crate::report::{BoardSummary, RowMerge};
+use crate::{ImportError, ImportOptions, ImportReport, ReadingField, RecordingFormat, SourceGap, overlap};
 
 /// Prefix of the source of each event that an import made.
 pub const IMPORTS: &str = "/import/";
 
 /// A recording that was read: its report, and its events in event-time order over all sources.
 #[derive(Debug)]
-pub struct Imported {
-    pub report: Report,
+pub struct ImportedRecording {
+    pub report: ImportReport,
     recording: Recording,
     /// Source and reading of every event, in order.
     order: Vec<(u32, u32)>,
-    names: Names,
+    names: EventNames,
 }
 
 #[derive(Debug)]
-struct Names {
+struct EventNames {
     /// Of each source; `None`: it is of no workload.
     workloads: Vec<Option<String>>,
     collector: String,
     /// `ce_source`.
-    said_by: String,
+    ce_source: String,
 }
 
-impl Imported {
+impl ImportedRecording {
     /// The events; where times are equal, telemetry before progress. The same every time.
-    pub fn events(&self) -> Events<'_> {
-        Events { imported: self, next: 0 }
+    pub fn events(&self) -> ImportedEvents<'_> {
+        ImportedEvents { imported: self, next: 0 }
     }
 }
 
-/// Makes the events of an [`Imported`] one by one.
+/// Makes the events of an [`ImportedRecording`] one by one.
 #[derive(Debug)]
-pub struct Events<'a> {
-    imported: &'a Imported,
+pub struct ImportedEvents<'a> {
+    imported: &'a ImportedRecording,
     next: usize,
 }
 
-impl Iterator for Events<'_> {
+impl Iterator for ImportedEvents<'_> {
     type Item = LoggedEvent;
 
     fn next(&mut self) -> Option<LoggedEvent> {
@@ -70,16 +70,16 @@ impl Iterator for Events<'_> {
     }
 }
 
-impl ExactSizeIterator for Events<'_> {}
+impl ExactSizeIterator for ImportedEvents<'_> {}
 
-pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Imported, ImportError> {
+pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Result<ImportedRecording, ImportError> {
     recording.sources.retain(|source| !source.readings.is_empty());
-    boards::settle(&mut recording, options)?;
-    let mut counts = Counts {
+    boards::resolve_boards(&mut recording, options)?;
+    let mut counts = MergeCounts {
         out_of_order: recording.out_of_order,
         duplicates: recording.duplicates,
         same_stamp: recording.same_stamp,
-        ..Counts::default()
+        ..MergeCounts::default()
     };
     let mut gaps = Vec::new();
     let mut counters = Vec::new();
@@ -87,7 +87,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     sources.retain(|source| !source.readings.is_empty());
     for source in &mut sources {
         counts.out_of_order += sort(&mut source.readings);
-        put_together(source, &mut counts, &recording, options)?;
+        merge_readings(source, &mut counts, &recording, options)?;
         find_gaps(source, &mut gaps);
         if let SourceKind::Device(device) = source.kind.clone() {
             check_power(&mut recording, source)?;
@@ -114,15 +114,15 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     note_no_energy(&mut recording);
 
     let fallback = format!("imported/{}", recording.stem(0));
-    let workload = |source: &Source| {
+    let workload = |source: &RecordingSource| {
         let name = options.workload.clone().or_else(|| source.workload.clone());
         let name = name.or_else(|| (!source.is_nobodys).then(|| fallback.clone()));
         name.map(|name| name + source.suffix)
     };
-    let names = Names {
+    let names = EventNames {
         workloads: recording.sources.iter().map(workload).collect(),
         collector: options.collector.clone().unwrap_or_else(|| format!("import-{}", recording.format)),
-        said_by: format!("{IMPORTS}{}", recording.format),
+        ce_source: format!("{IMPORTS}{}", recording.format),
     };
     refuse_invalid(&mut recording, &names)?;
     let order = order(&recording)?;
@@ -137,9 +137,9 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
         return Err(ImportError::whole(files, problem, remedy));
     };
     let time = |at: &(u32, u32)| recording.sources[at.0 as usize].readings[at.1 as usize].time;
-    let progress = |source: &&Source| matches!(source.kind, SourceKind::Job { .. });
+    let progress = |source: &&RecordingSource| matches!(source.kind, SourceKind::Job { .. });
     let progress_events = recording.sources.iter().filter(progress).map(|source| source.readings.len() as u64).sum();
-    let report = Report {
+    let report = ImportReport {
         format: recording.format,
         files: recording.files.clone(),
         workloads: names.workloads.iter().flatten().cloned().collect::<BTreeSet<_>>().into_iter().collect(),
@@ -162,15 +162,15 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
         counters,
         notes: std::mem::take(&mut recording.notes),
     };
-    Ok(Imported { report, recording, order, names })
+    Ok(ImportedRecording { report, recording, order, names })
 }
 
-/// What a report says of a device.
-fn board(source: &Source) -> Option<Board> {
+/// Returns a report's summary of a device.
+fn board(source: &RecordingSource) -> Option<BoardSummary> {
     let SourceKind::Device(device) = &source.kind else { return None };
     let (first, last) = (source.readings.first()?, source.readings.last()?);
     let watts: Vec<f64> = source.readings.iter().filter_map(power).collect();
-    Some(Board {
+    Some(BoardSummary {
         device: device.name.clone(),
         node: device.node.clone(),
         readings: source.readings.len() as u64,
@@ -183,21 +183,21 @@ fn board(source: &Source) -> Option<Board> {
 /// Notes devices and progress that have no moment in common.
 fn note_apart(recording: &mut Recording) {
     let range = |device: bool| {
-        let of_kind = |source: &&Source| matches!(source.kind, SourceKind::Device(_)) == device;
+        let of_kind = |source: &&RecordingSource| matches!(source.kind, SourceKind::Device(_)) == device;
         let times =
             recording.sources.iter().filter(of_kind).flat_map(|source| source.readings.iter().map(|reading| reading.time));
         times.clone().min().zip(times.max())
     };
     if let (Some(readings), Some(run)) = (range(true), range(false))
-        && matches!(recording.format, Format::Csv | Format::Prometheus)
+        && matches!(recording.format, RecordingFormat::Csv | RecordingFormat::Prometheus)
         && overlap::are_apart(readings, run)
     {
         recording.note(format!("power and progress have no time in common: {}", overlap::describe(readings, run)));
     }
 }
 
-fn knows_energy(reading: &Reading) -> bool {
-    power(reading).is_some() || value(reading, Field::EnergyJoulesTotal).is_some()
+fn knows_energy(reading: &RecordedReading) -> bool {
+    power(reading).is_some() || value(reading, ReadingField::EnergyJoulesTotal).is_some()
 }
 
 /// Words of columns that may hold power or energy.
@@ -214,10 +214,10 @@ fn note_no_energy(recording: &mut Recording) {
     let unknown: Vec<&str> = readings.iter().filter(|(_, count)| **count < 2).map(|(name, _)| *name).collect();
     let may_hold_energy = |column: &&String| ENERGY_WORDS.iter().any(|word| column.to_lowercase().contains(word));
     let left_out: Vec<&String> = recording.tables.iter().flat_map(|table| &table.left_out).filter(may_hold_energy).collect();
-    let is_mapped = [Field::PowerWatts, Field::PowerAverageWatts, Field::EnergyJoulesTotal];
+    let is_mapped = [ReadingField::PowerWatts, ReadingField::PowerAverageWatts, ReadingField::EnergyJoulesTotal];
     let column = is_mapped.iter().find_map(|field| recording.columns.get(field));
     let what = match (unknown.as_slice(), readings.len()) {
-        ([], 0) if recording.format == Format::Csv && column.is_none() && !left_out.is_empty() => String::new(),
+        ([], 0) if recording.format == RecordingFormat::Csv && column.is_none() && !left_out.is_empty() => String::new(),
         ([], _) => return,
         ([name], count) if count > 1 => format!("{name}: "),
         ([name, others @ ..], count) if others.len() + 1 < count => format!("{name} and {} other device(s): ", others.len()),
@@ -226,20 +226,20 @@ fn note_no_energy(recording: &mut Recording) {
     let one = unknown.iter().any(|name| readings[name] == 1);
     let why = match (column, recording.format, left_out.first()) {
         _ if one => "there is one reading of power or energy, and energy needs two: record for longer, or more often".to_owned(),
-        (_, Format::Dcgmi, _) => "the log has no power: record with dcgmi dmon -e 155,156,…".to_owned(),
+        (_, RecordingFormat::Dcgmi, _) => "the log has no power: record with dcgmi dmon -e 155,156,…".to_owned(),
         (Some(column), _, _) => {
             format!("{column} has no value: record the power by a tool that can read it, or map another column, if there is one")
         }
-        (None, Format::NvidiaSmi, _) => {
+        (None, RecordingFormat::NvidiaSmi, _) => {
             "the log has no column of power: record with --query-gpu=timestamp,uuid,name,power.draw,…".to_owned()
         }
-        (None, Format::Csv, Some(column)) => {
+        (None, RecordingFormat::Csv, Some(column)) => {
             format!("no column of power is mapped: for example --map {}", shell_quote(&format!("power_watts={column}")))
         }
-        (None, Format::Csv, None) => {
+        (None, RecordingFormat::Csv, None) => {
             "no column of power is mapped: --map power_watts=COLUMN, or energy_joules_total=COLUMN".to_owned()
         }
-        (None, Format::Prometheus, _) => {
+        (None, RecordingFormat::Prometheus, _) => {
             "no series of power or energy is in the answer: ask for DCGM_FI_DEV_POWER_USAGE, or that of your exporter, too"
                 .to_owned()
         }
@@ -279,7 +279,7 @@ fn note_early_ends(recording: &mut Recording) {
     ));
 }
 
-/// Fewer rows tell nothing of a total.
+/// Fewer rows are no evidence about a total.
 const ROWS_OF_A_TOTAL: usize = 5;
 
 /// A total that grows no more often in many rows may be a batch size that was changed.
@@ -287,35 +287,35 @@ const FEW_RISES: usize = 5;
 const ROWS_OF_STEPS: usize = 10;
 
 /// Returns an error if a running total falls again and again, as what each row adds does; notes one that never changes.
-fn check_totals(recording: &mut Recording, source: &Source, options: &Options) -> Result<(), ImportError> {
-    if recording.format != Format::Csv {
+fn check_totals(recording: &mut Recording, source: &RecordingSource, options: &ImportOptions) -> Result<(), ImportError> {
+    if recording.format != RecordingFormat::Csv {
         return Ok(());
     }
     for (field, step) in [
-        (Field::SamplesTotal, "samples"),
-        (Field::TokensTotal, "tokens"),
-        (Field::StepsTotal, "steps"),
-        (Field::EnergyJoulesTotal, "energy_joules"),
+        (ReadingField::SamplesTotal, "samples"),
+        (ReadingField::TokensTotal, "tokens"),
+        (ReadingField::StepsTotal, "steps"),
+        (ReadingField::EnergyJoulesTotal, "energy_joules"),
     ] {
-        let known: Vec<(&Reading, f64)> =
+        let known: Vec<(&RecordedReading, f64)> =
             source.readings.iter().filter_map(|reading| Some((reading, value(reading, field)?))).collect();
         if recording.mapped_as.contains_key(&field) || known.len() < ROWS_OF_A_TOTAL {
             continue;
         }
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
-        let falls: Vec<&Reading> = known.windows(2).filter(|pair| pair[1].1 < pair[0].1).map(|pair| pair[1].0).collect();
+        let falls: Vec<&RecordedReading> = known.windows(2).filter(|pair| pair[1].1 < pair[0].1).map(|pair| pair[1].0).collect();
         let rises = known.windows(2).filter(|pair| pair[1].1 > pair[0].1).count();
         let each = recording.map_again(step, field);
         let is_often = falls.len() >= 2 && falls.len() * 5 >= known.len();
         // A total that begins anew falls to nothing, or grows again and again; a batch size comes back to what it was.
         let to_some = falls.iter().any(|reading| value(reading, field).is_some_and(|value| value > 0.0));
         let comes_back = to_some && rises <= falls.len() + 1;
-        if (is_often || comes_back) && !options.accept.contains(&Accept::FallingTotals) {
+        if (is_often || comes_back) && !options.accept.contains(&AcceptedFinding::FallingTotals) {
             let (times, rows) = (falls.len(), known.len());
             let how_often = |count: usize| if count == 1 { "once".to_owned() } else { format!("{count} times") };
             let problem =
                 format!("falls {} in {rows} rows, and grows {}: it is no running total", how_often(times), how_often(rises));
-            let accept = Accept::FallingTotals.name();
+            let accept = AcceptedFinding::FallingTotals.name();
             let remedy = format!("if each row adds so much, say {each}; if it begins anew each time, --accept {accept}");
             let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
             return Err(error.column(column));
@@ -341,17 +341,17 @@ fn check_totals(recording: &mut Recording, source: &Source, options: &Options) -
 }
 
 #[derive(Default)]
-struct Counts {
+struct MergeCounts {
     duplicates: u64,
     same_stamp: u64,
     out_of_order: u64,
-    merges: BTreeMap<u32, Merge>,
+    merges: BTreeMap<u32, RowMerge>,
 }
 
-impl Counts {
+impl MergeCounts {
     /// Counts a row that repeats another, or is put together with it.
-    fn merge(&mut self, recording: &Recording, reading: &Reading, is_duplicate: bool) {
-        let merge = self.merges.entry(reading.file).or_insert_with(|| Merge {
+    fn merge(&mut self, recording: &Recording, reading: &RecordedReading, is_duplicate: bool) {
+        let merge = self.merges.entry(reading.file).or_insert_with(|| RowMerge {
             file: recording.files.get(reading.file as usize).cloned().unwrap_or_default(),
             first_line: u64::from(reading.line),
             duplicates: 0,
@@ -369,7 +369,7 @@ impl Counts {
 }
 
 /// Returns how many readings were older than one before them.
-fn sort(readings: &mut [Reading]) -> u64 {
+fn sort(readings: &mut [RecordedReading]) -> u64 {
     let mut newest = EventTime::MIN;
     let mut wrong = 0;
     for reading in readings.iter() {
@@ -382,12 +382,18 @@ fn sort(readings: &mut [Reading]) -> u64 {
     wrong
 }
 
-fn put_together(source: &mut Source, counts: &mut Counts, recording: &Recording, options: &Options) -> Result<(), ImportError> {
+fn merge_readings(
+    source: &mut RecordingSource,
+    counts: &mut MergeCounts,
+    recording: &Recording,
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
     if source.readings.windows(2).all(|pair| pair[0].time < pair[1].time) {
         return Ok(());
     }
     let is_device = matches!(source.kind, SourceKind::Device(_));
-    let refuses = is_device && options.same_time.is_none() && matches!(recording.format, Format::Csv | Format::NvidiaSmi);
+    let refuses =
+        is_device && options.same_time.is_none() && matches!(recording.format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi);
     let readings = std::mem::take(&mut source.readings);
     for group in readings.chunk_by(|a, b| a.time == b.time) {
         let first = &group[0];
@@ -395,61 +401,62 @@ fn put_together(source: &mut Source, counts: &mut Counts, recording: &Recording,
             source.readings.push(first.clone());
             continue;
         }
-        let contradicts = |further: &Reading| {
-            let other = |(field, known): &(Field, f64)| value(first, *field).is_some_and(|value| value != *known);
+        let contradicts = |further: &RecordedReading| {
+            let other = |(field, known): &(ReadingField, f64)| value(first, *field).is_some_and(|value| value != *known);
             further.values.iter().any(other)
         };
-        // Entries of a log may tell several things of one moment; rows of a table should not.
+        // Entries of a log may report several values of one moment; rows of a table should not.
         if !matches!(source.kind, SourceKind::Job { irregular: true, .. }) {
             for further in &group[1..] {
                 let contradicts = contradicts(further);
                 if contradicts && refuses {
                     return Err(same_time_error(recording, source, group));
                 }
-                // Readings of one line that say different things are the same row, in two parts.
+                // Readings of one line with different fields are the same row, in two parts.
                 if further.line != first.line || further.file != first.file || contradicts {
                     counts.merge(recording, further, further.values == first.values);
                 }
             }
         }
-        let mark = put_marks_together(group).map_err(|problem| {
+        let mark = merge_marks(group).map_err(|problem| {
             let line = u64::from(first.line);
             recording.error(first.file as usize, line, problem, "one call imports one run that takes time")
         })?;
-        source.readings.push(Reading { values: put_values_together(group), mark, ..first.clone() });
+        source.readings.push(RecordedReading { values: merge_values(group), mark, ..first.clone() });
     }
     Ok(())
 }
 
-fn put_values_together(group: &[Reading]) -> Box<[(Field, f64)]> {
-    let fields: BTreeSet<Field> = group.iter().flat_map(|reading| reading.values.iter().map(|(field, _)| *field)).collect();
-    let together = |field: Field| {
+fn merge_values(group: &[RecordedReading]) -> Box<[(ReadingField, f64)]> {
+    let fields: BTreeSet<ReadingField> =
+        group.iter().flat_map(|reading| reading.values.iter().map(|(field, _)| *field)).collect();
+    let together = |field: ReadingField| {
         let mut values: Vec<f64> = Vec::new();
         for (index, reading) in group.iter().enumerate() {
-            // A repeated row says nothing new, so it weighs nothing in a mean.
+            // A repeated row adds no information, so it has no weight in a mean.
             if group[..index].iter().any(|earlier| earlier.values == reading.values && earlier.mark == reading.mark) {
                 continue;
             }
             values.extend(reading.values.iter().filter(|(f, _)| *f == field).map(|(_, value)| *value));
         }
         match field.nature() {
-            Nature::Gauge => values.iter().sum::<f64>() / values.len() as f64,
-            Nature::Counter => values[values.len() - 1],
+            MetricType::Gauge => values.iter().sum::<f64>() / values.len() as f64,
+            MetricType::Counter => values[values.len() - 1],
         }
     };
     fields.into_iter().map(|field| (field, together(field))).collect()
 }
 
-fn put_marks_together(group: &[Reading]) -> Result<Option<Box<Mark>>, &'static str> {
-    let mut together: Option<Box<Mark>> = None;
+fn merge_marks(group: &[RecordedReading]) -> Result<Option<Box<ProgressMark>>, &'static str> {
+    let mut together: Option<Box<ProgressMark>> = None;
     for mark in group.iter().filter_map(|reading| reading.mark.as_deref()) {
         let Some(sum) = &mut together else {
             together = Some(Box::new(mark.clone()));
             continue;
         };
         match (sum.phase, mark.phase) {
-            (Phase::Progress, phase) => sum.phase = phase,
-            (_, Phase::Progress) => {}
+            (JobLifecycle::Progress, phase) => sum.phase = phase,
+            (_, JobLifecycle::Progress) => {}
             (a, b) if a == b => {}
             _ => return Err("the run starts and finishes at the same time"),
         }
@@ -460,7 +467,7 @@ fn put_marks_together(group: &[Reading]) -> Result<Option<Box<Mark>>, &'static s
     Ok(together)
 }
 
-fn find_gaps(source: &Source, gaps: &mut Vec<Gap>) {
+fn find_gaps(source: &RecordingSource, gaps: &mut Vec<SourceGap>) {
     let (factor, floor, name) = match &source.kind {
         SourceKind::Job { irregular: true, .. } => return,
         SourceKind::Job { rank, .. } => (10.0, 60.0, format!("progress of rank {rank}")),
@@ -476,7 +483,7 @@ fn find_gaps(source: &Source, gaps: &mut Vec<Gap>) {
     let median = *intervals.select_nth_unstable_by(middle, f64::total_cmp).1;
     let allowed = (factor * median).max(floor);
     let long = times().filter(|(from, to)| to.seconds_since(*from) > allowed);
-    gaps.extend(long.map(|(from, to)| Gap { source: name.clone(), from, to, seconds: to.seconds_since(from) }));
+    gaps.extend(long.map(|(from, to)| SourceGap { source: name.clone(), from, to, seconds: to.seconds_since(from) }));
 }
 
 fn order(recording: &Recording) -> Result<Vec<(u32, u32)>, ImportError> {
@@ -497,7 +504,7 @@ fn order(recording: &Recording) -> Result<Vec<(u32, u32)>, ImportError> {
 }
 
 /// Refuses readings that the pipeline would send to the dead letters; returns an error if most of a source are such.
-fn refuse_invalid(recording: &mut Recording, names: &Names) -> Result<(), ImportError> {
+fn refuse_invalid(recording: &mut Recording, names: &EventNames) -> Result<(), ImportError> {
     for number in 0..recording.sources.len() {
         let mut invalid = Vec::new();
         for index in 0..recording.sources[number].readings.len() {
@@ -507,7 +514,7 @@ fn refuse_invalid(recording: &mut Recording, names: &Names) -> Result<(), Import
             };
             let Err(refusal) = refused else { continue };
             let field = refusal.field.unwrap_or("row");
-            let column = Field::from_name(field).and_then(|field| recording.columns.get(&field));
+            let column = ReadingField::from_name(field).and_then(|field| recording.columns.get(&field));
             let reading = &recording.sources[number].readings[index];
             let remedy = "correct the unit or take the row out";
             let error = recording.error(reading.file as usize, u64::from(reading.line), refusal.detail, remedy);
@@ -527,7 +534,7 @@ fn refuse_invalid(recording: &mut Recording, names: &Names) -> Result<(), Import
     Ok(())
 }
 
-fn telemetry(recording: &Recording, names: &Names, number: usize, index: usize) -> GpuTelemetry {
+fn telemetry(recording: &Recording, names: &EventNames, number: usize, index: usize) -> GpuTelemetry {
     let source = &recording.sources[number];
     let SourceKind::Device(device) = &source.kind else { unreachable!("called for devices only") };
     let reading = &source.readings[index];
@@ -555,7 +562,7 @@ fn telemetry(recording: &Recording, names: &Names, number: usize, index: usize) 
     event
 }
 
-fn progress(recording: &Recording, names: &Names, number: usize, index: usize) -> TrainingProgress {
+fn progress(recording: &Recording, names: &EventNames, number: usize, index: usize) -> TrainingProgress {
     let source = &recording.sources[number];
     let SourceKind::Job { rank, scope, .. } = source.kind else { unreachable!("called for jobs only") };
     let reading = &source.readings[index];
@@ -567,7 +574,7 @@ fn progress(recording: &Recording, names: &Names, number: usize, index: usize) -
         scope,
         collector: names.collector.clone(),
         origin: Origin::Imported,
-        phase: mark.map_or(Phase::Progress, |mark| mark.phase),
+        phase: mark.map_or(JobLifecycle::Progress, |mark| mark.phase),
         span: mark.and_then(|mark| mark.span.clone()),
         last: index + 1 == source.readings.len(),
         ..TrainingProgress::default()
@@ -578,7 +585,7 @@ fn progress(recording: &Recording, names: &Names, number: usize, index: usize) -
     event
 }
 
-impl Imported {
+impl ImportedRecording {
     /// Makes an event with the id `WORKLOAD:DEVICE:MICROSECONDS:FINGERPRINT`; the fingerprint is that of its data.
     ///
     /// A reading has the same id in every import. Different readings of one board and time are two events.
@@ -598,7 +605,7 @@ impl Imported {
         LoggedEvent {
             specversion: "1.0".to_owned(),
             kind: kind.name().to_owned(),
-            source: names.said_by.clone(),
+            source: names.ce_source.clone(),
             id: format!("{workload}{name}:{}:{}", time.micros(), Fingerprint::of(data.get().as_bytes())),
             time,
             subject: self.key(number).to_owned(),

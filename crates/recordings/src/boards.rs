@@ -1,26 +1,26 @@
-//! Whose rows are whose: boards without an id, the same index in several files, and rows over which a clock went back.
+//! Assigns rows to boards: boards without an id, the same index in several files, and rows over which a clock went back.
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::Scope;
+use eadt_schemas::v1::CounterScope;
 
 use crate::checks::remove;
-use crate::csv_table::short;
 use crate::identity::{IdScope, SeveralBoards};
 use crate::interpolate::LinePoint;
-use crate::options::{Accept, FilesAre, SameTime};
-use crate::recording::{Device, FileId, Reading, Recording, Source, SourceKind};
-use crate::{Field, Format, ImportError, Options};
+use crate::names::event_name;
+use crate::options::{AcceptedFinding, FilesAre, SameTime};
+use crate::recording::{FileId, RecordedDevice, RecordedReading, Recording, RecordingSource, SourceKind};
+use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 
 /// Settles what a table leaves open: splits rows without an id, refuses a clock that goes back, joins parts of one record.
 ///
-/// Readings must stand in the order of their files.
-pub(crate) fn settle(recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
-    if !matches!(recording.format, Format::Csv | Format::NvidiaSmi) {
+/// Readings must be in the order of their files.
+pub(crate) fn resolve_boards(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
+    if !matches!(recording.format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
         return Ok(());
     }
     split_interleaved(recording, options)?;
     split_progress_by_file(recording, options)?;
-    if !options.accept.contains(&Accept::Unordered) {
+    if !options.accept.contains(&AcceptedFinding::Unordered) {
         for source in &recording.sources {
             for readings in source.readings.chunk_by(|a, b| a.file == b.file) {
                 refuse_clock_back(recording, readings, options)?;
@@ -46,20 +46,20 @@ pub(crate) fn several_boards_error(
     recording.error(file, found.line, problem, remedy).column(column)
 }
 
-/// How rows are told apart in a format.
-fn way_to_tell_boards(format: Format) -> &'static str {
+/// Returns how to distinguish the rows of boards in a format, as text of a remedy.
+fn way_to_tell_boards(format: RecordingFormat) -> &'static str {
     match format {
-        Format::NvidiaSmi => "record with --query-gpu=timestamp,uuid,…",
+        RecordingFormat::NvidiaSmi => "record with --query-gpu=timestamp,uuid,…",
         _ => "say which column tells them apart, --map device=COLUMN",
     }
 }
 
-fn whose(device: &Device) -> String {
+fn whose(device: &RecordedDevice) -> String {
     if device.is_anonymous { "without the id of a board".to_owned() } else { format!("of {}", device.name) }
 }
 
-/// What to do about rows of one board and moment.
-fn way_to_tell_apart(format: Format, device: &Device) -> String {
+/// Returns the remedy for rows of one board and moment.
+fn way_to_tell_apart(format: RecordingFormat, device: &RecordedDevice) -> String {
     if device.is_anonymous {
         let way = way_to_tell_boards(format);
         return format!(
@@ -68,14 +68,14 @@ fn way_to_tell_apart(format: Format, device: &Device) -> String {
         );
     }
     let way = match format {
-        Format::NvidiaSmi => "import the file of each node under a name of its own",
+        RecordingFormat::NvidiaSmi => "import the file of each node under a name of its own",
         _ => "say which column tells the nodes apart, --map node=COLUMN",
     };
     format!("if they are of several nodes, {way}; if they are readings of one board, say --same-time mean")
 }
 
 /// Returns the error for rows of one board and moment that differ.
-pub(crate) fn same_time_error(recording: &Recording, source: &Source, group: &[Reading]) -> ImportError {
+pub(crate) fn same_time_error(recording: &Recording, source: &RecordingSource, group: &[RecordedReading]) -> ImportError {
     let SourceKind::Device(device) = &source.kind else { unreachable!("called for devices only") };
     let (first, second) = (&group[0], &group[1]);
     let other = if second.file == first.file {
@@ -97,13 +97,14 @@ struct TotalsRow {
     time: EventTime,
     line: u32,
     file: u32,
-    totals: Vec<(Field, f64)>,
+    totals: Vec<(ReadingField, f64)>,
 }
 
-/// The running totals that rows say by themselves.
-fn totals(recording: &Recording, reading: &Reading) -> Vec<(Field, f64)> {
-    let is_total = |field: Field| {
-        matches!(field, Field::SamplesTotal | Field::TokensTotal | Field::StepsTotal) && !recording.mapped_as.contains_key(&field)
+/// Returns the running totals that a row contains itself, not those that are summed from what rows add.
+fn totals(recording: &Recording, reading: &RecordedReading) -> Vec<(ReadingField, f64)> {
+    let is_total = |field: ReadingField| {
+        matches!(field, ReadingField::SamplesTotal | ReadingField::TokensTotal | ReadingField::StepsTotal)
+            && !recording.mapped_as.contains_key(&field)
     };
     reading.values.iter().copied().filter(|(field, _)| is_total(*field)).collect()
 }
@@ -128,11 +129,11 @@ fn totals_by_file(recording: &Recording, job: usize) -> Vec<Vec<TotalsRow>> {
     files
 }
 
-/// Fewer rows over the same time tell nothing of whether two totals agree.
+/// Fewer rows over the same time do not show whether two totals agree.
 const ROWS_TO_AGREE: usize = 4;
 
-/// Whether two files count the same: over the time of both, their totals are never further apart than one step rises.
-fn are_one_total(a: &[TotalsRow], b: &[TotalsRow], field: Field) -> bool {
+/// Returns whether two files count the same: over the time of both, their totals are never further apart than one step rises.
+fn are_one_total(a: &[TotalsRow], b: &[TotalsRow], field: ReadingField) -> bool {
     let of_field = |rows: &[TotalsRow]| -> Vec<(EventTime, f64)> {
         let value = |row: &TotalsRow| row.totals.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
         rows.iter().filter_map(|row| Some((row.time, value(row)?))).collect()
@@ -149,10 +150,10 @@ fn are_one_total(a: &[TotalsRow], b: &[TotalsRow], field: Field) -> bool {
     inside.len() >= ROWS_TO_AGREE && whole > 2.0 * rise && inside.iter().all(|(_, difference, _)| *difference <= rise)
 }
 
-/// Leaves out, of totals that several files say alike, those over the time of an earlier file: they are of the whole job.
+/// Keeps a total that several files report alike from one of them only, the one with the longest span: it is of the whole job.
 fn drop_repeated_totals(recording: &mut Recording, job: usize, files: &[Vec<TotalsRow>]) {
-    for field in [Field::SamplesTotal, Field::TokensTotal, Field::StepsTotal] {
-        // Of each total, the files that say it.
+    for field in [ReadingField::SamplesTotal, ReadingField::TokensTotal, ReadingField::StepsTotal] {
+        // The files that report this total, grouped by agreement.
         let mut groups: Vec<Vec<&Vec<TotalsRow>>> = Vec::new();
         for rows in files.iter().filter(|rows| rows.iter().any(|row| row.totals.iter().any(|(other, _)| *other == field))) {
             match groups.iter_mut().find(|group| are_one_total(group[0], rows, field)) {
@@ -183,13 +184,13 @@ fn drop_repeated_totals(recording: &mut Recording, job: usize, files: &[Vec<Tota
     recording.sources[job].readings.retain(|reading| !reading.values.is_empty() || reading.mark.is_some());
 }
 
-/// Refuses running totals of several files over the same time, or makes a rank of each file if they are of several nodes and count on their
-/// own: put together they would be one counter that goes up and down.
-fn split_progress_by_file(recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
-    if recording.format != Format::Csv || options.files_are == Some(FilesAre::Parts) {
+/// Refuses running totals of several files over the same time, or makes a rank of each file if they are of several nodes and
+/// count on their own: put together they would be one counter that goes up and down.
+fn split_progress_by_file(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
+    if recording.format != RecordingFormat::Csv || options.files_are == Some(FilesAre::Parts) {
         return Ok(());
     }
-    let is_job = |source: &Source| matches!(source.kind, SourceKind::Job { .. });
+    let is_job = |source: &RecordingSource| matches!(source.kind, SourceKind::Job { .. });
     let Some(job) = recording.sources.iter().position(is_job) else { return Ok(()) };
     let files = totals_by_file(recording, job);
     let Some((a, b)) = overlapping_totals(&files) else { return Ok(()) };
@@ -200,7 +201,7 @@ fn split_progress_by_file(recording: &mut Recording, options: &Options) -> Resul
         }
         let source = recording.sources.swap_remove(job);
         for (rank, readings) in source.readings.chunk_by(|a, b| a.file == b.file).enumerate() {
-            let kind = SourceKind::Job { rank: rank as u32, irregular: false, scope: Scope::Rank };
+            let kind = SourceKind::Job { rank: rank as u32, irregular: false, scope: CounterScope::Rank };
             let file = readings[0].file as usize;
             let own = recording.add_source(file, source.workload.clone(), kind);
             recording.sources[own].readings = readings.to_vec();
@@ -238,9 +239,9 @@ fn overlapping_totals(files: &[Vec<TotalsRow>]) -> Option<(usize, usize)> {
 }
 
 /// Splits sources whose rows have no id and come in bursts, once for each tick.
-fn split_interleaved(recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
     // What rows add makes two readings of each, close together.
-    let has_steps = recording.mapped_as.contains_key(&Field::EnergyJoulesTotal);
+    let has_steps = recording.mapped_as.contains_key(&ReadingField::EnergyJoulesTotal);
     for number in 0..recording.sources.len() {
         let source = &recording.sources[number];
         let SourceKind::Device(device) = &source.kind else { continue };
@@ -271,11 +272,11 @@ fn split_interleaved(recording: &mut Recording, options: &Options) -> Result<(),
     Ok(())
 }
 
-fn split(recording: &mut Recording, number: usize, bursts: &Bursts) {
+fn split(recording: &mut Recording, number: usize, bursts: &RowBursts) {
     let source = &mut recording.sources[number];
     let SourceKind::Device(device) = source.kind.clone() else { return };
     let (file, readings) = (source.file, std::mem::take(&mut source.readings));
-    let mut boards: Vec<Vec<Reading>> = vec![Vec::new(); bursts.size];
+    let mut boards: Vec<Vec<RecordedReading>> = vec![Vec::new(); bursts.size];
     let mut place = 0;
     for (index, reading) in readings.into_iter().enumerate() {
         if bursts.starts.binary_search(&index).is_ok() {
@@ -285,8 +286,8 @@ fn split(recording: &mut Recording, number: usize, bursts: &Bursts) {
         place += 1;
     }
     for (index, readings) in boards.into_iter().enumerate() {
-        let device = Device {
-            name: short(&format!("{}:gpu-{index}", device.name)),
+        let device = RecordedDevice {
+            name: event_name(&format!("{}:gpu-{index}", device.name)),
             gpu_index: u32::try_from(index).ok(),
             is_anonymous: false,
             ..device.clone()
@@ -298,7 +299,7 @@ fn split(recording: &mut Recording, number: usize, bursts: &Bursts) {
 
 /// Rows that come in groups of one size.
 #[derive(Debug, PartialEq)]
-struct Bursts {
+struct RowBursts {
     size: usize,
     /// Indices of the first row of each group.
     starts: Vec<usize>,
@@ -313,9 +314,9 @@ const MOST_BOARDS: usize = 64;
 const LONGEST_TICK_SECONDS: f64 = 3600.0;
 
 /// Returns the groups of rows if nearly all have one size, of two or more, and last half of the time between them at most.
-fn bursts(times: &[EventTime]) -> Option<Bursts> {
+fn bursts(times: &[EventTime]) -> Option<RowBursts> {
     let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1].seconds_since(pair[0])).collect();
-    // Within a millisecond nothing is told apart.
+    // Times within a millisecond are not distinguished.
     let mut sorted: Vec<f64> = gaps.iter().filter(|gap| **gap >= 0.0).map(|gap| gap.max(1e-3)).collect();
     sorted.sort_by(f64::total_cmp);
     let widest = sorted.windows(2).max_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])))?;
@@ -347,13 +348,17 @@ fn bursts(times: &[EventTime]) -> Option<Bursts> {
     if periods[periods.len() / 2] > LONGEST_TICK_SECONDS {
         return None;
     }
-    (longest <= periods[periods.len() / 2] / 2.0).then_some(Bursts { size, starts, first })
+    (longest <= periods[periods.len() / 2] / 2.0).then_some(RowBursts { size, starts, first })
 }
 
 /// Returns an error if the clock of rows that are otherwise in order goes back over times that rows above have, or by an hour.
 ///
 /// Sorted, the two passes would be mixed: an hour would be lost.
-pub(crate) fn refuse_clock_back(recording: &Recording, readings: &[Reading], options: &Options) -> Result<(), ImportError> {
+pub(crate) fn refuse_clock_back(
+    recording: &Recording,
+    readings: &[RecordedReading],
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
     let Some(ClockBack { index, seconds, meets_rows }) = clock_back(readings) else { return Ok(()) };
     // With a given zone, times of the hour that comes twice are known.
     let may_be_zone_change = options.time_zone.is_none() && recording.tables.iter().any(|table| table.time_zone.is_some());
@@ -367,7 +372,7 @@ pub(crate) fn refuse_clock_back(recording: &Recording, readings: &[Reading], opt
         None => "if summer time ends here, say the zone, for example --time-zone Europe/Berlin",
         Some(_) => "in this zone no clock is set back here",
     };
-    let accept = Accept::Unordered.name();
+    let accept = AcceptedFinding::Unordered.name();
     let remedy = format!("{zone}; else correct the times, or say --accept {accept} to have the rows sorted");
     Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy))
 }
@@ -384,7 +389,7 @@ struct ClockBack {
 /// A clock that is set back an hour goes on so near to one hour before.
 const HOUR_BACK_TOLERANCE_SECONDS: f64 = 60.0;
 
-fn clock_back(readings: &[Reading]) -> Option<ClockBack> {
+fn clock_back(readings: &[RecordedReading]) -> Option<ClockBack> {
     let falls = readings.windows(2).filter(|pair| pair[1].time < pair[0].time).count();
     // More of them are rows in no order.
     if falls == 0 || falls > 2 + readings.len() / 100 {
@@ -394,20 +399,22 @@ fn clock_back(readings: &[Reading]) -> Option<ClockBack> {
     for index in 1..readings.len() {
         let reading = &readings[index];
         if reading.time < newest && reading.time < readings[index - 1].time {
-            let again: Vec<&Reading> = readings[index..].iter().take_while(|later| later.time <= newest).collect();
+            let again: Vec<&RecordedReading> = readings[index..].iter().take_while(|later| later.time <= newest).collect();
             let (from, to) = (reading.time, again.iter().map(|later| later.time).max()?);
-            let above: Vec<&Reading> = readings[..index].iter().filter(|above| (from..=to).contains(&above.time)).collect();
+            let above: Vec<&RecordedReading> =
+                readings[..index].iter().filter(|above| (from..=to).contains(&above.time)).collect();
             // A file that is there twice has repeats, which are counted; but so has an hour of even load at the end of summer time.
             let seconds = newest.seconds_since(from);
             let interval = newest.seconds_since(readings[index.saturating_sub(2)].time).max(1.0);
             let is_zone_change = [3600.0, 1800.0].iter().any(|hour| (seconds - hour).abs() <= 2.0 * interval);
-            let same = |later: &Reading| above.iter().any(|above| above.time == later.time && above.values == later.values);
+            let same =
+                |later: &RecordedReading| above.iter().any(|above| above.time == later.time && above.values == later.values);
             let repeats = from == readings[0].time && !is_zone_change && again.iter().all(|later| same(later));
             if again.len() >= 2 && !above.is_empty() && !repeats {
                 return Some(ClockBack { index, seconds, meets_rows: true });
             }
-            // A record that began within the hour that comes twice has no row of the first pass there. If the rows from here on end where
-            // those above begin, they are a record in the wrong order.
+            // A record that began within the hour that comes twice has no row of the first pass there. If the rows from here on
+            // end where those above begin, they are a record in the wrong order.
             let goes_on_an_hour_before = (seconds + interval - 3600.0).abs() <= HOUR_BACK_TOLERANCE_SECONDS;
             let leads_to_first = readings[0].time.seconds_since(to) <= 2.0 * interval;
             let is_long_enough = index >= 2 && again.len() >= 2;
@@ -421,7 +428,7 @@ fn clock_back(readings: &[Reading]) -> Option<ClockBack> {
 }
 
 /// Joins the boards of files that are parts of one record; files whose times overlap are of several nodes.
-fn join_parts(recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
     let mut files: Vec<FileId> = recording.sources.iter().filter(|source| local_id(source).is_some()).map(|s| s.file).collect();
     files.sort_unstable();
     files.dedup();
@@ -436,16 +443,16 @@ fn join_parts(recording: &mut Recording, options: &Options) -> Result<(), Import
             let mut shares_a_board = false;
             for before in node {
                 match relation(recording, *before, file) {
-                    Relation::NoBoardInCommon => {}
-                    Relation::Overlap if options.files_are.is_none() => return Ok(false),
-                    Relation::Copy(board) if options.files_are.is_none() => {
+                    FileRelation::NoBoardInCommon => {}
+                    FileRelation::Overlap if options.files_are.is_none() => return Ok(false),
+                    FileRelation::Copy(board) if options.files_are.is_none() => {
                         let (a, b) = (&recording.files[*before], &recording.files[file]);
                         let problem = format!("has the same rows of {board} as {a}");
                         let remedy = "if it is a copy, leave one of the two out, or say --files-are parts; if it is another node, say \
                                       --files-are nodes";
                         return Err(ImportError::whole(b, problem, remedy));
                     }
-                    Relation::Apart | Relation::Overlap | Relation::Copy(_) => shares_a_board = true,
+                    FileRelation::Apart | FileRelation::Overlap | FileRelation::Copy(_) => shares_a_board = true,
                 }
             }
             Ok(shares_a_board)
@@ -482,7 +489,7 @@ fn common_prefix(a: &str, b: &str) -> usize {
     a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
 }
 
-fn local_id(source: &Source) -> Option<&str> {
+fn local_id(source: &RecordingSource) -> Option<&str> {
     match &source.kind {
         SourceKind::Device(device) if !source.readings.is_empty() => device.local_id.as_deref(),
         _ => None,
@@ -494,7 +501,7 @@ fn first_time(recording: &Recording, file: FileId) -> Option<EventTime> {
     of_file.flat_map(|source| source.readings.iter().map(|reading| reading.time)).min()
 }
 
-enum Relation {
+enum FileRelation {
     NoBoardInCommon,
     /// The later file begins where the earlier ended, or after.
     Apart,
@@ -503,37 +510,37 @@ enum Relation {
     Copy(String),
 }
 
-fn relation(recording: &Recording, before: FileId, file: FileId) -> Relation {
+fn relation(recording: &Recording, before: FileId, file: FileId) -> FileRelation {
     let of_file =
         |wanted: FileId| recording.sources.iter().filter(move |source| source.file == wanted && local_id(source).is_some());
-    let mut relation = Relation::NoBoardInCommon;
+    let mut relation = FileRelation::NoBoardInCommon;
     for a in of_file(before) {
         let Some(b) = of_file(file).find(|b| local_id(b) == local_id(a)) else { continue };
-        let range = |source: &Source| {
+        let range = |source: &RecordingSource| {
             let times = source.readings.iter().map(|reading| reading.time);
             (times.clone().min().unwrap_or(EventTime::MIN), times.max().unwrap_or(EventTime::MIN))
         };
         let ((a_from, a_to), (b_from, b_to)) = (range(a), range(b));
         if a_to <= b_from {
-            if matches!(relation, Relation::NoBoardInCommon) {
-                relation = Relation::Apart;
+            if matches!(relation, FileRelation::NoBoardInCommon) {
+                relation = FileRelation::Apart;
             }
             continue;
         }
         let (from, to) = (a_from.max(b_from), a_to.min(b_to));
         if overlapping(a, from, to) != overlapping(b, from, to) {
-            return Relation::Overlap;
+            return FileRelation::Overlap;
         }
-        if !matches!(relation, Relation::Copy(_)) {
-            relation = Relation::Copy(local_id(a).unwrap_or_default().to_owned());
+        if !matches!(relation, FileRelation::Copy(_)) {
+            relation = FileRelation::Copy(local_id(a).unwrap_or_default().to_owned());
         }
     }
     relation
 }
 
-type Values = Box<[(Field, f64)]>;
+type ReadingValues = Box<[(ReadingField, f64)]>;
 
-fn overlapping(source: &Source, from: EventTime, to: EventTime) -> Vec<(EventTime, &Values)> {
+fn overlapping(source: &RecordingSource, from: EventTime, to: EventTime) -> Vec<(EventTime, &ReadingValues)> {
     let inside = source.readings.iter().filter(|reading| (from..=to).contains(&reading.time));
     let mut inside: Vec<_> = inside.map(|reading| (reading.time, &reading.values)).collect();
     inside.sort_by_key(|(time, _)| *time);
@@ -569,12 +576,12 @@ mod tests {
         seconds.iter().map(|seconds| EventTime::from_seconds(1.7e9 + seconds)).collect()
     }
 
-    fn readings(rows: &[(f64, f64)]) -> Vec<Reading> {
-        let reading = |(index, (seconds, watts)): (usize, &(f64, f64))| Reading {
+    fn readings(rows: &[(f64, f64)]) -> Vec<RecordedReading> {
+        let reading = |(index, (seconds, watts)): (usize, &(f64, f64))| RecordedReading {
             time: EventTime::from_seconds(1.7e9 + seconds),
             line: index as u32 + 2,
             file: 0,
-            values: vec![(Field::PowerWatts, *watts)].into(),
+            values: vec![(ReadingField::PowerWatts, *watts)].into(),
             mark: None,
             portion: None,
         };

@@ -4,10 +4,11 @@ use std::ops::RangeInclusive;
 
 use eadt_schemas::v1::Meter;
 
-use crate::csv_table::shell_quote;
-use crate::recording::{Reading, Recording, Source};
+use crate::names::shell_quote;
+use crate::recording::{RecordedReading, Recording, RecordingSource};
+use crate::report::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
 use crate::units::Unit;
-use crate::{CounterCheck, Field, Format, ImportError, Options};
+use crate::{CounterCheck, ImportError, ImportOptions, ReadingField, RecordingFormat};
 
 /// More than this no such thing draws: a reading above it is in another unit, or damaged.
 fn most_watts(meter: Meter) -> (f64, &'static str) {
@@ -23,7 +24,7 @@ fn most_watts(meter: Meter) -> (f64, &'static str) {
 /// A figure that is not possible, in watts as it is read now.
 #[derive(Debug, Clone, Copy)]
 struct ImpossibleWatts {
-    field: Field,
+    field: ReadingField,
     watts: f64,
     /// Mean power of the same time by other readings.
     known_watts: Option<f64>,
@@ -48,14 +49,14 @@ impl ImpossibleWatts {
     /// Returns the unit, other than the present one, in which the column would be possible.
     fn fitting_unit(self, recording: &Recording) -> Option<&'static str> {
         let units: &[&str] = match self.field {
-            Field::EnergyJoulesTotal => &["J", "mJ", "kWh", "Wh", "kJ", "MJ", "mWh", "uJ"],
+            ReadingField::EnergyJoulesTotal => &["J", "mJ", "kWh", "Wh", "kJ", "MJ", "mWh", "uJ"],
             _ => &["W", "mW", "kW", "uW", "MW"],
         };
         let units = units.iter().filter_map(|name| Unit::named(name));
         let present = present_unit(recording, self.field).or_else(|| units.clone().next())?;
         let (most, _) = most_watts(recording.meter);
         let wanted = self.known_watts.filter(|watts| *watts > 0.0).unwrap_or(usual_watts(recording.meter));
-        let in_unit = |unit: &Unit| self.watts * (unit.to_ours(1.0) / present.to_ours(1.0));
+        let in_unit = |unit: &Unit| self.watts * (unit.to_base_unit(1.0) / present.to_base_unit(1.0));
         let is_rare = |unit: &Unit| matches!(unit.name, "kJ" | "MJ" | "mWh" | "uJ" | "uW" | "MW");
         let distance = |unit: &Unit| (in_unit(unit) / wanted).ln().abs() + if is_rare(unit) { 3_f64.ln() } else { 0.0 };
         let possible = units.filter(|unit| {
@@ -64,14 +65,14 @@ impl ImpossibleWatts {
         possible.min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|unit| unit.name)
     }
 
-    /// Returns true unless the column, in the unit that fits best, is still further from what is known otherwise than counter and power
-    /// of one device can be: a counter of the whole system may well count several times the power of a board.
+    /// Returns true unless the column, in the unit that fits best, is still further from what is known otherwise than counter and
+    /// power of one device can be: a counter of the whole system may well count several times the power of a board.
     fn may_be_in_another_unit(self, recording: &Recording) -> bool {
         let Some(known) = self.known_watts.filter(|watts| *watts > 0.0) else { return true };
         let present = present_unit(recording, self.field);
         let unit = self.fitting_unit(recording).and_then(Unit::named);
         unit.is_some_and(|unit| {
-            let watts = self.watts * unit.to_ours(1.0) / present.map_or(1.0, |present| present.to_ours(1.0));
+            let watts = self.watts * unit.to_base_unit(1.0) / present.map_or(1.0, |present| present.to_base_unit(1.0));
             RATIOS_OF_ONE_UNIT.contains(&(watts / known))
         })
     }
@@ -81,7 +82,7 @@ impl ImpossibleWatts {
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
         let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
         let meter = match field {
-            Field::EnergyJoulesTotal => "",
+            ReadingField::EnergyJoulesTotal => "",
             _ if self.watts < LEAST_WATTS => "",
             _ => ", or what the meter covers if it is more than one GPU, --meter module, node or wall",
         };
@@ -94,7 +95,7 @@ impl ImpossibleWatts {
         }
     }
 
-    fn blame(self, recording: &Recording, reading: &Reading, problem: String) -> ImportError {
+    fn blame(self, recording: &Recording, reading: &RecordedReading, problem: String) -> ImportError {
         let error = recording.error(reading.file as usize, u64::from(reading.line), problem, self.remedy(recording));
         error.column(recording.columns.get(&self.field).map_or(self.field.name(), String::as_str))
     }
@@ -106,8 +107,8 @@ const RATIOS_OF_ONE_UNIT: RangeInclusive<f64> = 1.0 / 20.0..=20.0;
 /// A unit that makes more or less of a column than so many times the usual is not offered.
 const UNIT_DISTANCE: f64 = 300.0;
 
-/// The unit in which a column is read, if `--map` or the table says one.
-fn present_unit(recording: &Recording, field: Field) -> Option<Unit> {
+/// Returns the unit in which a column is read, if `--map` or the table gives one.
+fn present_unit(recording: &Recording, field: ReadingField) -> Option<Unit> {
     let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
     let asked = recording.asked_units.get(&field).copied();
     let of_column = || {
@@ -118,23 +119,23 @@ fn present_unit(recording: &Recording, field: Field) -> Option<Unit> {
     Unit::named(asked.or_else(of_column)?)
 }
 
-pub(crate) fn value(reading: &Reading, field: Field) -> Option<f64> {
+pub(crate) fn value(reading: &RecordedReading, field: ReadingField) -> Option<f64> {
     reading.values.iter().find(|(f, _)| *f == field).map(|(_, value)| *value)
 }
 
-pub(crate) fn power(reading: &Reading) -> Option<f64> {
-    value(reading, Field::PowerWatts).or_else(|| value(reading, Field::PowerAverageWatts))
+pub(crate) fn power(reading: &RecordedReading) -> Option<f64> {
+    value(reading, ReadingField::PowerWatts).or_else(|| value(reading, ReadingField::PowerAverageWatts))
 }
 
-pub(crate) fn remove(reading: &mut Reading, field: Field) {
+pub(crate) fn remove(reading: &mut RecordedReading, field: ReadingField) {
     reading.values = reading.values.iter().copied().filter(|(other, _)| *other != field).collect();
 }
 
 /// Refuses readings that no such device can draw; returns an error if most are such, as in another unit.
-pub(crate) fn check_power(recording: &mut Recording, source: &mut Source) -> Result<(), ImportError> {
+pub(crate) fn check_power(recording: &mut Recording, source: &mut RecordingSource) -> Result<(), ImportError> {
     let (most, what) = most_watts(recording.meter);
-    for field in [Field::PowerWatts, Field::PowerAverageWatts, Field::PowerLimitWatts] {
-        let too_much = |reading: &Reading| value(reading, field).is_some_and(|watts| watts > most);
+    for field in [ReadingField::PowerWatts, ReadingField::PowerAverageWatts, ReadingField::PowerLimitWatts] {
+        let too_much = |reading: &RecordedReading| value(reading, field).is_some_and(|watts| watts > most);
         let wrong = source.readings.iter().filter(|reading| too_much(reading)).count();
         if wrong == 0 {
             continue;
@@ -160,16 +161,17 @@ const READINGS_OF_UNKNOWN_UNIT: usize = 4;
 /// Readings of a format whose units are known, from which on a board that draws next to nothing is refused.
 const READINGS_OF_KNOWN_UNIT: usize = 10;
 
-/// Returns an error if no reading of power is as high as that of what is metered: a whole recording below it is in kilowatts, say.
-fn check_highest_power(recording: &mut Recording, source: &Source) -> Result<(), ImportError> {
-    let known: Vec<&Reading> = source.readings.iter().filter(|reading| power(reading).is_some()).collect();
+/// Returns an error if no reading of power is as high as that of what is metered: a whole recording below it is in kilowatts, for
+/// example.
+fn check_highest_power(recording: &mut Recording, source: &RecordingSource) -> Result<(), ImportError> {
+    let known: Vec<&RecordedReading> = source.readings.iter().filter(|reading| power(reading).is_some()).collect();
     let highest = known.iter().filter_map(|reading| power(reading)).fold(0.0, f64::max);
-    let enough = if recording.format == Format::Csv { READINGS_OF_UNKNOWN_UNIT } else { READINGS_OF_KNOWN_UNIT };
+    let enough = if recording.format == RecordingFormat::Csv { READINGS_OF_UNKNOWN_UNIT } else { READINGS_OF_KNOWN_UNIT };
     if highest <= 0.0 || known.len() < enough {
         return Ok(());
     }
     let field = known.iter().find_map(|reading| reading.values.iter().map(|(field, _)| *field).find(|field| is_power(*field)));
-    let impossible = ImpossibleWatts { field: field.unwrap_or(Field::PowerWatts), watts: highest, known_watts: None };
+    let impossible = ImpossibleWatts { field: field.unwrap_or(ReadingField::PowerWatts), watts: highest, known_watts: None };
     let (_, what) = most_watts(recording.meter);
     if highest < LEAST_WATTS {
         let problem = format!("no reading reaches {LEAST_WATTS} W (highest: {highest} W), as {what} does");
@@ -181,18 +183,18 @@ fn check_highest_power(recording: &mut Recording, source: &Source) -> Result<(),
     Ok(())
 }
 
-/// Whether a node seldom draws so little, and another unit of the column would fit.
+/// Returns whether a node seldom draws so little, and another unit of the column would fit.
 fn is_little_for_a_node(recording: &Recording, found: ImpossibleWatts) -> bool {
     (LEAST_WATTS..LITTLE_FOR_A_NODE_WATTS).contains(&found.watts)
         && matches!(recording.meter, Meter::Node | Meter::Wall)
-        && recording.format == Format::Csv
+        && recording.format == RecordingFormat::Csv
         && found.fitting_unit(recording).is_some()
 }
 
-/// Refuses figures that are too small, or notes them if the user says that they are in watts or joules.
+/// Refuses figures that are too small, or notes them if the user states that they are in watts or joules.
 fn refuse_or_note(recording: &mut Recording, error: ImportError, found: ImpossibleWatts) -> Result<(), ImportError> {
     let field = found.field;
-    let unit = if field == Field::EnergyJoulesTotal { "J" } else { "W" };
+    let unit = if field == ReadingField::EnergyJoulesTotal { "J" } else { "W" };
     if recording.asked_units.get(&field) == Some(&unit) {
         recording.note(format!("{}: it is in {unit}, as --map says", error.problem));
         return Ok(());
@@ -200,25 +202,26 @@ fn refuse_or_note(recording: &mut Recording, error: ImportError, found: Impossib
     let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
     let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
     let insist = format!("--map {}", shell_quote(&format!("{name}={column}:{unit}")));
-    let way = if recording.format == Format::Csv { "say" } else { "import as csv with" };
+    let way = if recording.format == RecordingFormat::Csv { "say" } else { "import as csv with" };
     Err(ImportError { remedy: format!("{}; if it is so little, {way} {insist}", error.remedy), ..error })
 }
 
-fn is_power(field: Field) -> bool {
-    matches!(field, Field::PowerWatts | Field::PowerAverageWatts)
+fn is_power(field: ReadingField) -> bool {
+    matches!(field, ReadingField::PowerWatts | ReadingField::PowerAverageWatts)
 }
 
 /// Readings of which more are glitches are no meter's that has some.
 const MOST_GLITCHES: usize = 20;
 
-/// Refuses single readings of a node or at the wall that are further above both of their neighbours than what is metered can work above idle.
-fn refuse_power_glitches(recording: &mut Recording, source: &mut Source) {
+/// Refuses single readings of a node or at the wall that are further above both of their neighbours than what is metered can work
+/// above idle.
+fn refuse_power_glitches(recording: &mut Recording, source: &mut RecordingSource) {
     // A board may work for one reading and idle at some watts before and after.
     if matches!(recording.meter, Meter::Gpu | Meter::Module) {
         return;
     }
     let factor = recording.meter.highest_over_idle();
-    for field in [Field::PowerWatts, Field::PowerAverageWatts] {
+    for field in [ReadingField::PowerWatts, ReadingField::PowerAverageWatts] {
         let known: Vec<(usize, f64)> =
             source.readings.iter().enumerate().filter_map(|(at, reading)| Some((at, value(reading, field)?))).collect();
         let is_glitch = |three: &&[(usize, f64)]| {
@@ -243,14 +246,14 @@ fn refuse_power_glitches(recording: &mut Recording, source: &mut Source) {
     }
 }
 
-/// Power readings further apart say nothing about the time between, unless `processor.power_gap_seconds` is set.
+/// Power readings further apart give nothing about the time between, unless `processor.power_gap_seconds` is set.
 pub const DEFAULT_POWER_GAP_SECONDS: f64 = 120.0;
 /// The most that it can be set to.
 const MOST_POWER_GAP_SECONDS: f64 = 86_400.0;
 
-/// Notes a device of which nothing but power is known, less often than power says anything about the time between.
-pub(crate) fn note_wide_power_gaps(recording: &mut Recording, source: &Source, device: &str) {
-    let counts = |reading: &Reading| value(reading, Field::EnergyJoulesTotal).is_some();
+/// Notes a device of which only power is known, with readings too far apart to cover the time between.
+pub(crate) fn note_wide_power_gaps(recording: &mut Recording, source: &RecordingSource, device: &str) {
+    let counts = |reading: &RecordedReading| value(reading, ReadingField::EnergyJoulesTotal).is_some();
     let times: Vec<_> = source.readings.iter().filter(|reading| power(reading).is_some()).map(|reading| reading.time).collect();
     if times.len() < 2 || source.readings.iter().filter(|reading| counts(reading)).count() >= 2 {
         return;
@@ -274,7 +277,7 @@ pub(crate) fn note_wide_power_gaps(recording: &mut Recording, source: &Source, d
 }
 
 /// Returns the stay that a reading belongs to.
-pub(crate) fn tenure(reading: &Reading) -> Option<u64> {
+pub(crate) fn tenure(reading: &RecordedReading) -> Option<u64> {
     reading.portion.as_ref().map(|portion| portion.tenure)
 }
 
@@ -285,8 +288,8 @@ const MIN_STANDSTILL_SECONDS: f64 = 60.0;
 
 /// The counter between two of its readings.
 struct CounterStep<'r> {
-    from: &'r Reading,
-    to: &'r Reading,
+    from: &'r RecordedReading,
+    to: &'r RecordedReading,
     seconds: f64,
     joules: f64,
     /// `None` if power is not known at both ends.
@@ -294,12 +297,13 @@ struct CounterStep<'r> {
 }
 
 /// The steps of a counter; a fall is a reset, and nothing is known about the time between.
-fn counter_steps(readings: &[Reading]) -> Vec<CounterStep<'_>> {
-    let field = Field::EnergyJoulesTotal;
-    let known: Vec<(&Reading, f64)> = readings.iter().filter_map(|reading| Some((reading, value(reading, field)?))).collect();
-    let step = |pair: &[(&'_ Reading, f64)]| pair[1].1 - pair[0].1;
+fn counter_steps(readings: &[RecordedReading]) -> Vec<CounterStep<'_>> {
+    let field = ReadingField::EnergyJoulesTotal;
+    let known: Vec<(&RecordedReading, f64)> =
+        readings.iter().filter_map(|reading| Some((reading, value(reading, field)?))).collect();
+    let step = |pair: &[(&'_ RecordedReading, f64)]| pair[1].1 - pair[0].1;
     // Between two stays the device was another's.
-    let stays = |pair: &[(&'_ Reading, f64)]| tenure(pair[0].0) == tenure(pair[1].0);
+    let stays = |pair: &[(&'_ RecordedReading, f64)]| tenure(pair[0].0) == tenure(pair[1].0);
     let steps = known.windows(2).filter(|pair| step(pair) >= 0.0 && stays(pair)).map(|pair| {
         let (from, to) = (pair[0].0, pair[1].0);
         let seconds = to.time.seconds_since(from.time);
@@ -311,15 +315,15 @@ fn counter_steps(readings: &[Reading]) -> Vec<CounterStep<'_>> {
 
 /// Compares energy by counter and by power over the same readings.
 ///
-/// A counter that contradicts the power is left out, with a note; an error is returned if both may be in another unit, or if there is
-/// no power to go by.
+/// A counter that contradicts the power is left out, with a note; an error is returned if both may be in another unit, or if
+/// there is no power to go by.
 pub(crate) fn check_counter(
     recording: &mut Recording,
-    source: &mut Source,
+    source: &mut RecordingSource,
     device: &str,
-    options: &Options,
+    options: &ImportOptions,
 ) -> Result<Option<CounterCheck>, ImportError> {
-    let field = Field::EnergyJoulesTotal;
+    let field = ReadingField::EnergyJoulesTotal;
     let (most, what) = most_watts(recording.meter);
     refuse_glitches(recording, &mut source.readings, most, what);
     let steps = counter_steps(&source.readings);
@@ -344,9 +348,9 @@ pub(crate) fn check_counter(
         leave_counter_out(recording, source, &format!("{device}: {problem}, at line {}", step.to.line));
         return Ok(None);
     }
-    if let Some((step, watts)) = steepest
-        .filter(|(_, watts)| *watts < LEAST_WATTS && recording.format == Format::Csv && steps.len() >= READINGS_OF_UNKNOWN_UNIT)
-    {
+    if let Some((step, watts)) = steepest.filter(|(_, watts)| {
+        *watts < LEAST_WATTS && recording.format == RecordingFormat::Csv && steps.len() >= READINGS_OF_UNKNOWN_UNIT
+    }) {
         let problem = format!(
             "the energy counter never grows by {LEAST_WATTS} W, as that of {what} does (most: {watts:.3e} W, at this row)"
         );
@@ -419,10 +423,6 @@ pub(crate) fn check_counter(
     Ok(Some(CounterCheck::new(device, joules, integral_joules)))
 }
 
-/// Kinds of refused rows of which all but the energy counter counts.
-pub(crate) const COUNTER_LEFT_OUT: &str = "counter left out";
-pub(crate) const COUNTER_JUMPS: &str = "counter";
-
 /// A counter with larger steps, as shares of all that it counts, measures less well than power.
 const MOST_OF_A_STEP: f64 = 0.05;
 
@@ -442,8 +442,8 @@ fn describe_coarse_steps(steps: &[CounterStep<'_>], joules: f64) -> Option<Strin
     is_coarse.then(|| format!("the energy counter moves in steps of up to {largest:.3} J, of {joules:.3} J in all"))
 }
 
-/// Returns true if power changes between the steps of a counter, at least twice as often as the counter moves. Where both are held, as by a
-/// query with a step shorter than the scrapes, the power of that time is no better known.
+/// Returns true if power changes between the steps of a counter, at least twice as often as the counter moves. Where both are
+/// held, as by a query with a step shorter than the scrapes, the power of that time is no better known.
 fn is_power_known_better(steps: &[CounterStep<'_>]) -> bool {
     let changes = |step: &&CounterStep<'_>| step.joules <= 0.0 && power(step.from) != power(step.to);
     let moves = steps.iter().filter(|step| step.joules > 0.0).count();
@@ -455,7 +455,8 @@ fn agrees_within_a_step(steps: &[CounterStep<'_>], joules: f64, integral_joules:
     (joules - integral_joules).abs() <= largest_step(steps) && steps.iter().all(|step| step.seconds <= DEFAULT_POWER_GAP_SECONDS)
 }
 
-/// Where counter and power contradict each other: ", in 3 of 9 steps, from line 5 on to line 8". Empty if it is in no step of its own.
+/// Describes where counter and power contradict each other: ", in 3 of 9 steps, from line 5 on to line 8". Empty if it is in no
+/// step of its own.
 fn describe_contradiction(steps: &[CounterStep<'_>]) -> String {
     let is_wrong =
         |step: &&CounterStep<'_>| step.integral_joules.is_some_and(|integral| !SOUND_RATIOS.contains(&(step.joules / integral)));
@@ -464,9 +465,9 @@ fn describe_contradiction(steps: &[CounterStep<'_>]) -> String {
     format!(", in {} of {} steps, from line {} on to line {}", wrong.len(), steps.len(), first.from.line, last.to.line)
 }
 
-fn leave_counter_out(recording: &mut Recording, source: &mut Source, why: &str) {
+fn leave_counter_out(recording: &mut Recording, source: &mut RecordingSource, why: &str) {
     let note = format!("{why}: the counter is left out, energy is that of the power");
-    let field = Field::EnergyJoulesTotal;
+    let field = ReadingField::EnergyJoulesTotal;
     let (mut lines, mut first) = (0, None);
     for reading in source.readings.iter_mut().filter(|reading| value(reading, field).is_some()) {
         lines += 1;
@@ -481,8 +482,8 @@ fn leave_counter_out(recording: &mut Recording, source: &mut Source, why: &str) 
 }
 
 /// Refuses readings of a counter that jump up, faster than a device can draw, and fall back to where it was.
-fn refuse_glitches(recording: &mut Recording, readings: &mut [Reading], most: f64, what: &str) {
-    let field = Field::EnergyJoulesTotal;
+fn refuse_glitches(recording: &mut Recording, readings: &mut [RecordedReading], most: f64, what: &str) {
+    let field = ReadingField::EnergyJoulesTotal;
     let known: Vec<(usize, f64)> =
         readings.iter().enumerate().filter_map(|(at, reading)| Some((at, value(reading, field)?))).collect();
     for three in known.windows(3) {
@@ -506,7 +507,8 @@ struct CounterRise<'s, 'r> {
     is_first: bool,
 }
 
-/// The rises of a counter. One of coarse steps makes good for the time in which it stood still; before its first step that is not known.
+/// Returns the rises of a counter. One of coarse steps makes good for the time in which it stood still; before its first step
+/// that is not known.
 fn counter_rises<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Vec<CounterRise<'s, 'r>> {
     let is_coarse = steps.iter().filter(|step| step.joules <= 0.0).count() * 2 > steps.len();
     let mut rises = Vec::new();
@@ -526,7 +528,8 @@ fn counter_rises<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Vec<CounterRise<'s, 'r
     rises
 }
 
-/// The step over which a counter grows fastest, in watts over a second at least: counters are brought up to date a few times a second.
+/// Returns the step over which a counter grows fastest, in watts over a second at least: counters are brought up to date a few
+/// times a second.
 fn steepest_step<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Option<(&'s CounterStep<'r>, f64)> {
     let rises = counter_rises(steps);
     let mut steepest: Option<(&CounterStep<'_>, f64)> = None;
@@ -555,10 +558,10 @@ fn steepest_step<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Option<(&'s CounterSte
 
 /// Describes a counter that is constant while power is drawn; `None` if it is another.
 ///
-/// A counter of coarse steps stands still between them, and then makes good for it.
+/// A counter of coarse steps is constant between them, and then makes good for it.
 fn describe_standstill(steps: &[CounterStep<'_>], integral_joules: f64) -> Option<String> {
     let at = steps.first()?;
-    let joules_at = |step: &CounterStep<'_>| value(step.from, Field::EnergyJoulesTotal).unwrap_or_default();
+    let joules_at = |step: &CounterStep<'_>| value(step.from, ReadingField::EnergyJoulesTotal).unwrap_or_default();
     let describe = |from: &CounterStep<'_>, seconds: f64, missing: f64| {
         let (line, total) = (from.from.line, joules_at(from));
         format!(

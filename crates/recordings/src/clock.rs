@@ -10,7 +10,7 @@ use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 
 use crate::InvalidOption;
 
-/// How a column tells time. Texts without an offset are in the [`Zone`] that is given, else in UTC.
+/// The time format of a column. Texts without an offset are in the [`NamedTimeZone`] that is given, else in UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum TimeFormat {
     /// RFC 3339, or `YYYY-MM-DD HH:MM:SS[.fraction]` with `-` or `/`, with or without an offset. Numbers are refused.
@@ -64,7 +64,7 @@ fn has_half_day_clock(pattern: &str) -> bool {
         if character != '%' {
             continue;
         }
-        // Flags and widths stand between.
+        // Flags and widths come between.
         let directive = rest.find(|character| !"-_0^#:123456789".contains(*character));
         hours |= matches!(directive, Some('I' | 'l'));
         half |= matches!(directive, Some('p' | 'P' | 'H' | 'k' | 's'));
@@ -87,10 +87,10 @@ impl fmt::Display for TimeFormat {
 }
 
 impl TimeFormat {
-    /// Reads a time, in UTC if it has no offset; an error goes on after "TEXT is", and says what to do.
+    /// Reads a time, in UTC if it has no offset; an error continues "TEXT is", and names a remedy.
     pub(crate) fn parse(&self, text: &str) -> Result<EventTime, String> {
-        Clock::new(Some(self.clone()), None).read(text).map(|stamp| match stamp {
-            Stamp::At(time) | Stamp::Local(time) | Stamp::Twice { first: time, .. } => time,
+        TimeParser::new(Some(self.clone()), None).read(text).map(|stamp| match stamp {
+            ParsedTime::Absolute(time) | ParsedTime::Local(time) | ParsedTime::Ambiguous { first: time, .. } => time,
         })
     }
 }
@@ -99,20 +99,20 @@ impl TimeFormat {
 const FIRST_RECORDS: EventTime = EventTime::from_micros(946_684_800_000_000);
 const LAST_RECORDS: EventTime = EventTime::from_micros(4_102_444_800_000_000);
 
-/// The zone of times that say none.
+/// The zone of times that name none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Zone {
+pub struct NamedTimeZone {
     name: String,
     zone: TimeZone,
 }
 
-impl Zone {
+impl NamedTimeZone {
     pub fn utc() -> Self {
         Self { name: "UTC".to_owned(), zone: TimeZone::UTC }
     }
 
-    /// Reads an offset from UTC such as `+02:00`, `-7` or `+0530`, a POSIX rule such as `CET-1CEST,M3.5.0,M10.5.0/3`, or an IANA name,
-    /// whose rules `zone_file` returns: the bytes of its file in the time zone database.
+    /// Reads an offset from UTC such as `+02:00`, `-7` or `+0530`, a POSIX rule such as `CET-1CEST,M3.5.0,M10.5.0/3`, or an IANA
+    /// name, whose rules `zone_file` returns: the bytes of its file in the time zone database.
     pub fn new(text: &str, zone_file: impl FnOnce(&str) -> Option<Vec<u8>>) -> Result<Self, InvalidOption> {
         let text = text.trim();
         let named = |zone| Self { name: text.to_owned(), zone };
@@ -132,7 +132,7 @@ impl Zone {
     }
 }
 
-impl fmt::Display for Zone {
+impl fmt::Display for NamedTimeZone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
@@ -159,33 +159,33 @@ fn offset(text: &str) -> Option<Offset> {
     Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).ok()
 }
 
-/// A time as a file says it.
+/// A time as written in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stamp {
+pub(crate) enum ParsedTime {
     /// With an offset of its own, or a count since 1970.
-    At(EventTime),
+    Absolute(EventTime),
     /// Without an offset.
     Local(EventTime),
     /// Without an offset, in the hour that comes twice when clocks are set back.
-    Twice { first: EventTime, second: EventTime },
+    Ambiguous { first: EventTime, second: EventTime },
 }
 
 /// Reads the times of a file.
 #[derive(Debug, Clone)]
-pub(crate) struct Clock {
+pub(crate) struct TimeParser {
     format: TimeFormat,
-    zone: Zone,
+    zone: NamedTimeZone,
 }
 
-impl Clock {
-    pub(crate) fn new(format: Option<TimeFormat>, zone: Option<Zone>) -> Self {
-        Self { format: format.unwrap_or_default(), zone: zone.unwrap_or_else(Zone::utc) }
+impl TimeParser {
+    pub(crate) fn new(format: Option<TimeFormat>, zone: Option<NamedTimeZone>) -> Self {
+        Self { format: format.unwrap_or_default(), zone: zone.unwrap_or_else(NamedTimeZone::utc) }
     }
 
-    /// Reads a time; an error goes on after "TEXT is", and says what to do.
-    pub(crate) fn read(&self, text: &str) -> Result<Stamp, String> {
+    /// Reads a time; an error continues "TEXT is", and names a remedy.
+    pub(crate) fn read(&self, text: &str) -> Result<ParsedTime, String> {
         let text = text.trim();
-        let at = |micros: Result<EventTime, String>| micros.map(Stamp::At);
+        let at = |micros: Result<EventTime, String>| micros.map(ParsedTime::Absolute);
         match &self.format {
             TimeFormat::Auto => self.auto(text),
             TimeFormat::Rfc3339 => at(text.parse().map_err(|_| {
@@ -199,9 +199,9 @@ impl Clock {
         }
     }
 
-    fn auto(&self, text: &str) -> Result<Stamp, String> {
+    fn auto(&self, text: &str) -> Result<ParsedTime, String> {
         if let Ok(time) = text.parse::<EventTime>() {
-            return Ok(Stamp::At(time));
+            return Ok(ParsedTime::Absolute(time));
         }
         let (clock, offset) = split_offset(text);
         if let Some(time) = datetime(clock) {
@@ -209,7 +209,7 @@ impl Clock {
                 Some(offset) => {
                     let timestamp = offset.to_timestamp(time).map_err(|_| "outside the years 0 to 9999".to_owned())?;
                     checked(timestamp.as_microsecond() as f64)?;
-                    Ok(Stamp::At(EventTime::from_micros(timestamp.as_microsecond())))
+                    Ok(ParsedTime::Absolute(EventTime::from_micros(timestamp.as_microsecond())))
                 }
                 None => self.local(time),
             };
@@ -248,8 +248,8 @@ impl Clock {
         !text.contains(':') && (is_read() || is_compact())
     }
 
-    /// Returns the larger unit in which a time that was read as a count of a small one would be of this century, and that time; `None` if
-    /// it is no count, or its unit may be right.
+    /// Returns the larger unit in which a time that was read as a count of a small one would be of this century, and that time;
+    /// `None` if it is no count, or its unit may be right.
     pub(crate) fn larger_unit(&self, time: EventTime) -> Option<(&'static str, EventTime)> {
         let units = match self.format {
             TimeFormat::UnixMs => &["unix"][..],
@@ -267,7 +267,7 @@ impl Clock {
         (1..).zip(units).find_map(in_unit)
     }
 
-    fn local(&self, time: DateTime) -> Result<Stamp, String> {
+    fn local(&self, time: DateTime) -> Result<ParsedTime, String> {
         let zone = &self.zone;
         let outside = || "outside the years 0 to 9999; check --time-format".to_owned();
         let micros = |offset: Offset| -> Result<EventTime, String> {
@@ -275,20 +275,22 @@ impl Clock {
             checked(micros as f64).map(|_| EventTime::from_micros(micros))
         };
         match zone.zone.to_ambiguous_timestamp(time).offset() {
-            AmbiguousOffset::Unambiguous { offset } => Ok(Stamp::Local(micros(offset)?)),
-            AmbiguousOffset::Fold { before, after } => Ok(Stamp::Twice { first: micros(before)?, second: micros(after)? }),
+            AmbiguousOffset::Unambiguous { offset } => Ok(ParsedTime::Local(micros(offset)?)),
+            AmbiguousOffset::Fold { before, after } => {
+                Ok(ParsedTime::Ambiguous { first: micros(before)?, second: micros(after)? })
+            }
             AmbiguousOffset::Gap { .. } => {
                 Err(format!("no time in {zone}, where clocks were set forward over it; check --time-zone"))
             }
         }
     }
 
-    fn with_pattern(&self, pattern: &str, text: &str) -> Result<Stamp, String> {
+    fn with_pattern(&self, pattern: &str, text: &str) -> Result<ParsedTime, String> {
         let parts =
             strtime::parse(pattern, text).map_err(|error| format!("not of the form --time-format {pattern:?} ({error})"))?;
         if let Ok(timestamp) = parts.to_timestamp() {
             let micros = timestamp.as_microsecond();
-            return checked(micros as f64).map(|_| Stamp::At(EventTime::from_micros(micros)));
+            return checked(micros as f64).map(|_| ParsedTime::Absolute(EventTime::from_micros(micros)));
         }
         let time = parts.to_datetime().map_err(|_| {
             format!("no full date and time in the form --time-format {pattern:?}; name year, month, day and hour")
@@ -320,7 +322,7 @@ fn split_offset(text: &str) -> (&str, Option<Offset>) {
             return (clock.trim_end(), Some(Offset::UTC));
         }
     }
-    // The date's own hyphens stand before.
+    // The date's own hyphens come before.
     let sign = text.get(10..).and_then(|rest| rest.rfind(['+', '-'])).map(|at| at + 10);
     match sign.and_then(|at| Some((text.get(..at)?.trim_end(), offset(text.get(at..)?)?))) {
         Some((clock, offset)) => (clock, Some(offset)),
@@ -328,8 +330,8 @@ fn split_offset(text: &str) -> (&str, Option<Offset>) {
     }
 }
 
-/// `YYYY-MM-DD HH:MM[:SS[.fraction]]`, or with `/`, or `DD.MM.YYYY`, or `YYYYMMDD` before a time of day. `T` for the blank, a comma
-/// before the fraction, AM and PM, and numbers without their leading zero are allowed.
+/// `YYYY-MM-DD HH:MM[:SS[.fraction]]`, or with `/`, or `DD.MM.YYYY`, or `YYYYMMDD` before a time of day. `T` for the blank, a
+/// comma before the fraction, AM and PM, and numbers without their leading zero are allowed.
 fn datetime(text: &str) -> Option<DateTime> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && !"-/.".contains(c)).unwrap_or(text.len());
@@ -503,15 +505,15 @@ mod tests {
     const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
     const NEW_YORK: &str = "EST5EDT,M3.2.0,M11.1.0";
 
-    fn only(stamp: Stamp) -> EventTime {
+    fn only(stamp: ParsedTime) -> EventTime {
         match stamp {
-            Stamp::At(time) | Stamp::Local(time) => time,
-            Stamp::Twice { .. } => panic!("comes twice"),
+            ParsedTime::Absolute(time) | ParsedTime::Local(time) => time,
+            ParsedTime::Ambiguous { .. } => panic!("comes twice"),
         }
     }
 
-    fn clock(format: &str, zone: &str) -> Clock {
-        Clock::new(Some(format.parse().unwrap()), Some(Zone::new(zone, |_| None).unwrap()))
+    fn clock(format: &str, zone: &str) -> TimeParser {
+        TimeParser::new(Some(format.parse().unwrap()), Some(NamedTimeZone::new(zone, |_| None).unwrap()))
     }
 
     fn read(format: &str, text: &str) -> Result<String, String> {
@@ -628,7 +630,7 @@ mod tests {
             assert_eq!(only(clock("auto", zone).read(text).unwrap()).to_string(), expected, "{zone} {text}");
         }
         for zone in ["", "Berlin", "+99", "+2:75", "UTC+2", "CEST", "++2"] {
-            let error = Zone::new(zone, |_| Some(b"no zone".to_vec())).unwrap_err().to_string();
+            let error = NamedTimeZone::new(zone, |_| Some(b"no zone".to_vec())).unwrap_err().to_string();
             assert!(error.contains("is not known here; say for example"), "{zone}: {error}");
         }
     }
@@ -636,10 +638,10 @@ mod tests {
     #[test]
     fn an_hour_comes_twice_and_another_never() {
         let berlin = clock("auto", BERLIN);
-        let Stamp::Twice { first, second } = berlin.read("2024-10-27 02:00:00").unwrap() else { panic!("comes once") };
+        let ParsedTime::Ambiguous { first, second } = berlin.read("2024-10-27 02:00:00").unwrap() else { panic!("comes once") };
         assert_eq!(second.seconds_since(first), 3600.0);
         let pattern = clock("%d.%m.%Y %H:%M", BERLIN).read("27.10.2024 02:00").unwrap();
-        assert_eq!(pattern, Stamp::Twice { first, second });
+        assert_eq!(pattern, ParsedTime::Ambiguous { first, second });
         let skipped = berlin.read("2025-03-30 02:30:00").unwrap_err();
         assert!(skipped.contains("no time in CET-1CEST") && skipped.contains("--time-zone"), "{skipped}");
     }

@@ -5,44 +5,48 @@ use std::collections::HashMap;
 
 use crate::absent::is_absent_number;
 use crate::error::quote;
-use crate::lines::Lines;
-use crate::recording::{Device, FileId, Recording, SourceId};
-use crate::units::{Cell, Dimension, Unit, cell};
-use crate::{Field, ImportError, Options};
+use crate::lines::LineReader;
+use crate::recording::{FileId, RecordedDevice, Recording, SourceId};
+use crate::units::{Dimension, NumberCell, Unit, cell};
+use crate::{ImportError, ImportOptions, ReadingField};
 
 /// The column's short name in dcgmi, our field, and dcgmi's unit where it is not ours.
-const COLUMNS: &[(&str, Field, &str)] = &[
-    ("POWER", Field::PowerWatts, "W"),
-    ("TOTEC", Field::EnergyJoulesTotal, "mJ"),
-    ("GPUTL", Field::UtilizationRatio, "%"),
-    ("MCUTL", Field::MemoryUtilizationRatio, "%"),
-    ("GRACT", Field::GraphicsActiveRatio, "ratio"),
-    ("SMACT", Field::SmActiveRatio, "ratio"),
-    ("SMOCC", Field::SmOccupancyRatio, "ratio"),
-    ("TENSO", Field::TensorActiveRatio, "ratio"),
-    ("DRAMA", Field::DramActiveRatio, "ratio"),
-    ("FP32A", Field::Fp32ActiveRatio, "ratio"),
-    ("PCITX", Field::PcieTransmitBytesPerSecond, "B/s"),
-    ("PCIRX", Field::PcieReceiveBytesPerSecond, "B/s"),
-    ("FBUSD", Field::MemoryUsedBytes, "MiB"),
-    ("FBTTL", Field::MemoryTotalBytes, "MiB"),
-    ("SMCLK", Field::SmClockMhz, "MHz"),
-    ("MMCLK", Field::MemoryClockMhz, "MHz"),
-    ("TMPTR", Field::TemperatureCelsius, "C"),
-    ("MMTMP", Field::MemoryTemperatureCelsius, "C"),
+const COLUMNS: &[(&str, ReadingField, &str)] = &[
+    ("POWER", ReadingField::PowerWatts, "W"),
+    ("TOTEC", ReadingField::EnergyJoulesTotal, "mJ"),
+    ("GPUTL", ReadingField::UtilizationRatio, "%"),
+    ("MCUTL", ReadingField::MemoryUtilizationRatio, "%"),
+    ("GRACT", ReadingField::GraphicsActiveRatio, "ratio"),
+    ("SMACT", ReadingField::SmActiveRatio, "ratio"),
+    ("SMOCC", ReadingField::SmOccupancyRatio, "ratio"),
+    ("TENSO", ReadingField::TensorActiveRatio, "ratio"),
+    ("DRAMA", ReadingField::DramActiveRatio, "ratio"),
+    ("FP32A", ReadingField::Fp32ActiveRatio, "ratio"),
+    ("PCITX", ReadingField::PcieTransmitBytesPerSecond, "B/s"),
+    ("PCIRX", ReadingField::PcieReceiveBytesPerSecond, "B/s"),
+    ("FBUSD", ReadingField::MemoryUsedBytes, "MiB"),
+    ("FBTTL", ReadingField::MemoryTotalBytes, "MiB"),
+    ("SMCLK", ReadingField::SmClockMhz, "MHz"),
+    ("MMCLK", ReadingField::MemoryClockMhz, "MHz"),
+    ("TMPTR", ReadingField::TemperatureCelsius, "C"),
+    ("MMTMP", ReadingField::MemoryTemperatureCelsius, "C"),
 ];
 
 const RESTORE: &str = "restore the row or take it out";
 
-pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+pub(crate) fn read(
+    files: Vec<(FileId, LineReader<'_>)>,
+    recording: &mut Recording,
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
     let interval = options.interval.unwrap_or_default().as_micros() as i64;
-    let start = options.start.unwrap_or(Options::DEFAULT_START);
+    let start = options.start.unwrap_or(ImportOptions::DEFAULT_START);
     for (name, field, _) in COLUMNS {
         recording.columns.insert(*field, (*name).to_owned());
     }
     recording.notes.push(format!("times are made from the row number: {start} + row × {} ms", interval as f64 / 1000.0));
     for (file, mut lines) in files {
-        let mut header: Vec<Option<(Field, Unit)>> = Vec::new();
+        let mut header: Vec<Option<(ReadingField, Unit)>> = Vec::new();
         let mut names: Vec<String> = Vec::new();
         let mut devices: HashMap<u32, (SourceId, i64)> = HashMap::new();
         let mut values = Vec::new();
@@ -78,7 +82,7 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
             recording.rows += 1;
             let (source, row) = devices.entry(id).or_insert_with(|| {
                 let name = format!("{}:gpu-{id}", recording.label(file));
-                (recording.add_device(file, Device { name, gpu_index: Some(id), ..Device::default() }), 0)
+                (recording.add_device(file, RecordedDevice { name, gpu_index: Some(id), ..RecordedDevice::default() }), 0)
             });
             let time = start.plus_micros(interval.saturating_mul(*row));
             *row += 1;
@@ -95,10 +99,10 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
             for ((text, column), name) in cells.iter().zip(&header).zip(&names) {
                 let Some((field, unit)) = column else { continue };
                 match cell(text) {
-                    Cell::Number(value) if is_absent_number(*field, value, recording.meter) => recording.absent += 1,
-                    Cell::Number(value) => values.push((*field, unit.to_ours(value))),
-                    Cell::Absent => recording.absent += 1,
-                    Cell::Other => {
+                    NumberCell::Number(value) if is_absent_number(*field, value, recording.meter) => recording.absent += 1,
+                    NumberCell::Number(value) => values.push((*field, unit.to_base_unit(value))),
+                    NumberCell::Absent => recording.absent += 1,
+                    NumberCell::Other => {
                         let problem = format!("{} is not a number", quote(text));
                         damaged = Some(recording.error(file, line, problem, RESTORE).column(name));
                     }
@@ -122,7 +126,7 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
     recording.check_refusals()
 }
 
-fn column(name: &str) -> Option<(Field, Unit)> {
+fn column(name: &str) -> Option<(ReadingField, Unit)> {
     let (_, field, unit) = COLUMNS.iter().find(|(short, _, _)| *short == name)?;
     let unit = Unit::named(unit)?;
     debug_assert!(unit.dimension == field.dimension() || field.dimension() == Dimension::Count);

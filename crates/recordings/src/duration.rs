@@ -21,8 +21,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidOption> {
     Duration::try_from_secs_f64(seconds).ok().filter(|length| !length.is_zero()).ok_or_else(invalid)
 }
 
-/// Reads the interval of a recording, in whole microseconds up to a day. Its unit has to be said: other tools count bare numbers
-/// in milliseconds.
+/// Reads the interval of a recording, in whole microseconds up to a day. Its unit is required: other tools count bare
+/// numbers in milliseconds.
 pub fn parse_interval(text: &str) -> Result<Duration, InvalidOption> {
     let invalid = || InvalidOption::new(format!("{text:?} is not an interval; say for example 20ms, 0.5s or 1m"));
     let length = parse_duration(text).map_err(|_| invalid())?;

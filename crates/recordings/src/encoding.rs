@@ -75,15 +75,15 @@ fn detect(head: &[u8]) -> io::Result<(Encoding, usize)> {
     Ok((encoding, 0))
 }
 
-/// Reads UTF-16 as UTF-8, line by line; what is no UTF-16 becomes U+FFFD. Lines that another program has added in an encoding of single bytes
-/// are handed on as they are.
+/// Reads UTF-16 as UTF-8, line by line; what is no UTF-16 becomes U+FFFD. Lines that another program has added in an encoding of
+/// single bytes are handed on as they are.
 struct Utf16Reader<R> {
     inner: R,
     big_endian: bool,
     /// Bytes that are not decoded yet.
     pending: Vec<u8>,
     /// How the line that begins in `pending`, or goes on there, is written.
-    line: Option<Width>,
+    line: Option<CodeUnitWidth>,
     high_surrogate: Option<u16>,
     utf8: Vec<u8>,
     position: usize,
@@ -92,7 +92,7 @@ struct Utf16Reader<R> {
 
 /// Bytes of a character, at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Width {
+enum CodeUnitWidth {
     One,
     Two,
 }
@@ -100,25 +100,25 @@ enum Width {
 /// Bytes of a line that decide its width.
 const WIDTH_BYTES: usize = 4096;
 
-/// The width of the line that `bytes` begin with; `None` if more bytes must tell.
+/// Returns the width of the line that `bytes` begin with; `None` if more bytes are needed to decide.
 ///
 /// A line of UTF-16 has a separator, a digit or its end, of which one byte is 0.
-fn width(bytes: &[u8], big_endian: bool, is_all: bool) -> Option<Width> {
+fn width(bytes: &[u8], big_endian: bool, is_all: bool) -> Option<CodeUnitWidth> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let line = &bytes[..end.unwrap_or(bytes.len())];
     if line.contains(&0) {
-        return Some(Width::Two);
+        return Some(CodeUnitWidth::Two);
     }
     let ascii = line.iter().filter(|byte| byte.is_ascii()).count();
     let end_is_known = end.is_some() || is_all || line.len() >= WIDTH_BYTES;
     if end_is_known && std::str::from_utf8(line).is_err() && ascii * 8 < line.len() * 7 {
-        return Some(Width::Two);
+        return Some(CodeUnitWidth::Two);
     }
     match end.map(|end| bytes.get(end + 1)) {
-        Some(Some(0)) if !big_endian => Some(Width::Two),
-        Some(Some(_)) => Some(Width::One),
-        Some(None) if big_endian || is_all => Some(Width::One),
-        None if is_all || line.len() >= WIDTH_BYTES => Some(Width::One),
+        Some(Some(0)) if !big_endian => Some(CodeUnitWidth::Two),
+        Some(Some(_)) => Some(CodeUnitWidth::One),
+        Some(None) if big_endian || is_all => Some(CodeUnitWidth::One),
+        None if is_all || line.len() >= WIDTH_BYTES => Some(CodeUnitWidth::One),
         Some(None) | None => None,
     }
 }
@@ -141,7 +141,7 @@ impl<R: Read> Utf16Reader<R> {
         while !rest.is_empty() {
             let Some(line) = self.line.or_else(|| width(rest, self.big_endian, self.ended)) else { break };
             self.line = Some(line);
-            let taken = if line == Width::One { self.take_bytes(rest) } else { self.take_units(rest) };
+            let taken = if line == CodeUnitWidth::One { self.take_bytes(rest) } else { self.take_units(rest) };
             rest = &rest[taken..];
             if taken == 0 {
                 break;
@@ -213,7 +213,8 @@ impl<R: Read> Read for Utf16Reader<R> {
 
 /// Returns the text of a line of UTF-16 in a file of single bytes, which another program has appended; `None` if it is none.
 ///
-/// Lines are split at the byte of the line feed: the rest of the feed is the first byte of the next line if the order is little-endian.
+/// Lines are split at the byte of the line feed: the rest of the feed is the first byte of the next line if the order is
+/// little-endian.
 fn appended_utf16(line: &[u8]) -> Option<String> {
     const LEAST_PAIRS: usize = 4;
     // Most characters of a log are ASCII: one byte of each pair is 0.
@@ -223,7 +224,7 @@ fn appended_utf16(line: &[u8]) -> Option<String> {
         (ascii >= LEAST_PAIRS && ascii * 4 >= pairs.len() * 3).then(|| pairs.iter().map(|pair| read(*pair)).collect::<Vec<_>>())
     };
     let little = |line| units(line, [0xff, 0xfe], u16::from_le_bytes);
-    // The second byte of the line feed before stands here.
+    // The line begins with the second byte of the line feed before it.
     let tail = line.strip_prefix(&[0]).filter(|tail| tail.first() != Some(&0));
     let units = little(line).or_else(|| tail.and_then(little)).or_else(|| units(line, [0xfe, 0xff], u16::from_be_bytes))?;
     Some(String::from_utf16_lossy(&units).trim_end_matches(['\r', '\0']).to_owned())

@@ -6,7 +6,7 @@ use crate::units::Dimension;
 
 /// How readings with the same time stamp are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Nature {
+pub(crate) enum MetricType {
     /// An instantaneous value: their mean.
     Gauge,
     /// Never falls but at a reset: the last one.
@@ -37,12 +37,12 @@ macro_rules! fields {
      progress { $($p:ident $p_name:ident $p_dim:ident $p_nature:ident;)* }) => {
         /// A numeric field of `gpu.telemetry` or `training.progress`, by the name that it has there.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Field {
+        pub enum ReadingField {
             $($t,)*
             $($p,)*
         }
 
-        impl Field {
+        impl ReadingField {
             pub const ALL: &[Self] = &[$(Self::$t,)* $(Self::$p,)*];
 
             /// The name in the event, unit included.
@@ -68,10 +68,10 @@ macro_rules! fields {
                 }
             }
 
-            pub(crate) const fn nature(self) -> Nature {
+            pub(crate) const fn nature(self) -> MetricType {
                 match self {
-                    $(Self::$t => Nature::$t_nature,)*
-                    $(Self::$p => Nature::$p_nature,)*
+                    $(Self::$t => MetricType::$t_nature,)*
+                    $(Self::$p => MetricType::$p_nature,)*
                 }
             }
 
@@ -135,7 +135,7 @@ fields! {
     }
 }
 
-impl Field {
+impl ReadingField {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|field| field.name() == name)
     }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use eadt_schemas::fnv::Fnv1a;
 
-/// Names some bytes: 32 bits of their FNV-1a sum, as eight hexadecimal digits. It distinguishes contents of the same name, and is no
-/// proof against intent.
+/// Names some bytes: 32 bits of their FNV-1a sum, as eight hexadecimal digits. It distinguishes contents of the same name, and is
+/// no proof against intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint(u32);
 

@@ -8,7 +8,7 @@ use crate::InvalidOption;
 /// Whose recording it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Format {
+pub enum RecordingFormat {
     /// `MLPerf` Training: one `:::MLLOG` console log, and the power logs of the nodes.
     Mlperf,
     /// `MLPerf` Inference: `mlperf_log_detail.txt` and the power analyser's `spl.txt`.
@@ -19,14 +19,14 @@ pub enum Format {
     NvidiaSmi,
     /// Prometheus: the JSON of `query_range`, or text exposition or `OpenMetrics` with a time stamp on every sample.
     Prometheus,
-    /// Any table; `--map` says what its columns are.
+    /// Any table; `--map` defines its columns.
     Csv,
 }
 
-impl Format {
+impl RecordingFormat {
     pub const ALL: [Self; 6] = [Self::Mlperf, Self::MlperfInference, Self::Dcgmi, Self::NvidiaSmi, Self::Prometheus, Self::Csv];
 
-    /// As the command line says it, `mlperf-inference` for example.
+    /// Returns the name on the command line, `mlperf-inference` for example.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mlperf => "mlperf",
@@ -39,13 +39,13 @@ impl Format {
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for RecordingFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Format {
+impl FromStr for RecordingFormat {
     type Err = InvalidOption;
 
     fn from_str(text: &str) -> Result<Self, InvalidOption> {

@@ -1,4 +1,4 @@
-//! Columns that are not mapped, but tell the boards of a table apart: rows of several boards would be averaged into one.
+//! Columns that are not mapped, but distinguish the boards of a table: rows of several boards would be averaged into one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,7 +27,7 @@ const BOARD_WORDS: [&str; 16] = [
 ];
 /// Words of columns that name a node.
 const NODE_WORDS: [&str; 8] = ["host", "hostname", "node", "nodename", "server", "machine", "instance", "nodelist"];
-/// Words that may stand beside them.
+/// Words that may be beside them.
 const FURTHER_WORDS: [&str; 9] = ["name", "number", "num", "no", "local", "physical", "pci", "cuda", "nvidia"];
 /// How names of models of boards begin.
 const MAKERS: [&str; 7] = ["NVIDIA", "Tesla", "GeForce", "Quadro", "AMD", "Instinct", "Intel"];
@@ -37,14 +37,14 @@ const MOST_ROWS: usize = 100_000;
 /// More values name no boards.
 const MOST_VALUES: usize = 1024;
 
-/// What a column tells apart.
+/// The things that a column distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdScope {
     Board,
     Node,
 }
 
-/// Returns what a column with such a name tells apart.
+/// Returns what a column with such a name distinguishes.
 fn scope_of_name(name: &str) -> Option<IdScope> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -71,20 +71,20 @@ fn scope_of_name(name: &str) -> Option<IdScope> {
     has(&BOARD_WORDS).then_some(IdScope::Board)
 }
 
-/// A column that may tell boards apart.
+/// A column that may distinguish boards.
 #[derive(Debug)]
-struct Candidate {
+struct IdColumn {
     column: usize,
-    /// `None`: the name tells nothing, the values must.
+    /// `None`: the name does not show it, the values must.
     scope: Option<IdScope>,
     values: HashMap<String, u16>,
     rows: BTreeMap<SourceId, Vec<(EventTime, u64, u16)>>,
 }
 
-/// The columns of a table that may tell boards apart, with their values in the rows of each source.
+/// The columns of a table that may distinguish boards, with their values in the rows of each source.
 #[derive(Debug, Default)]
 pub(crate) struct IdColumns {
-    candidates: Vec<Candidate>,
+    candidates: Vec<IdColumn>,
 }
 
 /// Rows of one source that are of several boards by a column.
@@ -95,14 +95,14 @@ pub(crate) struct SeveralBoards {
     pub(crate) scope: IdScope,
     /// The first row of another board than the first.
     pub(crate) line: u64,
-    /// How many there are.
+    /// Number of boards.
     pub(crate) boards: usize,
 }
 
 impl IdColumns {
     /// `names` of the columns that are not mapped, with their index; a name is empty if the table has no header.
     pub(crate) fn new<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> Self {
-        let candidate = |(column, name): (usize, &str)| Candidate {
+        let candidate = |(column, name): (usize, &str)| IdColumn {
             column,
             scope: scope_of_name(name.split(['[', '(']).next().unwrap_or(name)),
             values: HashMap::new(),
@@ -148,16 +148,17 @@ impl IdColumns {
     }
 }
 
-/// Whether a text is of a board wherever it stands: a UUID, or the name of a model.
+/// Returns whether a text identifies a board in whatever column it is: a UUID, or the name of a model.
 fn is_id(text: &str) -> bool {
     let is_uuid = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).is_some_and(|rest| rest.len() >= 8);
     is_uuid || MAKERS.iter().any(|maker| text.starts_with(maker))
 }
 
-/// Returns the line of the first row of a second value and how many values there are, if rows of several values take turns over time.
+/// Returns the line of the first row of a second value, and the number of values, if rows of several values take turns over
+/// time.
 ///
-/// What moves from one value to the next has been moved: it is one board at a time. Numbers may be anything, such as a utilization: they must
-/// go round and round.
+/// A source that moves from one value to the next has been moved: it is one board at a time. Numbers may be anything, such as
+/// a utilization: they must go round and round.
 fn turns(rows: &[(EventTime, u64, u16)], is_numbers: bool) -> Option<(u64, usize)> {
     let mut rows = rows.to_vec();
     rows.sort_unstable();

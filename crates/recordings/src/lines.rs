@@ -13,7 +13,7 @@ pub(crate) const MAX_LINE_BYTES: u64 = 256 << 20;
 /// Blank lines in a row before a file is taken for none of ours: a few kilobytes of zstd can hold gigabytes of them.
 pub(crate) const MAX_BLANK_BYTES: u64 = 4 << 20;
 
-pub(crate) struct Lines<'a> {
+pub(crate) struct LineReader<'a> {
     pub(crate) name: String,
     reader: Box<dyn BufRead + 'a>,
     buffer: Vec<u8>,
@@ -29,8 +29,8 @@ pub(crate) struct Lines<'a> {
 
 /// Bytes in which line ends are looked for.
 const HEAD_BYTES: u64 = 1 << 16;
-/// Bytes and lines of the head that name a file: as far as the later of the two. Two idle boards may have some rows in common, and a wide
-/// table has a long header. A file that has both keeps its name as it grows.
+/// Bytes and lines of the head that name a file: as far as the later of the two. Two idle boards may have some rows in common,
+/// and a wide table has a long header. A file that has both keeps its name as it grows.
 const NAMING_BYTES: usize = 4 << 10;
 const NAMING_LINES: usize = 32;
 
@@ -73,7 +73,7 @@ const FOREIGN_FORMS: [(&[u8], &str); 4] = [
     (b"PK\x03\x04", "it is a zip archive, as workbooks of spreadsheets are"),
 ];
 
-/// Decompresses where the first bytes say that it is zstd. Returns an error if they say that it is in another form.
+/// Decompresses if the first bytes are those of zstd. Returns an error if they are those of another form.
 pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn BufRead + 'a>> {
     let mut reader = BufReader::with_capacity(1 << 17, reader);
     // A source may hand out its first bytes one at a time, so the magic is gathered, not peeked.
@@ -92,7 +92,7 @@ pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Buf
     }
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LineReader<'a> {
     pub(crate) fn new(name: &str, reader: impl Read + 'a) -> Result<Self, ImportError> {
         let decoded = decompressed(reader).and_then(decode);
         let ((reader, fingerprint), encoding) = decoded

@@ -1,28 +1,28 @@
 //! The decimal mark of a table, by all of its numbers.
 
 use crate::error::quote;
-use crate::quantity::{DecimalMark, Quantity, is_quantity, proven_mark, quantity};
-use crate::table::Table;
+use crate::quantity::{DecimalMark, QuantityCell, is_quantity, proven_mark, quantity};
+use crate::table::TableReader;
 
-/// What settles an error of [`Marks::read`].
+/// What settles an error of [`DecimalMarkDetector::read`].
 pub(crate) const MARK_REMEDY: &str = "say --decimal point or --decimal comma";
 
-/// The decimal mark of one table: as the user says, else as the numbers show.
+/// The decimal mark of one table: as the user states it, else as the numbers show.
 #[derive(Debug)]
-pub(crate) struct Marks {
+pub(crate) struct DecimalMarkDetector {
     asked: bool,
     mark: Option<DecimalMark>,
     /// Numbers of both marks are among the rows read ahead.
     mixed: bool,
-    /// Nothing tells whether `1.200` is a thousand and more: columns are separated as where a comma is the decimal mark.
+    /// Nothing shows whether `1.200` is a thousand and more: columns are separated as where a comma is the decimal mark.
     point_is_open: bool,
     /// The first row with a number that has either reading.
     guessed: Option<u64>,
 }
 
-impl Marks {
+impl DecimalMarkDetector {
     /// Finds the mark by the rows that are read ahead, first by the numbers in `columns`.
-    pub(crate) fn new(table: &Table<'_>, columns: &[usize], asked: Option<DecimalMark>) -> Self {
+    pub(crate) fn new(table: &TableReader<'_>, columns: &[usize], asked: Option<DecimalMark>) -> Self {
         let marks = |mark| Self { asked: asked.is_some(), mark, mixed: false, point_is_open: false, guessed: None };
         if asked.is_some() {
             return marks(asked);
@@ -70,12 +70,12 @@ impl Marks {
     }
 
     /// Reads a cell. Returns an error if it has two readings, or proves another mark than numbers above were read with.
-    pub(crate) fn read(&mut self, line: u64, text: &str) -> Result<Quantity, String> {
+    pub(crate) fn read(&mut self, line: u64, text: &str) -> Result<QuantityCell, String> {
         let found = quantity(text, self.mark);
         let open = || format!("{} may be a thousand and more, or one and a fraction", quote(text));
         match found {
-            Quantity::Ambiguous => return Err(open()),
-            Quantity::Number(..) if !self.asked && text.contains([',', '.']) => {}
+            QuantityCell::Ambiguous => return Err(open()),
+            QuantityCell::Number(..) if !self.asked && text.contains([',', '.']) => {}
             _ => return Ok(found),
         }
         match proven_mark(text) {

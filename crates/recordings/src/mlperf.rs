@@ -6,26 +6,30 @@
 //! | `run_start`, `run_stop` | phase `started`, `finished` |
 //! | `epoch_*`, or `block_*` where the log has one epoch only | span `epoch N`, `block N` |
 //! | `eval_start`, `eval_stop` outside such a span | span `evaluation N` |
-//! | `samples_count`; else for BERT `epoch_num` (which counts sequences there); else epochs done × `train_samples`; else `step_num` × `global_batch_size` | `samples_total` |
+//! | count of samples, see below | `samples_total` |
 //! | `step_num` × `global_batch_size` at `run_stop`, if that is more than the last count | `samples_total` |
 //!
-//! A line that begins like an entry and is no whole one is refused and counted. If the log's own `throughput` contradicts the count, a note has both.
+//! The count of samples is `samples_count`; else for BERT `epoch_num` (which counts sequences there); else epochs done ×
+//! `train_samples`; else `step_num` × `global_batch_size`.
+//!
+//! A line that begins like an entry and is no whole one is refused and counted. If the log's own `throughput` contradicts the
+//! count, a note has both.
 
 mod power;
 
 use std::collections::BTreeSet;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Phase, Scope};
+use eadt_schemas::v1::{CounterScope, JobLifecycle};
 use serde::Deserialize;
 use serde_json::Value;
 
 use self::power::PowerLogs;
 use crate::error::quote;
-use crate::lines::Lines;
+use crate::lines::LineReader;
 use crate::mlperf_inference::contradict;
-use crate::recording::{FileId, Mark, Recording, SourceKind};
-use crate::{Field, ImportError};
+use crate::recording::{FileId, ProgressMark, Recording, SourceKind};
+use crate::{ImportError, ReadingField};
 
 #[derive(Deserialize)]
 pub(crate) struct LogLine {
@@ -39,7 +43,7 @@ pub(crate) struct LogLine {
 
 const MARKER: &str = ":::MLLOG";
 
-/// Why a line that begins like an entry becomes no event.
+/// Reason for refusing a line that begins like an entry.
 pub(crate) const DAMAGED_ENTRY: &str = "damaged log entry";
 
 /// Returns the reason for which a damaged line is refused.
@@ -47,10 +51,10 @@ pub(crate) fn damaged_entry(recording: &Recording, file: FileId, line: u64, text
     recording.error(file, line, format!("{DAMAGED_ENTRY}: {}", quote(text.trim())), "restore the line or take it out")
 }
 
-/// What `PTDaemon` writes if the analyser had no reading.
+/// Value that `PTDaemon` writes if the analyser had no reading.
 pub(crate) const NO_READING_WATTS: f64 = -1.0;
 
-/// The entry in a line: what stands before the marker (a rank prefix such as `0:`), and the entry itself.
+/// Splits a line into the text before the marker (a rank prefix such as `0:`) and the entry.
 pub(crate) fn parse_line(text: &str) -> Option<(&str, Result<LogLine, serde_json::Error>)> {
     let (prefix, json) = text.split_once(MARKER)?;
     let json = json.trim();
@@ -91,7 +95,7 @@ pub(crate) fn number(value: &Value) -> Option<f64> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Key {
+enum MllogKey {
     RunStart,
     RunStop,
     EpochStart,
@@ -105,11 +109,11 @@ enum Key {
 }
 
 /// An entry of the training log.
-struct Entry {
+struct MllogEntry {
     time: EventTime,
     line: u64,
     rank: Option<u32>,
-    key: Key,
+    key: MllogKey,
     value: Option<f64>,
     epoch_num: Option<f64>,
     samples_count: Option<f64>,
@@ -120,11 +124,11 @@ struct Entry {
 }
 
 #[derive(Default)]
-struct Training {
+struct TrainingLog {
     file: FileId,
     benchmark: Option<String>,
     global_batch_size: Option<f64>,
-    entries: Vec<Entry>,
+    entries: Vec<MllogEntry>,
 }
 
 /// A time in milliseconds since 1970; `None` if it is none of the years 1970 to 9999: a damaged stamp must not become an event.
@@ -132,13 +136,13 @@ fn time_of(time_ms: f64) -> Option<EventTime> {
     (time_ms > 0.0 && time_ms < 2.5e14).then(|| EventTime::from_micros((time_ms * 1000.0).round() as i64))
 }
 
-pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording) -> Result<(), ImportError> {
-    recording.columns.insert(Field::PowerWatts, "value".to_owned());
-    let mut trainings: Vec<Training> = Vec::new();
+pub(crate) fn read(files: Vec<(FileId, LineReader<'_>)>, recording: &mut Recording) -> Result<(), ImportError> {
+    recording.columns.insert(ReadingField::PowerWatts, "value".to_owned());
+    let mut trainings: Vec<TrainingLog> = Vec::new();
     let mut power = PowerLogs::default();
     for (file, mut lines) in files {
         let training = read_file(file, &mut lines, &mut power, recording)?;
-        if training.entries.iter().any(|entry| entry.key != Key::Other) {
+        if training.entries.iter().any(|entry| entry.key != MllogKey::Other) {
             trainings.push(training);
         }
     }
@@ -158,11 +162,11 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording) -
 
 fn read_file(
     file: FileId,
-    lines: &mut Lines<'_>,
+    lines: &mut LineReader<'_>,
     power: &mut PowerLogs,
     recording: &mut Recording,
-) -> Result<Training, ImportError> {
-    let mut training = Training { file, ..Training::default() };
+) -> Result<TrainingLog, ImportError> {
+    let mut training = TrainingLog { file, ..TrainingLog::default() };
     let mut power_log_open = false;
     while let Some((line, text)) = lines.next_line()? {
         let Some((prefix, parsed)) = parse_line(&text) else {
@@ -183,18 +187,18 @@ fn read_file(
                 power.read(file, line, time, &entry, recording);
                 continue;
             }
-            "run_start" => Key::RunStart,
-            "run_stop" => Key::RunStop,
-            "epoch_start" => Key::EpochStart,
-            "epoch_stop" => Key::EpochStop,
-            "block_start" => Key::BlockStart,
-            "block_stop" => Key::BlockStop,
-            "eval_start" => Key::EvalStart,
-            "eval_stop" => Key::EvalStop,
-            "train_samples" => Key::TrainSamples,
-            "tracked_stats" => Key::Other,
+            "run_start" => MllogKey::RunStart,
+            "run_stop" => MllogKey::RunStop,
+            "epoch_start" => MllogKey::EpochStart,
+            "epoch_stop" => MllogKey::EpochStop,
+            "block_start" => MllogKey::BlockStart,
+            "block_stop" => MllogKey::BlockStop,
+            "eval_start" => MllogKey::EvalStart,
+            "eval_stop" => MllogKey::EvalStop,
+            "train_samples" => MllogKey::TrainSamples,
+            "tracked_stats" => MllogKey::Other,
             // Some logs count their samples nowhere else.
-            "eval_accuracy" if entry.metadata.get("samples_count").is_some() => Key::Other,
+            "eval_accuracy" if entry.metadata.get("samples_count").is_some() => MllogKey::Other,
             "power_measurement_start" => {
                 power_log_open = true;
                 continue;
@@ -224,7 +228,7 @@ fn read_file(
             }
         };
         let field = |name: &str| entry.metadata.get(name).or_else(|| entry.value.get(name)).and_then(number);
-        training.entries.push(Entry {
+        training.entries.push(MllogEntry {
             time,
             line,
             rank: prefix.trim().trim_end_matches(':').parse().ok(),
@@ -233,7 +237,7 @@ fn read_file(
             epoch_num: field("epoch_num"),
             samples_count: field("samples_count"),
             step_num: field("step_num"),
-            throughput: field("throughput").filter(|_| key == Key::Other),
+            throughput: field("throughput").filter(|_| key == MllogKey::Other),
         });
     }
     if power_log_open {
@@ -242,9 +246,9 @@ fn read_file(
     Ok(training)
 }
 
-/// What counts samples in this log.
+/// Source of the count of samples in a log.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Counting {
+enum SampleCounting {
     SamplesCount,
     EpochNum,
     /// Epochs done times the samples of one.
@@ -256,28 +260,28 @@ enum Counting {
 
 /// Which entries name the spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Level {
+enum SpanLevel {
     Epochs,
     Blocks,
 }
 
 /// Samples by the steps that `run_stop` counts.
-fn samples_by_steps(training: &Training) -> Option<f64> {
-    let stop = training.entries.iter().find(|entry| entry.key == Key::RunStop && entry.step_num.is_some())?;
+fn samples_by_steps(training: &TrainingLog) -> Option<f64> {
+    let stop = training.entries.iter().find(|entry| entry.key == MllogKey::RunStop && entry.step_num.is_some())?;
     Some(stop.step_num? * training.global_batch_size?)
 }
 
-/// How the log counts samples, with a note if `train_samples` turns out to count batches.
-fn counting(training: &Training, notes: &mut Vec<String>) -> Counting {
+/// Returns how the log counts samples, with a note if `train_samples` turns out to count batches.
+fn counting(training: &TrainingLog, notes: &mut Vec<String>) -> SampleCounting {
     let entries = &training.entries;
     if entries.iter().any(|entry| entry.samples_count.is_some()) {
-        return Counting::SamplesCount;
+        return SampleCounting::SamplesCount;
     }
-    let train_samples = entries.iter().find(|entry| entry.key == Key::TrainSamples).and_then(|entry| entry.value);
-    let epochs = entries.iter().filter(|entry| entry.key == Key::EpochStop);
+    let train_samples = entries.iter().find(|entry| entry.key == MllogKey::TrainSamples).and_then(|entry| entry.value);
+    let epochs = entries.iter().filter(|entry| entry.key == MllogKey::EpochStop);
     let last_epoch = epochs.clone().filter_map(|entry| entry.epoch_num).next_back();
     if training.benchmark.as_deref() == Some("bert") || last_epoch.is_some() && last_epoch == train_samples {
-        return Counting::EpochNum;
+        return SampleCounting::EpochNum;
     }
     let epochs = epochs.count() as f64;
     match (train_samples, training.global_batch_size) {
@@ -285,18 +289,18 @@ fn counting(training: &Training, notes: &mut Vec<String>) -> Counting {
             let steps = samples_by_steps(training).map(|samples| samples / batch);
             if batch > 1.0 && steps.is_some_and(|steps| steps > 0.0 && !contradict(steps, epochs * samples)) {
                 notes.push(format!("train_samples {samples} counts batches, by the steps at run_stop: each is {batch} samples"));
-                return Counting::Epochs(samples * batch);
+                return SampleCounting::Epochs(samples * batch);
             }
-            Counting::Epochs(samples)
+            SampleCounting::Epochs(samples)
         }
-        (Some(samples), None) if epochs > 0.0 => Counting::Epochs(samples),
-        (_, Some(batch)) if entries.iter().any(|entry| entry.step_num.is_some()) => Counting::Steps(batch),
-        _ => Counting::Unknown,
+        (Some(samples), None) if epochs > 0.0 => SampleCounting::Epochs(samples),
+        (_, Some(batch)) if entries.iter().any(|entry| entry.step_num.is_some()) => SampleCounting::Steps(batch),
+        _ => SampleCounting::Unknown,
     }
 }
 
-/// When a run began and ended, `None` if the log does not have its end; and which source tells of it.
-pub(crate) struct Run {
+/// Start and end of a run, `None` if the log does not have its end, with the file and line that report it.
+pub(crate) struct MlperfRun {
     pub(crate) file: FileId,
     pub(crate) line: u64,
     pub(crate) start: EventTime,
@@ -306,7 +310,7 @@ pub(crate) struct Run {
 }
 
 /// Seconds between the starts and stops of a kind of span inside the run.
-fn seconds_in(entries: &[&Entry], start: Key, stop: Key) -> f64 {
+fn seconds_in(entries: &[&MllogEntry], start: MllogKey, stop: MllogKey) -> f64 {
     let mut open = None;
     let mut seconds = 0.0;
     for entry in entries {
@@ -320,14 +324,14 @@ fn seconds_in(entries: &[&Entry], start: Key, stop: Key) -> f64 {
 }
 
 /// Notes if the log's own throughput contradicts its count of samples.
-fn compare_rates(inside: &[&Entry], samples: f64, run_seconds: f64, batch: Option<f64>, notes: &mut Vec<String>) {
+fn compare_rates(inside: &[&MllogEntry], samples: f64, run_seconds: f64, batch: Option<f64>, notes: &mut Vec<String>) {
     let mut rates: Vec<f64> = inside.iter().filter_map(|entry| entry.throughput).filter(|rate| *rate > 0.0).collect();
     if rates.is_empty() || run_seconds <= 0.0 {
         return;
     }
     rates.sort_by(f64::total_cmp);
     let rate = rates[rates.len() / 2];
-    let spans = [(Key::BlockStart, Key::BlockStop), (Key::EpochStart, Key::EpochStop)];
+    let spans = [(MllogKey::BlockStart, MllogKey::BlockStop), (MllogKey::EpochStart, MllogKey::EpochStop)];
     let training = spans.into_iter().map(|(start, stop)| seconds_in(inside, start, stop)).filter(|seconds| *seconds > 0.0);
     // Evaluations may count or not: the log's figure may lie anywhere between.
     let slowest = samples / run_seconds;
@@ -348,11 +352,11 @@ fn compare_rates(inside: &[&Entry], samples: f64, run_seconds: f64, batch: Optio
     ));
 }
 
-fn write_progress(mut training: Training, recording: &mut Recording) -> Result<Run, ImportError> {
+fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Result<MlperfRun, ImportError> {
     let file = training.file;
-    let starts = training.entries.iter().filter(|entry| entry.key == Key::RunStart);
+    let starts = training.entries.iter().filter(|entry| entry.key == MllogKey::RunStart);
     let Some(rank) = starts.map(|entry| entry.rank).min() else {
-        let is_damaged = |refused: &&crate::Skipped| refused.kind == DAMAGED_ENTRY && refused.file == recording.files[file];
+        let is_damaged = |refused: &&crate::DroppedLines| refused.kind == DAMAGED_ENTRY && refused.file == recording.files[file];
         let problem = match recording.refusals.by_kind.iter().find(is_damaged) {
             Some(damaged) => format!(
                 "the training log has no run_start; {} damaged line(s), the first at {}",
@@ -369,7 +373,7 @@ fn write_progress(mut training: Training, recording: &mut Recording) -> Result<R
         }
         ours
     });
-    let only = |key: Key| -> Result<Option<(usize, &Entry)>, ImportError> {
+    let only = |key: MllogKey| -> Result<Option<(usize, &MllogEntry)>, ImportError> {
         let mut found = training.entries.iter().enumerate().filter(|(_, entry)| entry.key == key);
         let first = found.next();
         match found.next() {
@@ -380,8 +384,8 @@ fn write_progress(mut training: Training, recording: &mut Recording) -> Result<R
             None => Ok(first),
         }
     };
-    let (start, start_line) = only(Key::RunStart)?.map(|(_, entry)| (entry.time, entry.line)).unwrap_or_default();
-    let stop = only(Key::RunStop)?.map(|(_, entry)| entry.time);
+    let (start, start_line) = only(MllogKey::RunStart)?.map(|(_, entry)| (entry.time, entry.line)).unwrap_or_default();
+    let stop = only(MllogKey::RunStop)?.map(|(_, entry)| entry.time);
     if stop.is_none() {
         recording
             .notes
@@ -389,12 +393,12 @@ fn write_progress(mut training: Training, recording: &mut Recording) -> Result<R
     }
     let mut notes = Vec::new();
     let counting = counting(&training, &mut notes);
-    if counting == Counting::Unknown {
+    if counting == SampleCounting::Unknown {
         recording.notes.push("the training log does not say how many samples were processed".to_owned());
     }
-    let epochs = training.entries.iter().filter(|entry| entry.key == Key::EpochStart).count();
-    let blocks = training.entries.iter().any(|entry| entry.key == Key::BlockStart);
-    let level = if epochs > 1 || !blocks { Level::Epochs } else { Level::Blocks };
+    let epochs = training.entries.iter().filter(|entry| entry.key == MllogKey::EpochStart).count();
+    let blocks = training.entries.iter().any(|entry| entry.key == MllogKey::BlockStart);
+    let level = if epochs > 1 || !blocks { SpanLevel::Epochs } else { SpanLevel::Blocks };
 
     let mut newest = EventTime::MIN;
     for entry in &training.entries {
@@ -405,13 +409,16 @@ fn write_progress(mut training: Training, recording: &mut Recording) -> Result<R
 
     let last = training.entries.last().map_or(start, |entry| entry.time);
     let by_steps = samples_by_steps(&training);
-    if by_steps.is_none() && training.entries.iter().any(|entry| entry.key == Key::RunStop && entry.step_num.is_some()) {
+    if by_steps.is_none() && training.entries.iter().any(|entry| entry.key == MllogKey::RunStop && entry.step_num.is_some()) {
         notes.push(
             "run_stop counts steps, but the log has no global_batch_size: how many samples they are is not known".to_owned(),
         );
     }
-    let source =
-        recording.add_source(file, None, SourceKind::Job { rank: rank.unwrap_or(0), irregular: true, scope: Scope::Global });
+    let source = recording.add_source(
+        file,
+        None,
+        SourceKind::Job { rank: rank.unwrap_or(0), irregular: true, scope: CounterScope::Global },
+    );
     let mut walk = RunWalk {
         counting,
         by_steps,
@@ -428,16 +435,16 @@ fn write_progress(mut training: Training, recording: &mut Recording) -> Result<R
     for entry in &training.entries {
         if entry.time < start || stop.is_some_and(|stop| entry.time > stop) {
             // The number of samples of an epoch may come before the run.
-            if entry.key != Key::TrainSamples {
+            if entry.key != MllogKey::TrainSamples {
                 recording.skip(file, entry.line, "outside the run");
             }
             continue;
         }
         let (mut values, mark) = walk.next(entry);
-        if entry.key == Key::RunStart
+        if entry.key == MllogKey::RunStart
             && let Some(batch) = training.global_batch_size
         {
-            values.push((Field::GlobalBatchSize, batch));
+            values.push((ReadingField::GlobalBatchSize, batch));
         }
         if values.is_empty() && mark.is_none() {
             recording.skip(file, entry.line, "log entry about neither progress nor power");
@@ -445,10 +452,10 @@ fn write_progress(mut training: Training, recording: &mut Recording) -> Result<R
         written.extend(values.iter().map(|(field, _)| *field));
         recording.push(source, entry.time, entry.line, &values, mark);
     }
-    if counting != Counting::Unknown && !written.contains(&Field::SamplesTotal) {
+    if counting != SampleCounting::Unknown && !written.contains(&ReadingField::SamplesTotal) {
         recording.notes.push("no count of samples lies inside the run".to_owned());
     }
-    let inside: Vec<&Entry> =
+    let inside: Vec<&MllogEntry> =
         training.entries.iter().filter(|entry| entry.time >= start && stop.is_none_or(|stop| entry.time <= stop)).collect();
     if let Some(samples) = walk.known {
         if let Some(by_steps) = by_steps.filter(|by_steps| contradict(*by_steps, samples)) {
@@ -458,15 +465,15 @@ fn write_progress(mut training: Training, recording: &mut Recording) -> Result<R
         compare_rates(&inside, samples, run_seconds, training.global_batch_size, &mut notes);
     }
     recording.notes.extend(notes);
-    Ok(Run { file, line: start_line, start, stop, last })
+    Ok(MlperfRun { file, line: start_line, start, stop, last })
 }
 
 /// Walks through the entries of one run in time order.
 struct RunWalk {
-    counting: Counting,
+    counting: SampleCounting,
     /// Samples by the steps that `run_stop` counts.
     by_steps: Option<f64>,
-    level: Level,
+    level: SpanLevel,
     /// The log has training blocks: nothing is processed outside them.
     trains_in_blocks: bool,
     /// The last count that an entry gave.
@@ -479,79 +486,83 @@ struct RunWalk {
 }
 
 impl RunWalk {
-    /// What an entry says of progress, and the phase or span that begins there.
-    fn next(&mut self, entry: &Entry) -> (Vec<(Field, f64)>, Option<Mark>) {
+    /// Returns the progress in an entry, and the phase or span that begins there.
+    fn next(&mut self, entry: &MllogEntry) -> (Vec<(ReadingField, f64)>, Option<ProgressMark>) {
         let training = if self.trains_in_blocks { self.block_open } else { self.epoch_open };
         match entry.key {
-            Key::EpochStart => self.epoch_open = true,
-            Key::EpochStop => {
+            MllogKey::EpochStart => self.epoch_open = true,
+            MllogKey::EpochStop => {
                 self.epoch_open = false;
                 self.epochs_done += 1.0;
             }
-            Key::BlockStart => self.block_open = true,
-            Key::BlockStop => self.block_open = false,
+            MllogKey::BlockStart => self.block_open = true,
+            MllogKey::BlockStop => self.block_open = false,
             _ => {}
         }
         let mut values = Vec::new();
         // While nothing is trained the count stays what it was.
         let samples = self.samples(entry).or(self.known.filter(|_| !training));
-        // What was done since the last count is known by the steps at the end.
-        let at_stop = self.by_steps.filter(|_| entry.key == Key::RunStop);
+        // The samples since the last count are known by the steps at the end.
+        let at_stop = self.by_steps.filter(|_| entry.key == MllogKey::RunStop);
         let samples = at_stop.filter(|by_steps| samples.or(self.known).is_none_or(|known| *by_steps > known)).or(samples);
         self.known = samples.or(self.known);
         if let Some(samples) = samples {
-            values.push((Field::SamplesTotal, samples));
+            values.push((ReadingField::SamplesTotal, samples));
         }
-        if matches!(self.counting, Counting::Epochs(_)) && entry.key == Key::EpochStop {
-            values.push((Field::Epoch, self.epochs_done));
+        if matches!(self.counting, SampleCounting::Epochs(_)) && entry.key == MllogKey::EpochStop {
+            values.push((ReadingField::Epoch, self.epochs_done));
         }
         let span = self.span(entry);
         let phase = match entry.key {
-            Key::RunStart => Phase::Started,
-            Key::RunStop => Phase::Finished,
-            _ => Phase::Progress,
+            MllogKey::RunStart => JobLifecycle::Started,
+            MllogKey::RunStop => JobLifecycle::Finished,
+            _ => JobLifecycle::Progress,
         };
-        let mark = (phase != Phase::Progress || span.is_some()).then_some(Mark { phase, span });
+        let mark = (phase != JobLifecycle::Progress || span.is_some()).then_some(ProgressMark { phase, span });
         (values, mark)
     }
 
     /// The count of samples at this entry, where the log knows it.
-    fn samples(&self, entry: &Entry) -> Option<f64> {
-        if entry.key == Key::RunStart {
-            return (self.counting != Counting::Unknown).then_some(0.0);
+    fn samples(&self, entry: &MllogEntry) -> Option<f64> {
+        if entry.key == MllogKey::RunStart {
+            return (self.counting != SampleCounting::Unknown).then_some(0.0);
         }
         match self.counting {
-            Counting::SamplesCount => entry.samples_count,
-            Counting::EpochNum if entry.key == Key::TrainSamples => entry.value,
-            Counting::EpochNum => entry.epoch_num,
+            SampleCounting::SamplesCount => entry.samples_count,
+            SampleCounting::EpochNum if entry.key == MllogKey::TrainSamples => entry.value,
+            SampleCounting::EpochNum => entry.epoch_num,
             // Inside an epoch only its end is known.
-            Counting::Epochs(samples) => (!self.epoch_open || entry.key == Key::EpochStart).then_some(self.epochs_done * samples),
-            Counting::Steps(batch) => entry.step_num.map(|steps| steps * batch),
-            Counting::Unknown => None,
+            SampleCounting::Epochs(samples) => {
+                (!self.epoch_open || entry.key == MllogKey::EpochStart).then_some(self.epochs_done * samples)
+            }
+            SampleCounting::Steps(batch) => entry.step_num.map(|steps| steps * batch),
+            SampleCounting::Unknown => None,
         }
     }
 
-    fn span(&mut self, entry: &Entry) -> Option<String> {
+    fn span(&mut self, entry: &MllogEntry) -> Option<String> {
         let none = || Some(String::new());
         let span_open = match self.level {
-            Level::Epochs => self.epoch_open,
-            Level::Blocks => self.block_open,
+            SpanLevel::Epochs => self.epoch_open,
+            SpanLevel::Blocks => self.block_open,
         };
         match (entry.key, self.level) {
-            (Key::EpochStart, Level::Epochs) => {
+            (MllogKey::EpochStart, SpanLevel::Epochs) => {
                 let number = entry.epoch_num.filter(|number| number.fract() == 0.0).unwrap_or(self.epochs_done + 1.0);
                 Some(format!("epoch {number}"))
             }
-            (Key::BlockStart, Level::Blocks) => {
+            (MllogKey::BlockStart, SpanLevel::Blocks) => {
                 self.blocks += 1;
                 Some(format!("block {}", self.blocks))
             }
-            (Key::EpochStop, Level::Epochs) | (Key::BlockStop, Level::Blocks) | (Key::RunStop, _) => none(),
-            (Key::EvalStart, _) => {
+            (MllogKey::EpochStop, SpanLevel::Epochs) | (MllogKey::BlockStop, SpanLevel::Blocks) | (MllogKey::RunStop, _) => {
+                none()
+            }
+            (MllogKey::EvalStart, _) => {
                 self.evaluations += 1;
                 (!span_open).then(|| format!("evaluation {}", self.evaluations))
             }
-            (Key::EvalStop, _) if !span_open => none(),
+            (MllogKey::EvalStop, _) if !span_open => none(),
             _ => None,
         }
     }

@@ -1,4 +1,5 @@
-//! `MLPerf` Inference: `mlperf_log_detail.txt`, whose times are in UTC, and the power analyser's `spl.txt`, whose times are in the zone of its host.
+//! `MLPerf` Inference: `mlperf_log_detail.txt`, whose times are in UTC, and the power analyser's `spl.txt`, whose times are in
+//! the zone of its host.
 //!
 //! `power_begin` and `power_end` become the phases. Samples and tokens are the log's own rates times the time between, because
 //! `LoadGen` pads the queries of Offline: `effective_samples_per_query` is what was asked for, not what was done. Without a rate,
@@ -8,18 +9,18 @@
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Phase, Scope};
+use eadt_schemas::v1::{CounterScope, JobLifecycle};
 use serde_json::Value;
 
-use crate::clock::{Clock, Stamp};
+use crate::clock::{ParsedTime, TimeParser};
 use crate::error::quote;
-use crate::lines::Lines;
+use crate::lines::LineReader;
 use crate::mlperf::{DAMAGED_ENTRY, NO_READING_WATTS, damaged_entry, number, parse_line};
-use crate::overlap::{self, Range};
-use crate::recording::{Device, FileId, Mark, Recording, Source, SourceId, SourceKind};
+use crate::overlap::{self, TimeRange};
+use crate::recording::{FileId, ProgressMark, RecordedDevice, Recording, RecordingSource, SourceId, SourceKind};
 use crate::row_times::RowTimes;
-use crate::units::{Cell, cell};
-use crate::{Field, ImportError, Options, TimeFormat};
+use crate::units::{NumberCell, cell};
+use crate::{ImportError, ImportOptions, ReadingField, TimeFormat};
 
 /// Keys of samples per second, the best first: Offline's, then Server's.
 const SAMPLE_RATES: [&str; 3] =
@@ -43,7 +44,7 @@ const OTHERS: [&str; 5] = [SAMPLES_PER_QUERY, QUERIES, PERFORMANCE_SET[0], PERFO
 /// `LoadGen`'s word for a result that complies with the rules.
 const VALID: &str = "VALID";
 
-/// Lines of `mlperf_log_summary.txt` and the key of the detail log that says the same.
+/// Lines of `mlperf_log_summary.txt`, each with the key of the detail log for the same figure.
 const SUMMARY: [(&str, &str); 6] = [
     ("Samples per second", SAMPLE_RATES[0]),
     ("Completed samples per second", SAMPLE_RATES[1]),
@@ -61,12 +62,12 @@ pub(crate) fn contradict(a: f64, b: f64) -> bool {
     (a - b).abs() > CONTRADICTION_RATIO * a.abs().max(b.abs())
 }
 
-type Moment = (FileId, u64, EventTime);
+type TimedLine = (FileId, u64, EventTime);
 
 #[derive(Default)]
 struct DetailLog {
-    begin: Option<Moment>,
-    end: Option<Moment>,
+    begin: Option<TimedLine>,
+    end: Option<TimedLine>,
     scenario: Option<String>,
     /// `LoadGen`'s word for its result, if that is not [`VALID`].
     validity: Option<String>,
@@ -144,16 +145,20 @@ struct RunClocks {
     /// `LoadGen`'s, in UTC.
     detail: TimeFormat,
     /// The power analyser's, in the zone of its host.
-    power: Clock,
+    power: TimeParser,
 }
 
-pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
-    recording.columns.insert(Field::PowerWatts, "Watts".to_owned());
+pub(crate) fn read(
+    files: Vec<(FileId, LineReader<'_>)>,
+    recording: &mut Recording,
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
+    recording.columns.insert(ReadingField::PowerWatts, "Watts".to_owned());
     let detail_format = TimeFormat::Pattern("%m-%d-%Y %H:%M:%S%.f".to_owned());
-    let power = Clock::new(Some(detail_format.clone()), options.time_zone.clone());
+    let power = TimeParser::new(Some(detail_format.clone()), options.time_zone.clone());
     let clocks = RunClocks { detail: detail_format, power };
     let mut detail = DetailLog::default();
-    let mut readings: Option<Range> = None;
+    let mut readings: Option<TimeRange> = None;
     for (file, mut lines) in files {
         let range = read_file(file, &mut lines, &clocks, &mut detail, recording)?;
         readings = match (readings, range) {
@@ -170,8 +175,9 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
 fn refuse_copies(recording: &mut Recording) -> Result<(), ImportError> {
     let mut notes = Vec::new();
     for (at, source) in recording.sources.iter().enumerate() {
-        let of =
-            |source: &Source| source.readings.iter().map(|reading| (reading.time, reading.values.clone())).collect::<Vec<_>>();
+        let of = |source: &RecordingSource| {
+            source.readings.iter().map(|reading| (reading.time, reading.values.clone())).collect::<Vec<_>>()
+        };
         let own = of(source);
         for other in recording.sources[..at].iter().filter(|other| own.len() > 1 && of(other) == own) {
             let (copy, original) = (&recording.files[source.file], &recording.files[other.file]);
@@ -192,13 +198,13 @@ fn refuse_copies(recording: &mut Recording) -> Result<(), ImportError> {
 /// Returns the time that the file's power readings cover.
 fn read_file(
     file: FileId,
-    lines: &mut Lines<'_>,
+    lines: &mut LineReader<'_>,
     clocks: &RunClocks,
     detail: &mut DetailLog,
     recording: &mut Recording,
-) -> Result<Option<Range>, ImportError> {
+) -> Result<Option<TimeRange>, ImportError> {
     let mut power: Option<SourceId> = None;
-    let mut range: Option<Range> = None;
+    let mut range: Option<TimeRange> = None;
     let mut first_damaged: Option<ImportError> = None;
     let (mut damaged, mut good) = (0, 0);
     let mut times = RowTimes::new(true);
@@ -207,7 +213,7 @@ fn read_file(
             recording.rows += 1;
             match power_line(&text, &clocks.power) {
                 Ok((stamp, watts)) => {
-                    let settled = times.settle(0, line, stamp);
+                    let settled = times.resolve_time(0, line, stamp);
                     let time = settled.map_err(|unsettled| recording.error(file, line, unsettled.problem, unsettled.remedy))?;
                     good += 1;
                     let Some(watts) = watts else {
@@ -216,10 +222,10 @@ fn read_file(
                     };
                     let source = *power.get_or_insert_with(|| {
                         let name = recording.label(file);
-                        recording.add_device(file, Device { name, ..Device::default() })
+                        recording.add_device(file, RecordedDevice { name, ..RecordedDevice::default() })
                     });
                     range = Some(range.map_or((time, time), |(from, to)| (from.min(time), to.max(time))));
-                    recording.push(source, time, line, &[(Field::PowerWatts, watts)], None);
+                    recording.push(source, time, line, &[(ReadingField::PowerWatts, watts)], None);
                 }
                 Err((column, problem)) => {
                     let remedy = "give the power analyser's log as it was written";
@@ -244,8 +250,8 @@ fn read_file(
                 time.map(|time| (file, line, time))
             };
             match entry.key.as_str() {
-                "power_begin" => once(recording, &mut detail.begin, at(recording)?)?,
-                "power_end" => once(recording, &mut detail.end, at(recording)?)?,
+                "power_begin" => set_once(recording, &mut detail.begin, at(recording)?)?,
+                "power_end" => set_once(recording, &mut detail.end, at(recording)?)?,
                 "effective_scenario" => detail.scenario = entry.value.as_str().map(str::to_owned),
                 "result_validity" => detail.note_validity(entry.value.as_str().unwrap_or_default()),
                 "num_errors" => detail.errors = number(&entry.value).unwrap_or_default(),
@@ -270,7 +276,7 @@ fn read_file(
     }
 }
 
-fn once(recording: &Recording, slot: &mut Option<Moment>, found: Moment) -> Result<(), ImportError> {
+fn set_once(recording: &Recording, slot: &mut Option<TimedLine>, found: TimedLine) -> Result<(), ImportError> {
     if slot.is_some() {
         let remedy = "one call imports one run: give one mlperf_log_detail.txt and its spl.txt";
         return Err(recording.error(found.0, found.1, "a second run begins or ends here", remedy));
@@ -280,7 +286,7 @@ fn once(recording: &Recording, slot: &mut Option<Moment>, found: Moment) -> Resu
 }
 
 /// `Time,…,Watts,…` with further pairs; the first `Watts` is the total, `None` if the analyser had no reading.
-fn power_line(text: &str, clock: &Clock) -> Result<(Stamp, Option<f64>), (&'static str, String)> {
+fn power_line(text: &str, clock: &TimeParser) -> Result<(ParsedTime, Option<f64>), (&'static str, String)> {
     let mut parts = text.split(',');
     let mut after = |name: &str| {
         parts.find(|part| *part == name)?;
@@ -290,9 +296,9 @@ fn power_line(text: &str, clock: &Clock) -> Result<(Stamp, Option<f64>), (&'stat
     let time = clock.read(time).map_err(|problem| ("Time", format!("{} is {problem}", quote(time))))?;
     let watts = after("Watts").ok_or_else(|| ("Watts", "no Watts in the power reading".to_owned()))?;
     match cell(watts) {
-        Cell::Number(watts) if watts == NO_READING_WATTS => Ok((time, None)),
-        Cell::Number(watts) if watts >= 0.0 => Ok((time, Some(watts))),
-        Cell::Absent => Ok((time, None)),
+        NumberCell::Number(watts) if watts == NO_READING_WATTS => Ok((time, None)),
+        NumberCell::Number(watts) if watts >= 0.0 => Ok((time, Some(watts))),
+        NumberCell::Absent => Ok((time, None)),
         _ => Err(("Watts", format!("{} is not a power in watts", quote(watts)))),
     }
 }
@@ -343,7 +349,7 @@ fn compare_summary(detail: &DetailLog, notes: &mut Vec<String>) {
     }
 }
 
-fn write_phases(detail: &DetailLog, readings: Option<Range>, recording: &mut Recording) -> Result<(), ImportError> {
+fn write_phases(detail: &DetailLog, readings: Option<TimeRange>, recording: &mut Recording) -> Result<(), ImportError> {
     let (Some((file, begin_line, begin)), Some((_, end_line, end))) = (detail.begin, detail.end) else {
         recording.notes.push(
             "no power_begin and power_end among the files (mlperf_log_detail.txt): power without phases and samples".to_owned(),
@@ -392,12 +398,12 @@ fn write_phases(detail: &DetailLog, readings: Option<Range>, recording: &mut Rec
     let active = samples.zip(rate).map_or(seconds, |(samples, rate)| samples / rate);
     let tokens = detail.first(&TOKEN_RATES).map(|(_, rate)| rate * active);
     recording.notes.extend(notes);
-    let source = recording.add_source(file, None, SourceKind::Job { rank: 0, irregular: true, scope: Scope::Global });
-    let totals = [(Field::SamplesTotal, samples), (Field::TokensTotal, tokens)];
-    let last: Vec<(Field, f64)> = totals.into_iter().filter_map(|(field, total)| Some((field, total?))).collect();
-    let first: Vec<(Field, f64)> = last.iter().map(|(field, _)| (*field, 0.0)).collect();
-    let mark = |phase| Some(Mark { phase, span: None });
-    recording.push(source, begin, begin_line, &first, mark(Phase::Started));
-    recording.push(source, end, end_line, &last, mark(Phase::Finished));
+    let source = recording.add_source(file, None, SourceKind::Job { rank: 0, irregular: true, scope: CounterScope::Global });
+    let totals = [(ReadingField::SamplesTotal, samples), (ReadingField::TokensTotal, tokens)];
+    let last: Vec<(ReadingField, f64)> = totals.into_iter().filter_map(|(field, total)| Some((field, total?))).collect();
+    let first: Vec<(ReadingField, f64)> = last.iter().map(|(field, _)| (*field, 0.0)).collect();
+    let mark = |phase| Some(ProgressMark { phase, span: None });
+    recording.push(source, begin, begin_line, &first, mark(JobLifecycle::Started));
+    recording.push(source, end, end_line, &last, mark(JobLifecycle::Finished));
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! `nvidia-smi --query-gpu=timestamp,… --format=csv[,nounits]`, repeated headers allowed.
 //!
-//! Units stand in the header (`power.draw [W]`) and, without `nounits`, in the cells, too (`62.35 W`). Times have no offset.
-//! A board is known by its UUID or serial number, in any file; by its PCI bus id or index, which another node may have, too.
-//! `power.draw` is an average over about a second on Ampere and later except GA100: it becomes
-//! `power_watts` if the name says that the board is older or GA100, else `power_average_watts`.
-//! If two columns are of one field, the better one counts in each row that has it: not every board of a log has every value.
+//! Units are in the header (`power.draw [W]`) and, without `nounits`, in the cells, too (`62.35 W`). Times have no offset. A
+//! board is known by its UUID or serial number, in any file; by its PCI bus id or index, which another node may have, too.
+//! `power.draw` is an average over about a second on Ampere and later except GA100: it becomes `power_watts` if the name shows
+//! that the board is older or GA100, else `power_average_watts`. If two columns are of one field, the better one counts in each
+//! row that has it: not every board of a log has every value.
 
 use std::collections::HashMap;
 
@@ -12,25 +12,25 @@ use eadt_schemas::EventTime;
 
 use crate::absent::{is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
-use crate::clock::{Clock, Stamp};
-use crate::csv_table::short;
+use crate::clock::{ParsedTime, TimeParser};
 use crate::error::quote;
 use crate::identity::{IdColumns, IdScope};
-use crate::lines::Lines;
-use crate::marks::{MARK_REMEDY, Marks};
+use crate::lines::LineReader;
+use crate::marks::{DecimalMarkDetector, MARK_REMEDY};
+use crate::names::event_name;
 use crate::power_draw::power_draw_is_average;
-use crate::quantity::Quantity;
-use crate::recording::{Device, FileId, Recording, RowError, SourceId, SourceKind};
+use crate::quantity::QuantityCell;
+use crate::recording::{FileId, RecordedDevice, Recording, RowError, SourceId, SourceKind};
 use crate::report::{ColumnUse, TableUse};
 use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
-use crate::table::{Cells, Table, Wanted};
+use crate::table::{HeaderCriteria, RowCells, TableReader};
 use crate::units::Unit;
-use crate::{Field, ImportError, Options, SameTime};
+use crate::{ImportError, ImportOptions, ReadingField, SameTime};
 
-/// What a column of the query is for.
+/// Meaning of a column of the query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Column {
+enum QueryColumn {
     Time,
     Index,
     Uuid,
@@ -39,49 +39,49 @@ enum Column {
     Name,
     /// `power.draw`: instant or average depends on the board.
     PowerDraw,
-    Value(Field),
+    Value(ReadingField),
     /// Counts in rows in which no other column has the field.
-    Fallback(Field),
+    Fallback(ReadingField),
 }
 
-impl Column {
+impl QueryColumn {
     fn is_number(self) -> bool {
         matches!(self, Self::Value(_) | Self::Fallback(_) | Self::PowerDraw)
     }
 }
 
-fn known(name: &str) -> Option<Column> {
+fn known(name: &str) -> Option<QueryColumn> {
     Some(match name {
-        "timestamp" => Column::Time,
-        "index" => Column::Index,
-        "uuid" | "gpu_uuid" => Column::Uuid,
-        "serial" | "gpu_serial" => Column::Serial,
-        "pci.bus_id" | "gpu_bus_id" => Column::BusId,
-        "name" | "gpu_name" => Column::Name,
-        "power.draw" => Column::PowerDraw,
-        "power.draw.instant" => Column::Value(Field::PowerWatts),
-        "power.draw.average" => Column::Value(Field::PowerAverageWatts),
-        "enforced.power.limit" => Column::Value(Field::PowerLimitWatts),
-        "power.limit" => Column::Fallback(Field::PowerLimitWatts),
-        "utilization.gpu" => Column::Value(Field::UtilizationRatio),
-        "utilization.memory" => Column::Value(Field::MemoryUtilizationRatio),
-        "memory.used" => Column::Value(Field::MemoryUsedBytes),
-        "memory.total" => Column::Value(Field::MemoryTotalBytes),
-        "temperature.gpu" => Column::Value(Field::TemperatureCelsius),
-        "temperature.memory" => Column::Value(Field::MemoryTemperatureCelsius),
-        "clocks.sm" | "clocks.current.sm" => Column::Value(Field::SmClockMhz),
-        "clocks.mem" | "clocks.current.memory" => Column::Value(Field::MemoryClockMhz),
+        "timestamp" => QueryColumn::Time,
+        "index" => QueryColumn::Index,
+        "uuid" | "gpu_uuid" => QueryColumn::Uuid,
+        "serial" | "gpu_serial" => QueryColumn::Serial,
+        "pci.bus_id" | "gpu_bus_id" => QueryColumn::BusId,
+        "name" | "gpu_name" => QueryColumn::Name,
+        "power.draw" => QueryColumn::PowerDraw,
+        "power.draw.instant" => QueryColumn::Value(ReadingField::PowerWatts),
+        "power.draw.average" => QueryColumn::Value(ReadingField::PowerAverageWatts),
+        "enforced.power.limit" => QueryColumn::Value(ReadingField::PowerLimitWatts),
+        "power.limit" => QueryColumn::Fallback(ReadingField::PowerLimitWatts),
+        "utilization.gpu" => QueryColumn::Value(ReadingField::UtilizationRatio),
+        "utilization.memory" => QueryColumn::Value(ReadingField::MemoryUtilizationRatio),
+        "memory.used" => QueryColumn::Value(ReadingField::MemoryUsedBytes),
+        "memory.total" => QueryColumn::Value(ReadingField::MemoryTotalBytes),
+        "temperature.gpu" => QueryColumn::Value(ReadingField::TemperatureCelsius),
+        "temperature.memory" => QueryColumn::Value(ReadingField::MemoryTemperatureCelsius),
+        "clocks.sm" | "clocks.current.sm" => QueryColumn::Value(ReadingField::SmClockMhz),
+        "clocks.mem" | "clocks.current.memory" => QueryColumn::Value(ReadingField::MemoryClockMhz),
         _ => return None,
     })
 }
 
-/// The unit that nvidia-smi means where a table says none.
-fn usual_unit(field: Field) -> Option<Unit> {
+/// Returns the unit that nvidia-smi means if a table gives none.
+fn usual_unit(field: ReadingField) -> Option<Unit> {
     Unit::named(match field {
-        Field::PowerWatts | Field::PowerAverageWatts | Field::PowerLimitWatts => "W",
-        Field::UtilizationRatio | Field::MemoryUtilizationRatio => "%",
-        Field::MemoryUsedBytes | Field::MemoryTotalBytes => "MiB",
-        Field::SmClockMhz | Field::MemoryClockMhz => "MHz",
+        ReadingField::PowerWatts | ReadingField::PowerAverageWatts | ReadingField::PowerLimitWatts => "W",
+        ReadingField::UtilizationRatio | ReadingField::MemoryUtilizationRatio => "%",
+        ReadingField::MemoryUsedBytes | ReadingField::MemoryTotalBytes => "MiB",
+        ReadingField::SmClockMhz | ReadingField::MemoryClockMhz => "MHz",
         _ => "C",
     })
 }
@@ -91,28 +91,28 @@ struct NamedColumn {
     text: String,
     /// Without the unit.
     name: String,
-    use_as: Option<Column>,
+    use_as: Option<QueryColumn>,
     unit: Option<Unit>,
 }
 
 #[derive(Debug)]
-struct Columns {
+struct QueryColumns {
     all: Vec<NamedColumn>,
     has_id: bool,
-    names: Cells,
+    names: RowCells,
 }
 
-impl Columns {
-    fn new(recording: &mut Recording, file: FileId, line: u64, names: Cells) -> Result<Self, ImportError> {
+impl QueryColumns {
+    fn new(recording: &mut Recording, file: FileId, line: u64, names: RowCells) -> Result<Self, ImportError> {
         let mut columns = Vec::new();
         for text in names.iter() {
             let (name, unit) = name_and_unit(text);
             let use_as = known(&name.to_ascii_lowercase());
             match use_as {
-                Some(Column::Value(field)) => drop(recording.columns.insert(field, text.to_owned())),
-                Some(Column::Fallback(field)) => drop(recording.columns.entry(field).or_insert_with(|| text.to_owned())),
-                Some(Column::PowerDraw) => {
-                    for field in [Field::PowerWatts, Field::PowerAverageWatts] {
+                Some(QueryColumn::Value(field)) => drop(recording.columns.insert(field, text.to_owned())),
+                Some(QueryColumn::Fallback(field)) => drop(recording.columns.entry(field).or_insert_with(|| text.to_owned())),
+                Some(QueryColumn::PowerDraw) => {
+                    for field in [ReadingField::PowerWatts, ReadingField::PowerAverageWatts] {
                         recording.columns.entry(field).or_insert_with(|| text.to_owned());
                     }
                 }
@@ -120,14 +120,14 @@ impl Columns {
             }
             columns.push(NamedColumn { text: text.to_owned(), name: name.to_owned(), use_as, unit: unit.and_then(Unit::named) });
         }
-        let has_column = |wanted: Column| columns.iter().any(|column| column.use_as == Some(wanted));
-        if !has_column(Column::Time) {
+        let has_column = |wanted: QueryColumn| columns.iter().any(|column| column.use_as == Some(wanted));
+        if !has_column(QueryColumn::Time) {
             let problem = "the first row is not a header with a timestamp column";
             let remedy = "record with --query-gpu=timestamp,uuid,power.draw,… --format=csv (not noheader), or import as csv with the \
                           numbers of the columns, for example --map time=#1 --map device=#2 --map power_watts=#3:W";
             return Err(recording.error(file, line, problem, remedy));
         }
-        let has_id = [Column::Uuid, Column::Serial, Column::BusId, Column::Index].into_iter().any(has_column);
+        let has_id = [QueryColumn::Uuid, QueryColumn::Serial, QueryColumn::BusId, QueryColumn::Index].into_iter().any(has_column);
         Ok(Self { all: columns, has_id, names })
     }
 
@@ -143,27 +143,31 @@ fn name_and_unit(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn known_names(cells: &Cells) -> usize {
+fn known_names(cells: &RowCells) -> usize {
     cells.iter().filter(|text| known(&name_and_unit(text).0.to_ascii_lowercase()).is_some()).count()
 }
 
-fn is_header(cells: &Cells) -> bool {
+fn is_header(cells: &RowCells) -> bool {
     cells.iter().any(|text| text.eq_ignore_ascii_case("timestamp"))
 }
 
-pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
-    let clock = Clock::new(options.time_format.clone(), options.time_zone.clone());
-    let mut boards = Boards::default();
+pub(crate) fn read(
+    files: Vec<(FileId, LineReader<'_>)>,
+    recording: &mut Recording,
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
+    let clock = TimeParser::new(options.time_format.clone(), options.time_zone.clone());
+    let mut boards = BoardSources::default();
     let mut before = None;
     for (file, lines) in files {
-        let wanted = Wanted { names: &known_names, is_data: &|_| false };
-        let (mut table, header) = Table::open(lines, recording, file, &wanted)?;
+        let wanted = HeaderCriteria { names: &known_names, is_data: &|_| false };
+        let (mut table, header) = TableReader::open(lines, recording, file, &wanted)?;
         let Some(header) = header else { continue };
-        let columns = Columns::new(recording, file, header.line, header.names)?;
+        let columns = QueryColumns::new(recording, file, header.line, header.names)?;
         let numbers = columns.all.iter().enumerate();
-        let numbers = numbers.filter(|(_, column)| column.use_as.is_some_and(Column::is_number));
+        let numbers = numbers.filter(|(_, column)| column.use_as.is_some_and(QueryColumn::is_number));
         let numbers: Vec<usize> = numbers.map(|(index, _)| index).collect();
-        let marks = Marks::new(&table, &numbers, options.decimal);
+        let marks = DecimalMarkDetector::new(&table, &numbers, options.decimal);
         let mut reader = FileReader {
             file,
             columns,
@@ -172,22 +176,22 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
             times: RowTimes::after(before.take(), options),
             models: IdColumns::new(std::iter::once((0, "device name"))),
         };
-        let mut cells = Cells::default();
+        let mut cells = RowCells::default();
         while let Some(line) = table.next_row(recording, file, &mut cells)? {
             if is_header(&cells) {
                 if cells != reader.columns.names {
-                    reader.columns = Columns::new(recording, file, line, cells.clone())?;
+                    reader.columns = QueryColumns::new(recording, file, line, cells.clone())?;
                 }
                 recording.skip(file, line, "repeated header");
                 continue;
             }
             recording.rows += 1;
             if table.is_cut() {
-                recording.settle_row(Err(RowError::damaged("cut off", recording.error(file, line, CUT, CUT_REMEDY))))?;
+                recording.count_if_damaged(Err(RowError::damaged("cut off", recording.error(file, line, CUT, CUT_REMEDY))))?;
                 continue;
             }
             let row = reader.read_row(recording, &mut boards, line, &cells);
-            recording.settle_row(row)?;
+            recording.count_if_damaged(row)?;
         }
         before = reader.times.end(recording);
         reader.finish(recording, &table, header.line, options)?;
@@ -197,9 +201,9 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
 
 struct FileReader<'c> {
     file: FileId,
-    columns: Columns,
-    clock: &'c Clock,
-    marks: Marks,
+    columns: QueryColumns,
+    clock: &'c TimeParser,
+    marks: DecimalMarkDetector,
     times: RowTimes,
     /// The models in rows without an id.
     models: IdColumns,
@@ -208,12 +212,18 @@ struct FileReader<'c> {
 const RESTORE: &str = "restore the row or take it out";
 
 impl FileReader<'_> {
-    fn text<'c>(&self, cells: &'c Cells, wanted: Column) -> Option<&'c str> {
+    fn text<'c>(&self, cells: &'c RowCells, wanted: QueryColumn) -> Option<&'c str> {
         let index = self.columns.all.iter().position(|column| column.use_as == Some(wanted))?;
         cells.get(index).filter(|text| !is_absent_text(text))
     }
 
-    fn read_row(&mut self, recording: &mut Recording, boards: &mut Boards, line: u64, cells: &Cells) -> Result<(), RowError> {
+    fn read_row(
+        &mut self,
+        recording: &mut Recording,
+        boards: &mut BoardSources,
+        line: u64,
+        cells: &RowCells,
+    ) -> Result<(), RowError> {
         let file = self.file;
         let width = self.columns.all.len();
         let surplus = (width..cells.len()).any(|index| cells.get(index).is_some_and(|cell| !cell.is_empty()));
@@ -222,21 +232,23 @@ impl FileReader<'_> {
             let remedy = "the file is truncated or damaged here: restore the row or take it out";
             return Err(RowError::damaged("cells", recording.error(file, line, problem, remedy)));
         }
-        let stamp = self.text(cells, Column::Time).unwrap_or_default();
+        let stamp = self.text(cells, QueryColumn::Time).unwrap_or_default();
         let stamp = self.clock.read(stamp).map_err(|problem| {
             let problem = format!("{} is {problem}", quote(stamp));
             RowError::damaged("time", recording.error(file, line, problem, RESTORE).column("timestamp"))
         })?;
-        let model = self.text(cells, Column::Name);
+        let model = self.text(cells, QueryColumn::Name);
         let mut values = Vec::with_capacity(width);
         let mut fallbacks = Vec::new();
         let mut absent = 0;
         for (column, text) in self.columns.all.iter().zip(cells.iter()) {
             let (field, values) = match column.use_as {
-                Some(Column::Value(field)) => (field, &mut values),
-                Some(Column::Fallback(field)) => (field, &mut fallbacks),
-                Some(Column::PowerDraw) if model.is_none_or(power_draw_is_average) => (Field::PowerAverageWatts, &mut fallbacks),
-                Some(Column::PowerDraw) => (Field::PowerWatts, &mut fallbacks),
+                Some(QueryColumn::Value(field)) => (field, &mut values),
+                Some(QueryColumn::Fallback(field)) => (field, &mut fallbacks),
+                Some(QueryColumn::PowerDraw) if model.is_none_or(power_draw_is_average) => {
+                    (ReadingField::PowerAverageWatts, &mut fallbacks)
+                }
+                Some(QueryColumn::PowerDraw) => (ReadingField::PowerWatts, &mut fallbacks),
                 _ => continue,
             };
             let refused = |kind, problem: String| {
@@ -246,13 +258,13 @@ impl FileReader<'_> {
                 RowError::stop(recording.error(file, line, problem, MARK_REMEDY).column(column.name.as_str()))
             })?;
             let (value, unit) = match quantity {
-                Quantity::Absent => {
+                QuantityCell::Absent => {
                     absent += 1;
                     continue;
                 }
-                Quantity::Number(value, unit) => (value, unit.or(column.unit).or_else(|| usual_unit(field))),
-                Quantity::UnknownUnit => return Err(refused("unit", format!("{} has an unknown unit", quote(text)))),
-                Quantity::Ambiguous | Quantity::NotANumber => {
+                QuantityCell::Number(value, unit) => (value, unit.or(column.unit).or_else(|| usual_unit(field))),
+                QuantityCell::UnknownUnit => return Err(refused("unit", format!("{} has an unknown unit", quote(text)))),
+                QuantityCell::Ambiguous | QuantityCell::NotANumber => {
                     return Err(refused("number", format!("{} is not a number", quote(text))));
                 }
             };
@@ -262,7 +274,7 @@ impl FileReader<'_> {
             if is_absent_number(field, value, recording.meter) {
                 absent += 1;
             } else {
-                values.push((field, unit.to_ours(value)));
+                values.push((field, unit.to_base_unit(value)));
             }
         }
         for (field, value) in fallbacks {
@@ -272,20 +284,20 @@ impl FileReader<'_> {
         }
         recording.absent += absent;
         let id = BoardId {
-            unique: self.text(cells, Column::Uuid).or_else(|| self.text(cells, Column::Serial)).filter(|id| *id != "0"),
-            bus_id: self.text(cells, Column::BusId),
-            index: self.text(cells, Column::Index),
+            unique: self.text(cells, QueryColumn::Uuid).or_else(|| self.text(cells, QueryColumn::Serial)).filter(|id| *id != "0"),
+            bus_id: self.text(cells, QueryColumn::BusId),
+            index: self.text(cells, QueryColumn::Index),
         };
         if self.columns.has_id && id.is_empty() {
             let problem = "row has no id of a board".to_owned();
             return Err(RowError::damaged("id", recording.error(file, line, problem, RESTORE)));
         }
         let latest = match stamp {
-            Stamp::At(time) | Stamp::Local(time) | Stamp::Twice { second: time, .. } => time,
+            ParsedTime::Absolute(time) | ParsedTime::Local(time) | ParsedTime::Ambiguous { second: time, .. } => time,
         };
         let source = boards.source(recording, (file, latest), &id, model);
         self.times.begin_with(recording, source);
-        let time = self.times.settle(source, line, stamp).map_err(|unsettled| {
+        let time = self.times.resolve_time(source, line, stamp).map_err(|unsettled| {
             RowError::stop(recording.error(file, line, unsettled.problem, unsettled.remedy).column("timestamp"))
         })?;
         if id.is_empty() {
@@ -298,9 +310,9 @@ impl FileReader<'_> {
     fn finish(
         self,
         recording: &mut Recording,
-        table: &Table<'_>,
+        table: &TableReader<'_>,
         header_line: u64,
-        options: &Options,
+        options: &ImportOptions,
     ) -> Result<(), ImportError> {
         self.times
             .check()
@@ -311,13 +323,13 @@ impl FileReader<'_> {
             let remedy = "record with --query-gpu=timestamp,uuid,…, or import as csv with --map device=name if no two boards are of one model";
             return Err(several_boards_error(recording, self.file, &found, "name", remedy));
         }
-        let field = |column: Column| match column {
-            Column::Time => "time".to_owned(),
-            Column::Index | Column::Uuid | Column::Serial | Column::BusId => "device".to_owned(),
-            Column::Name => "gpu_model".to_owned(),
-            Column::PowerDraw => "power_watts or power_average_watts, as the model's power.draw is".to_owned(),
-            Column::Value(field) => field.name().to_owned(),
-            Column::Fallback(field) => format!("{}, in rows in which no better column has it", field.name()),
+        let field = |column: QueryColumn| match column {
+            QueryColumn::Time => "time".to_owned(),
+            QueryColumn::Index | QueryColumn::Uuid | QueryColumn::Serial | QueryColumn::BusId => "device".to_owned(),
+            QueryColumn::Name => "gpu_model".to_owned(),
+            QueryColumn::PowerDraw => "power_watts or power_average_watts, as the model's power.draw is".to_owned(),
+            QueryColumn::Value(field) => field.name().to_owned(),
+            QueryColumn::Fallback(field) => format!("{}, in rows in which no better column has it", field.name()),
         };
         let left_out = self.columns.left_out();
         if !self.columns.has_id && options.same_time != Some(SameTime::Boards) {
@@ -331,8 +343,8 @@ impl FileReader<'_> {
         }
         let uses = self.columns.all.iter().filter_map(|column| {
             let unit = match column.use_as? {
-                Column::Value(field) | Column::Fallback(field) => column.unit.or_else(|| usual_unit(field)),
-                Column::PowerDraw => column.unit.or_else(|| Unit::named("W")),
+                QueryColumn::Value(field) | QueryColumn::Fallback(field) => column.unit.or_else(|| usual_unit(field)),
+                QueryColumn::PowerDraw => column.unit.or_else(|| Unit::named("W")),
                 _ => None,
             };
             let unit = unit.map(|unit| unit.name.to_owned());
@@ -377,14 +389,15 @@ fn plain_bus_id(text: &str) -> String {
 }
 
 #[derive(Default)]
-struct Boards {
+struct BoardSources {
     sources: HashMap<(Option<FileId>, String), SourceId>,
     /// Boards with an id by their index in a file, for rows that have the index only.
     by_index: HashMap<(FileId, String), SourceId>,
 }
 
-impl Boards {
-    /// The source of a board: of all files if its id is unique, else of its file. `latest` is the latest time that the row may have.
+impl BoardSources {
+    /// Returns the source of a board: of all files if its id is unique, else of its file. `latest` is the latest time that the
+    /// row may have.
     fn source(
         &mut self,
         recording: &mut Recording,
@@ -469,26 +482,26 @@ impl Boards {
     }
 }
 
-/// A board by its key in [`Boards::sources`] and its index.
+/// A board by its key in [`BoardSources::sources`] and its index.
 fn device(
     recording: &Recording,
     file: FileId,
     ((scope, own), index): (&(Option<FileId>, String), Option<u32>),
     model: Option<&str>,
-) -> Device {
+) -> RecordedDevice {
     let name = match (scope, own.as_str()) {
         (None, own) => own.to_owned(),
         (Some(_), "") => recording.label(file),
         (Some(_), own) => format!("{}:{own}", recording.label(file)),
     };
-    Device {
-        name: short(&name),
+    RecordedDevice {
+        name: event_name(&name),
         gpu_index: index,
         gpu_model: model.map(str::to_owned),
         is_anonymous: own.is_empty(),
         is_unique: scope.is_none(),
         local_id: Some(own.clone()).filter(|own| scope.is_some() && !own.is_empty()),
-        ..Device::default()
+        ..RecordedDevice::default()
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Meter;
 
-use crate::{DecimalMark, Format, ImportError, TimeFormat, Zone};
+use crate::{DecimalMark, ImportError, NamedTimeZone, RecordingFormat, TimeFormat};
 
 /// A setting of an import that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,7 @@ impl InvalidOption {
     }
 }
 
-/// What several rows of one moment are, where a board has them.
+/// Meaning of several rows of one board and moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SameTime {
     /// Readings of one board: gauges become their mean, counters the last one.
@@ -28,7 +28,7 @@ pub enum SameTime {
     Boards,
 }
 
-/// What several files of a table are, where boards have names that only their node knows, such as an index.
+/// Meaning of several files of a table, if boards have names that only their node knows, such as an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilesAre {
     /// Each file is a node with boards of its own.
@@ -39,16 +39,16 @@ pub enum FilesAre {
 
 /// A finding that stops an import unless it is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accept {
-    /// Rows stand in any order: a clock that goes back is none.
+pub enum AcceptedFinding {
+    /// Rows are in any order: a clock that goes back is none.
     Unordered,
-    /// What rows add never falls, as a running total does.
+    /// The amounts that rows add never fall, as a running total does.
     GrowingSteps,
     /// A running total falls again and again.
     FallingTotals,
 }
 
-impl Accept {
+impl AcceptedFinding {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unordered => "unordered",
@@ -58,41 +58,41 @@ impl Accept {
     }
 }
 
-/// What the recording itself does not say.
+/// Facts that the recording itself does not contain.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct ImportOptions {
     /// `namespace/name`. Default: from the recording's pod labels where it has any, else `imported/` and the first
     /// file's name without its ending.
     pub workload: Option<String>,
-    /// What the columns of a table are; format `csv` only.
+    /// Mapping of a table's columns to fields; format `csv` only.
     pub maps: Vec<FieldMap>,
-    /// How the time column is written; formats `csv` and `nvidia-smi`.
+    /// Format of the time column; formats `csv` and `nvidia-smi`.
     pub time_format: Option<TimeFormat>,
-    /// The zone of times that say none; formats `csv` and `nvidia-smi`. Default: UTC.
-    pub time_zone: Option<Zone>,
-    /// What separates a number's whole part from its fraction; formats `csv` and `nvidia-smi`. Default: as the numbers show.
+    /// The zone of times without one; formats `csv` and `nvidia-smi`. Default: UTC.
+    pub time_zone: Option<NamedTimeZone>,
+    /// Separator of a number's whole part and its fraction; formats `csv` and `nvidia-smi`. Default: as the numbers show.
     pub decimal: Option<DecimalMark>,
-    /// What several rows of one moment are. Default: rows that differ are refused.
+    /// Meaning of several rows of one moment. Default: rows that differ are refused.
     pub same_time: Option<SameTime>,
-    /// What several files are. Default: nodes if their times overlap, else parts.
+    /// Meaning of several files. Default: nodes if their times overlap, else parts.
     pub files_are: Option<FilesAre>,
     /// Findings that do not stop the import.
-    pub accept: Vec<Accept>,
+    pub accept: Vec<AcceptedFinding>,
     /// Time between two rows where rows have no time; formats `dcgmi` and `csv`.
     pub interval: Option<Duration>,
     /// Time of the first row where rows have no time. Default: 2000-01-01T00:00:00Z.
     pub start: Option<EventTime>,
     /// Name of the collector in the events. Default: `import-` and the format.
     pub collector: Option<String>,
-    /// What the power and energy figures cover. Default: node for `mlperf`, wall for `mlperf-inference`, else gpu.
+    /// Scope of the power and energy figures. Default: node for `mlperf`, wall for `mlperf-inference`, else gpu.
     pub meter: Option<Meter>,
 }
 
-impl Options {
+impl ImportOptions {
     /// 2000-01-01T00:00:00Z, so that an import without times is the same every time.
     pub(crate) const DEFAULT_START: EventTime = EventTime::from_micros(946_684_800_000_000);
 
-    pub(crate) fn check(&self, format: Format) -> Result<(), ImportError> {
+    pub(crate) fn check(&self, format: RecordingFormat) -> Result<(), ImportError> {
         let wrong = |problem: String, remedy: &str| Err(ImportError::whole("", problem, remedy));
         if let Some(workload) = &self.workload
             && let Err(invalid) = check_workload(workload)
@@ -104,32 +104,38 @@ impl Options {
         {
             return wrong(format!("collector name {collector:?} is empty, too long or has control characters"), "choose another");
         }
-        if !self.maps.is_empty() && format != Format::Csv {
+        if !self.maps.is_empty() && format != RecordingFormat::Csv {
             return wrong(format!("--map is for csv; {format} knows its own columns"), "leave it out, or import as csv");
         }
-        if self.maps.is_empty() && format == Format::Csv {
+        if self.maps.is_empty() && format == RecordingFormat::Csv {
             return wrong("csv needs to be told what its columns are".to_owned(), "say for example --map power_watts=Power:mW");
         }
-        if self.time_format.is_some() && !matches!(format, Format::Csv | Format::NvidiaSmi) {
+        if self.time_format.is_some() && !matches!(format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
             return wrong(format!("--time-format is for csv and nvidia-smi, not for {format}"), "leave it out");
         }
-        if self.time_zone.is_some() && !matches!(format, Format::Csv | Format::NvidiaSmi | Format::MlperfInference) {
+        if self.time_zone.is_some()
+            && !matches!(format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi | RecordingFormat::MlperfInference)
+        {
             return wrong(
                 format!("--time-zone is for csv, nvidia-smi and mlperf-inference; times of {format} are no local times"),
                 "leave it out",
             );
         }
-        if self.decimal.is_some() && !matches!(format, Format::Csv | Format::NvidiaSmi) {
+        if self.decimal.is_some() && !matches!(format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
             return wrong(format!("--decimal is for csv and nvidia-smi, not for {format}"), "leave it out");
         }
         match (self.interval, format) {
-            (None, Format::Dcgmi) => wrong(
+            (None, RecordingFormat::Dcgmi) => wrong(
                 "dcgmi logs have no times".to_owned(),
                 "say the interval that dcgmi dmon ran with (-d, in ms) as --interval, for example --interval 20ms",
             ),
-            (Some(_), Format::Mlperf | Format::MlperfInference | Format::NvidiaSmi | Format::Prometheus) => {
-                wrong(format!("--interval is for recordings without times; {format} has its own"), "leave it out")
-            }
+            (
+                Some(_),
+                RecordingFormat::Mlperf
+                | RecordingFormat::MlperfInference
+                | RecordingFormat::NvidiaSmi
+                | RecordingFormat::Prometheus,
+            ) => wrong(format!("--interval is for recordings without times; {format} has its own"), "leave it out"),
             (Some(interval), _) if interval < Duration::from_micros(1) || interval > Duration::from_hours(24) => {
                 wrong(format!("--interval {interval:?} is not between 1us and 24h"), "say for example --interval 20ms")
             }
@@ -154,19 +160,20 @@ const MAX_WORKLOAD_BYTES: usize = 253;
 
 /// `FIELD=COLUMN[:UNIT]`: which column fills which field.
 ///
-/// FIELD is a [`crate::Field`] by name (`power_watts`, `samples_total`, …); `time`, `device`, `node`, `gpu_model`
-/// (texts); or `samples`, `tokens`, `steps`, `energy_joules`: what one row adds to the counter of that name, where
-/// COLUMN `*` stands for one per row. The column is found by its name as the header has it, or by `#` and its number
+/// FIELD is a [`crate::ReadingField`] by name (`power_watts`, `samples_total`, …); `time`, `device`, `node`, `gpu_model`
+/// (texts); or `samples`, `tokens`, `steps`, `energy_joules`: the amount that one row adds to the counter of that name, with
+/// COLUMN `*` for one per row. The column is found by its name as the header has it, or by `#` and its number
 /// from 1. Without UNIT the cell's own (`250 W`), the header's (`Power [mW]`) or the field's is taken.
 ///
 /// A table with a column for each board takes `FIELD[BOARD]=COLUMN`; `gpu0=COLUMN` is short for `power_watts[gpu0]=COLUMN`; and
-/// `FIELD=gpu.{n}.power` maps each column of this form to a board, named by what stands for the braces. `FIELD=A+B` is a sum.
+/// `FIELD=gpu.{n}.power` maps each column of this form to a board, named by the text in place of the braces. `FIELD=A+B` is a
+/// sum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldMap {
     pub(crate) field: String,
     /// The board that a column of a wide table is about.
     pub(crate) board: Option<String>,
-    /// As given, unit included: only the header tells whether the last colon separates one.
+    /// As given, unit included: only the header shows whether the last colon separates one.
     pub(crate) column: String,
 }
 
@@ -235,16 +242,16 @@ mod tests {
 
     #[test]
     fn refuses_what_a_format_cannot_use() {
-        let refused = |options: Options, format| options.check(format).unwrap_err().to_string();
-        assert!(refused(Options::default(), Format::Dcgmi).contains("--interval 20ms"));
-        assert!(refused(Options::default(), Format::Csv).contains("--map"));
-        let options = Options { interval: Some(Duration::from_secs(1)), ..Options::default() };
-        assert!(refused(options, Format::Mlperf).contains("has its own"));
-        let options = Options { time_zone: Some(Zone::utc()), ..Options::default() };
-        assert!(refused(options, Format::Mlperf).contains("no local times"));
+        let refused = |options: ImportOptions, format| options.check(format).unwrap_err().to_string();
+        assert!(refused(ImportOptions::default(), RecordingFormat::Dcgmi).contains("--interval 20ms"));
+        assert!(refused(ImportOptions::default(), RecordingFormat::Csv).contains("--map"));
+        let options = ImportOptions { interval: Some(Duration::from_secs(1)), ..ImportOptions::default() };
+        assert!(refused(options, RecordingFormat::Mlperf).contains("has its own"));
+        let options = ImportOptions { time_zone: Some(NamedTimeZone::utc()), ..ImportOptions::default() };
+        assert!(refused(options, RecordingFormat::Mlperf).contains("no local times"));
         for workload in ["bert", "a/b/c", "/x", "x/", "A B/c", "a/b c", "a/b\n", "a//b", "a/ü", "a/b,c"] {
-            let options = Options { workload: Some(workload.to_owned()), ..Options::default() };
-            assert!(refused(options, Format::Mlperf).contains("namespace/name"), "{workload}");
+            let options = ImportOptions { workload: Some(workload.to_owned()), ..ImportOptions::default() };
+            assert!(refused(options, RecordingFormat::Mlperf).contains("namespace/name"), "{workload}");
         }
     }
 }

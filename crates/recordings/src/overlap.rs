@@ -3,25 +3,25 @@
 use eadt_schemas::EventTime;
 
 /// First and last moment, both included.
-pub(crate) type Range = (EventTime, EventTime);
+pub(crate) type TimeRange = (EventTime, EventTime);
 
 const MINUTE: i64 = 60_000_000;
 /// No two time zones are further apart than this.
 const MOST_MINUTES: i64 = 26 * 60;
 
 /// Microseconds that two ranges have in common; negative if they are apart.
-fn overlap(a: Range, b: Range) -> i64 {
+fn overlap(a: TimeRange, b: TimeRange) -> i64 {
     a.1.min(b.1).micros() - a.0.max(b.0).micros()
 }
 
 /// Returns whether two ranges have no moment in common.
-pub(crate) fn are_apart(a: Range, b: Range) -> bool {
+pub(crate) fn are_apart(a: TimeRange, b: TimeRange) -> bool {
     overlap(a, b) < 0
 }
 
 /// Returns the hours that `readings` must be shifted by to match `run`: the difference of two time zones, in whole hours if any
 /// whole hour matches, else in quarters. `None` if no such shift explains the distance.
-pub(crate) fn zone_shift_hours(readings: Range, run: Range) -> Option<f64> {
+pub(crate) fn zone_shift_hours(readings: TimeRange, run: TimeRange) -> Option<f64> {
     let shortest = (run.1.micros() - run.0.micros()).min(readings.1.micros() - readings.0.micros());
     for step in [60, 30, 15] {
         let shifted = |minutes: i64| (readings.0.plus_micros(minutes * MINUTE), readings.1.plus_micros(minutes * MINUTE));
@@ -35,14 +35,14 @@ pub(crate) fn zone_shift_hours(readings: Range, run: Range) -> Option<f64> {
 }
 
 /// Returns the offset of the readings' local times that would explain the distance from a run in UTC: `-07:00`.
-pub(crate) fn zone_of_readings(readings: Range, run: Range) -> Option<String> {
+pub(crate) fn zone_of_readings(readings: TimeRange, run: TimeRange) -> Option<String> {
     let minutes = (-zone_shift_hours(readings, run)? * 60.0) as i64;
     let sign = if minutes < 0 { '-' } else { '+' };
     Some(format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60))
 }
 
 /// Returns what a reader has to know of readings that lie outside a run: both ranges, and the shift that would match.
-pub(crate) fn describe(readings: Range, run: Range) -> String {
+pub(crate) fn describe(readings: TimeRange, run: TimeRange) -> String {
     let ranges = format!("the readings run from {} to {}, the run from {} to {}", readings.0, readings.1, run.0, run.1);
     match zone_shift_hours(readings, run) {
         Some(hours) => format!("{ranges}; shifted by {hours:+} h the readings would match: the clocks are of two time zones"),

@@ -1,10 +1,11 @@
-//! Which boards answer NVML's "power usage" with an average. Pure.
+//! Boards that answer NVML's "power usage" with an average. Pure.
 //!
-//! `nvmlDeviceGetPowerUsage`, which `nvidia-smi` prints as `power.draw` and DCGM as `DCGM_FI_DEV_POWER_USAGE`, is an average over one
-//! second on Ampere and later, GA100 apart. Up to Turing, and on GA100, it is the present value. NVML tells the architecture; a
-//! recording has the product's name only.
+//! `nvmlDeviceGetPowerUsage`, which `nvidia-smi` prints as `power.draw` and DCGM as `DCGM_FI_DEV_POWER_USAGE`, is an average over
+//! one second on Ampere and later, GA100 apart. Up to Turing, and on GA100, it is the present value. NVML reports the
+//! architecture; a recording has the product's name only.
 
-/// Models of the boards up to Turing and of those with a GA100, without letters behind the number: `V100S` is `V100`, `A100X` is `A100`.
+/// Models of the boards up to Turing and of those with a GA100, without letters behind the number: `V100S` is `V100`, `A100X` is
+/// `A100`.
 const INSTANT_MODELS: [&str; 42] = [
     "A30", "A100", "A800", "GP100", "GV100", "K1", "K2", "RTX6000", "RTX8000", "K10", "K20", "K40", "K80", "M4", "M6", "M10",
     "M40", "M60", "MX110", "MX130", "MX150", "MX230", "MX250", "MX330", "MX350", "MX450", "MX550", "P4", "P6", "P40", "P100",
@@ -17,8 +18,8 @@ const LATER_ARCHITECTURES: [&str; 2] = ["ADA", "BLACKWELL"];
 /// Boards for mining up to Turing (`CMP 30HX`) and with a GA100 (`CMP 170HX`).
 const INSTANT_CMP: [&str; 4] = ["30", "40", "50", "170"];
 
-/// Returns true if the power draw that NVML gives for a board is an average over one second, by the product's name: on Ampere and later
-/// except GA100. Unknown names are taken for boards to come, so true.
+/// Returns true if the power draw that NVML gives for a board is an average over one second, by the product's name: on Ampere and
+/// later except GA100. Unknown names are taken for boards to come, so true.
 pub fn power_draw_is_average(model: &str) -> bool {
     let name = model.to_ascii_uppercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();

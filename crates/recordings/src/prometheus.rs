@@ -2,7 +2,7 @@
 //! stamp on every sample: the exposition format (milliseconds), `promtool tsdb dump` (milliseconds) and `OpenMetrics`
 //! (seconds; it ends with `# EOF`).
 //!
-//! Series of an exporter of GPUs become telemetry ([`crate::series`] says of which board and workload); a job's `training_*` and
+//! Series of an exporter of GPUs become telemetry ([`crate::series`] determines the board and workload); a job's `training_*` and
 //! `mps_thread_percentage_current` become progress. A board whose series name several pods or MIG instances is one board: its
 //! energy is shared out among them. A line that cannot be understood costs that line.
 
@@ -11,43 +11,43 @@ use std::fmt;
 use std::io::Read;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::Scope;
+use eadt_schemas::v1::CounterScope;
 use serde::de::{Deserialize, Deserializer, Visitor};
 
 use crate::absent::is_absent_text;
-use crate::csv_table::short;
 use crate::error::quote;
-use crate::fields::Nature;
+use crate::fields::MetricType;
 use crate::interpolate::LinePoint;
-use crate::lines::Lines;
+use crate::lines::LineReader;
+use crate::names::event_name;
 use crate::prometheus_text::{is_end, sample};
-use crate::recording::{Device, FileId, Recording, SourceId, SourceKind, clean_name};
+use crate::recording::{FileId, RecordedDevice, Recording, SourceId, SourceKind, clean_name};
 use crate::series::{
-    Attribution, Exporters, Holders, KNOWN_DEVICE_SERIES, Labels as _, Metric, MigInstance, PodRule, Rules, attribute, board,
-    device_metric, gpu, gpu_model, is_of_board, list_names, mig_instance,
+    AttributionRules, BoardHolders, DeviceMetric, ExporterPods, KNOWN_DEVICE_SERIES, MigInstance, PodRule, SeriesAttribution,
+    SeriesLabels as _, attribute, board, device_metric, gpu, gpu_model, is_of_board, list_names, mig_instance,
 };
-use crate::stays::{Stays, Tenant};
-use crate::{Field, ImportError, Options};
+use crate::stays::{BoardTenancies, BoardTenant};
+use crate::{ImportError, ImportOptions, ReadingField};
 
 /// Series of jobs.
-const JOB_SERIES: &[(&str, Field)] = &[
-    ("training_samples_per_second", Field::SamplesPerSecond),
-    ("training_tokens_per_second", Field::TokensPerSecond),
-    ("training_samples_total", Field::SamplesTotal),
-    ("training_tokens_total", Field::TokensTotal),
-    ("training_steps_total", Field::StepsTotal),
-    ("training_loss", Field::Loss),
-    ("mps_thread_percentage_current", Field::MpsThreadPercentage),
+const JOB_SERIES: &[(&str, ReadingField)] = &[
+    ("training_samples_per_second", ReadingField::SamplesPerSecond),
+    ("training_tokens_per_second", ReadingField::TokensPerSecond),
+    ("training_samples_total", ReadingField::SamplesTotal),
+    ("training_tokens_total", ReadingField::TokensTotal),
+    ("training_steps_total", ReadingField::StepsTotal),
+    ("training_loss", ReadingField::Loss),
+    ("mps_thread_percentage_current", ReadingField::MpsThreadPercentage),
 ];
 
 /// No recording is older: stamps that would be, in milliseconds, are in seconds.
 const MILLIS_FROM: EventTime = EventTime::from_micros(100_000_000_000_000);
 
-type Labels = HashMap<String, String>;
+type LabelMap = HashMap<String, String>;
 
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct QueryResponse {
     status: String,
     #[serde(default)]
     error: Option<String>,
@@ -56,78 +56,78 @@ struct Answer {
     #[serde(default)]
     is_partial: bool,
     #[serde(default)]
-    data: Option<Data>,
+    data: Option<QueryData>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Data {
+struct QueryData {
     result_type: String,
     result: Vec<AnsweredSeries>,
 }
 
 #[derive(serde::Deserialize)]
 struct AnsweredSeries {
-    metric: Labels,
+    metric: LabelMap,
     /// Of a matrix.
     #[serde(default)]
-    values: Vec<(f64, Number)>,
+    values: Vec<(f64, SampleValue)>,
     /// Of a vector.
     #[serde(default)]
-    value: Option<(f64, Number)>,
+    value: Option<(f64, SampleValue)>,
 }
 
 /// A value as Prometheus writes it, as a text; as a number by others. `None`: it is no number.
-struct Number(Option<f64>);
+struct SampleValue(Option<f64>);
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de> Deserialize<'de> for SampleValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl Visitor<'_> for Read {
-            type Value = Number;
+        struct SampleValueVisitor;
+        impl Visitor<'_> for SampleValueVisitor {
+            type Value = SampleValue;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value")
             }
-            fn visit_str<E>(self, text: &str) -> Result<Number, E> {
-                Ok(Number(text.parse().ok()))
+            fn visit_str<E>(self, text: &str) -> Result<SampleValue, E> {
+                Ok(SampleValue(text.parse().ok()))
             }
-            fn visit_f64<E>(self, value: f64) -> Result<Number, E> {
-                Ok(Number(Some(value)))
+            fn visit_f64<E>(self, value: f64) -> Result<SampleValue, E> {
+                Ok(SampleValue(Some(value)))
             }
-            fn visit_u64<E>(self, value: u64) -> Result<Number, E> {
-                Ok(Number(Some(value as f64)))
+            fn visit_u64<E>(self, value: u64) -> Result<SampleValue, E> {
+                Ok(SampleValue(Some(value as f64)))
             }
-            fn visit_i64<E>(self, value: i64) -> Result<Number, E> {
-                Ok(Number(Some(value as f64)))
+            fn visit_i64<E>(self, value: i64) -> Result<SampleValue, E> {
+                Ok(SampleValue(Some(value as f64)))
             }
-            fn visit_unit<E>(self) -> Result<Number, E> {
-                Ok(Number(Some(f64::NAN)))
+            fn visit_unit<E>(self) -> Result<SampleValue, E> {
+                Ok(SampleValue(Some(f64::NAN)))
             }
         }
-        deserializer.deserialize_any(Read)
+        deserializer.deserialize_any(SampleValueVisitor)
     }
 }
 
 /// A series that is known, and whose it is once all of them are read.
-struct Series {
+struct ImportedSeries {
     file: FileId,
     name: String,
-    labels: Labels,
-    metric: Option<Metric>,
-    field: Field,
+    labels: LabelMap,
+    metric: Option<DeviceMetric>,
+    field: ReadingField,
     instance: Option<MigInstance>,
-    attribution: Attribution,
+    attribution: SeriesAttribution,
     /// Index of its board or job.
     target: usize,
 }
 
-impl Series {
+impl ImportedSeries {
     fn rank(&self) -> usize {
         self.metric.map_or(0, |metric| metric.rank)
     }
 }
 
-struct Sample {
+struct SeriesSample {
     series: usize,
     time: EventTime,
     line: u64,
@@ -135,13 +135,17 @@ struct Sample {
 }
 
 /// What readings are made for.
-enum Target {
-    Board(Device),
+enum ReadingTarget {
+    Board(RecordedDevice),
     Job { workload: Option<String>, rank: u32 },
 }
 
-pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
-    let mut gathered = Gathered::default();
+pub(crate) fn read(
+    files: Vec<(FileId, LineReader<'_>)>,
+    recording: &mut Recording,
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
+    let mut gathered = PrometheusImport::default();
     for (file, mut lines) in files {
         let first = loop {
             match lines.next_line()? {
@@ -163,11 +167,11 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
 }
 
 #[derive(Default)]
-struct Gathered {
-    series: Vec<Series>,
+struct PrometheusImport {
+    series: Vec<ImportedSeries>,
     /// By name and labels.
     known: HashMap<(String, BTreeMap<String, String>), usize>,
-    samples: Vec<Sample>,
+    samples: Vec<SeriesSample>,
     /// Names of series that no field is for.
     foreign: BTreeSet<String>,
     /// The first thing that could not be used; an error if nothing else could either.
@@ -176,9 +180,9 @@ struct Gathered {
     moment: Option<String>,
 }
 
-impl Gathered {
+impl PrometheusImport {
     /// Returns the index of a series, or `None` if no field is for it.
-    fn index(&mut self, file: FileId, name: &str, labels: impl FnOnce() -> Labels) -> Option<usize> {
+    fn series_index(&mut self, file: FileId, name: &str, labels: impl FnOnce() -> LabelMap) -> Option<usize> {
         let metric = device_metric(name);
         let field =
             metric.map(|metric| metric.field).or_else(|| JOB_SERIES.iter().find(|(known, _)| *known == name).map(|s| s.1));
@@ -193,20 +197,20 @@ impl Gathered {
         let index = *self.known.entry(key).or_insert(next);
         if index == next {
             let instance = metric.and_then(|_| mig_instance(&labels));
-            let (name, attribution, target) = (name.to_owned(), Attribution::Nobody, 0);
-            self.series.push(Series { file, name, labels, metric, field, instance, attribution, target });
+            let (name, attribution, target) = (name.to_owned(), SeriesAttribution::Nobody, 0);
+            self.series.push(ImportedSeries { file, name, labels, metric, field, instance, attribution, target });
         }
         Some(index)
     }
 
-    fn take(&mut self, recording: &mut Recording, series: usize, (time, line): (EventTime, u64), value: f64) {
-        let Series { metric, .. } = &self.series[series];
+    fn add_sample(&mut self, recording: &mut Recording, series: usize, (time, line): (EventTime, u64), value: f64) {
+        let ImportedSeries { metric, .. } = &self.series[series];
         if metric.map_or(!value.is_finite(), |metric| metric.is_absent(value)) {
             recording.absent += 1;
             return;
         }
-        let value = metric.map_or(value, |metric| metric.to_ours(value));
-        self.samples.push(Sample { series, time, line, value });
+        let value = metric.map_or(value, |metric| metric.to_base_unit(value));
+        self.samples.push(SeriesSample { series, time, line, value });
     }
 
     fn refuse(&mut self, recording: &mut Recording, kind: &'static str, line: u64, error: ImportError) {
@@ -218,15 +222,15 @@ impl Gathered {
         &mut self,
         file: FileId,
         first: &str,
-        lines: Lines<'_>,
+        lines: LineReader<'_>,
         recording: &mut Recording,
     ) -> Result<(), ImportError> {
         let name = recording.files[file].clone();
         let remedy = "save the whole answer of /api/v1/query_range";
         let rest = std::io::Cursor::new(b"\n").chain(lines.into_reader());
         let whole = std::io::Cursor::new(first.as_bytes()).chain(rest);
-        // Several answers may stand one after the other.
-        for answer in serde_json::Deserializer::from_reader(whole).into_iter::<Answer>() {
+        // Several answers may follow one after the other.
+        for answer in serde_json::Deserializer::from_reader(whole).into_iter::<QueryResponse>() {
             let answer = answer.map_err(|error| {
                 let problem = format!("is not the answer to a query, or truncated: {error}");
                 ImportError { line: Some(error.line() as u64), ..ImportError::whole(&name, problem, remedy) }
@@ -236,7 +240,7 @@ impl Gathered {
         Ok(())
     }
 
-    fn read_answer(&mut self, file: FileId, answer: Answer, recording: &mut Recording) -> Result<(), ImportError> {
+    fn read_answer(&mut self, file: FileId, answer: QueryResponse, recording: &mut Recording) -> Result<(), ImportError> {
         let name = recording.files[file].clone();
         let remedy = "save the whole answer of /api/v1/query_range";
         if answer.status != "success" {
@@ -266,8 +270,8 @@ impl Gathered {
                 self.refuse(recording, "name", 1, ImportError::whole(&name, problem, "query the series themselves"));
                 continue;
             }
-            let index = self.index(file, &series_name, || series.metric);
-            for (seconds, Number(value)) in values {
+            let index = self.series_index(file, &series_name, || series.metric);
+            for (seconds, SampleValue(value)) in values {
                 recording.rows += 1;
                 let Some(index) = index else {
                     recording.skip(file, 1, &no_field(&series_name));
@@ -278,7 +282,7 @@ impl Gathered {
                     let problem = format!("time {seconds} is not in seconds since 1970");
                     self.refuse(recording, "time", 1, ImportError::whole(&name, problem, remedy).column(&series_name));
                 } else if let Some(value) = value {
-                    self.take(recording, index, (EventTime::from_seconds(seconds), 1), value);
+                    self.add_sample(recording, index, (EventTime::from_seconds(seconds), 1), value);
                 } else {
                     let error = ImportError::whole(&name, "a value is not a number", remedy).column(&series_name);
                     self.refuse(recording, "number", 1, error);
@@ -293,11 +297,11 @@ impl Gathered {
         file: FileId,
         first_line: u64,
         first: String,
-        mut lines: Lines<'_>,
+        mut lines: LineReader<'_>,
         recording: &mut Recording,
     ) -> Result<(), ImportError> {
         /// As seconds and as milliseconds: which of them is known at the end only.
-        struct Stamped {
+        struct UnscaledSample {
             series: usize,
             seconds: Option<EventTime>,
             millis: Option<EventTime>,
@@ -305,7 +309,7 @@ impl Gathered {
             value: f64,
         }
         let repair = "restore the line or take it out";
-        let mut read: Vec<Stamped> = Vec::new();
+        let mut read: Vec<UnscaledSample> = Vec::new();
         // A series is the same text again and again.
         let mut by_text: HashMap<String, Result<usize, String>> = HashMap::new();
         let mut open_metrics = false;
@@ -324,7 +328,7 @@ impl Gathered {
                     let known = by_text.get(sample.series).cloned();
                     let index = known.unwrap_or_else(|| {
                         let labels = || sample.labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-                        let index = self.index(file, &sample.name, labels).ok_or_else(|| no_field(&sample.name));
+                        let index = self.series_index(file, &sample.name, labels).ok_or_else(|| no_field(&sample.name));
                         by_text.insert(sample.series.to_owned(), index.clone());
                         index
                     });
@@ -342,14 +346,14 @@ impl Gathered {
                             let error = recording.error(file, line, problem, repair).column(&*sample.name);
                             self.refuse(recording, "time", line, error);
                         }
-                        (Ok(series), Some(_)) => read.push(Stamped { series, seconds, millis, line, value: sample.value }),
+                        (Ok(series), Some(_)) => read.push(UnscaledSample { series, seconds, millis, line, value: sample.value }),
                     }
                 }
             }
             next = lines.next_line()?.map(|(line, text)| (line, text.into_owned()));
         }
         // Cut off before its end, or never given one: no recording is as old as its stamps in milliseconds would make it.
-        let early = |stamped: &Stamped| stamped.millis.is_some_and(|time| time < MILLIS_FROM);
+        let early = |stamped: &UnscaledSample| stamped.millis.is_some_and(|time| time < MILLIS_FROM);
         if !open_metrics && !read.is_empty() && read.iter().all(early) {
             let name = &recording.files[file];
             let note = format!(
@@ -358,9 +362,9 @@ impl Gathered {
             recording.notes.push(note);
             open_metrics = true;
         }
-        for Stamped { series, seconds, millis, line, value } in read {
+        for UnscaledSample { series, seconds, millis, line, value } in read {
             if let Some(time) = if open_metrics { seconds } else { millis } {
-                self.take(recording, series, (time, line), value);
+                self.add_sample(recording, series, (time, line), value);
             } else {
                 let error = recording.error(file, line, "the time stamp is not a time", repair);
                 self.refuse(recording, "time", line, error);
@@ -370,7 +374,7 @@ impl Gathered {
     }
 
     /// Makes readings of what was gathered.
-    fn finish(mut self, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+    fn finish(mut self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
         if self.samples.is_empty() {
             if let Some(problem) = self.problem {
                 return Err(problem);
@@ -401,8 +405,8 @@ impl Gathered {
             }
         }
         let by_labels = options.workload.is_none();
-        let is_device = |series: &&Series| series.metric.is_some();
-        let is_named = |series: &Series| matches!(series.attribution, Attribution::Workload { .. });
+        let is_device = |series: &&ImportedSeries| series.metric.is_some();
+        let is_named = |series: &ImportedSeries| matches!(series.attribution, SeriesAttribution::Workload { .. });
         let any_named = self.series.iter().filter(is_device).any(is_named);
         if by_labels && !any_named && self.series.iter().filter(is_device).any(|series| series.labels.label("pod").is_some()) {
             let note = "no series names a pod but the exporter's own: whose GPUs these are is not known; say it with --workload";
@@ -412,8 +416,8 @@ impl Gathered {
         for samples in self.samples.chunk_by(|a, b| self.series[a.series].target == self.series[b.series].target) {
             let series = &self.series[samples[0].series];
             match &mut targets[series.target] {
-                Target::Job { workload, rank } => {
-                    let kind = SourceKind::Job { rank: *rank, irregular: false, scope: Scope::Global };
+                ReadingTarget::Job { workload, rank } => {
+                    let kind = SourceKind::Job { rank: *rank, irregular: false, scope: CounterScope::Global };
                     let workload = workload.take().filter(|_| by_labels);
                     if by_labels && workload.is_none() && any_named {
                         let note = format!(
@@ -429,7 +433,7 @@ impl Gathered {
                         recording.push_portion(source, (moment.time, moment.line), &moment.values, None);
                     }
                 }
-                Target::Board(device) => {
+                ReadingTarget::Board(device) => {
                     let device = std::mem::take(device);
                     let name = device.name.clone();
                     let moments = self.moments(samples, recording);
@@ -457,27 +461,27 @@ impl Gathered {
     }
 
     /// Finds out of every series which board or job it is of, and whose.
-    fn attribute(&mut self) -> Vec<Target> {
-        let rules = Rules { workload_label: Some("hpc_job".to_owned()), workload_namespace: None, pods: PodRule::Pod };
-        let mut exporters = Exporters::default();
+    fn attribute(&mut self) -> Vec<ReadingTarget> {
+        let rules = AttributionRules { workload_label: Some("hpc_job".to_owned()), workload_namespace: None, pods: PodRule::Pod };
+        let mut exporters = ExporterPods::default();
         for series in self.series.iter().filter(|series| series.metric.is_some()) {
             exporters.learn(&series.labels);
         }
-        let mut targets: Vec<Target> = Vec::new();
+        let mut targets: Vec<ReadingTarget> = Vec::new();
         let mut by_key: HashMap<(Option<String>, String), usize> = HashMap::new();
         for series in &mut self.series {
             let labels = &series.labels;
             let (key, target) = if series.metric.is_some() {
-                series.attribution = cleaned(attribute(labels, &rules, &exporters));
+                series.attribution = sanitize_attribution(attribute(labels, &rules, &exporters));
                 let device = device(labels);
-                ((None, device.name.clone()), Target::Board(device))
+                ((None, device.name.clone()), ReadingTarget::Board(device))
             } else {
-                let Target::Job { workload, rank } = job(labels) else { continue };
-                ((workload.clone(), format!("rank {rank}")), Target::Job { workload, rank })
+                let ReadingTarget::Job { workload, rank } = job(labels) else { continue };
+                ((workload.clone(), format!("rank {rank}")), ReadingTarget::Job { workload, rank })
             };
             series.target = *by_key.entry(key).or_insert(targets.len());
             match (targets.get_mut(series.target), target) {
-                (Some(Target::Board(known)), Target::Board(device)) => {
+                (Some(ReadingTarget::Board(known)), ReadingTarget::Board(device)) => {
                     known.node = known.node.take().or(device.node);
                     known.gpu_index = known.gpu_index.or(device.gpu_index);
                     known.gpu_model = known.gpu_model.take().or(device.gpu_model);
@@ -487,16 +491,16 @@ impl Gathered {
             }
         }
         for series in &mut self.series {
-            if let (Some(metric), Target::Board(device)) = (series.metric, &targets[series.target]) {
+            if let (Some(metric), ReadingTarget::Board(device)) = (series.metric, &targets[series.target]) {
                 series.field = metric.field_of(device.gpu_model.as_deref());
             }
         }
         targets
     }
 
-    /// Finds boards that are several by the labels that say where they are, though they go by one name: the same UUID with different values at
-    /// one time, or the same host and index in two clusters at the same time.
-    fn boards_of_several_places(&self, targets: &[Target]) -> BTreeMap<usize, Verdict> {
+    /// Finds boards that are several by the labels of their place, though they go by one name: the same UUID with different
+    /// values at one time, or the same host and index in two clusters at the same time.
+    fn boards_of_several_places(&self, targets: &[ReadingTarget]) -> BTreeMap<usize, BoardCount> {
         // Of each series, the number of its place.
         let mut known: HashMap<BTreeMap<&'static str, String>, usize> = HashMap::new();
         let places: Vec<usize> = self
@@ -515,7 +519,7 @@ impl Gathered {
         for sample in &self.samples {
             let series = &self.series[sample.series];
             let is_board =
-                series.metric.is_some() && is_of_board(series.field) && matches!(targets[series.target], Target::Board(_));
+                series.metric.is_some() && is_of_board(series.field) && matches!(targets[series.target], ReadingTarget::Board(_));
             if !is_board || of_target[&series.target].len() < 2 {
                 continue;
             }
@@ -525,15 +529,15 @@ impl Gathered {
             by_place.entry(places[sample.series]).or_default().push((sample.time, sample.value));
         }
         let verdicts = boards.into_iter().map(|(target, board)| (target, board.verdict()));
-        verdicts.filter(|(_, verdict)| *verdict != Verdict::One).collect()
+        verdicts.filter(|(_, verdict)| *verdict != BoardCount::One).collect()
     }
 
-    /// Splits what goes by one name, but is several boards by the labels that say where a board is. Returns what is to be said of it.
-    fn split_boards_by_place(&mut self, targets: &mut Vec<Target>) -> Vec<String> {
+    /// Splits targets that go by one name, but are several boards by the labels of their place. Returns messages about them.
+    fn split_boards_by_place(&mut self, targets: &mut Vec<ReadingTarget>) -> Vec<String> {
         let split = self.boards_of_several_places(targets);
         let (mut names, mut differing, mut unknown) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for (target, verdict) in split {
-            let Target::Board(device) = &targets[target] else { continue };
+            let ReadingTarget::Board(device) = &targets[target] else { continue };
             let device = device.clone();
             let of_target = self.series.iter().filter(|series| series.target == target && series.metric.is_some());
             let places: BTreeSet<_> = of_target.map(|series| place(&series.labels)).collect();
@@ -553,12 +557,12 @@ impl Gathered {
                 series.target = *by_place.entry(own.clone()).or_insert_with(|| {
                     let node = device.node.as_ref().filter(|_| labels.iter().all(|label| !NODE_LABELS.contains(label)));
                     let node = node.cloned().or_else(|| Some(own.clone()));
-                    let name = short(&format!("{own}/{}", device.name));
-                    targets.push(Target::Board(Device { name, node, ..device.clone() }));
+                    let name = event_name(&format!("{own}/{}", device.name));
+                    targets.push(ReadingTarget::Board(RecordedDevice { name, node, ..device.clone() }));
                     targets.len() - 1
                 });
             }
-            if verdict == Verdict::Unknown {
+            if verdict == BoardCount::Unknown {
                 unknown.insert(device.name.clone());
             }
             names.insert(device.name);
@@ -584,12 +588,12 @@ impl Gathered {
     }
 
     /// Puts the samples of one target together, those of each time into one moment.
-    fn moments(&self, samples: &[Sample], recording: &mut Recording) -> Vec<Moment> {
+    fn moments(&self, samples: &[SeriesSample], recording: &mut Recording) -> Vec<TargetSnapshot> {
         let mut moments = Vec::new();
         let mut differing: Option<(usize, usize)> = None;
         let mut guesses = 0;
         // Most of the time the same series have a value, so that the same workloads hold the board.
-        let mut tenants: (Vec<usize>, std::rc::Rc<[Tenant]>) = (Vec::new(), std::rc::Rc::new([]));
+        let mut tenants: (Vec<usize>, std::rc::Rc<[BoardTenant]>) = (Vec::new(), std::rc::Rc::new([]));
         for samples in samples.chunk_by(|a, b| a.time == b.time) {
             let mut values = Vec::new();
             let (mut repeated, mut other) = (0, 0);
@@ -598,8 +602,9 @@ impl Gathered {
                 let Some((first, further)) = candidates.split_first() else { continue };
                 let mut counts = (0, 0);
                 for (at, sample) in further.iter().enumerate() {
-                    let same_holder =
-                        |earlier: &&&Sample| self.series[earlier.series].attribution == self.series[sample.series].attribution;
+                    let same_holder = |earlier: &&&SeriesSample| {
+                        self.series[earlier.series].attribution == self.series[sample.series].attribution
+                    };
                     if !field.is_progress() && sample.value == first.value && !candidates[..=at].iter().any(|e| same_holder(&e)) {
                         // The same reading under another pod.
                     } else if candidates[..=at].iter().any(|earlier| earlier.value == sample.value) {
@@ -610,7 +615,7 @@ impl Gathered {
                     }
                 }
                 (repeated, other) = (repeated.max(counts.0 + counts.1), other.max(counts.1));
-                values.push((field, together(field, &candidates)));
+                values.push((field, merge_samples(field, &candidates)));
             }
             recording.same_stamp += other;
             recording.duplicates += repeated - other;
@@ -623,7 +628,7 @@ impl Gathered {
                 tenants = (named, self.holders(samples).tenants().into());
             }
             let (time, line, tenants) = (samples[0].time, samples[0].line, tenants.1.clone());
-            moments.push(Moment { time, line, values, tenants });
+            moments.push(TargetSnapshot { time, line, values, tenants });
         }
         if let Some((a, b)) = differing {
             recording.notes.push(self.note_guess(a, b, guesses));
@@ -633,11 +638,11 @@ impl Gathered {
 
     fn is_activity(&self, series: usize) -> bool {
         let series = &self.series[series];
-        series.field == Field::GraphicsActiveRatio && series.instance.is_some()
+        series.field == ReadingField::GraphicsActiveRatio && series.instance.is_some()
     }
 
-    fn holders(&self, samples: &[Sample]) -> Holders {
-        let mut holders = Holders::default();
+    fn holders(&self, samples: &[SeriesSample]) -> BoardHolders {
+        let mut holders = BoardHolders::default();
         for sample in samples {
             let series = &self.series[sample.series];
             holders.add(&series.attribution, series.instance.as_ref());
@@ -650,14 +655,14 @@ impl Gathered {
         holders
     }
 
-    /// Of the samples of one field and time those that speak for the whole target: of its best series, and of the board before its
-    /// MIG instances, of which only the first speaks for the board.
-    fn candidates<'a>(&self, group: &'a [Sample]) -> (Field, Vec<&'a Sample>) {
+    /// Returns those samples of one field and time that represent the whole target: those of its best series, and of the board
+    /// before its MIG instances, of which only the first represents the board.
+    fn candidates<'a>(&self, group: &'a [SeriesSample]) -> (ReadingField, Vec<&'a SeriesSample>) {
         let field = self.series[group[0].series].field;
-        let of_board = |sample: &&Sample| is_of_board(field) || self.series[sample.series].instance.is_none();
-        let all: Vec<&Sample> = group.iter().filter(of_board).collect();
+        let of_board = |sample: &&SeriesSample| is_of_board(field) || self.series[sample.series].instance.is_none();
+        let all: Vec<&SeriesSample> = group.iter().filter(of_board).collect();
         let Some(best) = all.first().map(|sample| &self.series[sample.series]) else { return (field, all) };
-        let speaks = |sample: &&Sample| {
+        let speaks = |sample: &&SeriesSample| {
             let series = &self.series[sample.series];
             series.rank() == best.rank() && series.instance == best.instance
         };
@@ -679,45 +684,46 @@ impl Gathered {
     }
 }
 
-/// Whether what goes by one name is one board.
+/// The number of boards that go by one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum BoardCount {
     One,
     Several,
-    /// It is in several places at one time, and no figure tells.
+    /// It is in several places at one time, and no figure decides.
     Unknown,
 }
 
-type Readings = Vec<(EventTime, f64)>;
+type TimeSeries = Vec<(EventTime, f64)>;
 
 /// The readings of what goes by one name, by series and by place.
 #[derive(Debug, Default)]
 struct PlacedReadings<'a> {
     /// The labels have an id that no other board has.
     is_unique: bool,
-    series: BTreeMap<&'a str, (Field, BTreeMap<usize, Readings>)>,
+    series: BTreeMap<&'a str, (ReadingField, BTreeMap<usize, TimeSeries>)>,
 }
 
 impl PlacedReadings<'_> {
-    /// Power that differs is of several boards; else a figure that goes up and down alike is of one board that is scraped twice. What is
-    /// constant tells nothing.
-    fn verdict(mut self) -> Verdict {
+    /// Power that differs is of several boards; else a figure that goes up and down alike is of one board that is scraped twice.
+    /// A constant figure is no evidence.
+    fn verdict(mut self) -> BoardCount {
         let (mut alike, mut power_differs, mut other_differs, mut exact, mut meet) = (false, false, false, false, false);
         for (field, places) in self.series.values_mut() {
             for readings in places.values_mut() {
                 readings.sort_by_key(|(time, _)| *time);
                 readings.dedup_by_key(|(time, _)| *time);
             }
-            let is_power = matches!(field, Field::PowerWatts | Field::PowerAverageWatts | Field::EnergyJoulesTotal);
-            let places: Vec<&Readings> = places.values().collect();
+            let is_power =
+                matches!(field, ReadingField::PowerWatts | ReadingField::PowerAverageWatts | ReadingField::EnergyJoulesTotal);
+            let places: Vec<&TimeSeries> = places.values().collect();
             for (at, b) in places.iter().enumerate() {
                 for a in &places[..at] {
                     meet |= overlap_long(a, b);
                     match compare(a, b) {
-                        Comparison::Alike => alike = true,
-                        Comparison::Unclear => {}
+                        SeriesComparison::Alike => alike = true,
+                        SeriesComparison::Unclear => {}
                         differs => {
-                            exact |= differs == Comparison::DiffersAtOneTime;
+                            exact |= differs == SeriesComparison::DiffersAtOneTime;
                             *if is_power { &mut power_differs } else { &mut other_differs } = true;
                         }
                     }
@@ -725,20 +731,21 @@ impl PlacedReadings<'_> {
             }
         }
         if self.is_unique {
-            return if exact { Verdict::Several } else { Verdict::One };
+            return if exact { BoardCount::Several } else { BoardCount::One };
         }
         if power_differs || other_differs && !alike {
-            Verdict::Several
+            BoardCount::Several
         } else if meet && !alike {
-            Verdict::Unknown
+            BoardCount::Unknown
         } else {
-            Verdict::One
+            BoardCount::One
         }
     }
 }
 
-/// Whether two series overlap for half of the shorter: a label that was changed leaves some minutes in which the old one is still there.
-fn overlap_long(a: &Readings, b: &Readings) -> bool {
+/// Returns whether two series overlap for half of the shorter: a label that was changed leaves some minutes in which the old one
+/// is still there.
+fn overlap_long(a: &TimeSeries, b: &TimeSeries) -> bool {
     let (Some((a_from, _)), Some((a_to, _)), Some((b_from, _)), Some((b_to, _))) = (a.first(), a.last(), b.first(), b.last())
     else {
         return false;
@@ -748,7 +755,7 @@ fn overlap_long(a: &Readings, b: &Readings) -> bool {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Comparison {
+enum SeriesComparison {
     Alike,
     DiffersAtOneTime,
     /// At times in between.
@@ -756,26 +763,27 @@ enum Comparison {
     Unclear,
 }
 
-/// Fewer readings at times in between tell nothing.
+/// Fewer readings at times in between are no evidence.
 const READINGS_TO_COMPARE: usize = 3;
 
-/// Compares a figure of two places: at the times that both have, else one of them with what lies between the readings of the other.
-fn compare(a: &Readings, b: &Readings) -> Comparison {
+/// Compares a figure of two places: at the times that both have, else one of them with what lies between the readings of the
+/// other.
+fn compare(a: &TimeSeries, b: &TimeSeries) -> SeriesComparison {
     let mut common = Vec::new();
     for (time, value) in b {
         if let Ok(at) = a.binary_search_by_key(time, |(time, _)| *time) {
             if a[at].1 != *value {
-                return Comparison::DiffersAtOneTime;
+                return SeriesComparison::DiffersAtOneTime;
             }
             common.push(*value);
         }
     }
     if !common.is_empty() {
         let varies = common.iter().any(|value| *value != common[0]);
-        return if varies { Comparison::Alike } else { Comparison::Unclear };
+        return if varies { SeriesComparison::Alike } else { SeriesComparison::Unclear };
     }
     if !overlap_long(a, b) {
-        return Comparison::Unclear;
+        return SeriesComparison::Unclear;
     }
     let (mut differences, mut rises, mut level) = (Vec::new(), 0.0, 0.0);
     for pair in b.windows(2) {
@@ -786,26 +794,26 @@ fn compare(a: &Readings, b: &Readings) -> Comparison {
         level += value.abs();
     }
     if differences.len() < READINGS_TO_COMPARE {
-        return Comparison::Unclear;
+        return SeriesComparison::Unclear;
     }
     let count = differences.len() as f64;
     let (rise, level) = (rises / count, level / count);
     let bias = differences.iter().sum::<f64>().abs() / count;
     let difference = differences.iter().map(|difference| difference.abs()).sum::<f64>() / count;
     if bias > rise && bias > 0.01 * level {
-        Comparison::Differs
+        SeriesComparison::Differs
     } else if rise > 0.0 && difference <= 0.5 * rise && bias <= 0.02 * level {
-        Comparison::Alike
+        SeriesComparison::Alike
     } else {
-        Comparison::Unclear
+        SeriesComparison::Unclear
     }
 }
 
-fn has_uuid(labels: &Labels) -> bool {
+fn has_uuid(labels: &LabelMap) -> bool {
     ["UUID", "uuid", "gpu_uuid"].iter().any(|name| labels.label(name).is_some_and(|uuid| !is_absent_text(uuid)))
 }
 
-/// Labels that say on which node a board is.
+/// Labels that name the node of a board.
 const NODE_LABELS: [&str; 11] = [
     "Hostname",
     "hostname",
@@ -820,45 +828,45 @@ const NODE_LABELS: [&str; 11] = [
     "server",
 ];
 
-/// Labels that say where a node is, from the outermost.
+/// Labels that name the place of a node, from the outermost.
 const SITE_LABELS: [&str; 7] = ["datacenter", "dc", "site", "region", "cluster", "cluster_name", "k8s_cluster"];
 
-/// Labels that say where a board is, from the outermost to the node.
+/// Returns the labels that name the place of a board, from the outermost to the node.
 fn place_labels() -> impl Iterator<Item = &'static str> {
     SITE_LABELS.into_iter().chain(NODE_LABELS)
 }
 
-/// Where the labels of a series say that its board is.
-fn place(labels: &Labels) -> BTreeMap<&'static str, String> {
+/// Returns the place of the board that the labels of a series name.
+fn place(labels: &LabelMap) -> BTreeMap<&'static str, String> {
     place_labels().filter_map(|name| Some((name, labels.label(name)?.to_owned()))).collect()
 }
 
 /// The values of one target at one time.
-struct Moment {
+struct TargetSnapshot {
     time: EventTime,
     line: u64,
-    values: Vec<(Field, f64)>,
-    tenants: std::rc::Rc<[Tenant]>,
+    values: Vec<(ReadingField, f64)>,
+    tenants: std::rc::Rc<[BoardTenant]>,
 }
 
 fn no_field(name: &str) -> String {
     format!("series {} has no field in the events", clean_name(name))
 }
 
-/// A repeated value says nothing new, so it weighs nothing in a mean.
-fn together(field: Field, candidates: &[&Sample]) -> f64 {
+/// Merges samples of one time. A repeated value adds nothing new, so it weighs nothing in a mean.
+fn merge_samples(field: ReadingField, candidates: &[&SeriesSample]) -> f64 {
     let last = candidates[candidates.len() - 1].value;
-    if field.nature() == Nature::Counter {
+    if field.nature() == MetricType::Counter {
         return last;
     }
-    let first = |(at, sample): &(usize, &&Sample)| !candidates[..*at].iter().any(|earlier| earlier.value == sample.value);
+    let first = |(at, sample): &(usize, &&SeriesSample)| !candidates[..*at].iter().any(|earlier| earlier.value == sample.value);
     let values: Vec<f64> = candidates.iter().enumerate().filter(first).map(|(_, sample)| sample.value).collect();
     values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// Makes the sources of a board, one for each workload that has a part of it and one for what is nobody's.
-fn push_shared(recording: &mut Recording, file: FileId, device: &Device, moments: Vec<Moment>) {
-    let mut stays = Stays::default();
+fn push_shared(recording: &mut Recording, file: FileId, device: &RecordedDevice, moments: Vec<TargetSnapshot>) {
+    let mut stays = BoardTenancies::default();
     let portions: Vec<_> = moments.iter().map(|moment| stays.observe(moment.time, &moment.tenants)).collect();
     // One workload has all of it all the time.
     let [first, ..] = portions.first().map_or(&[][..], Vec::as_slice) else { return };
@@ -877,36 +885,42 @@ fn push_shared(recording: &mut Recording, file: FileId, device: &Device, moments
 }
 
 /// The board of a series; one without a name of its own is called after its node.
-fn device(labels: &Labels) -> Device {
+fn device(labels: &LabelMap) -> RecordedDevice {
     let label = |name: &str| labels.label(name).filter(|text| text.len() <= 253);
-    let named = board(labels).unwrap_or_else(|| crate::series::Board {
+    let named = board(labels).unwrap_or_else(|| crate::series::SeriesBoard {
         device: format!("{}/gpu{}", label("instance").unwrap_or("node"), gpu(labels).unwrap_or("0")),
         node: None,
         gpu_index: gpu(labels).and_then(|index| index.parse().ok()),
         gpu_model: gpu_model(labels),
     });
     let node = named.node.or_else(|| label("instance").map(str::to_owned));
-    Device { name: named.device, node, gpu_index: named.gpu_index, gpu_model: named.gpu_model, ..Device::default() }
+    RecordedDevice {
+        name: named.device,
+        node,
+        gpu_index: named.gpu_index,
+        gpu_model: named.gpu_model,
+        ..RecordedDevice::default()
+    }
 }
 
 /// The job of a series: of the pod that serves it, which is the target itself.
-fn job(labels: &Labels) -> Target {
-    let label = |name: &str| labels.exporters(name).filter(|text| text.len() <= 253);
+fn job(labels: &LabelMap) -> ReadingTarget {
+    let label = |name: &str| labels.exporter_label(name).filter(|text| text.len() <= 253);
     let workload = label("namespace").zip(label("pod"));
     let workload = workload.map(|(namespace, pod)| format!("{}/{}", clean_name(namespace), clean_name(pod)));
-    Target::Job { workload, rank: label("rank").and_then(|rank| rank.parse().ok()).unwrap_or(0) }
+    ReadingTarget::Job { workload, rank: label("rank").and_then(|rank| rank.parse().ok()).unwrap_or(0) }
 }
 
 /// Names of workloads as events may have them. One without a namespace is of `imported`.
-fn cleaned(attribution: Attribution) -> Attribution {
+fn sanitize_attribution(attribution: SeriesAttribution) -> SeriesAttribution {
     match attribution {
-        Attribution::Workload { workload, pod } => {
+        SeriesAttribution::Workload { workload, pod } => {
             let (namespace, name) = workload.split_once('/').unwrap_or(("imported", &workload));
-            Attribution::Workload { workload: format!("{}/{}", clean_name(namespace), clean_name(name)), pod }
+            SeriesAttribution::Workload { workload: format!("{}/{}", clean_name(namespace), clean_name(name)), pod }
         }
-        Attribution::NoNamespace(name) => {
-            Attribution::Workload { workload: format!("imported/{}", clean_name(&name)), pod: String::new() }
+        SeriesAttribution::NoNamespace(name) => {
+            SeriesAttribution::Workload { workload: format!("imported/{}", clean_name(&name)), pod: String::new() }
         }
-        Attribution::NotAWorkload(_) | Attribution::Nobody => Attribution::Nobody,
+        SeriesAttribution::NotAWorkload(_) | SeriesAttribution::Nobody => SeriesAttribution::Nobody,
     }
 }

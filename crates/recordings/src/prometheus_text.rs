@@ -1,7 +1,7 @@
 //! A tolerant reader of the Prometheus text format and what `OpenMetrics` adds to it. Pure.
 //!
-//! A line that cannot be understood costs that line. Comments, `HELP`, `TYPE`, `EOF` and exemplars are skipped. Names may be
-//! quoted (`{"metric.name","label.name"="value"} 1`), or stand in a label `__name__`, as in `promtool tsdb dump`.
+//! A line that cannot be understood costs that line. Comments, `HELP`, `TYPE`, `EOF` and exemplars are skipped. Names
+//! may be quoted (`{"metric.name","label.name"="value"} 1`), or be in a label `__name__`, as in `promtool tsdb dump`.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use eadt_schemas::EventTime;
 
 /// One sample line.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sample<'a> {
+pub struct ExpositionSample<'a> {
     pub name: Cow<'a, str>,
     pub labels: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     /// May be NaN or infinite.
@@ -22,14 +22,14 @@ pub struct Sample<'a> {
     pub series: &'a str,
 }
 
-impl Sample<'_> {
+impl ExpositionSample<'_> {
     /// Returns the value of a label, or `None` if it is absent or empty, which mean the same.
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(n, _)| *n == name).map(|(_, value)| &**value).filter(|value| !value.is_empty())
     }
 
-    /// Returns the time of the sample, if the line has one that can be: seconds in `OpenMetrics`, else milliseconds. A stamp with a
-    /// fraction is in seconds in either.
+    /// Returns the time of the sample, if the line has one that can be: seconds in `OpenMetrics`, else milliseconds. A
+    /// stamp with a fraction is in seconds in either.
     pub fn time(&self, open_metrics: bool) -> Option<EventTime> {
         let stamp = self.stamp?;
         let value = number(stamp)?;
@@ -42,17 +42,17 @@ impl Sample<'_> {
 /// A line that is not a sample.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub struct Malformed {
+pub struct ExpositionError {
     /// From 1.
     pub line: usize,
     pub reason: &'static str,
 }
 
 /// Returns the samples of a text in order, with an error for each line that is none.
-pub fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>, Malformed>> {
+pub fn samples(text: &str) -> impl Iterator<Item = Result<ExpositionSample<'_>, ExpositionError>> {
     text.split('\n')
         .enumerate()
-        .filter_map(|(index, line)| Some(sample(line).transpose()?.map_err(|reason| Malformed { line: index + 1, reason })))
+        .filter_map(|(index, line)| Some(sample(line).transpose()?.map_err(|reason| ExpositionError { line: index + 1, reason })))
 }
 
 /// Returns true if the text ends as `OpenMetrics` does, whose time stamps are in seconds.
@@ -66,7 +66,7 @@ pub fn is_end(line: &str) -> bool {
 }
 
 /// Reads one line. Returns `None` for an empty line or a comment, and why it is no sample otherwise.
-pub fn sample(line: &str) -> Result<Option<Sample<'_>>, &'static str> {
+pub fn sample(line: &str) -> Result<Option<ExpositionSample<'_>>, &'static str> {
     let line = line.trim_matches(|c: char| c.is_ascii_whitespace());
     if line.is_empty() || line.starts_with('#') { Ok(None) } else { read(line).map(Some) }
 }
@@ -79,7 +79,7 @@ fn name_end(text: &str, colon: bool) -> usize {
     text.char_indices().find(|at| !part(*at)).map_or(text.len(), |(i, _)| i)
 }
 
-fn read(line: &str) -> Result<Sample<'_>, &'static str> {
+fn read(line: &str) -> Result<ExpositionSample<'_>, &'static str> {
     let end = name_end(line, true);
     let (bare, mut rest) = line.split_at(end);
     rest = rest.trim_start();
@@ -110,7 +110,7 @@ fn read(line: &str) -> Result<Sample<'_>, &'static str> {
             }
         }
     };
-    Ok(Sample { name, labels, value, written, stamp, series })
+    Ok(ExpositionSample { name, labels, value, written, stamp, series })
 }
 
 /// Reads labels up to the closing brace, and a quoted metric name among them; returns what follows.
@@ -177,7 +177,7 @@ fn quoted(text: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
                 match escaped {
                     'n' => head.push('\n'),
                     '\\' | '"' => head.push(escaped),
-                    // As Prometheus does: an unknown escape stands for itself.
+                    // As in Prometheus: an unknown escape is kept as it is.
                     other => head.extend(['\\', other]),
                 }
                 from = at + escaped.len_utf8();
@@ -206,14 +206,14 @@ mod tests {
 
     use super::*;
 
-    fn one(line: &str) -> Result<Sample<'_>, Malformed> {
+    fn one(line: &str) -> Result<ExpositionSample<'_>, ExpositionError> {
         samples(line).next().expect("a line")
     }
 
     #[test]
     fn reads_what_exporters_write() {
         let s = one("a:b_1 { x=\"1\" , y = \"q\\\"\\\\\\n\\d\", } 1.5e3 1700000000123").unwrap();
-        let millis = |s: &Sample<'_>| s.time(false).map(|time| time.micros() / 1000);
+        let millis = |s: &ExpositionSample<'_>| s.time(false).map(|time| time.micros() / 1000);
         assert_eq!((&*s.name, s.value, millis(&s)), ("a:b_1", 1500.0, Some(1_700_000_000_123)));
         assert_eq!((s.label("x"), s.label("y"), s.label("z")), (Some("1"), Some("q\"\\\n\\d"), None));
         assert_eq!(s.series, "a:b_1 { x=\"1\" , y = \"q\\\"\\\\\\n\\d\", }");

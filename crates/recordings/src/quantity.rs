@@ -22,22 +22,22 @@ impl DecimalMark {
     }
 }
 
-/// What a cell holds.
+/// The content of a cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Quantity {
+pub enum QuantityCell {
     Number(f64, Option<Unit>),
-    /// The writer says that there is no value.
+    /// The writer states that there is no value.
     Absent,
-    /// `1,234` where nothing tells whether that is a thousand or one and a bit.
+    /// `1,234` if nothing shows whether that is a thousand or one and a bit.
     Ambiguous,
     UnknownUnit,
     NotANumber,
 }
 
 /// Reads a cell. `mark` is the table's decimal mark, if that is known; a number that can be read in one way only needs none.
-pub(crate) fn quantity(text: &str, mark: Option<DecimalMark>) -> Quantity {
+pub(crate) fn quantity(text: &str, mark: Option<DecimalMark>) -> QuantityCell {
     if is_absent_text(text) {
-        return Quantity::Absent;
+        return QuantityCell::Absent;
     }
     let (number, unit) = split_unit(text.trim());
     let unit = match unit {
@@ -50,22 +50,22 @@ pub(crate) fn quantity(text: &str, mark: Option<DecimalMark>) -> Quantity {
                 .rsplit_once(' ')
                 .is_some_and(|(value, unit)| is_absent_text(value) && Unit::named(unit).is_some()) =>
             {
-                return Quantity::Absent;
+                return QuantityCell::Absent;
             }
-            None if is_number(number) && !name.contains(|c: char| c.is_ascii_digit()) => return Quantity::UnknownUnit,
-            None => return Quantity::NotANumber,
+            None if is_number(number) && !name.contains(|c: char| c.is_ascii_digit()) => return QuantityCell::UnknownUnit,
+            None => return QuantityCell::NotANumber,
         },
     };
     match parse(number, mark) {
-        Ok(value) if value.is_finite() => Quantity::Number(value, unit),
-        Ok(_) | Err(NumberError::Invalid) => Quantity::NotANumber,
-        Err(NumberError::Ambiguous) => Quantity::Ambiguous,
+        Ok(value) if value.is_finite() => QuantityCell::Number(value, unit),
+        Ok(_) | Err(NumberError::Invalid) => QuantityCell::NotANumber,
+        Err(NumberError::Ambiguous) => QuantityCell::Ambiguous,
     }
 }
 
-/// Whether a cell is a number in some notation, with a known unit or without.
+/// Returns whether a cell is a number in some notation, with a known unit or without.
 pub(crate) fn is_quantity(text: &str) -> bool {
-    matches!(quantity(text, None), Quantity::Number(..) | Quantity::Ambiguous)
+    matches!(quantity(text, None), QuantityCell::Number(..) | QuantityCell::Ambiguous)
 }
 
 fn is_number(text: &str) -> bool {
@@ -121,7 +121,7 @@ fn is_blank_separator(character: char) -> bool {
     matches!(character, ' ' | '\u{a0}' | '\u{2009}' | '\u{202f}' | '\'' | '’' | '_')
 }
 
-/// Whether the only `mark` of a number may separate thousands: `1,234`, but neither `12345,678`, `0,123` nor `12,34`.
+/// Returns whether the only `mark` of a number may separate thousands: `1,234`, but neither `12345,678`, `0,123` nor `12,34`.
 fn could_be_thousands(mantissa: &str, mark: char) -> bool {
     let Some((whole, rest)) = mantissa.split_once(mark) else { return false };
     let whole = whole.trim_start_matches(['+', '-', '−']);
@@ -236,28 +236,28 @@ mod tests {
             ("200.5", Some(Comma), 200.5, ""),
         ] {
             let unit = if unit.is_empty() { None } else { Some(Unit::named(unit).unwrap()) };
-            assert_eq!(quantity(text, mark), Quantity::Number(value, unit), "{text:?} {mark:?}");
+            assert_eq!(quantity(text, mark), QuantityCell::Number(value, unit), "{text:?} {mark:?}");
         }
         for (text, expected) in [
-            ("1,234", Quantity::Ambiguous),
-            ("12 V", Quantity::UnknownUnit),
-            ("abc", Quantity::NotANumber),
-            ("1e999", Quantity::NotANumber),
-            ("inf", Quantity::NotANumber),
-            ("1,2,3", Quantity::NotANumber),
-            ("1.2.3", Quantity::NotANumber),
-            ("12:30", Quantity::NotANumber),
-            ("1x0 W", Quantity::NotANumber),
-            ("1 2", Quantity::NotANumber),
-            ("W", Quantity::NotANumber),
-            (",", Quantity::NotANumber),
-            ("1.5.2,7,3", Quantity::NotANumber),
-            ("[N/A]", Quantity::Absent),
-            ("", Quantity::Absent),
-            (".", Quantity::Absent),
-            ("N/A W", Quantity::Absent),
-            ("nan %", Quantity::Absent),
-            ("[Not Supported] MHz", Quantity::Absent),
+            ("1,234", QuantityCell::Ambiguous),
+            ("12 V", QuantityCell::UnknownUnit),
+            ("abc", QuantityCell::NotANumber),
+            ("1e999", QuantityCell::NotANumber),
+            ("inf", QuantityCell::NotANumber),
+            ("1,2,3", QuantityCell::NotANumber),
+            ("1.2.3", QuantityCell::NotANumber),
+            ("12:30", QuantityCell::NotANumber),
+            ("1x0 W", QuantityCell::NotANumber),
+            ("1 2", QuantityCell::NotANumber),
+            ("W", QuantityCell::NotANumber),
+            (",", QuantityCell::NotANumber),
+            ("1.5.2,7,3", QuantityCell::NotANumber),
+            ("[N/A]", QuantityCell::Absent),
+            ("", QuantityCell::Absent),
+            (".", QuantityCell::Absent),
+            ("N/A W", QuantityCell::Absent),
+            ("nan %", QuantityCell::Absent),
+            ("[Not Supported] MHz", QuantityCell::Absent),
         ] {
             assert_eq!(quantity(text, None), expected, "{text:?}");
         }

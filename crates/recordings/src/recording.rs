@@ -1,16 +1,16 @@
-//! What every format is read into before it becomes events.
+//! The common form that every format is read into before it becomes events.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Meter, Phase, Scope};
+use eadt_schemas::v1::{CounterScope, JobLifecycle, Meter};
 
-use crate::csv_table::shell_quote;
 use crate::fingerprint::Fingerprint;
-use crate::report::{Skipped, TableUse};
-use crate::stays::Portion;
-use crate::{Field, Format, ImportError, Options};
+use crate::names::shell_quote;
+use crate::report::{DroppedLines, TableUse};
+use crate::stays::ReadingAttribution;
+use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 
 /// Index into [`Recording::files`].
 pub(crate) type FileId = usize;
@@ -19,16 +19,16 @@ pub(crate) type SourceId = usize;
 
 #[derive(Debug)]
 pub(crate) struct Recording {
-    pub(crate) format: Format,
+    pub(crate) format: RecordingFormat,
     pub(crate) files: Vec<String>,
     fingerprints: Vec<Fingerprint>,
-    pub(crate) sources: Vec<Source>,
-    /// What the file calls a field, for error messages.
-    pub(crate) columns: BTreeMap<Field, String>,
+    pub(crate) sources: Vec<RecordingSource>,
+    /// The file's name of a field, for error messages.
+    pub(crate) columns: BTreeMap<ReadingField, String>,
     /// What `--map` calls a field, where that is not its name: `energy_joules` for what rows add to `energy_joules_total`.
-    pub(crate) mapped_as: BTreeMap<Field, &'static str>,
-    /// Units that `--map` says.
-    pub(crate) asked_units: BTreeMap<Field, &'static str>,
+    pub(crate) mapped_as: BTreeMap<ReadingField, &'static str>,
+    /// Units that `--map` gives.
+    pub(crate) asked_units: BTreeMap<ReadingField, &'static str>,
     /// Times without an offset are read as UTC, for want of a zone.
     pub(crate) has_local_times: bool,
     /// What device figures cover.
@@ -40,9 +40,9 @@ pub(crate) struct Recording {
     /// Rows put together before they became readings: repeated ones, and those with other values.
     pub(crate) duplicates: u64,
     pub(crate) same_stamp: u64,
-    pub(crate) skipped: Vec<Skipped>,
+    pub(crate) skipped: Vec<DroppedLines>,
     /// Rows that are damaged.
-    pub(crate) refusals: Refusals,
+    pub(crate) refusals: RowRefusals,
     /// How each table is read.
     pub(crate) tables: Vec<TableUse>,
     pub(crate) notes: Vec<String>,
@@ -50,39 +50,39 @@ pub(crate) struct Recording {
 
 /// Rows that become no event because they are damaged.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
+pub(crate) struct RowRefusals {
     first: Option<ImportError>,
-    pub(crate) by_kind: Vec<Skipped>,
+    pub(crate) by_kind: Vec<DroppedLines>,
     rows: u64,
 }
 
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct RecordingSource {
     pub(crate) file: FileId,
     /// From labels in the recording; used where the user names none.
     pub(crate) workload: Option<String>,
     /// Behind the workload's name, for what belongs to the run and not to its job; usually empty.
     pub(crate) suffix: &'static str,
-    /// The recording says that it is of no workload.
+    /// The recording states that it is of no workload.
     pub(crate) is_nobodys: bool,
     pub(crate) kind: SourceKind,
-    pub(crate) readings: Vec<Reading>,
+    pub(crate) readings: Vec<RecordedReading>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum SourceKind {
-    Device(Device),
+    Device(RecordedDevice),
     Job {
         rank: u32,
         /// Rows come at any time, as in a log of phases: silence is no gap.
         irregular: bool,
-        /// Whom its counters speak for.
-        scope: Scope,
+        /// The scope of its counters.
+        scope: CounterScope,
     },
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Device {
+pub(crate) struct RecordedDevice {
     pub(crate) name: String,
     pub(crate) node: Option<String>,
     pub(crate) gpu_index: Option<u32>,
@@ -96,25 +96,25 @@ pub(crate) struct Device {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Reading {
+pub(crate) struct RecordedReading {
     pub(crate) time: EventTime,
     pub(crate) line: u32,
     pub(crate) file: u32,
-    pub(crate) values: Box<[(Field, f64)]>,
-    pub(crate) mark: Option<Box<Mark>>,
+    pub(crate) values: Box<[(ReadingField, f64)]>,
+    pub(crate) mark: Option<Box<ProgressMark>>,
     /// Of a device that changes hands or is shared.
-    pub(crate) portion: Option<Box<Portion>>,
+    pub(crate) portion: Option<Box<ReadingAttribution>>,
 }
 
-/// What a job's log says beside numbers.
+/// The content of a job's log beside numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Mark {
-    pub(crate) phase: Phase,
+pub(crate) struct ProgressMark {
+    pub(crate) phase: JobLifecycle,
     /// The span that begins here; empty: none goes on.
     pub(crate) span: Option<String>,
 }
 
-/// Why a row becomes no event.
+/// Reason why a row becomes no event.
 pub(crate) enum RowError {
     /// The row is damaged, in a way that is counted; the rest goes on.
     Damaged(&'static str, Box<ImportError>),
@@ -133,10 +133,10 @@ impl RowError {
 }
 
 impl Recording {
-    pub(crate) fn new(format: Format, options: &Options) -> Self {
+    pub(crate) fn new(format: RecordingFormat, options: &ImportOptions) -> Self {
         let meter = match format {
-            Format::Mlperf => Meter::Node,
-            Format::MlperfInference => Meter::Wall,
+            RecordingFormat::Mlperf => Meter::Node,
+            RecordingFormat::MlperfInference => Meter::Wall,
             _ => Meter::Gpu,
         };
         Self {
@@ -155,7 +155,7 @@ impl Recording {
             duplicates: 0,
             same_stamp: 0,
             skipped: Vec::new(),
-            refusals: Refusals::default(),
+            refusals: RowRefusals::default(),
             tables: Vec::new(),
             notes: Vec::new(),
         }
@@ -168,16 +168,23 @@ impl Recording {
     }
 
     pub(crate) fn add_source(&mut self, file: FileId, workload: Option<String>, kind: SourceKind) -> SourceId {
-        self.sources.push(Source { file, workload, suffix: "", is_nobodys: false, kind, readings: Vec::new() });
+        self.sources.push(RecordingSource { file, workload, suffix: "", is_nobodys: false, kind, readings: Vec::new() });
         self.sources.len() - 1
     }
 
-    pub(crate) fn add_device(&mut self, file: FileId, device: Device) -> SourceId {
+    pub(crate) fn add_device(&mut self, file: FileId, device: RecordedDevice) -> SourceId {
         self.add_source(file, None, SourceKind::Device(device))
     }
 
-    /// Adds a reading; one without values and marks says nothing and is left out.
-    pub(crate) fn push(&mut self, source: SourceId, time: EventTime, line: u64, values: &[(Field, f64)], mark: Option<Mark>) {
+    /// Adds a reading; one without values and marks is left out.
+    pub(crate) fn push(
+        &mut self,
+        source: SourceId,
+        time: EventTime,
+        line: u64,
+        values: &[(ReadingField, f64)],
+        mark: Option<ProgressMark>,
+    ) {
         self.push_from(self.sources[source].file, source, time, line, values, mark);
     }
 
@@ -188,14 +195,14 @@ impl Recording {
         source: SourceId,
         time: EventTime,
         line: u64,
-        values: &[(Field, f64)],
-        mark: Option<Mark>,
+        values: &[(ReadingField, f64)],
+        mark: Option<ProgressMark>,
     ) {
         if values.is_empty() && mark.is_none() {
             return;
         }
         let (line, file) = (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(file).unwrap_or(u32::MAX));
-        self.sources[source].readings.push(Reading {
+        self.sources[source].readings.push(RecordedReading {
             time,
             line,
             file,
@@ -210,18 +217,18 @@ impl Recording {
         &mut self,
         source: SourceId,
         (time, line): (EventTime, u64),
-        values: &[(Field, f64)],
-        portion: Option<Portion>,
+        values: &[(ReadingField, f64)],
+        portion: Option<ReadingAttribution>,
     ) {
         if !values.is_empty() {
             let file = u32::try_from(self.sources[source].file).unwrap_or(u32::MAX);
             let (line, portion) = (u32::try_from(line).unwrap_or(u32::MAX), portion.map(Box::new));
-            self.sources[source].readings.push(Reading { time, line, file, values: values.into(), mark: None, portion });
+            self.sources[source].readings.push(RecordedReading { time, line, file, values: values.into(), mark: None, portion });
         }
     }
 
     /// Counts a row if it is damaged; returns the error if the import stops.
-    pub(crate) fn settle_row(&mut self, row: Result<(), RowError>) -> Result<(), ImportError> {
+    pub(crate) fn count_if_damaged(&mut self, row: Result<(), RowError>) -> Result<(), ImportError> {
         match row {
             Ok(()) => Ok(()),
             Err(RowError::Damaged(kind, error)) => {
@@ -240,12 +247,12 @@ impl Recording {
     /// As [`Self::refuse`], of several lines; the `error` names the first.
     pub(crate) fn refuse_lines(&mut self, kind: &'static str, lines: u64, error: ImportError) {
         self.refusals.rows += lines;
-        let same = |skipped: &&mut Skipped| skipped.kind == kind && skipped.file == error.file;
+        let same = |skipped: &&mut DroppedLines| skipped.kind == kind && skipped.file == error.file;
         if let Some(skipped) = self.refusals.by_kind.iter_mut().find(same) {
             skipped.lines += lines;
         } else {
             let (file, first_line) = (error.file.clone(), error.line.unwrap_or(0));
-            self.refusals.by_kind.push(Skipped { file, kind, reason: error.without_place(), lines, first_line });
+            self.refusals.by_kind.push(DroppedLines { file, kind, reason: error.without_place(), lines, first_line });
         }
         self.refusals.first.get_or_insert(error);
     }
@@ -256,7 +263,7 @@ impl Recording {
     }
 
     /// A `--map` of the column of a field, with the unit that was asked for, under another name.
-    pub(crate) fn map_again(&self, name: &str, field: Field) -> String {
+    pub(crate) fn map_again(&self, name: &str, field: ReadingField) -> String {
         let column = self.columns.get(&field).map_or(field.name(), String::as_str);
         let unit = self.asked_units.get(&field).map_or(String::new(), |unit| format!(":{unit}"));
         format!("--map {}", shell_quote(&format!("{name}={column}{unit}")))
@@ -281,7 +288,7 @@ impl Recording {
     }
 
     /// Notes in which zone times without an offset were read.
-    pub(crate) fn note_local_times(&mut self, options: &Options) {
+    pub(crate) fn note_local_times(&mut self, options: &ImportOptions) {
         self.has_local_times |= options.time_zone.is_none();
         self.note(match &options.time_zone {
             Some(zone) => format!("times without an offset are read as {zone}"),
@@ -305,7 +312,7 @@ impl Recording {
         match self.skipped.iter_mut().find(|skipped| skipped.reason == reason && skipped.file == *name) {
             Some(skipped) => skipped.lines += 1,
             None => {
-                self.skipped.push(Skipped {
+                self.skipped.push(DroppedLines {
                     file: name.clone(),
                     kind: "",
                     reason: reason.to_owned(),
@@ -320,7 +327,8 @@ impl Recording {
         ImportError::at(&self.files[file], line, problem, remedy)
     }
 
-    /// Returns a name of a file for its boards, `FOLDER-STEM-FINGERPRINT`, with a number behind it if several files would have it.
+    /// Returns a name of a file for its boards, `FOLDER-STEM-FINGERPRINT`, with a number behind it if several files would have
+    /// it.
     ///
     /// The fingerprint distinguishes it from a file of the same name in another import, such as `power.csv` of another node.
     pub(crate) fn label(&self, file: FileId) -> String {

@@ -5,14 +5,17 @@ use std::fmt;
 use eadt_schemas::EventTime;
 use serde::Serialize;
 
-use crate::checks::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
 use crate::encoding::Encoding;
-use crate::{DecimalMark, Format};
+use crate::{DecimalMark, RecordingFormat};
+
+/// Kinds of refused rows of which all but the energy counter counts.
+pub(crate) const COUNTER_LEFT_OUT: &str = "counter left out";
+pub(crate) const COUNTER_JUMPS: &str = "counter";
 
 /// What an import read, what became of it, and what a careful reader wants to know about it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
-    pub format: Format,
+pub struct ImportReport {
+    pub format: RecordingFormat,
     pub files: Vec<String>,
     /// The workloads that events were made for.
     pub workloads: Vec<String>,
@@ -30,30 +33,31 @@ pub struct Report {
     /// gauges by their mean, counters by the last one in the file.
     pub same_stamp: u64,
     /// Where rows were dropped or put together.
-    pub merges: Vec<Merge>,
+    pub merges: Vec<RowMerge>,
     /// Rows older than one before them; sorted.
     pub out_of_order: u64,
-    /// Cells that say that there is no value.
+    /// Cells that mark an absent value.
     pub absent_values: u64,
     /// Silences of a source: longer than three times its median interval (progress: ten times, at least a minute).
-    pub gaps: Vec<Gap>,
+    pub gaps: Vec<SourceGap>,
     /// Lines that became no event because they hold nothing that events are made of, by reason.
-    pub skipped: Vec<Skipped>,
-    /// Damaged rows and impossible readings that became no event, though they should have, by kind; the reason is that of the first.
-    pub refused: Vec<Skipped>,
+    pub skipped: Vec<DroppedLines>,
+    /// Damaged rows and impossible readings that became no event, though they should have, by kind; the reason is that of the
+    /// first.
+    pub refused: Vec<DroppedLines>,
     /// How each table was read.
     pub tables: Vec<TableUse>,
     /// Each device: GPU, node or meter.
-    pub boards: Vec<Board>,
-    /// For each device with an energy counter and power: what the two say.
+    pub boards: Vec<BoardSummary>,
+    /// For each device with an energy counter and power: the energy by each of the two.
     pub counters: Vec<CounterCheck>,
     /// Anything else that a user should know.
     pub notes: Vec<String>,
 }
 
-/// A source said nothing for longer than it usually does.
+/// A time without rows of a source that is longer than usual.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Gap {
+pub struct SourceGap {
     /// Device, or `progress of rank N`.
     pub source: String,
     pub from: EventTime,
@@ -63,7 +67,7 @@ pub struct Gap {
 
 /// Lines that became no event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Skipped {
+pub struct DroppedLines {
     pub file: String,
     /// Refused lines of one kind and file are counted together.
     #[serde(skip)]
@@ -74,7 +78,7 @@ pub struct Skipped {
     pub first_line: u64,
 }
 
-impl Skipped {
+impl DroppedLines {
     /// Whether nothing but the energy counter of the rows was refused: their other readings are in the events.
     pub fn is_counter_only(&self) -> bool {
         [COUNTER_LEFT_OUT, COUNTER_JUMPS].contains(&self.kind)
@@ -98,7 +102,7 @@ pub struct RefusedLines {
 
 /// Rows of one file that repeat, or add to, another row of their source and time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Merge {
+pub struct RowMerge {
     pub file: String,
     /// Counted from 1.
     pub first_line: u64,
@@ -129,13 +133,13 @@ pub struct ColumnUse {
     pub column: String,
     /// The field, with its board in brackets if the column is about one.
     pub field: String,
-    /// `None` if the cells or the field say it.
+    /// `None` if the cells or the field give it.
     pub unit: Option<String>,
 }
 
 /// A device that the recording is about.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Board {
+pub struct BoardSummary {
     pub device: String,
     pub node: Option<String>,
     pub readings: u64,
@@ -166,15 +170,15 @@ const SHOWN: usize = 10;
 /// Kinds of refused lines of which an error names the first.
 const REFUSALS_SHOWN: usize = 3;
 
-impl Report {
-    /// Returns an error if lines were refused whose figures should be in the events. It is none if lines were skipped, repeated others, or
-    /// had no value.
+impl ImportReport {
+    /// Returns an error if lines were refused whose figures should be in the events. It is none if lines were skipped, repeated
+    /// others, or had no value.
     pub fn check_refused(&self) -> Result<(), RefusedLines> {
         let lines = self.refused.iter().map(|refused| refused.lines).sum();
         if lines == 0 {
             return Ok(());
         }
-        let mut examples: Vec<String> = self.refused.iter().take(REFUSALS_SHOWN).map(Skipped::describe).collect();
+        let mut examples: Vec<String> = self.refused.iter().take(REFUSALS_SHOWN).map(DroppedLines::describe).collect();
         if self.refused.len() > REFUSALS_SHOWN {
             examples.push(format!("and {} more kind(s)", self.refused.len() - REFUSALS_SHOWN));
         }
@@ -182,7 +186,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} recording, {} file(s): {} rows", self.format, self.files.len(), self.rows)?;
         writeln!(f, "events: {} ({} telemetry, {} progress)", self.events, self.telemetry_events, self.progress_events)?;
@@ -192,7 +196,7 @@ impl fmt::Display for Report {
         writeln!(f, "repeated rows dropped: {}", self.duplicates)?;
         writeln!(f, "rows with a time stamp of another row, put together: {}", self.same_stamp)?;
         for merge in self.merges.iter().take(SHOWN) {
-            let Merge { file, first_line, duplicates, same_stamp } = merge;
+            let RowMerge { file, first_line, duplicates, same_stamp } = merge;
             writeln!(f, "  {file}: {duplicates} dropped, {same_stamp} put together, the first at line {first_line}")?;
         }
         writeln!(f, "rows out of order, sorted: {}", self.out_of_order)?;
@@ -205,10 +209,10 @@ impl fmt::Display for Report {
             writeln!(f, "  … and {} more", self.gaps.len() - SHOWN)?;
         }
         for skipped in &self.skipped {
-            let Skipped { file, reason, lines, first_line, .. } = skipped;
+            let DroppedLines { file, reason, lines, first_line, .. } = skipped;
             writeln!(f, "skipped: {lines} line(s) of {file}, the first at {first_line}: {reason}")?;
         }
-        for Skipped { file, reason, lines, first_line, .. } in &self.refused {
+        for DroppedLines { file, reason, lines, first_line, .. } in &self.refused {
             writeln!(f, "refused: {lines} line(s) of {file}, the first at {first_line}: {reason}")?;
         }
         for check in &self.counters {
@@ -227,9 +231,9 @@ impl fmt::Display for Report {
 
 /// A report as `eadt import --explain` prints it: how each table is read, and which boards are in it, before what was found.
 #[derive(Debug)]
-pub struct Explained<'a>(pub &'a Report);
+pub struct ExplainedReport<'a>(pub &'a ImportReport);
 
-impl fmt::Display for Explained<'_> {
+impl fmt::Display for ExplainedReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let report = self.0;
         for table in &report.tables {
@@ -261,7 +265,7 @@ impl fmt::Display for Explained<'_> {
         for board in &report.boards {
             let power = board.mean_power_watts.map_or("no power".to_owned(), |watts| format!("{watts:.1} W on average"));
             let node = board.node.as_ref().map_or(String::new(), |node| format!(" of node {node}"));
-            let Board { device, readings, first_time, last_time, .. } = board;
+            let BoardSummary { device, readings, first_time, last_time, .. } = board;
             writeln!(f, "  {device}{node}: {readings} reading(s), {first_time} to {last_time}, {power}")?;
         }
         write!(f, "{report}")

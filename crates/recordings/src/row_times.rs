@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 
 use eadt_schemas::EventTime;
 
-use crate::Options;
-use crate::clock::Stamp;
+use crate::ImportOptions;
+use crate::clock::ParsedTime;
 use crate::options::FilesAre;
 use crate::recording::{Recording, SourceId, SourceKind};
 
 /// A time that cannot be settled: what is wrong, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unsettled {
+pub(crate) struct RowTimeError {
     pub(crate) line: u64,
     pub(crate) problem: String,
     pub(crate) remedy: String,
@@ -23,24 +23,24 @@ pub(crate) struct RowTimes {
     has_zone: bool,
     sources: HashMap<SourceId, LastRow>,
     latest: Option<EventTime>,
-    /// How the file before ended, of which this one may be the next part.
+    /// The end of the file before, of which this one may be the next part.
     before: Option<FileEnd>,
     /// The first line whose time has an offset, and the first whose time has none.
     with_offset: Option<u64>,
     without_offset: Option<u64>,
-    /// The first row, if its time comes twice and nothing above tells which is meant; with both times.
+    /// The first row, if its time comes twice and nothing above shows which is meant; with both times.
     open: Option<(u64, EventTime, EventTime)>,
 }
 
-/// How a file ends that another may go on with.
+/// The end of a file that another may go on with.
 #[derive(Debug)]
 pub(crate) struct FileEnd {
     latest: EventTime,
-    /// What its rows name their boards; `None`: nothing.
+    /// Its rows' names of their boards; `None`: no name.
     boards: BTreeSet<Option<String>>,
 }
 
-/// What the rows of a source name their board.
+/// Returns the name of the board in the rows of a source.
 fn board(recording: &Recording, source: SourceId) -> Option<String> {
     match &recording.sources[source].kind {
         SourceKind::Device(device) if !device.is_anonymous => device.local_id.clone().or_else(|| Some(device.name.clone())),
@@ -57,7 +57,7 @@ struct LastRow {
     is_second: bool,
 }
 
-/// Rows of one source may stand this many steps out of order.
+/// Rows of one source may be this many steps out of order.
 const JITTER_STEPS: i64 = 5;
 const HALF_AN_HOUR: i64 = 1_800_000_000;
 /// A rotated log goes on so soon where the part before ended, in microseconds.
@@ -70,7 +70,7 @@ impl RowTimes {
     }
 
     /// As [`Self::new`], for a file that may go on where another ended.
-    pub(crate) fn after(before: Option<FileEnd>, options: &Options) -> Self {
+    pub(crate) fn after(before: Option<FileEnd>, options: &ImportOptions) -> Self {
         let before = before.filter(|_| options.files_are != Some(FilesAre::Nodes));
         Self { before, ..Self::new(options.time_zone.is_some()) }
     }
@@ -83,43 +83,43 @@ impl RowTimes {
         }
     }
 
-    /// How the file ends.
+    /// Returns the end of the file.
     pub(crate) fn end(&self, recording: &Recording) -> Option<FileEnd> {
         let boards = self.sources.keys().map(|source| board(recording, *source)).collect();
         self.latest.map(|latest| FileEnd { latest, boards })
     }
 
-    /// Whether a time had no offset of its own.
+    /// Returns whether a time had no offset of its own.
     pub(crate) fn has_local_times(&self) -> bool {
         self.without_offset.is_some()
     }
 
     /// Returns the time of a row. Returns an error if times with an offset and without are mixed, and no zone is given.
-    pub(crate) fn settle(&mut self, source: SourceId, line: u64, stamp: Stamp) -> Result<EventTime, Unsettled> {
+    pub(crate) fn resolve_time(&mut self, source: SourceId, line: u64, stamp: ParsedTime) -> Result<EventTime, RowTimeError> {
         self.check_offset(line, stamp)?;
         let last = self.sources.get(&source).copied();
         let time = match stamp {
-            Stamp::At(time) | Stamp::Local(time) => time,
-            Stamp::Twice { first, second } => self.choose(line, last, first, second),
+            ParsedTime::Absolute(time) | ParsedTime::Local(time) => time,
+            ParsedTime::Ambiguous { first, second } => self.choose(line, last, first, second),
         };
         let step = last.map_or(0, |last| match time.micros() - last.time.micros() {
             step if step > 0 => step,
             _ => last.step,
         });
-        let is_second = matches!(stamp, Stamp::Twice { second, .. } if second == time);
+        let is_second = matches!(stamp, ParsedTime::Ambiguous { second, .. } if second == time);
         self.sources.insert(source, LastRow { time, step, is_second });
         self.latest = self.latest.max(Some(time));
         Ok(time)
     }
 
-    fn check_offset(&mut self, line: u64, stamp: Stamp) -> Result<(), Unsettled> {
+    fn check_offset(&mut self, line: u64, stamp: ParsedTime) -> Result<(), RowTimeError> {
         let (own, other, what) = match stamp {
-            Stamp::At(_) => (&mut self.with_offset, self.without_offset, "an offset"),
-            Stamp::Local(_) | Stamp::Twice { .. } => (&mut self.without_offset, self.with_offset, "no offset"),
+            ParsedTime::Absolute(_) => (&mut self.with_offset, self.without_offset, "an offset"),
+            ParsedTime::Local(_) | ParsedTime::Ambiguous { .. } => (&mut self.without_offset, self.with_offset, "no offset"),
         };
         own.get_or_insert(line);
         match other {
-            Some(other) if !self.has_zone => Err(Unsettled {
+            Some(other) if !self.has_zone => Err(RowTimeError {
                 line,
                 problem: format!("the time has {what}, unlike that of line {other}"),
                 remedy: "say the zone of times without an offset: --time-zone UTC, or for example --time-zone Europe/Berlin"
@@ -132,7 +132,7 @@ impl RowTimes {
     /// Chooses between the two times that a local time may mean.
     fn choose(&mut self, line: u64, last: Option<LastRow>, first: EventTime, second: EventTime) -> EventTime {
         let Some(last) = last else {
-            // Another source of the file may tell.
+            // Another source of the file may decide.
             let near = |time: EventTime| self.latest.map(|latest| (latest.micros() - time.micros()).abs());
             match (near(first), near(second)) {
                 (Some(to_first), Some(to_second)) if to_first.min(to_second) <= HALF_AN_HOUR => {
@@ -162,15 +162,15 @@ impl RowTimes {
         if is_repeat {
             return first;
         }
-        // A clock that was set back within the file tells of the rows before, too.
+        // A clock that was set back within the file decides the rows before, too.
         self.open = None;
         second
     }
 
-    /// Returns an error if the file begins in the hour that comes twice, and nothing tells which is meant.
-    pub(crate) fn check(&self) -> Result<(), Unsettled> {
+    /// Returns an error if the file begins in the hour that comes twice, and nothing shows which is meant.
+    pub(crate) fn check(&self) -> Result<(), RowTimeError> {
         let Some((line, first, second)) = self.open else { return Ok(()) };
-        Err(Unsettled {
+        Err(RowTimeError {
             line,
             problem: format!(
                 "the time comes twice, as {first} and as {second}, since clocks are set back here, and no row above or below tells which \
@@ -186,19 +186,19 @@ impl RowTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Clock, Zone};
+    use crate::clock::{NamedTimeZone, TimeParser};
 
     const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
 
     /// UTC clock times of the rows of one source, or the line that cannot be settled.
     fn settle(rows: &[&str]) -> Result<Vec<String>, u64> {
-        let clock = Clock::new(None, Some(Zone::new(BERLIN, |_| None).unwrap()));
+        let clock = TimeParser::new(None, Some(NamedTimeZone::new(BERLIN, |_| None).unwrap()));
         let mut times = RowTimes::new(true);
         let settled: Vec<String> = (1..)
             .zip(rows)
             .map(|(line, text)| {
                 let stamp = clock.read(&format!("2024-10-27 {text}")).unwrap();
-                times.settle(0, line, stamp).unwrap().to_string()[11..19].to_owned()
+                times.resolve_time(0, line, stamp).unwrap().to_string()[11..19].to_owned()
             })
             .collect();
         times.check().map(|()| settled).map_err(|unsettled| unsettled.line)
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_log_goes_on_where_the_part_before_ended() {
-        let clock = Clock::new(None, Some(Zone::new(BERLIN, |_| None).unwrap()));
+        let clock = TimeParser::new(None, Some(NamedTimeZone::new(BERLIN, |_| None).unwrap()));
         for (what, before, first_row, expected) in [
             ("in the second", "2024-10-27T01:29:50Z", "02:30:00", Some("01:30:00")),
             ("in the first", "2024-10-27T00:29:50Z", "02:30:00", Some("00:30:00")),
@@ -243,7 +243,7 @@ mod tests {
         ] {
             let before = FileEnd { latest: before.parse().unwrap(), boards: BTreeSet::from([None]) };
             let mut times = RowTimes { before: Some(before), ..RowTimes::new(true) };
-            let time = times.settle(0, 2, clock.read(&format!("2024-10-27 {first_row}")).unwrap()).unwrap();
+            let time = times.resolve_time(0, 2, clock.read(&format!("2024-10-27 {first_row}")).unwrap()).unwrap();
             let settled = times.check().is_ok().then(|| time.to_string()[11..19].to_owned());
             assert_eq!(settled.as_deref(), expected, "{what}");
         }
@@ -251,10 +251,10 @@ mod tests {
 
     #[test]
     fn times_with_and_without_an_offset_need_a_zone() {
-        let clock = Clock::new(None, None);
+        let clock = TimeParser::new(None, None);
         let mut times = RowTimes::new(false);
         let mut settle =
-            |line, text: &str| times.settle(0, line, clock.read(text).unwrap()).map_err(|unsettled| unsettled.problem);
+            |line, text: &str| times.resolve_time(0, line, clock.read(text).unwrap()).map_err(|unsettled| unsettled.problem);
         assert!(settle(2, "2025-02-03T10:00:00Z").is_ok());
         assert!(settle(3, "2025-02-03T10:00:01+01:00").is_ok());
         assert_eq!(settle(4, "2025-02-03 10:00:02"), Err("the time has no offset, unlike that of line 2".to_owned()));

@@ -1,41 +1,42 @@
 //! Tables for other readers than the importer's: the same encodings, separators, headers, comments and numbers.
 
-use crate::lines::Lines;
-use crate::marks::{MARK_REMEDY, Marks};
-use crate::quantity::{DecimalMark, Quantity};
+use crate::lines::LineReader;
+use crate::marks::{DecimalMarkDetector, MARK_REMEDY};
+use crate::quantity::{DecimalMark, QuantityCell};
 use crate::recording::{FileId, Recording};
-use crate::table::{Cells, Table, Wanted};
-use crate::{Format, ImportError, Input, Options};
+use crate::table::{HeaderCriteria, RowCells, TableReader};
+use crate::{ImportError, ImportOptions, RecordingFile, RecordingFormat};
 
 /// The rows of a table that has a header.
 #[allow(missing_debug_implementations, reason = "holds a reader")]
 pub struct TableRows<'a> {
-    table: Table<'a>,
+    table: TableReader<'a>,
     recording: Recording,
     file: FileId,
     names: Vec<String>,
     header_line: u64,
-    cells: Cells,
+    cells: RowCells,
     line: u64,
-    marks: Option<Marks>,
+    marks: Option<DecimalMarkDetector>,
 }
 
 impl<'a> TableRows<'a> {
-    /// Opens a table. Its header is the line that has most names for which `is_wanted` returns true, else the first. Returns `None` if the
-    /// file has no row.
-    pub fn open(input: Input<'a>, is_wanted: &dyn Fn(&str) -> bool) -> Result<Option<Self>, ImportError> {
-        let mut recording = Recording::new(Format::Csv, &Options::default());
-        let lines = Lines::new(&input.name, input.reader)?;
+    /// Opens a table. Its header is the line that has most names for which `is_wanted` returns true, else the first. Returns
+    /// `None` if the file has no row.
+    pub fn open(input: RecordingFile<'a>, is_wanted: &dyn Fn(&str) -> bool) -> Result<Option<Self>, ImportError> {
+        let mut recording = Recording::new(RecordingFormat::Csv, &ImportOptions::default());
+        let lines = LineReader::new(&input.name, input.reader)?;
         let file = recording.add_file(&input.name, lines.fingerprint);
-        let names = |cells: &Cells| cells.iter().filter(|cell| is_wanted(cell)).count();
-        let (table, header) = Table::open(lines, &mut recording, file, &Wanted { names: &names, is_data: &|_| false })?;
+        let names = |cells: &RowCells| cells.iter().filter(|cell| is_wanted(cell)).count();
+        let (table, header) =
+            TableReader::open(lines, &mut recording, file, &HeaderCriteria { names: &names, is_data: &|_| false })?;
         Ok(header.map(|header| Self {
             table,
             recording,
             file,
             names: header.names.iter().map(str::to_owned).collect(),
             header_line: header.line,
-            cells: Cells::default(),
+            cells: RowCells::default(),
             line: header.line,
             marks: None,
         }))
@@ -51,7 +52,7 @@ impl<'a> TableRows<'a> {
 
     /// Finds the decimal mark by the columns that hold numbers, or takes the one that is asked for.
     pub fn set_numbers(&mut self, columns: &[usize], asked: Option<DecimalMark>) {
-        self.marks = Some(Marks::new(&self.table, columns, asked));
+        self.marks = Some(DecimalMarkDetector::new(&self.table, columns, asked));
     }
 
     /// Reads the next row and returns its line. Comments, blank lines and repeated headers are passed over.
@@ -82,9 +83,9 @@ impl<'a> TableRows<'a> {
     }
 
     /// The number in a cell of the row.
-    pub fn number(&mut self, column: usize) -> Result<Quantity, ImportError> {
+    pub fn number(&mut self, column: usize) -> Result<QuantityCell, ImportError> {
         let text = self.cells.get(column).unwrap_or_default();
-        let marks = self.marks.get_or_insert_with(|| Marks::new(&self.table, &[], None));
+        let marks = self.marks.get_or_insert_with(|| DecimalMarkDetector::new(&self.table, &[], None));
         marks.read(self.line, text).map_err(|problem| {
             let name = self.names.get(column).map_or("", String::as_str);
             ImportError::at(&self.recording.files[self.file], self.line, problem, MARK_REMEDY).column(name)
@@ -92,7 +93,7 @@ impl<'a> TableRows<'a> {
     }
 }
 
-/// What is wrong with a row of which [`Table::is_cut`] returns true.
+/// What is wrong with a row of which [`TableReader::is_cut`] returns true.
 pub(crate) const CUT: &str =
     "the last line has no line end, and its last cell is shorter than in every row above: it may be cut off";
 pub(crate) const CUT_REMEDY: &str = "end the line if it is whole, else restore the row or take it out";

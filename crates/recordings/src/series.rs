@@ -8,32 +8,32 @@ use eadt_schemas::v1::ShareMethod;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Field;
+use crate::ReadingField;
 use crate::absent::{is_absent_in_series, is_absent_text, is_blank_in_series};
 use crate::power_draw::power_draw_is_average;
-use crate::prometheus_text::Sample;
-use crate::stays::Tenant;
+use crate::prometheus_text::ExpositionSample;
+use crate::stays::BoardTenant;
 use crate::units::Unit;
 
 /// The labels of a series.
-pub trait Labels {
+pub trait SeriesLabels {
     /// Returns the value of a label, or `None` if it is absent or empty, which mean the same.
     fn label(&self, name: &str) -> Option<&str>;
 
     /// Returns a label of the exporter: a Prometheus server that scrapes with `honor_labels: false` puts `exported_` before those
     /// that its own target labels displace.
-    fn exporters(&self, name: &str) -> Option<&str> {
+    fn exporter_label(&self, name: &str) -> Option<&str> {
         self.label(&format!("exported_{name}")).or_else(|| self.label(name))
     }
 }
 
-impl Labels for Sample<'_> {
+impl SeriesLabels for ExpositionSample<'_> {
     fn label(&self, name: &str) -> Option<&str> {
-        Sample::label(self, name)
+        ExpositionSample::label(self, name)
     }
 }
 
-impl<S: std::hash::BuildHasher> Labels for HashMap<String, String, S> {
+impl<S: std::hash::BuildHasher> SeriesLabels for HashMap<String, String, S> {
     fn label(&self, name: &str) -> Option<&str> {
         self.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -41,26 +41,27 @@ impl<S: std::hash::BuildHasher> Labels for HashMap<String, String, S> {
 
 /// A series that is known: its field, the unit that it is in, and its rank among the series of that field, best first.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Metric {
-    pub field: Field,
+pub struct DeviceMetric {
+    pub field: ReadingField,
     pub rank: usize,
     unit: Option<Unit>,
     /// It is what NVML calls power usage: an average on some boards.
     is_power_usage: bool,
 }
 
-impl Metric {
-    /// Returns the field that the series fills for a board of this model: power usage is an average on some, and on boards without a name.
-    pub fn field_of(self, model: Option<&str>) -> Field {
-        if self.is_power_usage && model.is_none_or(power_draw_is_average) { Field::PowerAverageWatts } else { self.field }
+impl DeviceMetric {
+    /// Returns the field that the series fills for a board of this model: power usage is an average on some, and on boards
+    /// without a name.
+    pub fn field_of(self, model: Option<&str>) -> ReadingField {
+        if self.is_power_usage && model.is_none_or(power_draw_is_average) { ReadingField::PowerAverageWatts } else { self.field }
     }
 
     /// Converts a value of the series to the unit of the field.
-    pub fn to_ours(self, value: f64) -> f64 {
-        self.unit.map_or(value, |unit| unit.to_ours(value))
+    pub fn to_base_unit(self, value: f64) -> f64 {
+        self.unit.map_or(value, |unit| unit.to_base_unit(value))
     }
 
-    /// Returns true if the value, in the series' own unit, stands for "no value".
+    /// Returns true if the value, in the series' own unit, means "no value".
     pub fn is_absent(self, value: f64) -> bool {
         is_absent_in_series(self.field, value)
     }
@@ -71,65 +72,65 @@ impl Metric {
     }
 }
 
-/// Series of devices: name, field, unit. Several names of one field stand in order of preference.
+/// Series of devices: name, field, unit. Several names of one field are in order of preference.
 ///
 /// `DCGM_FI_…`: dcgm-exporter 2 and later. `dcgm_…`: dcgm-exporter 1. `nvidia_smi_…`: `nvidia_gpu_exporter`. `nvidia_gpu_…`:
 /// `nvidia_gpu_prometheus_exporter`. `nv_…`: Triton Inference Server.
-const DEVICE_SERIES: &[(&str, Field, &str)] = &[
-    ("DCGM_FI_DEV_POWER_USAGE", Field::PowerWatts, "W"),
-    ("DCGM_FI_DEV_POWER_USAGE_INSTANT", Field::PowerWatts, "W"),
-    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", Field::EnergyJoulesTotal, "mJ"),
-    ("DCGM_FI_DEV_GPU_UTIL", Field::UtilizationRatio, "%"),
-    ("DCGM_FI_DEV_MEM_COPY_UTIL", Field::MemoryUtilizationRatio, "%"),
-    ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", Field::GraphicsActiveRatio, "ratio"),
-    ("DCGM_FI_PROF_SM_ACTIVE", Field::SmActiveRatio, "ratio"),
-    ("DCGM_FI_PROF_SM_OCCUPANCY", Field::SmOccupancyRatio, "ratio"),
-    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", Field::TensorActiveRatio, "ratio"),
-    ("DCGM_FI_PROF_PIPE_FP32_ACTIVE", Field::Fp32ActiveRatio, "ratio"),
-    ("DCGM_FI_PROF_DRAM_ACTIVE", Field::DramActiveRatio, "ratio"),
-    ("DCGM_FI_PROF_PCIE_TX_BYTES", Field::PcieTransmitBytesPerSecond, "B/s"),
-    ("DCGM_FI_PROF_PCIE_RX_BYTES", Field::PcieReceiveBytesPerSecond, "B/s"),
-    ("DCGM_FI_DEV_FB_USED", Field::MemoryUsedBytes, "MiB"),
-    ("DCGM_FI_DEV_FB_TOTAL", Field::MemoryTotalBytes, "MiB"),
-    ("DCGM_FI_DEV_SM_CLOCK", Field::SmClockMhz, "MHz"),
-    ("DCGM_FI_DEV_MEM_CLOCK", Field::MemoryClockMhz, "MHz"),
-    ("DCGM_FI_DEV_GPU_TEMP", Field::TemperatureCelsius, "C"),
-    ("DCGM_FI_DEV_MEMORY_TEMP", Field::MemoryTemperatureCelsius, "C"),
-    ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", Field::PowerLimitWatts, "W"),
-    ("DCGM_FI_DEV_POWER_MGMT_LIMIT", Field::PowerLimitWatts, "W"),
-    ("dcgm_power_usage", Field::PowerWatts, "W"),
-    ("dcgm_total_energy_consumption", Field::EnergyJoulesTotal, "mJ"),
-    ("dcgm_gpu_utilization", Field::UtilizationRatio, "%"),
-    ("dcgm_mem_copy_utilization", Field::MemoryUtilizationRatio, "%"),
-    ("dcgm_fb_used", Field::MemoryUsedBytes, "MiB"),
-    ("dcgm_sm_clock", Field::SmClockMhz, "MHz"),
-    ("dcgm_memory_clock", Field::MemoryClockMhz, "MHz"),
-    ("dcgm_gpu_temp", Field::TemperatureCelsius, "C"),
-    ("dcgm_memory_temp", Field::MemoryTemperatureCelsius, "C"),
-    ("nvidia_smi_power_draw_instant_watts", Field::PowerWatts, "W"),
-    ("nvidia_smi_power_draw_watts", Field::PowerWatts, "W"),
-    ("nvidia_smi_power_draw_average_watts", Field::PowerAverageWatts, "W"),
-    ("nvidia_smi_enforced_power_limit_watts", Field::PowerLimitWatts, "W"),
-    ("nvidia_smi_power_limit_watts", Field::PowerLimitWatts, "W"),
-    ("nvidia_smi_utilization_gpu_ratio", Field::UtilizationRatio, "ratio"),
-    ("nvidia_smi_utilization_memory_ratio", Field::MemoryUtilizationRatio, "ratio"),
-    ("nvidia_smi_memory_used_bytes", Field::MemoryUsedBytes, "B"),
-    ("nvidia_smi_memory_total_bytes", Field::MemoryTotalBytes, "B"),
-    ("nvidia_smi_clocks_current_sm_clock_hz", Field::SmClockMhz, "Hz"),
-    ("nvidia_smi_clocks_current_memory_clock_hz", Field::MemoryClockMhz, "Hz"),
-    ("nvidia_smi_temperature_gpu", Field::TemperatureCelsius, "C"),
-    ("nvidia_smi_temperature_memory", Field::MemoryTemperatureCelsius, "C"),
-    ("nvidia_gpu_power_usage_milliwatts", Field::PowerWatts, "mW"),
-    ("nvidia_gpu_duty_cycle", Field::UtilizationRatio, "%"),
-    ("nvidia_gpu_memory_used_bytes", Field::MemoryUsedBytes, "B"),
-    ("nvidia_gpu_memory_total_bytes", Field::MemoryTotalBytes, "B"),
-    ("nvidia_gpu_temperature_celsius", Field::TemperatureCelsius, "C"),
-    ("nv_gpu_power_usage", Field::PowerWatts, "W"),
-    ("nv_energy_consumption", Field::EnergyJoulesTotal, "J"),
-    ("nv_gpu_power_limit", Field::PowerLimitWatts, "W"),
-    ("nv_gpu_utilization", Field::UtilizationRatio, "ratio"),
-    ("nv_gpu_memory_used_bytes", Field::MemoryUsedBytes, "B"),
-    ("nv_gpu_memory_total_bytes", Field::MemoryTotalBytes, "B"),
+const DEVICE_SERIES: &[(&str, ReadingField, &str)] = &[
+    ("DCGM_FI_DEV_POWER_USAGE", ReadingField::PowerWatts, "W"),
+    ("DCGM_FI_DEV_POWER_USAGE_INSTANT", ReadingField::PowerWatts, "W"),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", ReadingField::EnergyJoulesTotal, "mJ"),
+    ("DCGM_FI_DEV_GPU_UTIL", ReadingField::UtilizationRatio, "%"),
+    ("DCGM_FI_DEV_MEM_COPY_UTIL", ReadingField::MemoryUtilizationRatio, "%"),
+    ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", ReadingField::GraphicsActiveRatio, "ratio"),
+    ("DCGM_FI_PROF_SM_ACTIVE", ReadingField::SmActiveRatio, "ratio"),
+    ("DCGM_FI_PROF_SM_OCCUPANCY", ReadingField::SmOccupancyRatio, "ratio"),
+    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", ReadingField::TensorActiveRatio, "ratio"),
+    ("DCGM_FI_PROF_PIPE_FP32_ACTIVE", ReadingField::Fp32ActiveRatio, "ratio"),
+    ("DCGM_FI_PROF_DRAM_ACTIVE", ReadingField::DramActiveRatio, "ratio"),
+    ("DCGM_FI_PROF_PCIE_TX_BYTES", ReadingField::PcieTransmitBytesPerSecond, "B/s"),
+    ("DCGM_FI_PROF_PCIE_RX_BYTES", ReadingField::PcieReceiveBytesPerSecond, "B/s"),
+    ("DCGM_FI_DEV_FB_USED", ReadingField::MemoryUsedBytes, "MiB"),
+    ("DCGM_FI_DEV_FB_TOTAL", ReadingField::MemoryTotalBytes, "MiB"),
+    ("DCGM_FI_DEV_SM_CLOCK", ReadingField::SmClockMhz, "MHz"),
+    ("DCGM_FI_DEV_MEM_CLOCK", ReadingField::MemoryClockMhz, "MHz"),
+    ("DCGM_FI_DEV_GPU_TEMP", ReadingField::TemperatureCelsius, "C"),
+    ("DCGM_FI_DEV_MEMORY_TEMP", ReadingField::MemoryTemperatureCelsius, "C"),
+    ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", ReadingField::PowerLimitWatts, "W"),
+    ("DCGM_FI_DEV_POWER_MGMT_LIMIT", ReadingField::PowerLimitWatts, "W"),
+    ("dcgm_power_usage", ReadingField::PowerWatts, "W"),
+    ("dcgm_total_energy_consumption", ReadingField::EnergyJoulesTotal, "mJ"),
+    ("dcgm_gpu_utilization", ReadingField::UtilizationRatio, "%"),
+    ("dcgm_mem_copy_utilization", ReadingField::MemoryUtilizationRatio, "%"),
+    ("dcgm_fb_used", ReadingField::MemoryUsedBytes, "MiB"),
+    ("dcgm_sm_clock", ReadingField::SmClockMhz, "MHz"),
+    ("dcgm_memory_clock", ReadingField::MemoryClockMhz, "MHz"),
+    ("dcgm_gpu_temp", ReadingField::TemperatureCelsius, "C"),
+    ("dcgm_memory_temp", ReadingField::MemoryTemperatureCelsius, "C"),
+    ("nvidia_smi_power_draw_instant_watts", ReadingField::PowerWatts, "W"),
+    ("nvidia_smi_power_draw_watts", ReadingField::PowerWatts, "W"),
+    ("nvidia_smi_power_draw_average_watts", ReadingField::PowerAverageWatts, "W"),
+    ("nvidia_smi_enforced_power_limit_watts", ReadingField::PowerLimitWatts, "W"),
+    ("nvidia_smi_power_limit_watts", ReadingField::PowerLimitWatts, "W"),
+    ("nvidia_smi_utilization_gpu_ratio", ReadingField::UtilizationRatio, "ratio"),
+    ("nvidia_smi_utilization_memory_ratio", ReadingField::MemoryUtilizationRatio, "ratio"),
+    ("nvidia_smi_memory_used_bytes", ReadingField::MemoryUsedBytes, "B"),
+    ("nvidia_smi_memory_total_bytes", ReadingField::MemoryTotalBytes, "B"),
+    ("nvidia_smi_clocks_current_sm_clock_hz", ReadingField::SmClockMhz, "Hz"),
+    ("nvidia_smi_clocks_current_memory_clock_hz", ReadingField::MemoryClockMhz, "Hz"),
+    ("nvidia_smi_temperature_gpu", ReadingField::TemperatureCelsius, "C"),
+    ("nvidia_smi_temperature_memory", ReadingField::MemoryTemperatureCelsius, "C"),
+    ("nvidia_gpu_power_usage_milliwatts", ReadingField::PowerWatts, "mW"),
+    ("nvidia_gpu_duty_cycle", ReadingField::UtilizationRatio, "%"),
+    ("nvidia_gpu_memory_used_bytes", ReadingField::MemoryUsedBytes, "B"),
+    ("nvidia_gpu_memory_total_bytes", ReadingField::MemoryTotalBytes, "B"),
+    ("nvidia_gpu_temperature_celsius", ReadingField::TemperatureCelsius, "C"),
+    ("nv_gpu_power_usage", ReadingField::PowerWatts, "W"),
+    ("nv_energy_consumption", ReadingField::EnergyJoulesTotal, "J"),
+    ("nv_gpu_power_limit", ReadingField::PowerLimitWatts, "W"),
+    ("nv_gpu_utilization", ReadingField::UtilizationRatio, "ratio"),
+    ("nv_gpu_memory_used_bytes", ReadingField::MemoryUsedBytes, "B"),
+    ("nv_gpu_memory_total_bytes", ReadingField::MemoryTotalBytes, "B"),
 ];
 
 /// Series that give NVML's power usage, by whatever program.
@@ -142,10 +143,10 @@ const POWER_USAGE_SERIES: [&str; 5] = [
 ];
 
 /// Returns the metric of a device's series by its name.
-pub fn device_metric(name: &str) -> Option<Metric> {
+pub fn device_metric(name: &str) -> Option<DeviceMetric> {
     let rank = DEVICE_SERIES.iter().position(|(known, _, _)| *known == name)?;
     let (_, field, unit) = DEVICE_SERIES[rank];
-    Some(Metric { field, rank, unit: Unit::named(unit), is_power_usage: POWER_USAGE_SERIES.contains(&name) })
+    Some(DeviceMetric { field, rank, unit: Unit::named(unit), is_power_usage: POWER_USAGE_SERIES.contains(&name) })
 }
 
 /// Returns the names in `found` as a sentence part: the first few, and how many more.
@@ -165,7 +166,7 @@ pub const KNOWN_DEVICE_SERIES: &str =
 
 /// The board that a series is about.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Board {
+pub struct SeriesBoard {
     /// UUID as the driver writes it, else `node/gpuN`.
     pub device: String,
     pub node: Option<String>,
@@ -176,7 +177,7 @@ pub struct Board {
 const MAX_LABEL_BYTES: usize = 253;
 
 /// Returns the board of a series, or `None` if its labels name none.
-pub fn board(labels: &impl Labels) -> Option<Board> {
+pub fn board(labels: &impl SeriesLabels) -> Option<SeriesBoard> {
     let label = |names: &[&str]| first_label(labels, names).map(str::to_owned);
     let node = label(&["Hostname", "hostname", "exported_hostname"]);
     let gpu = gpu(labels);
@@ -189,23 +190,23 @@ pub fn board(labels: &impl Labels) -> Option<Board> {
         }
     };
     let gpu_index = gpu.and_then(|gpu| gpu.parse().ok());
-    Some(Board { device, node, gpu_index, gpu_model: gpu_model(labels) })
+    Some(SeriesBoard { device, node, gpu_index, gpu_model: gpu_model(labels) })
 }
 
 /// The first of these labels that a series has.
-fn first_label<'l>(labels: &'l impl Labels, names: &[&str]) -> Option<&'l str> {
+fn first_label<'l>(labels: &'l impl SeriesLabels, names: &[&str]) -> Option<&'l str> {
     names.iter().filter_map(|name| labels.label(name)).find(|value| value.len() <= MAX_LABEL_BYTES)
 }
 
 /// Which board of its node a series is about.
-pub(crate) fn gpu(labels: &impl Labels) -> Option<&str> {
+pub(crate) fn gpu(labels: &impl SeriesLabels) -> Option<&str> {
     // DCGM's `device` is the board's file, `nvidia0`.
     let of_file = || first_label(labels, &["device"])?.strip_prefix("nvidia").filter(|index| is_index(index));
     first_label(labels, &["gpu", "minor_number", "minor"]).or_else(of_file)
 }
 
 /// The name of the board's product. `nvidia_gpu_prometheus_exporter` has it in `name`.
-pub(crate) fn gpu_model(labels: &impl Labels) -> Option<String> {
+pub(crate) fn gpu_model(labels: &impl SeriesLabels) -> Option<String> {
     first_label(labels, &["modelName", "model_name", "name"]).map(str::to_owned)
 }
 
@@ -222,17 +223,17 @@ fn is_bare_uuid(text: &str) -> bool {
 }
 
 /// Returns true for readings that concern the whole board even where a series names a MIG instance.
-pub fn is_of_board(field: Field) -> bool {
+pub fn is_of_board(field: ReadingField) -> bool {
     matches!(
         field,
-        Field::PowerWatts
-            | Field::PowerAverageWatts
-            | Field::PowerLimitWatts
-            | Field::EnergyJoulesTotal
-            | Field::SmClockMhz
-            | Field::MemoryClockMhz
-            | Field::TemperatureCelsius
-            | Field::MemoryTemperatureCelsius
+        ReadingField::PowerWatts
+            | ReadingField::PowerAverageWatts
+            | ReadingField::PowerLimitWatts
+            | ReadingField::EnergyJoulesTotal
+            | ReadingField::SmClockMhz
+            | ReadingField::MemoryClockMhz
+            | ReadingField::TemperatureCelsius
+            | ReadingField::MemoryTemperatureCelsius
     )
 }
 
@@ -294,7 +295,7 @@ pub fn is_workload(text: &str) -> bool {
 
 /// How labels become a workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct AttributionRules {
     /// Label that names the workload; goes before pods.
     pub workload_label: Option<String>,
     /// Namespace of workloads that `workload_label` names without one. Default: the namespace of the series.
@@ -302,9 +303,9 @@ pub struct Rules {
     pub pods: PodRule,
 }
 
-/// Whose board a series says that it is.
+/// The workload that a series names as the holder of its board.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Attribution {
+pub enum SeriesAttribution {
     Workload {
         workload: String,
         /// Empty if a label names the workload.
@@ -320,11 +321,11 @@ pub enum Attribution {
 
 /// Pods that are known to be exporters: Prometheus' own target labels name them beside `exported_pod`.
 #[derive(Debug, Clone, Default)]
-pub struct Exporters(BTreeSet<(String, String)>);
+pub struct ExporterPods(BTreeSet<(String, String)>);
 
-impl Exporters {
+impl ExporterPods {
     /// Learns from the labels of one series.
-    pub fn learn(&mut self, labels: &impl Labels) {
+    pub fn learn(&mut self, labels: &impl SeriesLabels) {
         if labels.label("exported_pod").is_some()
             && let Some(pod) = labels.label("pod")
         {
@@ -333,12 +334,13 @@ impl Exporters {
     }
 
     /// Returns true if this pod is an exporter's and no job's.
-    fn contains(&self, labels: &impl Labels, namespace: Option<&str>, pod: &str) -> bool {
+    fn contains(&self, labels: &impl SeriesLabels, namespace: Option<&str>, pod: &str) -> bool {
         let target = |name: &str| {
             let value = labels.label(name).and_then(|value| value.rsplit('/').next());
             value.is_some_and(|value| value == owner(pod) || value == daemon(pod))
         };
-        // The exporter's host name is that of its pod, unless it has the node's network. `service` and `job` are of what is scraped.
+        // The exporter's host name is that of its pod, unless it has the node's network. `service` and `job` are of what is
+        // scraped.
         self.0.contains(&(namespace.unwrap_or_default().to_owned(), daemon(pod).to_owned()))
             || labels.label("Hostname") == Some(pod)
             || target("service")
@@ -360,7 +362,7 @@ fn names_an_exporter(pod: &str) -> bool {
 }
 
 /// The pod of a series: name and namespace. The labels of the exporter go before those of its target.
-fn pod(labels: &impl Labels) -> Option<(&str, Option<&str>)> {
+fn pod(labels: &impl SeriesLabels) -> Option<(&str, Option<&str>)> {
     // Of 2020: `pod_name` and `pod_namespace`.
     let pairs = [
         ("exported_pod", "exported_namespace"),
@@ -370,40 +372,40 @@ fn pod(labels: &impl Labels) -> Option<(&str, Option<&str>)> {
     ];
     pairs.into_iter().find_map(|(name, namespace)| {
         let pod = labels.label(name)?;
-        Some((pod, labels.label(namespace).or_else(|| labels.exporters("namespace"))))
+        Some((pod, labels.label(namespace).or_else(|| labels.exporter_label("namespace"))))
     })
 }
 
 /// Returns whose board it is by the labels of one series.
-pub fn attribute(labels: &impl Labels, rules: &Rules, exporters: &Exporters) -> Attribution {
+pub fn attribute(labels: &impl SeriesLabels, rules: &AttributionRules, exporters: &ExporterPods) -> SeriesAttribution {
     let pod = pod(labels);
     let is_exporters = pod.is_some_and(|(name, namespace)| exporters.contains(labels, namespace, name));
-    let given = rules.workload_label.as_deref().and_then(|name| labels.exporters(name));
+    let given = rules.workload_label.as_deref().and_then(|name| labels.exporter_label(name));
     let (name, namespace, pod) = if let Some(given) = given {
         if given.contains('/') {
             return named(given.to_owned(), "");
         }
-        // The exporter's own namespace says nothing of the job.
-        let of_pod = pod.map_or_else(|| labels.exporters("namespace"), |(_, namespace)| namespace).filter(|_| !is_exporters);
+        // The exporter's own namespace is not that of the job.
+        let of_pod = pod.map_or_else(|| labels.exporter_label("namespace"), |(_, namespace)| namespace).filter(|_| !is_exporters);
         let own = labels.label("exported_namespace").or_else(|| labels.label("pod_namespace"));
         (given, rules.workload_namespace.as_deref().or(own).or(of_pod), "")
     } else {
         let Some((pod, namespace)) = pod.filter(|_| !is_exporters && rules.pods != PodRule::Ignore) else {
-            return Attribution::Nobody;
+            return SeriesAttribution::Nobody;
         };
         (if rules.pods == PodRule::Owner { owner(pod) } else { pod }, namespace, pod)
     };
     match namespace {
         Some(namespace) => named(format!("{namespace}/{name}"), pod),
-        None => Attribution::NoNamespace(name.to_owned()),
+        None => SeriesAttribution::NoNamespace(name.to_owned()),
     }
 }
 
-fn named(workload: String, pod: &str) -> Attribution {
+fn named(workload: String, pod: &str) -> SeriesAttribution {
     if is_workload(&workload) {
-        Attribution::Workload { workload, pod: pod.to_owned() }
+        SeriesAttribution::Workload { workload, pod: pod.to_owned() }
     } else {
-        Attribution::NotAWorkload(workload)
+        SeriesAttribution::NotAWorkload(workload)
     }
 }
 
@@ -411,12 +413,12 @@ fn named(workload: String, pod: &str) -> Attribution {
 #[derive(Debug, Clone, PartialEq)]
 pub struct MigInstance {
     pub id: String,
-    /// Compute slices of the GPU that it is cut from, if its profile says so.
+    /// Compute slices of the GPU that it is cut from, if its profile gives them.
     pub slices: Option<f64>,
 }
 
 /// Returns the MIG instance that a series names.
-pub fn mig_instance(labels: &impl Labels) -> Option<MigInstance> {
+pub fn mig_instance(labels: &impl SeriesLabels) -> Option<MigInstance> {
     let id = labels.label("GPU_I_ID")?.to_owned();
     // `3g.40gb`, `1g.10gb+me`, and with a compute instance of it `1c.3g.40gb`.
     let slices = labels
@@ -426,28 +428,28 @@ pub fn mig_instance(labels: &impl Labels) -> Option<MigInstance> {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Instance {
+struct MigInstanceUsage {
     slices: Option<f64>,
     /// Part of the time in which its compute engine was busy, 0 to 1.
     active_ratio: Option<f64>,
 }
 
-/// Who holds a board at one moment: the pods and MIG instances that its series name.
+/// The holders of a board at one moment: the pods and MIG instances that its series name.
 #[derive(Debug, Clone, Default)]
-pub struct Holders {
+pub struct BoardHolders {
     /// (workload, pod, MIG instance); without an instance the whole board.
     pods: BTreeSet<(String, String, String)>,
-    instances: BTreeMap<String, Instance>,
+    instances: BTreeMap<String, MigInstanceUsage>,
 }
 
-impl Holders {
+impl BoardHolders {
     /// Adds what one series names.
-    pub fn add(&mut self, attribution: &Attribution, instance: Option<&MigInstance>) {
+    pub fn add(&mut self, attribution: &SeriesAttribution, instance: Option<&MigInstance>) {
         if let Some(MigInstance { id, slices }) = instance {
             let known = self.instances.entry(id.clone()).or_default();
             known.slices = known.slices.or(*slices);
         }
-        if let Attribution::Workload { workload, pod } = attribution {
+        if let SeriesAttribution::Workload { workload, pod } = attribution {
             let instance = instance.map(|instance| instance.id.clone()).unwrap_or_default();
             self.pods.insert((workload.clone(), pod.clone(), instance));
         }
@@ -472,18 +474,19 @@ impl Holders {
     /// Returns one tenant for each workload. Their shares never sum above 1, so that the board's energy is shared out and never
     /// multiplied.
     ///
-    /// Pods of a whole board have equal parts. MIG instances have parts by their slices, as far as these were busy if that is known
-    /// of all of them and any was; equal parts if the slices of one are unknown. An instance without a workload is part of the
-    /// whole.
-    pub fn tenants(&self) -> Vec<Tenant> {
+    /// Pods of a whole board have equal parts. MIG instances have parts by their slices, as far as these were busy if that is
+    /// known of all of them and any was; equal parts if the slices of one are unknown. An instance without a workload is part of
+    /// the whole.
+    pub fn tenants(&self) -> Vec<BoardTenant> {
         let outside = self.pods.iter().filter(|(_, _, instance)| instance.is_empty()).count() as f64;
         let known = self.instances.values().all(|instance| instance.slices.is_some());
-        let slices = |instance: &Instance| instance.slices.filter(|_| known).unwrap_or(1.0);
-        let busy = |instance: &Instance| Some(slices(instance) * instance.active_ratio?);
+        let slices = |instance: &MigInstanceUsage| instance.slices.filter(|_| known).unwrap_or(1.0);
+        let busy = |instance: &MigInstanceUsage| Some(slices(instance) * instance.active_ratio?);
         let all_busy: Option<f64> = self.instances.values().map(busy).sum();
         // The part of a pod that holds the whole board was not measured so.
         let profiled = all_busy.filter(|busy| *busy > 0.0 && outside == 0.0);
-        let part = |instance: &Instance| if profiled.is_some() { busy(instance).unwrap_or(0.0) } else { slices(instance) };
+        let part =
+            |instance: &MigInstanceUsage| if profiled.is_some() { busy(instance).unwrap_or(0.0) } else { slices(instance) };
         let mut weights: BTreeMap<&str, f64> = BTreeMap::new();
         for (workload, _, instance) in &self.pods {
             // Several pods may share an instance.
@@ -498,7 +501,7 @@ impl Holders {
             None if self.instances.is_empty() || !known => ShareMethod::Equal,
             None => ShareMethod::MigSlices,
         };
-        let tenant = |(workload, weight): (&str, f64)| Tenant {
+        let tenant = |(workload, weight): (&str, f64)| BoardTenant {
             workload: workload.to_owned(),
             share: (!alone).then(|| (weight / whole).clamp(0.0, 1.0)),
             method: (!alone).then_some(method),

@@ -1,20 +1,21 @@
-//! What a file seems to be, before anybody has said it: its format, and the columns of a table with the maps that they suggest.
+//! Guesses about a file before any import option is given: its format, and the columns of a table with suggested maps.
 
 use std::fmt;
 
-use crate::clock::Clock;
-use crate::csv_table::{TIME_NAMES, shell_quote};
+use crate::clock::TimeParser;
+use crate::csv_table::TIME_NAMES;
 use crate::error::quote;
-use crate::lines::Lines;
-use crate::quantity::{Quantity, is_quantity, quantity};
+use crate::lines::LineReader;
+use crate::names::shell_quote;
+use crate::quantity::{QuantityCell, is_quantity, quantity};
 use crate::recording::Recording;
-use crate::table::{Cells, Table, Wanted};
-use crate::{Format, ImportError, Input, Options};
+use crate::table::{HeaderCriteria, RowCells, TableReader};
+use crate::{ImportError, ImportOptions, RecordingFile, RecordingFormat};
 
-/// What a file seems to be.
+/// The format that a file seems to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Guess {
-    Recording(Format),
+pub enum DetectedFormat {
+    Recording(RecordingFormat),
     /// One of our own, which needs no import.
     EventLog,
 }
@@ -22,32 +23,40 @@ pub enum Guess {
 /// Lines by which a format is known.
 const HEAD_LINES: usize = 200;
 
-/// Guesses the format of a file by its first lines; what is nothing else is taken for a table.
-pub fn guess(input: Input<'_>) -> Result<Guess, ImportError> {
-    let mut lines = Lines::new(&input.name, input.reader)?;
+/// Guesses the format of a file by its first lines; a file of no other format is taken for a table.
+pub fn detect_format(input: RecordingFile<'_>) -> Result<DetectedFormat, ImportError> {
+    let mut lines = LineReader::new(&input.name, input.reader)?;
     for _ in 0..HEAD_LINES {
         let Some((_, line)) = lines.next_line()? else { break };
         let line = line.trim();
-        let guess = match () {
-            () if line.contains("\"specversion\"") => Guess::EventLog,
-            () if line.contains("\"power_begin\"") || line.contains("loadgen") => Guess::Recording(Format::MlperfInference),
-            () if line.starts_with("Time,") && line.contains(",Watts,") => Guess::Recording(Format::MlperfInference),
-            () if line.contains(":::MLLOG") => Guess::Recording(Format::Mlperf),
-            () if line.starts_with("#Entity") || line.starts_with("# Entity") => Guess::Recording(Format::Dcgmi),
-            () if line.starts_with("# HELP") || line.starts_with("# TYPE") || line.starts_with("DCGM_FI_") => {
-                Guess::Recording(Format::Prometheus)
+        let format = match () {
+            () if line.contains("\"specversion\"") => DetectedFormat::EventLog,
+            () if line.contains("\"power_begin\"") || line.contains("loadgen") => {
+                DetectedFormat::Recording(RecordingFormat::MlperfInference)
             }
-            () if line.starts_with("{\"status\"") || line.starts_with("{__name__") => Guess::Recording(Format::Prometheus),
+            () if line.starts_with("Time,") && line.contains(",Watts,") => {
+                DetectedFormat::Recording(RecordingFormat::MlperfInference)
+            }
+            () if line.contains(":::MLLOG") => DetectedFormat::Recording(RecordingFormat::Mlperf),
+            () if line.starts_with("#Entity") || line.starts_with("# Entity") => {
+                DetectedFormat::Recording(RecordingFormat::Dcgmi)
+            }
+            () if line.starts_with("# HELP") || line.starts_with("# TYPE") || line.starts_with("DCGM_FI_") => {
+                DetectedFormat::Recording(RecordingFormat::Prometheus)
+            }
+            () if line.starts_with("{\"status\"") || line.starts_with("{__name__") => {
+                DetectedFormat::Recording(RecordingFormat::Prometheus)
+            }
             () if line.contains("timestamp")
                 && ["power.draw", "utilization.gpu", "memory.used"].iter().any(|n| line.contains(n)) =>
             {
-                Guess::Recording(Format::NvidiaSmi)
+                DetectedFormat::Recording(RecordingFormat::NvidiaSmi)
             }
             () => continue,
         };
-        return Ok(guess);
+        return Ok(format);
     }
-    Ok(Guess::Recording(Format::Csv))
+    Ok(DetectedFormat::Recording(RecordingFormat::Csv))
 }
 
 /// The columns of a table, and the maps that their names and values suggest.
@@ -68,15 +77,16 @@ struct ColumnSketch {
     suggestion: Option<String>,
 }
 
-/// Looks at the first rows of a table of which nobody has said what its columns are.
-pub fn sketch_table(input: Input<'_>) -> Result<TableSketch, ImportError> {
-    let mut recording = Recording::new(Format::Csv, &Options::default());
-    let lines = Lines::new(&input.name, input.reader)?;
+/// Reads the first rows of a table of which no option names the columns.
+pub fn sketch_table(input: RecordingFile<'_>) -> Result<TableSketch, ImportError> {
+    let mut recording = Recording::new(RecordingFormat::Csv, &ImportOptions::default());
+    let lines = LineReader::new(&input.name, input.reader)?;
     let file = recording.add_file(&input.name, lines.fingerprint);
-    let clock = Clock::new(None, None);
-    let plain = |cells: &Cells| cells.len() > 0 && cells.iter().all(|cell| is_quantity(cell) || clock.read(cell).is_ok());
-    let names = |cells: &Cells| cells.iter().filter(|cell| TIME_NAMES.iter().any(|name| cell.eq_ignore_ascii_case(name))).count();
-    let (table, header) = Table::open(lines, &mut recording, file, &Wanted { names: &names, is_data: &plain })?;
+    let clock = TimeParser::new(None, None);
+    let plain = |cells: &RowCells| cells.len() > 0 && cells.iter().all(|cell| is_quantity(cell) || clock.read(cell).is_ok());
+    let names =
+        |cells: &RowCells| cells.iter().filter(|cell| TIME_NAMES.iter().any(|name| cell.eq_ignore_ascii_case(name))).count();
+    let (table, header) = TableReader::open(lines, &mut recording, file, &HeaderCriteria { names: &names, is_data: &plain })?;
     let Some(header) = header else {
         return Err(ImportError::whole(&input.name, "is empty: it has no header", "check that this is the right file"));
     };
@@ -103,7 +113,7 @@ pub fn sketch_table(input: Input<'_>) -> Result<TableSketch, ImportError> {
     })
 }
 
-fn sketch_column(name: &str, cells: &[&str], clock: &Clock) -> (String, Option<String>) {
+fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Option<String>) {
     let known: Vec<&str> = cells.iter().copied().filter(|cell| !crate::absent::is_absent_text(cell)).collect();
     let Some(first) = known.first() else { return ("no values".to_owned(), None) };
     let lower = name.to_ascii_lowercase();
@@ -116,7 +126,7 @@ fn sketch_column(name: &str, cells: &[&str], clock: &Clock) -> (String, Option<S
     let numbers: Vec<f64> = known
         .iter()
         .filter_map(|cell| match quantity(cell, None) {
-            Quantity::Number(value, unit) => Some(unit.map_or(value, |unit| unit.to_ours(value))),
+            QuantityCell::Number(value, unit) => Some(unit.map_or(value, |unit| unit.to_base_unit(value))),
             _ => None,
         })
         .collect();
@@ -205,25 +215,32 @@ mod tests {
     #[test]
     fn guesses_formats() {
         for (text, format) in [
-            ("timestamp, index, power.draw [W]\n", Format::NvidiaSmi),
-            ("# Entity  POWER\n", Format::Dcgmi),
-            ("noise\n:::MLLOG {\"key\": \"run_start\"}\n", Format::Mlperf),
-            ("Time,07-12-2024 23:12:57.304,Watts,100\n", Format::MlperfInference),
-            ("# HELP DCGM_FI_DEV_POWER_USAGE x\n", Format::Prometheus),
-            ("{\"status\":\"success\"}", Format::Prometheus),
-            ("time;w\n1;2\n", Format::Csv),
-            ("", Format::Csv),
+            ("timestamp, index, power.draw [W]\n", RecordingFormat::NvidiaSmi),
+            ("# Entity  POWER\n", RecordingFormat::Dcgmi),
+            ("noise\n:::MLLOG {\"key\": \"run_start\"}\n", RecordingFormat::Mlperf),
+            ("Time,07-12-2024 23:12:57.304,Watts,100\n", RecordingFormat::MlperfInference),
+            ("# HELP DCGM_FI_DEV_POWER_USAGE x\n", RecordingFormat::Prometheus),
+            ("{\"status\":\"success\"}", RecordingFormat::Prometheus),
+            ("time;w\n1;2\n", RecordingFormat::Csv),
+            ("", RecordingFormat::Csv),
         ] {
-            assert_eq!(guess(Input::new("f", text.as_bytes())).unwrap(), Guess::Recording(format), "{text:?}");
+            assert_eq!(
+                detect_format(RecordingFile::new("f", text.as_bytes())).unwrap(),
+                DetectedFormat::Recording(format),
+                "{text:?}"
+            );
         }
-        assert_eq!(guess(Input::new("f", &b"{\"specversion\":\"1.0\"}\n"[..])).unwrap(), Guess::EventLog);
+        assert_eq!(
+            detect_format(RecordingFile::new("f", &b"{\"specversion\":\"1.0\"}\n"[..])).unwrap(),
+            DetectedFormat::EventLog
+        );
     }
 
     #[test]
     fn suggests_maps() {
         let text =
             "_timestamp,host,gpu.0.powerWatts,gpu.1.powerWatts,util %\n1738576800,c1,100,300,50\n1738576815,c1,100,300,60\n";
-        let shown = sketch_table(Input::new("w.csv", text.as_bytes())).unwrap().to_string();
+        let shown = sketch_table(RecordingFile::new("w.csv", text.as_bytes())).unwrap().to_string();
         for part in [
             "w.csv: a table in UTF-8 text",
             "separator: ','",

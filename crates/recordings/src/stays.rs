@@ -8,7 +8,7 @@ use eadt_schemas::v1::{GpuTelemetry, ShareMethod};
 
 /// A workload on a board.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tenant {
+pub struct BoardTenant {
     /// `namespace/name`.
     pub workload: String,
     /// Part of the board's power attributed to it, 0 to 1; `None`: all of it.
@@ -18,7 +18,7 @@ pub struct Tenant {
 }
 
 /// Returns the part of a board that belongs to nobody, or 0 if it is too little to matter.
-pub fn unattributed(tenants: &[Tenant]) -> f64 {
+pub fn unattributed(tenants: &[BoardTenant]) -> f64 {
     if tenants.is_empty() || tenants.iter().any(|tenant| tenant.share.is_none()) {
         return 0.0;
     }
@@ -28,7 +28,7 @@ pub fn unattributed(tenants: &[Tenant]) -> f64 {
 
 /// To whom a reading belongs: what an event of telemetry has of it.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Portion {
+pub struct ReadingAttribution {
     /// `None`: it belongs to nobody.
     pub workload: Option<String>,
     /// Event time of the stay's first reading in microseconds: unique over restarts of a collector, too, which cannot know whether
@@ -42,7 +42,7 @@ pub struct Portion {
     pub last: bool,
 }
 
-impl Portion {
+impl ReadingAttribution {
     /// Writes the portion into an event.
     pub fn apply(&self, event: &mut GpuTelemetry) {
         event.workload.clone_from(&self.workload);
@@ -56,28 +56,36 @@ impl Portion {
 
 /// The stays on one board.
 #[derive(Debug, Clone, Default)]
-pub struct Stays(Vec<Portion>);
+pub struct BoardTenancies(Vec<ReadingAttribution>);
 
-impl Stays {
+impl BoardTenancies {
     /// Returns the portions of a reading at `time`, which must be newer than the one before: first of the stays that it ends.
-    pub fn observe(&mut self, time: EventTime, tenants: &[Tenant]) -> Vec<Portion> {
+    pub fn observe(&mut self, time: EventTime, tenants: &[BoardTenant]) -> Vec<ReadingAttribution> {
         let rest = unattributed(tenants);
-        // While a board is shared, the part of nobody may come and go: its stay goes on with a share of 0, so that the parts are the
-        // whole at every moment. Shares by use change with every reading, so that it exists from the start.
+        // While a board is shared, the part of nobody may come and go: its stay goes on with a share of 0, so that the parts are
+        // the whole at every moment. Shares by use change with every reading, so that it exists from the start.
         let shared = tenants.iter().any(|tenant| tenant.share.is_some());
         let by_use = |method| matches!(method, ShareMethod::ProcessUtilization | ShareMethod::Profiling);
         let varies = tenants.iter().any(|tenant| tenant.method.is_some_and(by_use));
-        let stays_on = |stay: &Portion| match &stay.workload {
+        let stays_on = |stay: &ReadingAttribution| match &stay.workload {
             Some(workload) => tenants.iter().any(|tenant| tenant.workload == *workload),
             None => tenants.is_empty() || shared,
         };
         let (kept, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.0).into_iter().partition(stays_on);
-        let mut portions: Vec<Portion> = left.into_iter().map(|stay| Portion { last: true, ..stay }).collect();
+        let mut portions: Vec<ReadingAttribution> =
+            left.into_iter().map(|stay| ReadingAttribution { last: true, ..stay }).collect();
         let mut add = |workload: Option<&str>, share: Option<f64>, share_method: Option<ShareMethod>| {
             let known = kept.iter().find(|stay| stay.workload.as_deref() == workload);
             let tenure = known.map_or_else(|| time.micros().unsigned_abs(), |stay| stay.tenure);
             let tenants = (tenants.len() > 1).then_some(tenants.len() as u32);
-            self.0.push(Portion { workload: workload.map(str::to_owned), tenure, share, share_method, tenants, last: false });
+            self.0.push(ReadingAttribution {
+                workload: workload.map(str::to_owned),
+                tenure,
+                share,
+                share_method,
+                tenants,
+                last: false,
+            });
         };
         if tenants.is_empty() {
             add(None, None, None);
@@ -93,7 +101,7 @@ impl Stays {
     }
 
     /// Ends every stay.
-    pub fn end(&mut self) -> Vec<Portion> {
-        self.0.drain(..).map(|stay| Portion { last: true, ..stay }).collect()
+    pub fn end(&mut self) -> Vec<ReadingAttribution> {
+        self.0.drain(..).map(|stay| ReadingAttribution { last: true, ..stay }).collect()
     }
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::ImportError;
 use crate::encoding::Encoding;
-use crate::lines::Lines;
+use crate::lines::LineReader;
 use crate::quantity::is_quantity;
 use crate::recording::{FileId, Recording};
 use crate::units::Unit;
@@ -19,19 +19,19 @@ const HEAD_LINES: usize = 200;
 /// Most lines of one row.
 const MAX_ROW_LINES: usize = 100;
 const SEPARATORS: [char; 4] = [',', ';', '\t', '|'];
-/// Stands for any number of blanks, which separate columns only if nothing else finds as many of the wanted names.
+/// Represents any number of blanks, which separate columns only if nothing else finds as many of the wanted names.
 const BLANKS: char = ' ';
 /// As [`BLANKS`], where a number and the unit behind it are one cell: `100 W`.
 const BLANKS_BUT_UNITS: char = '\u{2007}';
 
 /// The cells of one row, in memory that is used again.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Cells {
+pub(crate) struct RowCells {
     text: String,
     ends: Vec<usize>,
 }
 
-impl Cells {
+impl RowCells {
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -121,15 +121,15 @@ impl Cells {
 }
 
 /// What a reader looks for.
-pub(crate) struct Wanted<'f> {
+pub(crate) struct HeaderCriteria<'f> {
     /// Returns how many of the wanted columns a row names.
-    pub(crate) names: &'f dyn Fn(&Cells) -> usize,
+    pub(crate) names: &'f dyn Fn(&RowCells) -> usize,
     /// Returns whether a row has readings where the wanted columns are, for tables without a header.
-    pub(crate) is_data: &'f dyn Fn(&Cells) -> bool,
+    pub(crate) is_data: &'f dyn Fn(&RowCells) -> bool,
 }
 
-pub(crate) struct Table<'a> {
-    lines: Lines<'a>,
+pub(crate) struct TableReader<'a> {
+    lines: LineReader<'a>,
     ahead: VecDeque<(u64, String)>,
     separator: Option<char>,
     /// Cells of the header.
@@ -144,30 +144,30 @@ pub(crate) struct Table<'a> {
 
 /// The names of the columns, and the line that has them.
 #[derive(Debug, Clone)]
-pub(crate) struct Header {
+pub(crate) struct HeaderRow {
     pub(crate) line: u64,
     /// Empty texts if the table has no header.
-    pub(crate) names: Cells,
+    pub(crate) names: RowCells,
     /// The first row has readings.
     pub(crate) is_data: bool,
 }
 
-/// Rows before a last cell that is shorter than all above says anything.
+/// Rows that must come before a last cell that is shorter than all above counts as cut off.
 const ROWS_TO_TELL_A_CUT: u64 = 3;
 
-impl<'a> Table<'a> {
-    fn new(lines: Lines<'a>, ahead: VecDeque<(u64, String)>, separator: Option<char>) -> Self {
+impl<'a> TableReader<'a> {
+    fn new(lines: LineReader<'a>, ahead: VecDeque<(u64, String)>, separator: Option<char>) -> Self {
         let row = String::new();
         Self { lines, ahead, separator, width: None, row, rows: 0, shortest_last_cell: usize::MAX, is_cut: false }
     }
 
     /// Finds separator and header. Returns no header if the file has no row.
     pub(crate) fn open(
-        mut lines: Lines<'a>,
+        mut lines: LineReader<'a>,
         recording: &mut Recording,
         file: FileId,
-        wanted: &Wanted<'_>,
-    ) -> Result<(Self, Option<Header>), ImportError> {
+        wanted: &HeaderCriteria<'_>,
+    ) -> Result<(Self, Option<HeaderRow>), ImportError> {
         let mut ahead = VecDeque::new();
         while ahead.len() < HEAD_LINES {
             let Some((line, text)) = lines.next_line_within(MAX_ROW_BYTES)? else { break };
@@ -192,7 +192,7 @@ impl<'a> Table<'a> {
         let mut table = Self::new(lines, ahead, found.separator);
         let mut names = found.cells;
         if found.is_data {
-            names = Cells { text: String::new(), ends: vec![0; names.len()] };
+            names = RowCells { text: String::new(), ends: vec![0; names.len()] };
         } else {
             // A quoted name may have a line break.
             let is_comment = table.ahead.front().is_some_and(|(_, text)| is_comment(text));
@@ -203,7 +203,7 @@ impl<'a> Table<'a> {
             }
         }
         table.width = Some(names.len());
-        Ok((table, Some(Header { line, names, is_data: found.is_data })))
+        Ok((table, Some(HeaderRow { line, names, is_data: found.is_data })))
     }
 
     pub(crate) fn separator(&self) -> Option<char> {
@@ -215,8 +215,8 @@ impl<'a> Table<'a> {
     }
 
     /// Calls `visit` with the rows that are read ahead.
-    pub(crate) fn peek(&self, mut visit: impl FnMut(&Cells)) {
-        let mut cells = Cells::default();
+    pub(crate) fn peek(&self, mut visit: impl FnMut(&RowCells)) {
+        let mut cells = RowCells::default();
         for (_, text) in self.ahead.iter().filter(|(_, text)| !is_comment(text)) {
             if cells.split(text, self.separator) {
                 visit(&cells);
@@ -229,7 +229,7 @@ impl<'a> Table<'a> {
         &mut self,
         recording: &mut Recording,
         file: FileId,
-        cells: &mut Cells,
+        cells: &mut RowCells,
     ) -> Result<Option<u64>, ImportError> {
         loop {
             let Some(line) = self.next_cells(cells)? else { return Ok(None) };
@@ -242,7 +242,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn note_last_cell(&mut self, line: u64, cells: &Cells) {
+    fn note_last_cell(&mut self, line: u64, cells: &RowCells) {
         let length = cells.iter().last().map_or(0, str::len);
         let is_open = self.lines.open_line == Some(line);
         self.is_cut = is_open && self.rows >= ROWS_TO_TELL_A_CUT && length < self.shortest_last_cell;
@@ -250,8 +250,8 @@ impl<'a> Table<'a> {
         self.shortest_last_cell = self.shortest_last_cell.min(length);
     }
 
-    /// Whether the row last returned seems to be cut off: its line is the last, has no end, and its last cell is shorter than in every row
-    /// above.
+    /// Whether the row last returned seems to be cut off: its line is the last, has no end, and its last cell is shorter than in
+    /// every row above.
     pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -263,7 +263,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn next_cells(&mut self, cells: &mut Cells) -> Result<Option<u64>, ImportError> {
+    fn next_cells(&mut self, cells: &mut RowCells) -> Result<Option<u64>, ImportError> {
         if self.ahead.is_empty() {
             let Some((line, text)) = self.lines.next_line_within(MAX_ROW_BYTES)? else { return Ok(None) };
             self.row.clear();
@@ -281,9 +281,9 @@ impl<'a> Table<'a> {
         self.join_lines(line, cells)
     }
 
-    /// Adds lines until the quoted cell ends. If that makes no row of the header's length, the first line is a row of its own, its quote
-    /// left out.
-    fn join_lines(&mut self, line: u64, cells: &mut Cells) -> Result<Option<u64>, ImportError> {
+    /// Adds lines until the quoted cell ends. If that makes no row of the header's length, the first line is a row of its own,
+    /// its quote left out.
+    fn join_lines(&mut self, line: u64, cells: &mut RowCells) -> Result<Option<u64>, ImportError> {
         let mut whole = self.row.clone();
         let mut taken = Vec::new();
         while taken.len() < MAX_ROW_LINES && (whole.len() as u64) < MAX_ROW_BYTES {
@@ -317,19 +317,19 @@ fn uncommented(text: &str) -> &str {
     text.trim_start().trim_start_matches(['#', '/']).trim_start()
 }
 
-struct Found {
+struct HeaderMatch {
     separator: Option<char>,
     /// Of the header's line.
     index: usize,
-    cells: Cells,
+    cells: RowCells,
     is_data: bool,
 }
 
 /// How well a separator fits: wanted names, lines of the header's length, cells that are plain.
-type Score = (usize, usize, usize);
+type SeparatorScore = (usize, usize, usize);
 
-fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &Wanted<'_>) -> Option<Found> {
-    let mut best: Option<(Score, Found)> = None;
+fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &HeaderCriteria<'_>) -> Option<HeaderMatch> {
+    let mut best: Option<(SeparatorScore, HeaderMatch)> = None;
     let candidates: Vec<Option<char>> = match declared {
         Some(separator) => vec![Some(separator)],
         None => [None].into_iter().chain(SEPARATORS.into_iter().chain([BLANKS, BLANKS_BUT_UNITS]).map(Some)).collect(),
@@ -339,14 +339,14 @@ fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &Wanted<
         let (consistent, plain) = agreement(&lines[index + 1..], separator, cells.len());
         let score = (names, consistent, plain);
         let is_blank = matches!(separator, Some(BLANKS | BLANKS_BUT_UNITS));
-        let is_better = |most: &Score| if is_blank { names > most.0 && consistent > 0 } else { score > *most };
+        let is_better = |most: &SeparatorScore| if is_blank { names > most.0 && consistent > 0 } else { score > *most };
         // Rows without a unit, as one that is all N/A, are as long either way.
-        let joins_more = |most: &Score, found: &Found| {
+        let joins_more = |most: &SeparatorScore, found: &HeaderMatch| {
             (separator, found.separator) == (Some(BLANKS_BUT_UNITS), Some(BLANKS)) && names == most.0 && consistent > most.1
         };
         if best.as_ref().is_none_or(|(most, found)| is_better(most) || joins_more(most, found)) {
             let is_data = names == 0 && (wanted.is_data)(&cells);
-            best = Some((score, Found { separator, index, cells, is_data }));
+            best = Some((score, HeaderMatch { separator, index, cells, is_data }));
         }
     }
     best.map(|(_, found)| found)
@@ -355,11 +355,15 @@ fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &Wanted<
 /// A line with so many wanted names is the header of the rows below it, not a title that has one of them.
 const NAMES_OF_A_HEADER: usize = 2;
 
-/// Returns the first line with most of the wanted names; the first line that is no comment if none has any. A line below the rows of a header
-/// is the header of another table, even if it has more of them.
-fn line_with_names(lines: &[(u64, String)], separator: Option<char>, wanted: &Wanted<'_>) -> Option<(usize, usize, Cells)> {
-    let mut best: Option<(usize, usize, Cells)> = None;
-    let mut cells = Cells::default();
+/// Returns the first line with most of the wanted names; the first line that is no comment if none has any. A line below the rows
+/// of a header is the header of another table, even if it has more of them.
+fn line_with_names(
+    lines: &[(u64, String)],
+    separator: Option<char>,
+    wanted: &HeaderCriteria<'_>,
+) -> Option<(usize, usize, RowCells)> {
+    let mut best: Option<(usize, usize, RowCells)> = None;
+    let mut cells = RowCells::default();
     for (index, (_, text)) in lines.iter().enumerate() {
         let comment = is_comment(text);
         if let Some((names, _, header)) = &best
@@ -396,7 +400,7 @@ fn agreement(lines: &[(u64, String)], separator: Option<char>, width: usize) -> 
         return (0, 0);
     }
     let (mut consistent, mut plain) = (0, 0);
-    let mut cells = Cells::default();
+    let mut cells = RowCells::default();
     for (_, text) in lines.iter().filter(|(_, text)| !is_comment(text)).take(50) {
         if cells.split(text, separator) && cells.len() == width {
             consistent += 1;
@@ -418,19 +422,19 @@ fn is_plain(cell: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Format, Options};
+    use crate::{ImportOptions, RecordingFormat};
 
     /// Header and rows, with `|` between cells, and the lines passed over.
     fn rows(text: &str, names: &[&str]) -> (Option<char>, Vec<String>, u64) {
-        let mut recording = Recording::new(Format::Csv, &Options::default());
-        let lines = Lines::new("t", text.as_bytes()).unwrap();
+        let mut recording = Recording::new(RecordingFormat::Csv, &ImportOptions::default());
+        let lines = LineReader::new("t", text.as_bytes()).unwrap();
         let file = recording.add_file("t", lines.fingerprint);
-        let found = |cells: &Cells| names.iter().filter(|name| cells.iter().any(|cell| cell == **name)).count();
-        let is_data = |cells: &Cells| cells.iter().all(is_plain) && cells.iter().any(is_quantity);
-        let wanted = Wanted { names: &found, is_data: &is_data };
-        let (mut table, header) = Table::open(lines, &mut recording, file, &wanted).unwrap();
+        let found = |cells: &RowCells| names.iter().filter(|name| cells.iter().any(|cell| cell == **name)).count();
+        let is_data = |cells: &RowCells| cells.iter().all(is_plain) && cells.iter().any(is_quantity);
+        let wanted = HeaderCriteria { names: &found, is_data: &is_data };
+        let (mut table, header) = TableReader::open(lines, &mut recording, file, &wanted).unwrap();
         let mut rows = vec![header.unwrap().names.iter().collect::<Vec<_>>().join("|")];
-        let mut cells = Cells::default();
+        let mut cells = RowCells::default();
         while table.next_row(&mut recording, file, &mut cells).unwrap().is_some() {
             rows.push(cells.iter().collect::<Vec<_>>().join("|"));
         }
@@ -480,12 +484,12 @@ mod tests {
 
     #[test]
     fn an_endless_line_is_refused_with_its_number() {
-        let mut recording = Recording::new(Format::Csv, &Options::default());
-        let wanted = Wanted { names: &|_| 0, is_data: &|_| false };
+        let mut recording = Recording::new(RecordingFormat::Csv, &ImportOptions::default());
+        let wanted = HeaderCriteria { names: &|_| 0, is_data: &|_| false };
         let text = std::io::Read::chain("time,w\n".as_bytes(), std::io::repeat(b'7'));
-        let lines = Lines::new("t", text).unwrap();
+        let lines = LineReader::new("t", text).unwrap();
         let file = recording.add_file("t", lines.fingerprint);
-        let error = Table::open(lines, &mut recording, file, &wanted).err().unwrap().to_string();
+        let error = TableReader::open(lines, &mut recording, file, &wanted).err().unwrap().to_string();
         assert!(error.starts_with("t:2: line is longer than 1 MiB"), "{error}");
     }
 }

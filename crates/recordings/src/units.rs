@@ -2,7 +2,7 @@
 
 use crate::absent::is_absent_text;
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dimension {
     Power,
@@ -144,7 +144,7 @@ impl Unit {
     }
 
     /// A value of this unit in the unit of the events.
-    pub fn to_ours(self, value: f64) -> f64 {
+    pub fn to_base_unit(self, value: f64) -> f64 {
         // Division keeps 32402 mW at 32.402 W; a product with 1e-3 would not.
         let scaled = if self.scale < 1.0 { value / (1.0 / self.scale).round() } else { value * self.scale };
         if self.offset == 0.0 { scaled } else { value * self.scale + self.offset }
@@ -172,25 +172,25 @@ pub fn suffix_unit(name: &str) -> Option<Unit> {
     Unit::named(unit.trim())
 }
 
-/// What a cell holds.
+/// The content of a cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Cell {
+pub enum NumberCell {
     Number(f64),
-    /// The writer says that there is no value.
+    /// The cell states that there is no value.
     Absent,
-    /// Neither a number nor a known way to say that there is none.
+    /// Neither a number nor a known text for no value.
     Other,
 }
 
-/// Reads a cell without a unit. `NaN`, and text in brackets such as `[N/A]`, say that there is no value.
-pub fn cell(text: &str) -> Cell {
+/// Reads a cell without a unit. `NaN`, and text in brackets such as `[N/A]`, mean that there is no value.
+pub fn cell(text: &str) -> NumberCell {
     let text = text.trim();
     if is_absent_text(text) {
-        return Cell::Absent;
+        return NumberCell::Absent;
     }
     match text.parse::<f64>() {
-        Ok(value) if value.is_finite() => Cell::Number(value),
-        _ => Cell::Other,
+        Ok(value) if value.is_finite() => NumberCell::Number(value),
+        _ => NumberCell::Other,
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn converts_to_the_units_of_the_events() {
-        let ours = |value: f64, unit: &str| Unit::named(unit).unwrap().to_ours(value);
+        let ours = |value: f64, unit: &str| Unit::named(unit).unwrap().to_base_unit(value);
         assert_eq!(ours(32402.0, "mW"), 32.402);
         assert_eq!(ours(152_162_756.0, "mJ"), 152_162.756);
         assert_eq!(ours(1.5, "kW"), 1500.0);
@@ -233,12 +233,12 @@ mod tests {
     #[test]
     fn tells_absent_from_zero_and_from_nonsense() {
         for text in ["", " ", "[N/A]", "N/A", "[Not Supported]", "nan", "NaN", "-", "null", "[Unknown Error]"] {
-            assert_eq!(cell(text), Cell::Absent, "{text:?}");
+            assert_eq!(cell(text), NumberCell::Absent, "{text:?}");
         }
-        assert_eq!(cell(" 0 "), Cell::Number(0.0));
-        assert_eq!(cell("-1.5e3"), Cell::Number(-1500.0));
+        assert_eq!(cell(" 0 "), NumberCell::Number(0.0));
+        assert_eq!(cell("-1.5e3"), NumberCell::Number(-1500.0));
         for text in ["1e999", "inf", "12 W", "1,5", "abc"] {
-            assert_eq!(cell(text), Cell::Other, "{text:?}");
+            assert_eq!(cell(text), NumberCell::Other, "{text:?}");
         }
     }
 }

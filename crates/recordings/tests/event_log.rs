@@ -1,6 +1,6 @@
 //! Event logs: written, read back, cut and damaged.
 
-use eadt_recordings::{Chunk, Compression, LogChunks, LogReader, LogWriter};
+use eadt_recordings::{Compression, LogChunk, LogChunks, LogReader, LogWriter};
 use eadt_schemas::{EventTime, LoggedEvent, Topic};
 use eadt_testing::cases;
 use proptest::prelude::*;
@@ -255,7 +255,7 @@ fn one_by_one(bytes: &[u8]) -> Said {
 fn in_chunks(reader: impl std::io::Read) -> (Said, usize) {
     let mut said = Vec::new();
     let mut chunks = LogChunks::new("l", reader).unwrap();
-    let mut chunk = Chunk::default();
+    let mut chunk = LogChunk::default();
     let (mut lines, mut good, mut count) = (0, 0, 0);
     loop {
         match chunks.next(&mut chunk) {

@@ -1,15 +1,17 @@
 //! Figures that were wrong once: what an import makes of a file, against what is right.
 
-use eadt_recordings::{Accept, FilesAre, Format, Imported, Input, Options, SameTime, Zone, import};
-use eadt_schemas::v1::{GpuTelemetry, Meter, Scope};
+use eadt_recordings::{
+    AcceptedFinding, FilesAre, ImportOptions, ImportedRecording, NamedTimeZone, RecordingFile, RecordingFormat, SameTime, import,
+};
+use eadt_schemas::v1::{CounterScope, GpuTelemetry, Meter};
 
 use crate::support::{maps, near, progress, read_texts as read, telemetry};
 
-const SMI: Format = Format::NvidiaSmi;
-const CSV: Format = Format::Csv;
+const SMI: RecordingFormat = RecordingFormat::NvidiaSmi;
+const CSV: RecordingFormat = RecordingFormat::Csv;
 
 /// Joules of each device: the counter's difference, else the trapezoid over power of one kind, as the fold has it.
-fn joules(imported: &Imported) -> Vec<(String, f64)> {
+fn joules(imported: &ImportedRecording) -> Vec<(String, f64)> {
     let rows = telemetry(imported);
     let mut devices: Vec<String> = rows.iter().map(|row| row.device.clone()).collect();
     devices.sort();
@@ -30,12 +32,12 @@ fn joules(imported: &Imported) -> Vec<(String, f64)> {
     devices.iter().map(|device| (device.clone(), of(device))).collect()
 }
 
-fn total(imported: &Imported) -> f64 {
+fn total(imported: &ImportedRecording) -> f64 {
     joules(imported).iter().map(|(_, joules)| joules).sum()
 }
 
 /// Samples from the first count to the last.
-fn samples(imported: &Imported) -> f64 {
+fn samples(imported: &ImportedRecording) -> f64 {
     let totals: Vec<f64> = progress(imported).iter().filter_map(|row| row.samples_total).collect();
     totals.last().zip(totals.first()).map_or(0.0, |(last, first)| last - first)
 }
@@ -93,7 +95,8 @@ fn a_column_of_nvidia_smi_counts_in_the_rows_that_have_it() {
             2000.0,
         ),
     ] {
-        let imported = read(SMI, &[("a.csv", &text)], &Options::default()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let imported =
+            read(SMI, &[("a.csv", &text)], &ImportOptions::default()).unwrap_or_else(|error| panic!("{what}: {error}"));
         near(total(&imported), expected, what);
         assert!(!imported.report.notes.iter().any(|note| note.contains("left out")), "{what}: {:?}", imported.report.notes);
     }
@@ -101,7 +104,7 @@ fn a_column_of_nvidia_smi_counts_in_the_rows_that_have_it() {
         let enforced = if second == 0 { "250 W" } else { "[N/A]" };
         format!("{}.000, GPU-1, 100 W, {enforced}, 300 W", smi_clock(second))
     });
-    let imported = read(SMI, &[("a.csv", &limits)], &Options::default()).unwrap();
+    let imported = read(SMI, &[("a.csv", &limits)], &ImportOptions::default()).unwrap();
     let limits: Vec<Option<f64>> = telemetry(&imported).iter().map(|row| row.power_limit_watts).collect();
     assert_eq!(limits, [Some(250.0), Some(300.0), Some(300.0)]);
 }
@@ -130,7 +133,7 @@ fn files_of_one_name_are_boards_of_their_own() {
         (["spl.txt", "spl2.txt"], 90_000.0),
     ] {
         let files = [("mlperf_log_detail.txt", detail.as_str()), (names[0], &a), (names[1], &b)];
-        let imported = read(Format::MlperfInference, &files, &Options::default()).unwrap();
+        let imported = read(RecordingFormat::MlperfInference, &files, &ImportOptions::default()).unwrap();
         assert_eq!(joules(&imported).len(), 2, "{names:?}: {:?}", joules(&imported));
         near(total(&imported), expected, names[1]);
         near(samples(&imported), 1200.0, names[1]);
@@ -140,7 +143,7 @@ fn files_of_one_name_are_boards_of_their_own() {
     let varies = a.replace(":05.000,Watts,1000", ":05.000,Watts,1010");
     let copies = |text: &str| {
         let files = [("mlperf_log_detail.txt", detail.as_str()), ("n1/spl.txt", text), ("n2/spl.txt", text)];
-        read(Format::MlperfInference, &files, &Options::default())
+        read(RecordingFormat::MlperfInference, &files, &ImportOptions::default())
     };
     let error = copies(&varies).unwrap_err();
     assert!(error.starts_with("n2/spl.txt: has the same readings as n1/spl.txt") && error.contains("leave one"), "{error}");
@@ -160,7 +163,7 @@ fn a_column_in_a_unit_that_makes_next_to_nothing_is_refused_with_the_unit() {
     let few = |value: f64| two_columns("e", (0..8).map(|second| value + 0.01 * value * f64::from(second % 2)));
     let codecarbon =
         table("timestamp,energy_consumed", 9, |row| format!("{},{}", clock(15 * (row + 1)), 0.001_458 * f64::from(row + 1)));
-    let csv = |meter, map: &str| Options { meter: Some(meter), ..maps(&[map]) };
+    let csv = |meter, map: &str| ImportOptions { meter: Some(meter), ..maps(&[map]) };
     let (gpu, node, wall) = (Meter::Gpu, Meter::Node, Meter::Wall);
     for (what, text, meter, map, unit, expected) in [
         ("kWh of a node, every 15 s", &codecarbon, node, "energy_joules_total=energy_consumed", "kWh", 8.0 * 5248.8),
@@ -254,7 +257,7 @@ fn batch_sizes_and_totals_are_told_apart() {
         let error = each(text).unwrap_err();
         assert!(error.contains("as a running total does") && error.contains("--map samples_total=n"), "{what}: {error}");
         near(samples(&total(text).unwrap_or_else(|error| panic!("{what}: {error}"))), *expected, what);
-        let accepted = Options { accept: vec![Accept::GrowingSteps], ..maps(&["power_watts=w", "samples=n"]) };
+        let accepted = ImportOptions { accept: vec![AcceptedFinding::GrowingSteps], ..maps(&["power_watts=w", "samples=n"]) };
         assert!(read(CSV, &[("a.csv", text)], &accepted).is_ok(), "{what}");
     }
     for (what, text) in [
@@ -275,7 +278,7 @@ fn batch_sizes_and_totals_are_told_apart() {
     assert!(each(&even).unwrap_err().contains("as a running total does"));
     // A batch size that grows and a total of few steps look alike: both are read, and the other reading is named.
     let ramp = batch(|row| 16 * (1 + row / 10));
-    let notes = |imported: Imported| imported.report.notes.join("\n");
+    let notes = |imported: ImportedRecording| imported.report.notes.join("\n");
     let (as_total, as_each) = (notes(total(&ramp).unwrap()), notes(each(&ramp).unwrap()));
     assert!(as_total.contains("grows 3 time(s) only") && as_total.contains("--map samples=n"), "{as_total}");
     assert!(as_each.contains("if it is a running total, say --map samples_total=n"), "{as_each}");
@@ -299,8 +302,10 @@ fn rows_without_an_id_are_refused_if_they_come_in_bursts_or_a_column_tells_them_
     for (what, format, text, expected) in
         [("2 Hz", SMI, &half, 36_000.0), ("2 Hz, a table", CSV, &table_of_half, 36_000.0), ("20 ms apart", SMI, &slow, 72_000.0)]
     {
-        let options =
-            |same_time| Options { same_time, ..if format == CSV { maps(&["power_watts=power"]) } else { Options::default() } };
+        let options = |same_time| ImportOptions {
+            same_time,
+            ..if format == CSV { maps(&["power_watts=power"]) } else { ImportOptions::default() }
+        };
         let error = read(format, &[("a.csv", text)], &options(None)).unwrap_err();
         assert!(
             error.contains("8 rows without the id of a board come close together") && error.contains("--same-time boards"),
@@ -348,11 +353,11 @@ fn rows_without_an_id_are_refused_if_they_come_in_bursts_or_a_column_tells_them_
             expected,
             what,
         );
-        assert!(read(CSV, &[("a.csv", text)], &Options { same_time: Some(SameTime::Mean), ..maps(map) }).is_ok(), "{what}");
+        assert!(read(CSV, &[("a.csv", text)], &ImportOptions { same_time: Some(SameTime::Mean), ..maps(map) }).is_ok(), "{what}");
     }
     let models = turns("timestamp, name, power.draw [W]", &["NVIDIA A100-PCIE-40GB, 100 W", "NVIDIA L4, 50 W"], 500, 42);
     let models = models.replace("2025-02-03T", "2025/02/03 ");
-    let error = read(SMI, &[("a.csv", &models)], &Options::default()).unwrap_err();
+    let error = read(SMI, &[("a.csv", &models)], &ImportOptions::default()).unwrap_err();
     assert!(error.contains("take turns between 2 boards") && error.contains("uuid"), "{error}");
     let by_name = maps(&["time=timestamp", "device=name", "power_watts=power.draw"]);
     assert_eq!(joules(&read(CSV, &[("a.csv", &models)], &by_name).unwrap()).len(), 2);
@@ -367,7 +372,7 @@ fn rows_without_an_id_are_refused_if_they_come_in_bursts_or_a_column_tells_them_
         ("what the code does", table("time,name,power", 40, row(|at| format!("op{},100", at % 3))), Meter::Gpu),
         ("a temperature", table("time,gpu_temp,power", 40, row(|at| format!("{},100", 40 + at % 2))), Meter::Gpu),
     ] {
-        let options = Options { meter: Some(meter), ..maps(&["power_watts=power"]) };
+        let options = ImportOptions { meter: Some(meter), ..maps(&["power_watts=power"]) };
         assert!(read(CSV, &[("a.csv", &text)], &options).is_ok(), "{what}: {:?}", read(CSV, &[("a.csv", &text)], &options).err());
     }
 }
@@ -410,12 +415,12 @@ fn an_hour_that_comes_twice_is_refused_whatever_rows_say() {
     ] {
         let error = read(CSV, &[("a.csv", text)], &maps_of(map)).unwrap_err();
         assert!(error.contains("the clock goes back by") && error.contains("--time-zone"), "{what}: {error}");
-        let zone = Zone::new("CET-1CEST,M3.5.0,M10.5.0/3", |_| None).unwrap();
-        let imported = read(CSV, &[("a.csv", text)], &Options { time_zone: Some(zone), ..maps_of(map) }).unwrap();
+        let zone = NamedTimeZone::new("CET-1CEST,M3.5.0,M10.5.0/3", |_| None).unwrap();
+        let imported = read(CSV, &[("a.csv", text)], &ImportOptions { time_zone: Some(zone), ..maps_of(map) }).unwrap();
         let span = imported.report.last_time.seconds_since(imported.report.first_time);
         assert!((7080.0..=7260.0).contains(&span), "{what}: {span}");
     }
-    let sorted = Options { accept: vec![Accept::Unordered], ..maps_of("energy_joules=n") };
+    let sorted = ImportOptions { accept: vec![AcceptedFinding::Unordered], ..maps_of("energy_joules=n") };
     assert!(read(CSV, &[("a.csv", &energy)], &sorted).is_ok());
     let shuffled = table("time,n", 60, |row| format!("{},10", hour(row * 7 % 60)));
     assert!(read(CSV, &[("a.csv", &shuffled)], &maps_of("samples=n")).is_ok(), "rows in no order");
@@ -433,7 +438,7 @@ fn lines_in_another_encoding_and_tables_of_other_columns_are_no_single_row() {
         ("UTF-8, then UTF-16", [head.clone().into_bytes(), little(&rows(10, 21))].concat()),
         ("UTF-8, then UTF-16 with a mark", [head.clone().into_bytes(), little(&format!("\u{feff}{}", rows(10, 21)))].concat()),
     ] {
-        let imported = import(SMI, vec![Input::new("a.csv", bytes.as_slice())], &Options::default()).unwrap();
+        let imported = import(SMI, vec![RecordingFile::new("a.csv", bytes.as_slice())], &ImportOptions::default()).unwrap();
         near(total(&imported), 6000.0, what);
         assert!(imported.report.refused.is_empty(), "{what}: {:?}", imported.report.refused);
     }
@@ -479,14 +484,14 @@ fn what_is_not_known_is_said_with_what_would_make_it_known() {
             "no column of power",
             SMI,
             smi("timestamp, uuid, utilization.gpu [%]", "50 %"),
-            Options::default(),
+            ImportOptions::default(),
             "--query-gpu=timestamp,uuid,name,power.draw",
         ),
         (
             "all absent",
             SMI,
             smi("timestamp, uuid, power.draw [W], temperature.gpu", "[N/A], 40"),
-            Options::default(),
+            ImportOptions::default(),
             "power.draw [W] has no value",
         ),
         (
@@ -521,7 +526,7 @@ fn what_is_not_known_is_said_with_what_would_make_it_known() {
         assert!(!notes.iter().any(|note| note.contains("no energy is known")), "{what}: {notes:?}");
     }
     let absent = smi("timestamp, uuid, power.draw [W]", "[N/A]");
-    let error = read(SMI, &[("a.csv", &absent)], &Options::default()).unwrap_err();
+    let error = read(SMI, &[("a.csv", &absent)], &ImportOptions::default()).unwrap_err();
     assert!(error.contains("no reading found in 20 row(s)") && error.contains("every value is absent (20 in all)"), "{error}");
 }
 
@@ -548,7 +553,7 @@ fn a_board_that_changes_hands_does_not_end() {
     let nobody = "gpu=0,UUID=GPU-aa,Hostname=n1";
     let other = "gpu=1,UUID=GPU-bb,Hostname=n1,exported_namespace=lab,exported_pod=c";
     let ends = |series: &[(&str, f64, [u32; 3])]| {
-        let imported = read(Format::Prometheus, &[("p.json", &matrix(series))], &Options::default()).unwrap();
+        let imported = read(RecordingFormat::Prometheus, &[("p.json", &matrix(series))], &ImportOptions::default()).unwrap();
         imported.report.notes.iter().any(|note| note.contains("no energy is known after"))
     };
     for (what, series, expected) in [
@@ -580,9 +585,12 @@ fn series_of_one_name_in_two_places_are_two_boards() {
     ] {
         let (a, b) = (labels(a), labels(b));
         let text = matrix(&[(&a, watts[0], [starts[0], starts[0] + 150, 15]), (&b, watts[1], [starts[1], starts[1] + 150, 15])]);
-        let imported =
-            read(Format::Prometheus, &[("p.json", &text)], &Options { workload: Some("lab/a".to_owned()), ..Options::default() })
-                .unwrap();
+        let imported = read(
+            RecordingFormat::Prometheus,
+            &[("p.json", &text)],
+            &ImportOptions { workload: Some("lab/a".to_owned()), ..ImportOptions::default() },
+        )
+        .unwrap();
         near(total(&imported), expected, what);
     }
 }
@@ -606,7 +614,7 @@ fn a_board_without_an_id_that_is_scraped_twice_is_one() {
         of("x", 0, false) + &of("y", late, true)
     };
     let wave = |at: u32| 200.0 + (100.0 * (f64::from(at) / 40.0).sin()).round();
-    let options = Options { workload: Some("lab/a".to_owned()), ..Options::default() };
+    let options = ImportOptions { workload: Some("lab/a".to_owned()), ..ImportOptions::default() };
     for (what, late, watts, boards, is_unknown) in [
         ("at one time", 0, &(|at, _| wave(at)) as &dyn Fn(u32, bool) -> f64, 1, false),
         ("in between", 4, &|at, _| wave(at), 1, false),
@@ -615,7 +623,7 @@ fn a_board_without_an_id_that_is_scraped_twice_is_one() {
         ("constant", 0, &|_, _| 300.0, 2, true),
         ("constant, in between", 4, &|_, _| 300.0, 2, true),
     ] {
-        let imported = read(Format::Prometheus, &[("p.prom", &scraped(late, watts))], &options).unwrap();
+        let imported = read(RecordingFormat::Prometheus, &[("p.prom", &scraped(late, watts))], &options).unwrap();
         assert_eq!(joules(&imported).len(), boards, "{what}: {:?}", imported.report.notes);
         let noted = imported.report.notes.iter().any(|note| note.contains("nothing that varies tells"));
         assert_eq!(noted, is_unknown, "{what}: {:?}", imported.report.notes);
@@ -630,7 +638,7 @@ fn boards_with_an_id_may_be_read_in_bursts() {
     let smi = table("timestamp, uuid, power.draw [W]", 100, |row| {
         format!("{}.000, GPU-0123456789, 300 W", smi_clock(60 * (row / 10) + row % 10))
     });
-    assert!(read(SMI, &[("a.csv", &smi)], &Options::default()).is_ok());
+    assert!(read(SMI, &[("a.csv", &smi)], &ImportOptions::default()).is_ok());
     assert!(read(CSV, &[("a.csv", &text)], &maps(&["power_watts=p"])).unwrap_err().contains("close together"));
 }
 
@@ -639,8 +647,8 @@ fn an_hour_that_comes_twice_is_not_told_by_the_file_of_another_board() {
     let log = |board: &str, minute: u32| {
         table("time,board,p", 20, |row| format!("2024-10-27 {:02}:{:02}:{:02},{board},300", 1 + minute / 60, minute % 60, row))
     };
-    let options = |files_are| Options {
-        time_zone: Some(Zone::new("CET-1CEST,M3.5.0,M10.5.0/3", |_| None).unwrap()),
+    let options = |files_are| ImportOptions {
+        time_zone: Some(NamedTimeZone::new("CET-1CEST,M3.5.0,M10.5.0/3", |_| None).unwrap()),
         files_are,
         ..maps(&["power_watts=p", "device=board"])
     };
@@ -659,7 +667,7 @@ fn totals_of_several_files_over_one_time_are_not_one_counter() {
         table("time,n", rows, |row| format!("{}.{milliseconds:03},{}", clock(from + row), step * (from + row)))
     };
     let read_two = |a: &str, b: &str, files_are| {
-        read(CSV, &[("r0.csv", a), ("r1.csv", b)], &Options { files_are, ..maps(&["samples_total=n"]) })
+        read(CSV, &[("r0.csv", a), ("r1.csv", b)], &ImportOptions { files_are, ..maps(&["samples_total=n"]) })
     };
     for (what, a, b) in [
         ("0.3 s apart", log(0, 0, 11, 10), log(300, 0, 11, 12)),
@@ -674,7 +682,7 @@ fn totals_of_several_files_over_one_time_are_not_one_counter() {
             let own: Vec<f64> = ranks.iter().filter(|row| row.rank == rank).filter_map(|row| row.samples_total).collect();
             own[own.len() - 1] - own[0]
         };
-        assert!(ranks.iter().all(|row| row.scope == Scope::Rank), "{what}");
+        assert!(ranks.iter().all(|row| row.scope == CounterScope::Rank), "{what}");
         near(of(0) + of(1), if what == "one begins later" { 160.0 } else { 220.0 }, what);
         assert!(read_two(&a, &b, Some(FilesAre::Parts)).is_ok(), "{what}");
     }
@@ -690,7 +698,7 @@ fn totals_of_several_files_over_one_time_are_not_one_counter() {
     let (a, b) = (log(0, 0, 11, 10), log(300, 0, 11, 10));
     let imported = read_two(&a, &b, Some(FilesAre::Nodes)).unwrap();
     near(samples(&imported), 100.0, "one total, said by two");
-    assert!(progress(&imported).iter().all(|row| row.scope == Scope::Global));
+    assert!(progress(&imported).iter().all(|row| row.scope == CounterScope::Global));
     assert!(imported.report.notes.iter().any(|note| note.contains("the same in r0.csv, r1.csv")), "{:?}", imported.report.notes);
     // What rows add is summed, whosever it is.
     let each = |milliseconds: u32| table("time,n", 10, |row| format!("{}.{milliseconds:03},10", clock(row)));
@@ -716,21 +724,26 @@ fn small_silences_are_said() {
             + &entry(t + 300_000, "global_batch_size", second, "{}")
             + &entry(t + 600_000, "run_stop", "null", "{\"step_num\": 200}")
     };
-    let notes =
-        |second| read(Format::Mlperf, &[("result_0.txt", &log(second))], &Options::default()).unwrap().report.notes.join("\n");
+    let notes = |second| {
+        read(RecordingFormat::Mlperf, &[("result_0.txt", &log(second))], &ImportOptions::default())
+            .unwrap()
+            .report
+            .notes
+            .join("\n")
+    };
     assert!(notes("512").contains("global_batch_size is 256, and 512 at line 3"), "{}", notes("512"));
     assert!(!notes("256").contains("global_batch_size is"), "{}", notes("256"));
 
     // Rows of MIG instances, and boards that have not the same number of rows.
-    let dmon = Options { interval: Some(std::time::Duration::from_secs(1)), ..Options::default() };
+    let dmon = ImportOptions { interval: Some(std::time::Duration::from_secs(1)), ..ImportOptions::default() };
     let instances = "#Entity   POWER  TOTEC\nID          W      mJ\nGPU-I 0/0   100  1000000\nGPU-I 0/1   100  1000000\n";
-    let error = read(Format::Dcgmi, &[("d.txt", instances)], &dmon).unwrap_err();
+    let error = read(RecordingFormat::Dcgmi, &[("d.txt", instances)], &dmon).unwrap_err();
     assert!(error.starts_with("d.txt:3: all rows are of MIG instances") && error.contains("dcgmi dmon -i"), "{error}");
     let rows = |second: u32| {
         format!("GPU 0   {}\n{}", 100 + second, if second < 3 { format!("GPU 1   {}\n", 200 + second) } else { String::new() })
     };
     let uneven = format!("#Entity   POWER\nID          W\n{}", (0..5).map(rows).collect::<String>());
-    let notes = read(Format::Dcgmi, &[("d.txt", &uneven)], &dmon).unwrap().report.notes.join("\n");
+    let notes = read(RecordingFormat::Dcgmi, &[("d.txt", &uneven)], &dmon).unwrap().report.notes.join("\n");
     assert!(notes.contains("d.txt: boards have 3 to 5 rows"), "{notes}");
 
     // A rotated log that goes on within the hour that comes twice.
@@ -738,7 +751,10 @@ fn small_silences_are_said() {
         let row = |ten: u32| format!("2025/10/26 02:{:02}:{:02}.000, 0, 100 W\n", ten / 6 % 60, ten % 6 * 10);
         "timestamp, index, power.draw [W]\n".to_owned() + &(from..to).map(row).collect::<String>()
     };
-    let berlin = Options { time_zone: Some(Zone::new("CET-1CEST,M3.5.0,M10.5.0/3", |_| None).unwrap()), ..Options::default() };
+    let berlin = ImportOptions {
+        time_zone: Some(NamedTimeZone::new("CET-1CEST,M3.5.0,M10.5.0/3", |_| None).unwrap()),
+        ..ImportOptions::default()
+    };
     let (a, b) = (part(0, 540), part(540, 720));
     let imported = read(SMI, &[("a.csv", &a), ("b.csv", &b)], &berlin).unwrap();
     near(imported.report.last_time.seconds_since(imported.report.first_time), 7190.0, "a rotated log");
@@ -776,7 +792,7 @@ fn a_board_whose_uuid_comes_later_is_one_board() {
     ] {
         let names = ["a.csv", "b.csv"];
         let files: Vec<(&str, &str)> = names.into_iter().zip(files.iter().map(String::as_str)).collect();
-        let imported = read(SMI, &files, &Options::default()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let imported = read(SMI, &files, &ImportOptions::default()).unwrap_or_else(|error| panic!("{what}: {error}"));
         let boards: Vec<String> = joules(&imported).into_iter().map(|(board, _)| board).collect();
         assert_eq!(boards, ["GPU-0aaaaaaa-1", "GPU-1aaaaaaa-1"], "{what}");
         near(total(&imported), expected, what);
@@ -784,7 +800,7 @@ fn a_board_whose_uuid_comes_later_is_one_board() {
     // Logs of two nodes behind one another, over the same time: the index of the first is no board of the second.
     let first = two_boards("index", 0, |_, board| board.to_string());
     let both = first + &two_boards(with_uuid, 5, always);
-    let imported = read(SMI, &[("a.csv", &both)], &Options::default()).unwrap();
+    let imported = read(SMI, &[("a.csv", &both)], &ImportOptions::default()).unwrap();
     assert_eq!(joules(&imported).len(), 4);
     near(total(&imported), 8000.0, "two nodes");
 }

@@ -1,7 +1,9 @@
 //! Each format on small recordings made for the purpose.
 
-use eadt_recordings::{Format, Imported, Input, Options, SameTime, Skipped, TimeFormat, Zone, import};
-use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, TrainingProgress};
+use eadt_recordings::{
+    DroppedLines, ImportOptions, ImportedRecording, NamedTimeZone, RecordingFile, RecordingFormat, SameTime, TimeFormat, import,
+};
+use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, Meter, Origin, TrainingProgress};
 use eadt_schemas::{EventTime, LoggedEvent, Topic, decode};
 
 use crate::support::{maps, read_texts as read, without_fingerprint};
@@ -14,7 +16,7 @@ fn progress(events: &[LoggedEvent]) -> Vec<TrainingProgress> {
     events.iter().filter(|event| event.topic() == Some(Topic::TrainingProgress)).map(data).collect()
 }
 
-fn data<T: decode::Check>(event: &LoggedEvent) -> T {
+fn data<T: decode::DecodableEvent>(event: &LoggedEvent) -> T {
     eadt_schemas::decode(event.data.as_ref().unwrap().get().as_bytes()).unwrap()
 }
 
@@ -51,8 +53,9 @@ fn mlperf_tells_phases_blocks_evaluations_and_samples() {
         mllog("0: ", T0 + 20_500, "run_stop", "null", "{\"samples_count\": 180}"),
     ]
     .concat();
-    let options = Options { workload: Some("lab/llama".to_owned()), ..Options::default() };
-    let imported = read(Format::Mlperf, &[("runs/result.txt", &log), ("power/node_0.txt", &power_log())], &options).unwrap();
+    let options = ImportOptions { workload: Some("lab/llama".to_owned()), ..ImportOptions::default() };
+    let imported =
+        read(RecordingFormat::Mlperf, &[("runs/result.txt", &log), ("power/node_0.txt", &power_log())], &options).unwrap();
     let events: Vec<LoggedEvent> = imported.events().collect();
     assert!(events.is_sorted_by_key(|event| event.time));
     assert_eq!(events.len() as u64, imported.report.events);
@@ -72,12 +75,12 @@ fn mlperf_tells_phases_blocks_evaluations_and_samples() {
     assert_eq!(
         told,
         [
-            (0, Phase::Started, Some("block 1"), Some(0.0)),
-            (10_000, Phase::Progress, Some("evaluation 1"), Some(100.0)),
-            (12_000, Phase::Progress, Some(""), Some(100.0)),
-            (12_001, Phase::Progress, Some("block 2"), Some(100.0)),
-            (20_000, Phase::Progress, Some(""), Some(180.0)),
-            (20_500, Phase::Finished, Some(""), Some(180.0)),
+            (0, JobLifecycle::Started, Some("block 1"), Some(0.0)),
+            (10_000, JobLifecycle::Progress, Some("evaluation 1"), Some(100.0)),
+            (12_000, JobLifecycle::Progress, Some(""), Some(100.0)),
+            (12_001, JobLifecycle::Progress, Some("block 2"), Some(100.0)),
+            (20_000, JobLifecycle::Progress, Some(""), Some(180.0)),
+            (20_500, JobLifecycle::Finished, Some(""), Some(180.0)),
         ]
     );
     assert!(progress.last().unwrap().last);
@@ -98,7 +101,7 @@ fn mlperf_counts_epochs_where_nothing_else_counts() {
         log += &mllog("", T0 + epoch * 1000 + 900, "epoch_stop", "null", &format!("{{\"epoch_num\": {epoch}}}"));
     }
     log += &mllog("", T0 + 3950, "run_stop", "null", "{}");
-    let imported = read(Format::Mlperf, &[("result.txt", &log)], &Options::default()).unwrap();
+    let imported = read(RecordingFormat::Mlperf, &[("result.txt", &log)], &ImportOptions::default()).unwrap();
     let events: Vec<LoggedEvent> = imported.events().collect();
     let progress = progress(&events);
     let samples: Vec<_> = progress.iter().map(|event| event.samples_total.unwrap()).collect();
@@ -110,7 +113,7 @@ fn mlperf_counts_epochs_where_nothing_else_counts() {
 #[test]
 fn mlperf_errors_say_where_and_what() {
     let start = mllog("", T0, "run_start", "null", "{}");
-    let error = |files: &[(&str, &str)]| read(Format::Mlperf, files, &Options::default()).unwrap_err();
+    let error = |files: &[(&str, &str)]| read(RecordingFormat::Mlperf, files, &ImportOptions::default()).unwrap_err();
     let cut = ":::MLLOG {\"time_ms\": 17000000, \"key\": \"run_st";
     let stop = mllog("", T0 + 9, "run_stop", "null", "{}");
     let damaged = error(&[("a.txt", &format!("{cut}\n{stop}"))]);
@@ -136,27 +139,32 @@ fn mlperf_inference_joins_both_files_by_their_clock() {
         mllog("", 3, "power_end", "\"07-12-2024 23:12:07.000\"", "{}"),
     ]
     .concat();
-    let imported =
-        read(Format::MlperfInference, &[("spl.txt", &spl), ("mlperf_log_detail.txt", &detail)], &Options::default()).unwrap();
+    let imported = read(
+        RecordingFormat::MlperfInference,
+        &[("spl.txt", &spl), ("mlperf_log_detail.txt", &detail)],
+        &ImportOptions::default(),
+    )
+    .unwrap();
     let events: Vec<LoggedEvent> = imported.events().collect();
     let power = telemetry(&events);
     assert_eq!((power[1].power_watts, power[1].meter), (Some(2001.5), Meter::Wall));
     let progress = progress(&events);
-    assert_eq!(progress.iter().map(|event| event.phase).collect::<Vec<_>>(), [Phase::Started, Phase::Finished]);
+    assert_eq!(progress.iter().map(|event| event.phase).collect::<Vec<_>>(), [JobLifecycle::Started, JobLifecycle::Finished]);
     assert_eq!(progress[1].samples_total, Some(1500.0));
     assert_eq!(progress[0].time, micros("2024-07-12T23:12:02Z"));
     // A line that the analyser did not finish is left out and counted; a file of nothing else is another format.
     let cut = format!("{spl}Time,07-12-2024 23:1");
-    let imported = read(Format::MlperfInference, &[("spl.txt", &cut)], &Options::default()).unwrap();
+    let imported = read(RecordingFormat::MlperfInference, &[("spl.txt", &cut)], &ImportOptions::default()).unwrap();
     let refused = &imported.report.refused[0];
     assert_eq!((refused.lines, refused.first_line), (1, 11));
     assert!(refused.reason.starts_with("column \"Time\"") && imported.report.skipped.is_empty(), "{refused:?}");
-    let error = read(Format::MlperfInference, &[("spl.txt", "Time,07-12-2024 23:1\n")], &Options::default()).unwrap_err();
+    let error =
+        read(RecordingFormat::MlperfInference, &[("spl.txt", "Time,07-12-2024 23:1\n")], &ImportOptions::default()).unwrap_err();
     assert!(error.starts_with("spl.txt:1: column \"Time\""), "{error}");
 }
 
 /// A detail log of these entries, run from second 2 to second 12, and power of 500 W every second but where `watts` says else.
-fn inference(entries: &[(&str, &str)], watts: &[(usize, &str)], summary: &str) -> Result<Imported, String> {
+fn inference(entries: &[(&str, &str)], watts: &[(usize, &str)], summary: &str) -> Result<ImportedRecording, String> {
     let watts = |i: usize| watts.iter().find(|(at, _)| *at == i).map_or("500.0", |(_, text)| text);
     let line = |i: usize| format!("Time,01-10-2025 13:00:{i:02}.000,Watts,{},Volts,230.1\n", watts(i));
     let spl = (0..15).map(line).collect::<Vec<_>>().concat();
@@ -164,10 +172,10 @@ fn inference(entries: &[(&str, &str)], watts: &[(usize, &str)], summary: &str) -
     detail += &mllog("", 1, "power_end", "\"01-10-2025 13:00:12.000\"", "{}");
     detail.extend(entries.iter().map(|(key, value)| mllog("", 2, key, value, "{}")));
     let files = [("spl.txt", spl.as_str()), ("mlperf_log_detail.txt", &detail), ("mlperf_log_summary.txt", summary)];
-    read(Format::MlperfInference, &files, &Options::default())
+    read(RecordingFormat::MlperfInference, &files, &ImportOptions::default())
 }
 
-fn totals(imported: &Imported) -> (Option<f64>, Option<f64>) {
+fn totals(imported: &ImportedRecording) -> (Option<f64>, Option<f64>) {
     let progress = progress(&imported.events().collect::<Vec<_>>());
     let last = progress.last().unwrap();
     (last.samples_total, last.tokens_total)
@@ -316,7 +324,7 @@ fn mlperf_inference_power_that_was_not_read_is_absent_and_damage_is_left_out() {
     // A number that JSON does not have, in an entry that says nothing of progress; a cut entry.
     let lines = ":::MLLOG {\"key\": \"x\", \"value\": NaN, \"time_ms\": 1}\n:::MLLOG {\"key\": \"result_tok\n";
     let imported = inference(&[("result_samples_per_second", "1")], &[], lines).unwrap();
-    let said = |lines: &[Skipped]| lines.iter().map(|some| (some.reason.clone(), some.lines)).collect::<Vec<_>>();
+    let said = |lines: &[DroppedLines]| lines.iter().map(|some| (some.reason.clone(), some.lines)).collect::<Vec<_>>();
     assert_eq!(said(&imported.report.skipped), [("log entry about neither progress nor power".to_owned(), 1)]);
     let damaged = "damaged log entry: \":::MLLOG {\\\"key\\\": \\\"result_tok\"";
     assert_eq!(said(&imported.report.refused), [(damaged.to_owned(), 1)]);
@@ -337,11 +345,13 @@ fn mlperf_inference_without_power_between_begin_and_end_is_refused_with_the_shif
         let detail =
             mllog("", 1, "power_begin", &format!("\"{begin}\""), "{}") + &mllog("", 1, "power_end", &format!("\"{end}\""), "{}");
         let files = [("spl.txt", &*spl), ("d.txt", &*detail)];
-        let error = read(Format::MlperfInference, &files, &Options::default()).unwrap_err();
+        let error = read(RecordingFormat::MlperfInference, &files, &ImportOptions::default()).unwrap_err();
         if let Some(zone) = zone {
             assert!(error.contains(&format!("--time-zone {zone}")), "{error}");
-            let options = Options { time_zone: Some(Zone::new(zone, |_| None).unwrap()), ..Options::default() };
-            let power = telemetry(&read(Format::MlperfInference, &files, &options).unwrap().events().collect::<Vec<_>>());
+            let options =
+                ImportOptions { time_zone: Some(NamedTimeZone::new(zone, |_| None).unwrap()), ..ImportOptions::default() };
+            let power =
+                telemetry(&read(RecordingFormat::MlperfInference, &files, &options).unwrap().events().collect::<Vec<_>>());
             assert_eq!(power[2].time.to_string()[11..19], begin[11..19], "{zone}");
         }
         for part in ["no power reading lies between power_begin and power_end", "2025-01-10T13:00:00", hint] {
@@ -408,7 +418,7 @@ fn mlperf_counts_the_steps_at_the_stop_and_says_which_rate_contradicts() {
         ),
         (training(Some(256.0), &with("{\"throughput\": NaN}"), (102, "{}")), Some(2000.0), ""),
     ] {
-        let imported = read(Format::Mlperf, &[("result.txt", &log)], &Options::default()).unwrap();
+        let imported = read(RecordingFormat::Mlperf, &[("result.txt", &log)], &ImportOptions::default()).unwrap();
         assert_eq!(totals(&imported).0, samples, "{log}{:?}", imported.report.notes);
         let notes = &imported.report.notes;
         assert!(if note.is_empty() { notes.is_empty() } else { notes.iter().any(|text| text.contains(note)) }, "{log}{notes:?}");
@@ -490,8 +500,8 @@ fn mlperf_keeps_switches_apart_and_says_what_lies_outside_the_run() {
     for (logs, workloads, devices, notes) in cases {
         let mut files = vec![("result.txt", run.as_str())];
         files.extend(logs.iter().map(|(name, text)| (*name, text.as_str())));
-        let options = Options { workload: Some("lab/run".to_owned()), ..Options::default() };
-        let imported = read(Format::Mlperf, &files, &options).unwrap();
+        let options = ImportOptions { workload: Some("lab/run".to_owned()), ..ImportOptions::default() };
+        let imported = read(RecordingFormat::Mlperf, &files, &options).unwrap();
         assert_eq!(imported.report.workloads, workloads, "{devices:?}");
         let power = telemetry(&imported.events().collect::<Vec<_>>());
         let mut names: Vec<&str> = devices.to_vec();
@@ -508,7 +518,8 @@ fn mlperf_keeps_switches_apart_and_says_what_lies_outside_the_run() {
     }
     // No node at all in the run: energy of 0 J would be wrong in silence.
     let away = host_log(-5 * hours, 6000, "node_0");
-    let error = read(Format::Mlperf, &[("result.txt", &run), ("node_0.txt", &away)], &Options::default()).unwrap_err();
+    let error =
+        read(RecordingFormat::Mlperf, &[("result.txt", &run), ("node_0.txt", &away)], &ImportOptions::default()).unwrap_err();
     assert!(
         error.contains("no power reading of a node lies between run_start and run_stop") && error.contains("shifted by +5 h"),
         "{error}"
@@ -518,7 +529,8 @@ fn mlperf_keeps_switches_apart_and_says_what_lies_outside_the_run() {
         + &["-1", "-1.0", "null", "NaN", "\"N/A\""].map(|value| mllog("", T0 + 900, "power_reading", value, "{}")).concat()
         + &["\"high\"", "-40"].map(|value| mllog("", T0 + 900, "power_reading", value, "{}")).concat()
         + ":::MLLOG {\"time_ms\": 17";
-    let imported = read(Format::Mlperf, &[("result.txt", &run), ("node_0.txt", &odd)], &Options::default()).unwrap();
+    let imported =
+        read(RecordingFormat::Mlperf, &[("result.txt", &run), ("node_0.txt", &odd)], &ImportOptions::default()).unwrap();
     assert_eq!(imported.report.absent_values, 5);
     let [damaged] = imported.report.refused.as_slice() else { panic!("{:?}", imported.report.refused) };
     assert_eq!((damaged.file.as_str(), damaged.lines, damaged.first_line), ("node_0.txt", 3, 26));
@@ -540,8 +552,8 @@ Switch 0  1 2 3 4 5
 
 #[test]
 fn dcgmi_makes_times_from_the_interval_and_keeps_absent_apart_from_zero() {
-    let options = Options { interval: Some(std::time::Duration::from_millis(20)), ..Options::default() };
-    let imported = read(Format::Dcgmi, &[("a.txt", DMON)], &options).unwrap();
+    let options = ImportOptions { interval: Some(std::time::Duration::from_millis(20)), ..ImportOptions::default() };
+    let imported = read(RecordingFormat::Dcgmi, &[("a.txt", DMON)], &options).unwrap();
     let events: Vec<LoggedEvent> = imported.events().collect();
     let rows = telemetry(&events);
     assert_eq!(rows.len(), 4);
@@ -553,15 +565,15 @@ fn dcgmi_makes_times_from_the_interval_and_keeps_absent_apart_from_zero() {
     assert!(imported.report.notes.iter().any(|note| note.contains("SACLK")));
     assert!(imported.report.skipped.iter().any(|skipped| skipped.first_line == 10));
     let cut = DMON.replace("1410  53\nSwitch 0  1 2 3 4 5\n", "");
-    let refused = read(Format::Dcgmi, &[("a.txt", &cut)], &options).unwrap().report.refused;
+    let refused = read(RecordingFormat::Dcgmi, &[("a.txt", &cut)], &options).unwrap().report.refused;
     assert_eq!((refused[0].first_line, refused[0].lines), (9, 1));
     assert!(refused[0].reason.contains("row has 3 value(s), its header 5"), "{refused:?}");
-    let two = read(Format::Dcgmi, &[("a.txt", DMON), ("b.txt", DMON)], &options).unwrap();
+    let two = read(RecordingFormat::Dcgmi, &[("a.txt", DMON), ("b.txt", DMON)], &options).unwrap();
     let devices: std::collections::BTreeSet<String> =
         telemetry(&two.events().collect::<Vec<_>>()).into_iter().map(|row| without_fingerprint(&row.device)).collect();
     assert_eq!(devices.into_iter().collect::<Vec<_>>(), ["a:gpu-0", "a:gpu-1", "b:gpu-0", "b:gpu-1"]);
     let torn = DMON.replace("Switch 0  1 2 3 4 5", "   GPU");
-    let refused = read(Format::Dcgmi, &[("a.txt", &torn)], &options).unwrap().report.refused;
+    let refused = read(RecordingFormat::Dcgmi, &[("a.txt", &torn)], &options).unwrap().report.refused;
     assert_eq!((refused[0].first_line, refused[0].reason.as_str()), (10, "\"GPU\" names no GPU"));
 }
 
@@ -572,7 +584,7 @@ fn nvidia_smi_with_and_without_units() {
                 2023/11/16 18:17:04.979, 0, GPU-a, NVIDIA H100 80GB HBM3, [N/A], 88 %, 1024 MiB, 46, P0\n";
     let without = with.replace(" W,", ",").replace(" %,", ",").replace(" MiB,", ",");
     for text in [with, without.as_str()] {
-        let imported = read(Format::NvidiaSmi, &[("smi.csv", text)], &Options::default()).unwrap();
+        let imported = read(RecordingFormat::NvidiaSmi, &[("smi.csv", text)], &ImportOptions::default()).unwrap();
         let rows = telemetry(&imported.events().collect::<Vec<_>>());
         assert_eq!((rows[0].power_average_watts, rows[0].power_watts), (Some(62.35), None), "an average on this board");
         assert_eq!((rows[0].utilization_ratio, rows[0].memory_used_bytes), (Some(0.87), Some(1 << 30)));
@@ -580,16 +592,19 @@ fn nvidia_smi_with_and_without_units() {
         assert_eq!((rows[0].device.as_str(), rows[0].gpu_index), ("GPU-a", Some(0)));
         assert_eq!(imported.report.absent_values, 1);
     }
-    let a100 = read(Format::NvidiaSmi, &[("smi.csv", &with.replace("H100", "A100"))], &Options::default()).unwrap();
+    let a100 =
+        read(RecordingFormat::NvidiaSmi, &[("smi.csv", &with.replace("H100", "A100"))], &ImportOptions::default()).unwrap();
     assert_eq!(telemetry(&a100.events().collect::<Vec<_>>())[0].power_watts, Some(62.35));
     let bad = with.replace("62.35 W", "62.35 V");
-    let refused = read(Format::NvidiaSmi, &[("smi.csv", &bad)], &Options::default()).unwrap().report.refused;
+    let refused = read(RecordingFormat::NvidiaSmi, &[("smi.csv", &bad)], &ImportOptions::default()).unwrap().report.refused;
     assert_eq!(
         (refused[0].first_line, refused[0].reason.as_str()),
         (2, "column \"power.draw\": \"62.35 V\" has an unknown unit")
     );
     let headless = with.split_once('\n').unwrap().1;
-    assert!(read(Format::NvidiaSmi, &[("smi.csv", headless)], &Options::default()).unwrap_err().contains("noheader"));
+    assert!(
+        read(RecordingFormat::NvidiaSmi, &[("smi.csv", headless)], &ImportOptions::default()).unwrap_err().contains("noheader")
+    );
 }
 
 #[test]
@@ -608,7 +623,7 @@ fn prometheus_in_all_three_writings() {
         training_samples_per_second{namespace=\"lab\",pod=\"bert-0\"} 12.5 1700000000000\n";
     let open = text.replace("1700000000000\n", "1700000000\n").replace("1700000001500\n", "1700000001.5\n") + "# EOF\n";
     for text in [json, text, open.as_str()] {
-        let imported = read(Format::Prometheus, &[("p", text)], &Options::default()).unwrap();
+        let imported = read(RecordingFormat::Prometheus, &[("p", text)], &ImportOptions::default()).unwrap();
         let events: Vec<LoggedEvent> = imported.events().collect();
         let rows = telemetry(&events);
         assert_eq!(rows.len(), 2, "{text}");
@@ -619,7 +634,7 @@ fn prometheus_in_all_three_writings() {
         assert_eq!(progress(&events)[0].samples_per_second, Some(12.5));
         assert_eq!((imported.report.duplicates, imported.report.same_stamp), (0, 0));
     }
-    let error = |text: &str| read(Format::Prometheus, &[("p", text)], &Options::default()).unwrap_err();
+    let error = |text: &str| read(RecordingFormat::Prometheus, &[("p", text)], &ImportOptions::default()).unwrap_err();
     assert!(error("DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 5\n").contains("no time stamp"));
     assert!(error(&json[..json.len() - 9]).contains("truncated"));
     assert!(error("DCGM_FI_DEV_GPU_UTIL{gpu=\"0} 5 1\n").contains("p:1: "));
@@ -629,7 +644,7 @@ fn prometheus_in_all_three_writings() {
 fn csv_reads_units_and_refuses_impossible_ones() {
     let text = "Time,Power,Energy [mJ],Util\n2022-07-13 02:07:36.5,350000,1000,50\n2022-07-13 02:07:37.5,351000,351000,n/a\n";
     let options = maps(&["power_watts=Power:mW", "energy_joules_total=Energy", "utilization_ratio=Util:%"]);
-    let imported = read(Format::Csv, &[("board.csv", text)], &options).unwrap();
+    let imported = read(RecordingFormat::Csv, &[("board.csv", text)], &options).unwrap();
     let rows = telemetry(&imported.events().collect::<Vec<_>>());
     assert_eq!(
         (rows[0].power_watts, rows[0].energy_joules_total, rows[0].utilization_ratio),
@@ -639,7 +654,7 @@ fn csv_reads_units_and_refuses_impossible_ones() {
     assert_eq!(imported.report.counters[0].counter_joules, 350.0);
     assert_eq!(imported.report.counters[0].integral_joules, 350.5);
 
-    let error = |texts: &[&str]| read(Format::Csv, &[("board.csv", text)], &maps(texts)).unwrap_err();
+    let error = |texts: &[&str]| read(RecordingFormat::Csv, &[("board.csv", text)], &maps(texts)).unwrap_err();
     assert_eq!(
         error(&["power_watts=Power"]),
         "board.csv:2: column \"Power\": 350000 W is more than one GPU board can draw (5000 W); say the unit, for example \
@@ -652,15 +667,15 @@ fn csv_reads_units_and_refuses_impossible_ones() {
     assert!(error(&["utilization_ratio=Util"]).contains("board.csv:2: column \"Util\": field utilization_ratio: 50 is not"));
     assert!(error(&["power_watts=Power:mW", "time=#9"]).contains("has no column \"#9\""));
     let counter = text.replace("[mJ]", "");
-    let error = read(Format::Csv, &[("board.csv", &counter)], &maps(&["energy_joules_total=Energy"])).unwrap_err();
+    let error = read(RecordingFormat::Csv, &[("board.csv", &counter)], &maps(&["energy_joules_total=Energy"])).unwrap_err();
     assert!(error.contains("grows by 350000 W on average") && error.contains("--map energy_joules_total=Energy:mJ"), "{error}");
 }
 
 #[test]
 fn errors_read_as_sentences() {
-    let error = |text: &str, options: &Options| read(Format::Csv, &[("a.csv", text)], options).unwrap_err();
+    let error = |text: &str, options: &ImportOptions| read(RecordingFormat::Csv, &[("a.csv", text)], options).unwrap_err();
     assert_eq!(
-        error("time,W\n", &Options::default()),
+        error("time,W\n", &ImportOptions::default()),
         "csv needs to be told what its columns are; say for example --map power_watts=Power:mW"
     );
     let power = || maps(&["power_watts=W"]);
@@ -672,13 +687,13 @@ fn errors_read_as_sentences() {
         ("auto", "1700000000", "\"1700000000\" is a number, and its unit is not known; say --time-format unix if"),
         ("auto", "noon", "\"noon\" is not a time of a known form"),
     ] {
-        let options = Options { time_format: Some(format.parse().unwrap()), ..power() };
+        let options = ImportOptions { time_format: Some(format.parse().unwrap()), ..power() };
         let told = error(&format!("time,W\n{time},100\n"), &options);
         assert!(told.starts_with(&format!("a.csv:2: column \"time\": {said}")), "{told}");
     }
     let folder = std::env::temp_dir();
-    let input = Input::new("folder", std::fs::File::open(&folder).unwrap());
-    let told = import(Format::Csv, vec![input], &power()).unwrap_err().to_string();
+    let input = RecordingFile::new("folder", std::fs::File::open(&folder).unwrap());
+    let told = import(RecordingFormat::Csv, vec![input], &power()).unwrap_err().to_string();
     assert!(told.starts_with("folder: cannot be read: ") && told.ends_with("; name the files in it"), "{told}");
 }
 
@@ -693,12 +708,12 @@ fn csv_sorts_and_reports_duplicates_equal_stamps_and_gaps() {
     let fives: Vec<f64> =
         text.lines().filter_map(|line| line.strip_prefix("1700000005,")).map(|watts| watts.parse().unwrap()).collect();
     assert_ne!(fives[0], fives[1]);
-    let options = Options { time_format: Some(TimeFormat::Unix), ..maps(&["power_watts=w"]) };
-    let error = read(Format::Csv, &[("a.csv", &text)], &options).unwrap_err();
+    let options = ImportOptions { time_format: Some(TimeFormat::Unix), ..maps(&["power_watts=w"]) };
+    let error = read(RecordingFormat::Csv, &[("a.csv", &text)], &options).unwrap_err();
     assert!(error.starts_with("a.csv:9: 2 rows without the id of a board have the time"), "{error}");
     assert!(error.contains("--map device=COLUMN") && error.contains("--same-time mean"), "{error}");
-    let options = Options { same_time: Some(SameTime::Mean), ..options };
-    let imported = read(Format::Csv, &[("a.csv", &text)], &options).unwrap();
+    let options = ImportOptions { same_time: Some(SameTime::Mean), ..options };
+    let imported = read(RecordingFormat::Csv, &[("a.csv", &text)], &options).unwrap();
     let report = &imported.report;
     let merges: Vec<_> = report.merges.iter().map(|merge| (merge.first_line, merge.duplicates, merge.same_stamp)).collect();
     assert_eq!(merges, [(7, 1, 1)]);
@@ -718,7 +733,7 @@ fn csv_sorts_and_reports_duplicates_equal_stamps_and_gaps() {
 #[test]
 fn csv_counts_requests_and_adds_up_tokens() {
     let text = "TIMESTAMP,Generated\n2023-11-16 18:17:03.5,10\n2023-11-16 18:17:03.5,5\n2023-11-16 18:17:09.0,7\n";
-    let imported = read(Format::Csv, &[("trace.csv", text)], &maps(&["samples=*", "tokens=Generated"])).unwrap();
+    let imported = read(RecordingFormat::Csv, &[("trace.csv", text)], &maps(&["samples=*", "tokens=Generated"])).unwrap();
     let events = imported.events().collect::<Vec<_>>();
     let told: Vec<_> =
         progress(&events).iter().map(|event| (event.samples_total.unwrap(), event.tokens_total.unwrap())).collect();
@@ -726,15 +741,16 @@ fn csv_counts_requests_and_adds_up_tokens() {
     assert_eq!(events[1].time.micros() - events[0].time.micros(), 1);
     assert_eq!(events[2].time.to_string(), "2023-11-16T18:17:09.000000Z");
     assert_eq!((imported.report.duplicates, imported.report.same_stamp, imported.report.rows), (0, 0, 3));
-    let error = read(Format::Csv, &[("trace.csv", "time,n\n2023-11-16 18:17:03,-4\n")], &maps(&["tokens=n"])).unwrap_err();
+    let error =
+        read(RecordingFormat::Csv, &[("trace.csv", "time,n\n2023-11-16 18:17:03,-4\n")], &maps(&["tokens=n"])).unwrap_err();
     assert!(error.contains("-4 cannot be added"), "{error}");
 }
 
 #[test]
 fn csv_names_damage_by_line() {
-    let error = |text: &str| read(Format::Csv, &[("a.csv", text)], &maps(&["power_watts=w"])).unwrap_err();
+    let error = |text: &str| read(RecordingFormat::Csv, &[("a.csv", text)], &maps(&["power_watts=w"])).unwrap_err();
     let torn = "time,w\n2022-07-13 02:07:36,1\n2022-07-13 02:0";
-    let imported = read(Format::Csv, &[("a.csv", torn)], &maps(&["power_watts=w"])).unwrap();
+    let imported = read(RecordingFormat::Csv, &[("a.csv", torn)], &maps(&["power_watts=w"])).unwrap();
     let refused = &imported.report.refused[0];
     assert_eq!((imported.report.events, refused.first_line, refused.lines), (1, 3, 1));
     assert!(imported.report.to_string().contains("refused: 1 line(s) of a.csv, the first at 3: row has 1 cell(s)"));
@@ -750,20 +766,24 @@ fn csv_names_damage_by_line() {
 fn a_compressed_recording_is_read_and_a_damaged_one_named() {
     let text = "Time,Power\n".to_owned() + &"2022-07-13 02:07:36.5,30\n".repeat(2000);
     let packed = zstd::encode_all(text.as_bytes(), 3).unwrap();
-    let of = |bytes: &[u8]| import(Format::Csv, vec![Input::new("a.csv.zst", bytes)], &maps(&["power_watts=Power"]));
+    let of =
+        |bytes: &[u8]| import(RecordingFormat::Csv, vec![RecordingFile::new("a.csv.zst", bytes)], &maps(&["power_watts=Power"]));
     assert_eq!(of(&packed).unwrap().report.duplicates, 1999);
     assert!(of(&packed[..packed.len() / 2]).unwrap_err().to_string().contains("truncated or damaged"));
 }
 
 #[test]
 fn an_import_is_the_same_every_time_and_its_ids_are_unique() {
-    let options = Options { workload: Some("lab/run".to_owned()), ..Options::default() };
+    let options = ImportOptions { workload: Some("lab/run".to_owned()), ..ImportOptions::default() };
     let lines = || {
-        let imported = read(Format::Mlperf, &[("node_0.txt", &power_log())], &options).unwrap();
+        let imported = read(RecordingFormat::Mlperf, &[("node_0.txt", &power_log())], &options).unwrap();
         imported.events().map(|event| serde_json::to_string(&event).unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(lines(), lines());
-    let ids: std::collections::BTreeSet<String> =
-        read(Format::Mlperf, &[("node_0.txt", &power_log())], &options).unwrap().events().map(|event| event.id).collect();
+    let ids: std::collections::BTreeSet<String> = read(RecordingFormat::Mlperf, &[("node_0.txt", &power_log())], &options)
+        .unwrap()
+        .events()
+        .map(|event| event.id)
+        .collect();
     assert_eq!(ids.len(), 20);
 }

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use eadt_recordings::{Format, Input, LogReader, Options, TimeFormat, import};
+use eadt_recordings::{ImportOptions, LogReader, RecordingFile, RecordingFormat, TimeFormat, import};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
-fn options(format: Format) -> Options {
+fn options(format: RecordingFormat) -> ImportOptions {
     let maps = ["power_watts=w:mW", "samples=*", "tokens=n", "loss=#1"];
-    Options {
-        maps: if format == Format::Csv { maps.iter().map(|map| map.parse().unwrap()).collect() } else { Vec::new() },
-        interval: (format == Format::Dcgmi).then_some(Duration::from_millis(20)),
-        time_format: (format == Format::Csv).then_some(TimeFormat::Unix),
-        ..Options::default()
+    ImportOptions {
+        maps: if format == RecordingFormat::Csv { maps.iter().map(|map| map.parse().unwrap()).collect() } else { Vec::new() },
+        interval: (format == RecordingFormat::Dcgmi).then_some(Duration::from_millis(20)),
+        time_format: (format == RecordingFormat::Csv).then_some(TimeFormat::Unix),
+        ..ImportOptions::default()
     }
 }
 
-fn survives(format: Format, bytes: &[u8]) {
-    if let Ok(imported) = import(format, vec![Input::new("f", bytes)], &options(format)) {
+fn survives(format: RecordingFormat, bytes: &[u8]) {
+    if let Ok(imported) = import(format, vec![RecordingFile::new("f", bytes)], &options(format)) {
         let events: Vec<_> = imported.events().collect();
         assert_eq!(events.len() as u64, imported.report.events);
         assert!(events.is_sorted_by_key(|event| event.time));
@@ -53,7 +53,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        for format in Format::ALL {
+        for format in RecordingFormat::ALL {
             survives(format, &bytes);
         }
         let Ok(mut reader) = LogReader::new("l", bytes.as_slice()) else { return Ok(()) };
@@ -68,7 +68,7 @@ proptest! {
     #[test]
     fn likely_texts(parts in proptest::collection::vec(fragment(), 0..40)) {
         let text = parts.concat();
-        for format in Format::ALL {
+        for format in RecordingFormat::ALL {
             survives(format, text.as_bytes());
         }
     }

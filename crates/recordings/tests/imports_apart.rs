@@ -3,25 +3,25 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use eadt_core::{Event, FoldSettings, Input as Fed, Output, Partition};
-use eadt_recordings::{Format, Imported, Input, Options, import};
+use eadt_core::{FoldOutput, FoldSettings, InputEvent, InputRecord, PartitionFold};
+use eadt_recordings::{ImportOptions, ImportedRecording, RecordingFile, RecordingFormat, import};
 use eadt_schemas::decode::{MAX_ID_BYTES, MAX_NAME_BYTES};
 use eadt_schemas::{LoggedEvent, Topic};
 
 use crate::support::{maps, near, progress, read_texts, telemetry};
 
-const SMI: Format = Format::NvidiaSmi;
-const CSV: Format = Format::Csv;
+const SMI: RecordingFormat = RecordingFormat::NvidiaSmi;
+const CSV: RecordingFormat = RecordingFormat::Csv;
 
-fn of_job(options: Options) -> Options {
-    Options { workload: Some("lab/job".to_owned()), ..options }
+fn of_job(options: ImportOptions) -> ImportOptions {
+    ImportOptions { workload: Some("lab/job".to_owned()), ..options }
 }
 
-fn read(format: Format, (name, text): (&str, &str), options: &Options) -> Imported {
+fn read(format: RecordingFormat, (name, text): (&str, &str), options: &ImportOptions) -> ImportedRecording {
     read_texts(format, &[(name, text)], &of_job(options.clone())).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-fn ids(imported: &Imported) -> BTreeSet<String> {
+fn ids(imported: &ImportedRecording) -> BTreeSet<String> {
     let ids: BTreeSet<String> = imported.events().map(|event| event.id).collect();
     assert_eq!(ids.len() as u64, imported.report.events, "ids of one import are unique");
     ids
@@ -61,7 +61,7 @@ fn answer(series: &str, first: u32) -> String {
 }
 
 /// Devices of two imports together, and the ids that they share.
-fn together(a: &Imported, b: &Imported) -> (usize, usize) {
+fn together(a: &ImportedRecording, b: &ImportedRecording) -> (usize, usize) {
     let devices: BTreeSet<String> = telemetry(a).into_iter().chain(telemetry(b)).map(|event| event.device).collect();
     (devices.len(), ids(a).intersection(&ids(b)).count())
 }
@@ -74,8 +74,8 @@ fn files_that_differ_share_no_id_and_a_file_that_is_read_again_shares_all() {
     let short = |watts: u32| table("gpu,w", |second| format!("0,{}", watts + second % 3));
     let wide = |watts: u32| table(&format!("w,{}", "x".repeat(5000)), |second| format!("{},0", watts + second % 3));
     let samples = |each: u32| table("n", |second| (each * second).to_string());
-    let interval = Options { interval: Some(Duration::from_secs(1)), ..Options::default() };
-    let plain = Options::default();
+    let interval = ImportOptions { interval: Some(Duration::from_secs(1)), ..ImportOptions::default() };
+    let plain = ImportOptions::default();
     let (index, uuid) = (|watts| smi("index", "0", watts, 60), |watts| smi("uuid", "GPU-a", watts, 60));
     for (what, format, options, first, second, devices, shared) in [
         // A board that is identified only by its file is another one in a file that differs, whatever the two are called.
@@ -91,17 +91,17 @@ fn files_that_differ_share_no_id_and_a_file_that_is_read_again_shares_all() {
         ),
         ("no id", SMI, &plain, ("smi.csv", smi("pstate", "P0", 100, 60)), ("smi.csv", smi("pstate", "P0", 300, 60)), 2, 0),
         ("a folder of one name", SMI, &plain, ("a/log/smi.csv", index(100)), ("b/log/smi.csv", index(300)), 2, 0),
-        ("no times", Format::Dcgmi, &interval, ("dmon.txt", dmon(100)), ("dmon.txt", dmon(300)), 2, 0),
+        ("no times", RecordingFormat::Dcgmi, &interval, ("dmon.txt", dmon(100)), ("dmon.txt", dmon(300)), 2, 0),
         ("a table", CSV, &power, ("power.csv", a.clone()), ("power.csv", b), 2, 0),
         ("a table with numbers of boards", CSV, &by_device, ("power.csv", short(100)), ("power.csv", short(300)), 2, 0),
         // A header that is longer than what names a file otherwise.
         ("a wide table", CSV, &power, ("power.csv", wide(100)), ("power.csv", wide(300)), 2, 0),
-        ("two meters", Format::MlperfInference, &plain, ("spl.txt", spl(1000)), ("spl.txt", spl(500)), 2, 0),
+        ("two meters", RecordingFormat::MlperfInference, &plain, ("spl.txt", spl(1000)), ("spl.txt", spl(500)), 2, 0),
         // A board with a name of its own is one board, and a different reading of it is another event.
         ("a UUID", SMI, &plain, ("n1.csv", uuid(100)), ("n1.csv", uuid(300)), 1, 0),
         (
             "other series",
-            Format::Prometheus,
+            RecordingFormat::Prometheus,
             &plain,
             ("p.json", answer("DCGM_FI_DEV_POWER_USAGE", 100)),
             ("p.json", answer("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 5000)),
@@ -113,7 +113,7 @@ fn files_that_differ_share_no_id_and_a_file_that_is_read_again_shares_all() {
         ("a copy, by UUID", SMI, &plain, ("n1.csv", uuid(100)), ("copies/n1.csv", uuid(100)), 1, 60),
         ("again, by index", SMI, &plain, ("smi.csv", index(100)), ("smi.csv", index(100)), 1, 60),
         ("again, a table", CSV, &power, ("power.csv", a.clone()), ("power.csv", a), 1, 60),
-        ("again, no times", Format::Dcgmi, &interval, ("dmon.txt", dmon(100)), ("dmon.txt", dmon(100)), 1, 60),
+        ("again, no times", RecordingFormat::Dcgmi, &interval, ("dmon.txt", dmon(100)), ("dmon.txt", dmon(100)), 1, 60),
     ] {
         let (first, second) = (read(format, (first.0, &first.1), options), read(format, (second.0, &second.1), options));
         assert_eq!(together(&first, &second), (devices, shared), "{what}");
@@ -125,14 +125,15 @@ fn a_file_keeps_its_boards_and_ids_as_it_grows_and_in_any_writing() {
     let (whole, begun) = (smi("index", "0", 100, 900), smi("index", "0", 100, 120));
     assert!((4 << 10..5 << 10).contains(&begun.len()) && whole.starts_with(&begun));
     let (whole, begun) =
-        (read(SMI, ("smi.csv", &whole), &Options::default()), read(SMI, ("smi.csv", &begun), &Options::default()));
+        (read(SMI, ("smi.csv", &whole), &ImportOptions::default()), read(SMI, ("smi.csv", &begun), &ImportOptions::default()));
     // The last event of the shorter file is marked as the last.
     assert_eq!(together(&whole, &begun), (1, 119));
     let text = smi("index", "0", 100, 60);
-    let plain = read(SMI, ("smi.csv", &text), &Options::default());
+    let plain = read(SMI, ("smi.csv", &text), &ImportOptions::default());
     let wide = [vec![0xff, 0xfe], text.encode_utf16().flat_map(u16::to_le_bytes).collect()].concat();
     for (what, bytes) in [("zstd", zstd::encode_all(text.as_bytes(), 3).unwrap()), ("UTF-16", wide)] {
-        let other = import(SMI, vec![Input::new("smi.csv", bytes.as_slice())], &of_job(Options::default())).unwrap();
+        let other =
+            import(SMI, vec![RecordingFile::new("smi.csv", bytes.as_slice())], &of_job(ImportOptions::default())).unwrap();
         assert_eq!(together(&plain, &other), (1, 60), "{what}");
     }
 }
@@ -142,9 +143,10 @@ fn the_longest_names_are_told_apart_and_make_ids_that_are_accepted() {
     let column = |end: &str| format!("{}{end}", "c".repeat(400));
     let text = table(&format!("{},{}", column("a"), column("b")), |second| format!("{},{}", 100 + second, 300 + second));
     let folder = "f".repeat(300);
-    let options = Options { workload: Some(format!("{}/{}", "n".repeat(100), "w".repeat(152))), ..Options::default() };
+    let options =
+        ImportOptions { workload: Some(format!("{}/{}", "n".repeat(100), "w".repeat(152))), ..ImportOptions::default() };
     let of = |end: &str| {
-        let options = Options { maps: maps(&[&format!("power_watts={}", column(end))]).maps, ..options.clone() };
+        let options = ImportOptions { maps: maps(&[&format!("power_watts={}", column(end))]).maps, ..options.clone() };
         read_texts(CSV, &[(&format!("{folder}/{}.csv", "s".repeat(300)), &text)], &options).unwrap()
     };
     let (a, b) = (of("a"), of("b"));
@@ -154,32 +156,32 @@ fn the_longest_names_are_told_apart_and_make_ids_that_are_accepted() {
 }
 
 /// Joules and samples of all windows of imports that a replay reads side by side.
-fn replay(imports: &[&Imported]) -> (f64, f64) {
+fn replay(imports: &[&ImportedRecording]) -> (f64, f64) {
     let mut events: Vec<LoggedEvent> = imports.iter().flat_map(|imported| imported.events()).collect();
     events.sort_by_key(|event| event.time);
     let settings = FoldSettings { max_future: None, idle_grace: None, ..FoldSettings::default() };
-    let (mut partition, mut out) = (Partition::new(settings), Vec::new());
+    let (mut partition, mut out) = (PartitionFold::new(settings), Vec::new());
     for event in &events {
         let (topic, key, data) = (event.topic().unwrap(), event.key.as_deref(), event.data.as_ref().unwrap().get().as_bytes());
         let stamp = event.time;
         if topic == Topic::GpuTelemetry {
             let sample = eadt_schemas::decode(data).unwrap();
-            partition.fold(&Fed { topic, stamp, key, event: Event::Telemetry(&sample) }, &mut out);
+            partition.fold(&InputRecord { topic, stamp, key, event: InputEvent::Telemetry(&sample) }, &mut out);
         } else {
             let progress = eadt_schemas::decode(data).unwrap();
-            partition.fold(&Fed { topic, stamp, key, event: Event::Progress(&progress) }, &mut out);
+            partition.fold(&InputRecord { topic, stamp, key, event: InputEvent::Progress(&progress) }, &mut out);
         }
     }
     partition.finish(&mut out);
     let mut sums = (0.0, 0.0);
     for output in out {
         match output {
-            Output::Window(window) => {
+            FoldOutput::Window(window) => {
                 sums.0 += window.energy_joules.unwrap_or(0.0) + window.unassigned_energy_joules;
                 sums.1 += window.samples.unwrap_or(0.0) + window.unassigned_samples;
             }
-            Output::Decision(_) => {}
-            Output::Refused(refusal) => panic!("refused: {refusal}"),
+            FoldOutput::Decision(_) => {}
+            FoldOutput::Refused(refusal) => panic!("refused: {refusal}"),
         }
     }
     sums

@@ -3,25 +3,25 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use eadt_recordings::{Format, Imported, Input, Options, import};
+use eadt_recordings::{ImportOptions, ImportedRecording, RecordingFile, RecordingFormat, import};
 use eadt_schemas::decode::decode;
 use eadt_schemas::v1::{GpuTelemetry, ShareMethod, TrainingProgress};
 use eadt_schemas::{EventType, LoggedEvent};
 
 const START: i64 = 1_738_576_800;
 
-fn read(files: &[&str], workload: Option<&str>) -> Result<Imported, String> {
-    let inputs = files.iter().map(|text| Input::new("p", text.as_bytes())).collect();
-    let options = Options { workload: workload.map(str::to_owned), ..Options::default() };
-    import(Format::Prometheus, inputs, &options).map_err(|error| error.to_string())
+fn read(files: &[&str], workload: Option<&str>) -> Result<ImportedRecording, String> {
+    let inputs = files.iter().map(|text| RecordingFile::new("p", text.as_bytes())).collect();
+    let options = ImportOptions { workload: workload.map(str::to_owned), ..ImportOptions::default() };
+    import(RecordingFormat::Prometheus, inputs, &options).map_err(|error| error.to_string())
 }
 
-fn telemetry(imported: &Imported) -> Vec<GpuTelemetry> {
+fn telemetry(imported: &ImportedRecording) -> Vec<GpuTelemetry> {
     let events = imported.events().filter(|event| event.kind == EventType::GpuTelemetry.name());
     events.map(|event| data(&event)).collect()
 }
 
-fn data<T: eadt_schemas::decode::Check + for<'de> serde::Deserialize<'de>>(event: &LoggedEvent) -> T {
+fn data<T: eadt_schemas::decode::DecodableEvent + for<'de> serde::Deserialize<'de>>(event: &LoggedEvent) -> T {
     decode(event.data.as_ref().unwrap().get().as_bytes()).unwrap()
 }
 
@@ -51,7 +51,7 @@ const ENERGY: &str = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION";
 const OWN: &str = "namespace=gpu-operator,pod=nvidia-dcgm-exporter-abcde";
 
 /// Joules by power and share of each workload, `-` for nobody.
-fn joules(imported: &Imported) -> BTreeMap<String, f64> {
+fn joules(imported: &ImportedRecording) -> BTreeMap<String, f64> {
     let mut last: BTreeMap<(String, String, Option<u64>), GpuTelemetry> = BTreeMap::new();
     let mut joules = BTreeMap::new();
     for event in telemetry(imported) {

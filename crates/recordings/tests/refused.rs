@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use eadt_recordings::{Format, Input, Options, import};
+use eadt_recordings::{ImportOptions, RecordingFile, RecordingFormat, import};
 
 use crate::support::{maps, read_texts as read};
 
-const SMI: Format = Format::NvidiaSmi;
-const CSV: Format = Format::Csv;
+const SMI: RecordingFormat = RecordingFormat::NvidiaSmi;
+const CSV: RecordingFormat = RecordingFormat::Csv;
 
 /// Rows of a table, one every 5 s, and other lines before the row of that number.
 fn table(header: &str, row: &str, rows: u32, others: &[(u32, &str)]) -> String {
@@ -18,14 +18,14 @@ fn table(header: &str, row: &str, rows: u32, others: &[(u32, &str)]) -> String {
 }
 
 /// What it is, how it is read, the file, and how many lines are refused with the reason of the first.
-type Case<'a> = (&'a str, Format, &'a Options, String, Option<(u64, &'a str)>);
+type Case<'a> = (&'a str, RecordingFormat, &'a ImportOptions, String, Option<(u64, &'a str)>);
 
 #[test]
 fn refused_lines_are_an_error_and_lines_without_figures_are_none() {
     let power = maps(&["power_watts=w"]);
     let counted = maps(&["power_watts=w:W", "energy_joules_total=j:J"]);
-    let interval = Options { interval: Some(Duration::from_secs(1)), ..Options::default() };
-    let plain = Options::default();
+    let interval = ImportOptions { interval: Some(Duration::from_secs(1)), ..ImportOptions::default() };
+    let plain = ImportOptions::default();
     let w = |others: &[(u32, &str)]| table("w", "100", 20, others);
     let smi = |line: &str| {
         let rows = (0..9).map(|second| format!("2025/02/03 10:00:0{second}.000, GPU-1, 100.00 W, P0\n"));
@@ -77,49 +77,67 @@ fn refused_lines_are_an_error_and_lines_without_figures_are_none() {
         ("a repeated header", SMI, &plain, smi("timestamp, uuid, power.draw [W], pstate"), None),
         ("a unit", SMI, &plain, smi("2025/02/03 10:00:09.000, GPU-1, 100 V, P0"), Some((1, "has an unknown unit"))),
         ("no board", SMI, &plain, smi("2025/02/03 10:00:09.000, [N/A], 100 W, P0"), Some((1, "row has no id of a board"))),
-        ("MIG instances", Format::Dcgmi, &interval, dmon("   GPU-I 0  100.5  1410"), None),
-        ("a switch", Format::Dcgmi, &interval, dmon("Switch 0  1  2"), None),
-        ("an absent value", Format::Dcgmi, &interval, dmon("   GPU 0  N/A  1410"), None),
+        ("MIG instances", RecordingFormat::Dcgmi, &interval, dmon("   GPU-I 0  100.5  1410"), None),
+        ("a switch", RecordingFormat::Dcgmi, &interval, dmon("Switch 0  1  2"), None),
+        ("an absent value", RecordingFormat::Dcgmi, &interval, dmon("   GPU 0  N/A  1410"), None),
         (
             "a torn row of dcgmi",
-            Format::Dcgmi,
+            RecordingFormat::Dcgmi,
             &interval,
             dmon("   GPU 0  100"),
             Some((1, "t:8: row has 1 value(s), its header 2")),
         ),
-        ("a row without its GPU", Format::Dcgmi, &interval, dmon("   GPU"), Some((1, "t:8: \"GPU\" names no GPU"))),
-        ("console lines", Format::Mlperf, &plain, mllog("+ shell trace\nepoch 1 loss 2.5\n"), None),
-        ("entries of other things", Format::Mlperf, &plain, mllog(&entry(20, "submission_org", "\"x\"")), None),
-        ("no reading", Format::Mlperf, &plain, mllog(&entry(20, "power_reading", "-1")), None),
-        ("a torn entry", Format::Mlperf, &plain, mllog(":::MLLOG {\"time_ms\": 17"), Some((1, "t:10: damaged log entry"))),
+        ("a row without its GPU", RecordingFormat::Dcgmi, &interval, dmon("   GPU"), Some((1, "t:8: \"GPU\" names no GPU"))),
+        ("console lines", RecordingFormat::Mlperf, &plain, mllog("+ shell trace\nepoch 1 loss 2.5\n"), None),
+        ("entries of other things", RecordingFormat::Mlperf, &plain, mllog(&entry(20, "submission_org", "\"x\"")), None),
+        ("no reading", RecordingFormat::Mlperf, &plain, mllog(&entry(20, "power_reading", "-1")), None),
+        (
+            "a torn entry",
+            RecordingFormat::Mlperf,
+            &plain,
+            mllog(":::MLLOG {\"time_ms\": 17"),
+            Some((1, "t:10: damaged log entry")),
+        ),
         (
             "an impossible reading",
-            Format::Mlperf,
+            RecordingFormat::Mlperf,
             &plain,
             mllog(&entry(20, "power_reading", "-40")),
             Some((1, "damaged log entry")),
         ),
-        ("a note of the analyser", Format::MlperfInference, &plain, spl("Notes: range 5 A"), None),
+        ("a note of the analyser", RecordingFormat::MlperfInference, &plain, spl("Notes: range 5 A"), None),
         (
             "no reading of the analyser",
-            Format::MlperfInference,
+            RecordingFormat::MlperfInference,
             &plain,
             spl("Time,01-02-2026 10:00:09.000,Watts,-1,Volts,230"),
             None,
         ),
-        ("a torn reading", Format::MlperfInference, &plain, spl("Time,01-02-2026 10:0"), Some((1, "t:10: column \"Time\""))),
-        ("a series of others", Format::Prometheus, &plain, samples("node_load1 0.5 1700000000000"), None),
+        (
+            "a torn reading",
+            RecordingFormat::MlperfInference,
+            &plain,
+            spl("Time,01-02-2026 10:0"),
+            Some((1, "t:10: column \"Time\"")),
+        ),
+        ("a series of others", RecordingFormat::Prometheus, &plain, samples("node_load1 0.5 1700000000000"), None),
         (
             "an absent sample",
-            Format::Prometheus,
+            RecordingFormat::Prometheus,
             &plain,
             samples("DCGM_FI_DEV_POWER_USAGE{UUID=\"GPU-a\"} NaN 1700000020000"),
             None,
         ),
-        ("a torn sample", Format::Prometheus, &plain, samples("DCGM_FI_DEV_POWER_USAGE{UUID=\"GP"), Some((1, "is not a sample"))),
+        (
+            "a torn sample",
+            RecordingFormat::Prometheus,
+            &plain,
+            samples("DCGM_FI_DEV_POWER_USAGE{UUID=\"GP"),
+            Some((1, "is not a sample")),
+        ),
         (
             "no time",
-            Format::Prometheus,
+            RecordingFormat::Prometheus,
             &plain,
             samples("DCGM_FI_DEV_POWER_USAGE{UUID=\"GPU-a\"} 250"),
             Some((1, "has no time stamp")),
@@ -154,8 +172,8 @@ fn the_first_of_a_few_kinds_are_named() {
             (11, "2025-02-03T10:00:52Z,65535"),
         ],
     );
-    let inputs = vec![Input::new("a.csv", text.as_bytes()), Input::new("b.csv", text.as_bytes())];
-    let options = Options { files_are: Some(eadt_recordings::FilesAre::Nodes), ..maps(&["power_watts=w"]) };
+    let inputs = vec![RecordingFile::new("a.csv", text.as_bytes()), RecordingFile::new("b.csv", text.as_bytes())];
+    let options = ImportOptions { files_are: Some(eadt_recordings::FilesAre::Nodes), ..maps(&["power_watts=w"]) };
     let report = import(CSV, inputs, &options).unwrap().report;
     let kinds: Vec<(&str, u64, u64)> =
         report.refused.iter().map(|refused| (refused.file.as_str(), refused.first_line, refused.lines)).collect();

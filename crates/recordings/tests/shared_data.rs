@@ -5,8 +5,8 @@ use crate::support;
 use std::fs::File;
 use std::time::Duration;
 
-use eadt_recordings::{Format, Imported, Input, Options, import};
-use eadt_schemas::v1::{GpuTelemetry, Phase, TrainingProgress};
+use eadt_recordings::{ImportOptions, ImportedRecording, RecordingFile, RecordingFormat, import};
+use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, TrainingProgress};
 use eadt_schemas::{EventTime, Topic};
 use eadt_testing::shared_data;
 use support::read;
@@ -18,7 +18,7 @@ struct Seen {
     devices: Vec<GpuTelemetry>,
 }
 
-fn see(imported: &Imported) -> Seen {
+fn see(imported: &ImportedRecording) -> Seen {
     let mut seen = Seen { power: Vec::new(), progress: Vec::new(), devices: Vec::new() };
     for event in imported.events() {
         let data = event.data.as_ref().unwrap().get().as_bytes();
@@ -53,7 +53,7 @@ impl Seen {
 
     fn run(&self) -> (EventTime, EventTime) {
         let at = |phase| self.progress.iter().find(|event| event.phase == phase).unwrap().time;
-        (at(Phase::Started), at(Phase::Finished))
+        (at(JobLifecycle::Started), at(JobLifecycle::Finished))
     }
 
     fn run_joules(&self) -> f64 {
@@ -89,8 +89,8 @@ fn near(got: f64, expected: f64, relative: f64) {
 
 const TRAINING: &str = "mlperf-train-v4.0-smc-8xH100";
 
-fn training(files: &[&str]) -> Option<(Imported, Seen)> {
-    let imported = read(Format::Mlperf, &shared_data(TRAINING)?, files, &Options::default());
+fn training(files: &[&str]) -> Option<(ImportedRecording, Seen)> {
+    let imported = read(RecordingFormat::Mlperf, &shared_data(TRAINING)?, files, &ImportOptions::default());
     let seen = see(&imported);
     Some((imported, seen))
 }
@@ -178,7 +178,7 @@ fn resnet_epochs() {
 fn inference_at_the_wall() {
     let Some(folder) = shared_data("mlperf-inf-v4.1-8xH200-MaxQ") else { return };
     let files = ["bert-99__Offline/mlperf_log_detail.txt", "bert-99__Offline/spl.txt"];
-    let imported = read(Format::MlperfInference, &folder, &files, &Options::default());
+    let imported = read(RecordingFormat::MlperfInference, &folder, &files, &ImportOptions::default());
     let seen = see(&imported);
     let (from, to) = seen.run();
     near(to.seconds_since(from), 659.229, 1e-9);
@@ -196,7 +196,7 @@ fn inference_at_the_wall() {
 #[test]
 fn dcgmi_counters_are_exact() {
     let Some(folder) = shared_data("a100-dcgmi-raw") else { return };
-    let options = Options { interval: Some(Duration::from_millis(20)), ..Options::default() };
+    let options = ImportOptions { interval: Some(Duration::from_millis(20)), ..ImportOptions::default() };
     for (file, rows, counter, estimate) in [
         ("GA100-bfs-1410-1.txt", 592, 1353.012, 1332.649),
         ("GA100-bfs-1005-0.txt", 608, 1136.845, 1128.900),
@@ -205,7 +205,7 @@ fn dcgmi_counters_are_exact() {
         ("GA100-lud-1005-0.txt", 662, 2081.828, 2060.512),
         ("GA100-lud-510-0.txt", 1150, 2831.456, 2808.834),
     ] {
-        let imported = read(Format::Dcgmi, &folder, &[file], &options);
+        let imported = read(RecordingFormat::Dcgmi, &folder, &[file], &options);
         let seen = see(&imported);
         assert_eq!(seen.devices.len(), rows, "{file}");
         let total = |row: &GpuTelemetry| row.energy_joules_total.unwrap();
@@ -220,7 +220,7 @@ fn dcgmi_counters_are_exact() {
         assert!(imported.report.to_string().contains("difference +"), "{}", imported.report);
     }
     let active = |file: &str| {
-        let seen = see(&read(Format::Dcgmi, &folder, &[file], &options));
+        let seen = see(&read(RecordingFormat::Dcgmi, &folder, &[file], &options));
         let busy: Vec<f64> =
             seen.devices.iter().filter(|row| row.graphics_active_ratio > Some(0.0)).map(|row| row.power_watts.unwrap()).collect();
         (busy.len(), busy.iter().sum::<f64>() / busy.len() as f64)
@@ -236,16 +236,16 @@ fn dcgmi_counters_are_exact() {
 #[test]
 fn zeus_sample_is_in_milliwatts() {
     let Some(folder) = shared_data("zeus-nvml-sample") else { return };
-    let options = Options { maps: vec!["power_watts=Power:mW".parse().unwrap()], ..Options::default() };
-    let imported = read(Format::Csv, &folder, &["sample.csv"], &options);
+    let options = ImportOptions { maps: vec!["power_watts=Power:mW".parse().unwrap()], ..ImportOptions::default() };
+    let imported = read(RecordingFormat::Csv, &folder, &["sample.csv"], &options);
     let seen = see(&imported);
     assert_eq!(seen.power.len(), 19);
     let (from, to) = (seen.power[0].0, seen.power[18].0);
     assert!((to.seconds_since(from) - 0.958_482).abs() < 2e-6);
     near(seen.joules(from, to), 31.004_155, 1e-5);
-    let wrong = Options { maps: vec!["power_watts=Power".parse().unwrap()], ..Options::default() };
-    let input = Input::new("sample.csv", File::open(folder.join("sample.csv")).unwrap());
-    let error = import(Format::Csv, vec![input], &wrong).unwrap_err().to_string();
+    let wrong = ImportOptions { maps: vec!["power_watts=Power".parse().unwrap()], ..ImportOptions::default() };
+    let input = RecordingFile::new("sample.csv", File::open(folder.join("sample.csv")).unwrap());
+    let error = import(RecordingFormat::Csv, vec![input], &wrong).unwrap_err().to_string();
     assert!(error.starts_with("sample.csv:2: column \"Power\": 32402 W is more than"), "{error}");
 }
 
@@ -253,7 +253,12 @@ fn zeus_sample_is_in_milliwatts() {
 fn azure_requests_fill_46_of_58_windows() {
     let Some(folder) = shared_data("azure-llm-trace-2023") else { return };
     let maps = ["samples=*", "tokens=GeneratedTokens"].map(|map| map.parse().unwrap()).to_vec();
-    let imported = read(Format::Csv, &folder, &["AzureLLMInferenceTrace_code.csv"], &Options { maps, ..Options::default() });
+    let imported = read(
+        RecordingFormat::Csv,
+        &folder,
+        &["AzureLLMInferenceTrace_code.csv"],
+        &ImportOptions { maps, ..ImportOptions::default() },
+    );
     assert_eq!(imported.report.rows, 8819);
     let seen = see(&imported);
     let last = seen.progress.last().unwrap();

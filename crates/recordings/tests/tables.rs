@@ -2,22 +2,25 @@
 
 use std::time::Duration;
 
-use eadt_recordings::{Accept, FilesAre, Format, Imported, Input, Options, SameTime, TimeFormat, Zone, import};
+use eadt_recordings::{
+    AcceptedFinding, FilesAre, ImportOptions, ImportedRecording, NamedTimeZone, RecordingFile, RecordingFormat, SameTime,
+    TimeFormat, import,
+};
 use eadt_schemas::v1::Meter;
 
 use crate::support::{maps, near, progress, read_texts as read, telemetry, without_fingerprint};
 
-const SMI: Format = Format::NvidiaSmi;
-const CSV: Format = Format::Csv;
+const SMI: RecordingFormat = RecordingFormat::NvidiaSmi;
+const CSV: RecordingFormat = RecordingFormat::Csv;
 /// As `Europe/Berlin`.
 const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
 
-fn plain() -> Options {
-    Options::default()
+fn plain() -> ImportOptions {
+    ImportOptions::default()
 }
 
 /// Joules of each device, by the trapezoid over its readings.
-fn joules(imported: &Imported) -> Vec<(String, f64)> {
+fn joules(imported: &ImportedRecording) -> Vec<(String, f64)> {
     let rows = telemetry(imported);
     let mut devices: Vec<String> = rows.iter().map(|row| row.device.clone()).collect();
     devices.sort();
@@ -35,7 +38,7 @@ fn joules(imported: &Imported) -> Vec<(String, f64)> {
     devices.iter().map(|device| (device.clone(), of(device))).collect()
 }
 
-fn total(imported: &Imported) -> f64 {
+fn total(imported: &ImportedRecording) -> f64 {
     joules(imported).iter().map(|(_, joules)| joules).sum()
 }
 
@@ -81,7 +84,7 @@ fn one_board_has_one_identity() {
         "{copies}"
     );
     for (files_are, boards, expected) in [(FilesAre::Nodes, 4, 4200.0), (FilesAre::Parts, 2, 2100.0)] {
-        let options = Options { files_are: Some(files_are), ..plain() };
+        let options = ImportOptions { files_are: Some(files_are), ..plain() };
         let imported = read(SMI, &[("n1.csv", &a), ("n2.csv", &a)], &options).unwrap();
         assert_eq!(joules(&imported).len(), boards);
         near(total(&imported), expected, "copies");
@@ -105,10 +108,10 @@ fn rows_without_an_id_are_refused_or_told_apart_by_their_order() {
     ] {
         let error = read(format, &[("log.csv", text)], &options).unwrap_err();
         assert!(error.starts_with("log.csv:3: ") && error.contains("--same-time boards"), "{what}: {error}");
-        let options = Options { same_time: Some(SameTime::Boards), ..options };
+        let options = ImportOptions { same_time: Some(SameTime::Boards), ..options };
         let imported = read(format, &[("log.csv", text)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
         near(total(&imported), expected, what);
-        let options = Options { same_time: Some(SameTime::Mean), ..options };
+        let options = ImportOptions { same_time: Some(SameTime::Mean), ..options };
         assert_eq!(joules(&read(format, &[("log.csv", text)], &options).unwrap()).len(), 1, "{what}");
     }
     let nodes =
@@ -154,7 +157,7 @@ fn wide_tables_are_mapped_whole() {
     let text = ",_timestamp,system.gpu.0.powerWatts,system.gpu.1.powerWatts,system.gpu.0.temp,system.gpu.1.temp\n\
                 0,1738576800,100,300,60,61\n1,1738576815,100,300,61,61\n2,1738576950,100,300,62,\n";
     let wide = |texts: &[&str]| {
-        let options = Options { time_format: Some(TimeFormat::Unix), ..maps(texts) };
+        let options = ImportOptions { time_format: Some(TimeFormat::Unix), ..maps(texts) };
         read(CSV, &[("wandb.csv", text)], &options)
     };
     let (first, second) = ("system.gpu.0.powerWatts", "system.gpu.1.powerWatts");
@@ -198,7 +201,7 @@ fn wide_tables_are_mapped_whole() {
 fn an_interval_counts_the_rows_of_each_device() {
     let rows: String = (0..11).map(|_| "card0,100\ncard1,200\n").collect();
     let text = format!("device,Power (W)\n{rows}");
-    let options = Options { interval: Some(Duration::from_secs(1)), ..maps(&["device=device", "power_watts=Power (W)"]) };
+    let options = ImportOptions { interval: Some(Duration::from_secs(1)), ..maps(&["device=device", "power_watts=Power (W)"]) };
     near(total(&read(CSV, &[("rocm.csv", &text)], &options).unwrap()), 3000.0, "each card");
     // A row that is refused has taken its time.
     let damaged = text.replacen("card0,100\ncard1,200\n", "card0,1x0\ncard1,200\n", 2).replacen("card0,1x0", "card0,100", 1);
@@ -206,11 +209,11 @@ fn an_interval_counts_the_rows_of_each_device() {
     near(total(&imported), 3000.0, "a damaged row");
     assert_eq!(imported.report.refused[0].first_line, 4);
     let wide = "a,b\n100,200\n100,200\n100,200\n";
-    let options = Options { interval: Some(Duration::from_secs(1)), ..maps(&["gpu0=a", "gpu1=b"]) };
+    let options = ImportOptions { interval: Some(Duration::from_secs(1)), ..maps(&["gpu0=a", "gpu1=b"]) };
     near(total(&read(CSV, &[("w.csv", wide)], &options).unwrap()), 600.0, "a wide table");
     // A table that has times: they are not left out in silence.
     let timed = "Timestamp,a\n2025-02-03T10:00:00Z,100\n2025-02-03T10:00:10Z,100\n";
-    let of = |map: &[&str]| Options { interval: Some(Duration::from_secs(1)), ..maps(map) };
+    let of = |map: &[&str]| ImportOptions { interval: Some(Duration::from_secs(1)), ..maps(map) };
     let notes = read(CSV, &[("t.csv", timed)], &of(&["power_watts=a"])).unwrap().report.notes.join("\n");
     assert!(notes.contains("times are made by --interval; leave it out, or map time=Timestamp"), "{notes}");
     let notes = read(CSV, &[("t.csv", timed)], &of(&["power_watts=a", "time=Timestamp"])).unwrap().report.notes.join("\n");
@@ -243,20 +246,20 @@ fn a_clock_that_goes_back_is_a_zone_or_stops() {
     }
     let error = read(SMI, &[("smi.csv", &text)], &plain()).unwrap_err();
     assert!(error.starts_with("smi.csv:12: the clock goes back by 3480 s here") && error.contains("--time-zone"), "{error}");
-    let zone = |zone: &str| Options { time_zone: Some(Zone::new(zone, |_| None).unwrap()), ..plain() };
+    let zone = |zone: &str| ImportOptions { time_zone: Some(NamedTimeZone::new(zone, |_| None).unwrap()), ..plain() };
     let imported = read(SMI, &[("smi.csv", &text)], &zone(BERLIN)).unwrap();
     near(total(&imported), 1_530_000.0, "the hour that comes twice");
     assert!(imported.report.notes.iter().any(|note| note.contains(BERLIN)), "{:?}", imported.report.notes);
     let error = read(SMI, &[("smi.csv", &text)], &zone("+02:00")).unwrap_err();
     assert!(error.contains("in this zone no clock is set back here"), "{error}");
-    let sorted = Options { accept: vec![Accept::Unordered], same_time: Some(SameTime::Mean), ..plain() };
+    let sorted = ImportOptions { accept: vec![AcceptedFinding::Unordered], same_time: Some(SameTime::Mean), ..plain() };
     assert!(read(SMI, &[("smi.csv", &text)], &sorted).unwrap().report.out_of_order > 0);
     // The same in a table with several boards.
     let rows = text.lines().skip(1).map(|line| line.replace(" W", "").replace(", ", ","));
     let boards = rows.map(|row| format!("{row}\n{}\n", row.replace("GPU-1", "GPU-2"))).collect::<Vec<_>>().concat();
-    let options = Options { ..maps(&["time=#1", "device=#2", "power_watts=#3"]) };
+    let options = ImportOptions { ..maps(&["time=#1", "device=#2", "power_watts=#3"]) };
     assert!(read(CSV, &[("b.csv", &boards)], &options).unwrap_err().starts_with("b.csv:21: the clock goes back"));
-    let options = Options { maps: options.maps, ..zone(BERLIN) };
+    let options = ImportOptions { maps: options.maps, ..zone(BERLIN) };
     near(total(&read(CSV, &[("b.csv", &boards)], &options).unwrap()), 3_060_000.0, "several boards");
     // An hour of even load is no repeat; hourly rows have one time.
     let even = text.replace("400.00", "100.00");
@@ -265,7 +268,7 @@ fn a_clock_that_goes_back_is_a_zone_or_stops() {
     let hourly = "time,w\n2024-10-27 01:00,100\n2024-10-27 02:00,100\n2024-10-27 02:00,400\n2024-10-27 03:00,400\n";
     let error = read(CSV, &[("h.csv", hourly)], &maps(&["power_watts=w"])).unwrap_err();
     assert!(error.contains("if summer time ends here, say the zone"), "{error}");
-    let options = Options { time_zone: Some(Zone::new(BERLIN, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
+    let options = ImportOptions { time_zone: Some(NamedTimeZone::new(BERLIN, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
     near(total(&read(CSV, &[("h.csv", hourly)], &options).unwrap()), 2_700_000.0, "hourly rows");
     // A record that begins within the hour that comes twice, and ends before it comes again to its first row.
     let minutes = (50..60).chain(0..11);
@@ -273,9 +276,9 @@ fn a_clock_that_goes_back_is_a_zone_or_stops() {
     let inside = format!("time,w\n{}", inside.concat());
     let error = read(CSV, &[("i.csv", &inside)], &maps(&["power_watts=w"])).unwrap_err();
     assert!(error.starts_with("i.csv:12: the clock goes back by 3540 s here") && error.contains("--time-zone"), "{error}");
-    let options = Options { maps: maps(&["power_watts=w"]).maps, ..zone(BERLIN) };
+    let options = ImportOptions { maps: maps(&["power_watts=w"]).maps, ..zone(BERLIN) };
     near(total(&read(CSV, &[("i.csv", &inside)], &options).unwrap()), 120_000.0, "within the hour");
-    let utc = Options { maps: maps(&["power_watts=w"]).maps, ..zone("UTC") };
+    let utc = ImportOptions { maps: maps(&["power_watts=w"]).maps, ..zone("UTC") };
     assert!(read(CSV, &[("i.csv", &inside)], &utc).is_ok(), "in UTC no clock is set back");
     let note = read(SMI, &[("smi.csv", &text.replace("2024/10/27", "2024/10/26")[..200])], &plain()).unwrap().report.notes;
     assert!(note.iter().any(|note| note.contains("read as UTC") && note.contains("--time-zone")), "{note:?}");
@@ -337,7 +340,8 @@ fn energy_of_rows_is_a_counter_beside_the_other_figures_of_the_board() {
     // Out of order, at equal times, and alone.
     let mixed = "time,j\n2025-02-03T10:02:00Z,3\n2025-02-03T10:01:00Z,1\n2025-02-03T10:02:00Z,4\n";
     let imported =
-        read(CSV, &[("m.csv", mixed)], &Options { accept: vec![Accept::Unordered], ..maps(&["energy_joules=j"]) }).unwrap();
+        read(CSV, &[("m.csv", mixed)], &ImportOptions { accept: vec![AcceptedFinding::Unordered], ..maps(&["energy_joules=j"]) })
+            .unwrap();
     let found: Vec<_> = telemetry(&imported).iter().map(|event| event.energy_joules_total.unwrap()).collect();
     assert_eq!(found, [0.0, 1.0, 8.0]);
     let single = read(CSV, &[("s.csv", "time,j\n2025-02-03T10:02:00Z,60000\n")], &maps(&["energy_joules=j"])).unwrap();
@@ -419,7 +423,7 @@ fn tables_are_read_in_any_writing() {
             let bytes: Vec<u8> =
                 units.iter().flat_map(|unit| if big { unit.to_be_bytes() } else { unit.to_le_bytes() }).collect();
             for (format, options) in [(SMI, plain()), (CSV, maps(&["power_watts=power.draw [W]"]))] {
-                let imported = import(format, vec![Input::new("smi.csv", bytes.as_slice())], &options).unwrap();
+                let imported = import(format, vec![RecordingFile::new("smi.csv", bytes.as_slice())], &options).unwrap();
                 near(total(&imported), 1000.0, "UTF-16");
             }
         }
@@ -428,7 +432,7 @@ fn tables_are_read_in_any_writing() {
     let imported = read(CSV, &[("two.csv", two)], &maps(&["time=Datum+Uhrzeit", "power_watts=Leistung"])).unwrap();
     near(total(&imported), 2000.0, "date and time of day");
     let latin = b"time,Power \xb5\n2025-02-03T10:00:00Z,1\n2025-02-03T10:00:10Z,3\n";
-    let imported = import(CSV, vec![Input::new("l.csv", &latin[..])], &maps(&["power_watts=Power µ:kW"])).unwrap();
+    let imported = import(CSV, vec![RecordingFile::new("l.csv", &latin[..])], &maps(&["power_watts=Power µ:kW"])).unwrap();
     near(total(&imported), 20_000.0, "Windows-1252");
     let either = "time;w\n2025-02-03T10:00:00Z;1,234\n2025-02-03T10:00:10Z;1.234\n";
     let error = read(CSV, &[("e.csv", either)], &maps(&["power_watts=w"])).unwrap_err();
@@ -440,7 +444,7 @@ fn a_decimal_comma_in_another_column_makes_a_dot_a_thousands_separator() {
     let table = "time;last;leistung\n2025-02-03T10:00:00Z;85,5;1.200\n2025-02-03T10:00:10Z;85,0;1.200\n";
     let imported = read(CSV, &[("t.csv", table)], &maps(&["power_watts=leistung"])).unwrap();
     assert_eq!(telemetry(&imported)[0].power_watts, Some(1200.0));
-    let point = Options { decimal: Some(eadt_recordings::DecimalMark::Point), ..maps(&["power_watts=leistung"]) };
+    let point = ImportOptions { decimal: Some(eadt_recordings::DecimalMark::Point), ..maps(&["power_watts=leistung"]) };
     assert_eq!(telemetry(&read(CSV, &[("t.csv", table)], &point).unwrap())[0].power_watts, Some(1.2));
 }
 
@@ -480,7 +484,8 @@ fn units_are_the_cells_the_users_or_the_headers() {
     let ipmi = "time,watts\n2025-02-03T10:00:00Z,9800 Watts\n2025-02-03T10:03:00Z,9830 Watts\n";
     let error = read(CSV, &[("i.csv", ipmi)], &maps(&["power_watts=watts"])).unwrap_err();
     assert!(error.contains("--meter module, node or wall"), "{error}");
-    let imported = read(CSV, &[("i.csv", ipmi)], &Options { meter: Some(Meter::Node), ..maps(&["power_watts=watts"]) }).unwrap();
+    let imported =
+        read(CSV, &[("i.csv", ipmi)], &ImportOptions { meter: Some(Meter::Node), ..maps(&["power_watts=watts"]) }).unwrap();
     near(total(&imported), 1_766_700.0, "a node");
     assert_eq!(telemetry(&imported)[0].meter, Meter::Node);
 }
@@ -497,13 +502,18 @@ fn totals_and_what_rows_add_are_not_mixed_up() {
     assert_eq!(progress(&read(CSV, &[("t.csv", &total)], &maps(&["samples_total=n"])).unwrap())[5].samples_total, Some(50.0));
     let kilo = read(CSV, &[("t.csv", &total)], &maps(&["energy_joules=n:kWh"])).unwrap_err();
     assert!(kilo.contains("--map energy_joules_total=n:kWh"), "{kilo}");
-    let accepted = Options { accept: vec![Accept::GrowingSteps], ..maps(&["samples=n"]) };
+    let accepted = ImportOptions { accept: vec![AcceptedFinding::GrowingSteps], ..maps(&["samples=n"]) };
     assert_eq!(progress(&read(CSV, &[("t.csv", &total)], &accepted).unwrap()).last().unwrap().samples_total, Some(150.0));
     let each = table(&[32, 30, 33, 31, 32, 29]);
     let error = read(CSV, &[("t.csv", &each)], &maps(&["samples_total=n"])).unwrap_err();
     assert!(error.contains("falls 3 times in 6 rows") && error.contains("--map samples=n"), "{error}");
     assert!(
-        read(CSV, &[("t.csv", &each)], &Options { accept: vec![Accept::FallingTotals], ..maps(&["samples_total=n"]) }).is_ok()
+        read(
+            CSV,
+            &[("t.csv", &each)],
+            &ImportOptions { accept: vec![AcceptedFinding::FallingTotals], ..maps(&["samples_total=n"]) }
+        )
+        .is_ok()
     );
     assert_eq!(
         progress(&read(CSV, &[("t.csv", &each)], &maps(&["samples=n"])).unwrap()).last().unwrap().samples_total,
@@ -525,7 +535,7 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
     let counts = |row: u32| (300.0, 1e6 + 1500.0 * f64::from(row));
     let power = maps(&["power_watts=w:W", "energy_joules_total=j:J"]);
     let import = |rows: &[(f64, f64)]| read(CSV, &[("g.csv", &table(rows))], &power);
-    let has_counter = |imported: &Imported| telemetry(imported).iter().any(|row| row.energy_joules_total.is_some());
+    let has_counter = |imported: &ImportedRecording| telemetry(imported).iter().any(|row| row.energy_joules_total.is_some());
     let stuck_after: Vec<_> = (0..40).map(|row| counts(row.min(15))).collect();
     let mut leap: Vec<_> = (0..40).map(counts).collect();
     leap[20..].iter_mut().for_each(|(_, joules)| *joules += 915_000.0);
@@ -555,7 +565,8 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
             imported.report.notes
         );
     }
-    // Small steps of a coarse counter, and a pause without load, are none of that; a reading that leaps and comes back costs itself.
+    // Small steps of a coarse counter, and a pause without load, are none of that; a reading that leaps and comes back costs
+    // itself.
     let coarse = steps_of(4_000.0);
     let idle: Vec<_> = (0..40).map(|row| if row < 20 { counts(row) } else { (0.5, counts(20).1) }).collect();
     let mut glitch: Vec<_> = (0..40).map(counts).collect();
@@ -578,7 +589,7 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
     let error = read(CSV, &[("k.csv", &kilowatt_hours)], &unnamed).unwrap_err();
     assert!(error.contains("--map energy_joules_total=e:kWh"), "{error}");
     let wrong_interval = "w,j\n300,1000\n300,2500\n300,4000\n300,5500\n";
-    let options = Options { interval: Some(Duration::from_secs(1)), ..power };
+    let options = ImportOptions { interval: Some(Duration::from_secs(1)), ..power };
     let error = read(CSV, &[("g.csv", wrong_interval)], &options).unwrap_err();
     assert!(error.contains("the time between rows seems to be 5.000 s") && error.contains("check --interval"), "{error}");
 }
@@ -601,7 +612,7 @@ fn left_out_columns_and_merges_are_named() {
     let report = read(CSV, &[("a.csv", text)], &maps(&["power_watts=w"])).unwrap().report;
     assert!(report.notes.contains(&"columns left out: fan, note".to_owned()), "{:?}", report.notes);
     assert_eq!((report.merges.len(), report.merges[0].first_line, report.merges[0].duplicates), (1, 4, 1));
-    let shown = eadt_recordings::Explained(&report).to_string();
+    let shown = eadt_recordings::ExplainedReport(&report).to_string();
     for part in
         ["a.csv: UTF-8 text", "separator: ','", "header: line 1", "column \"w\": power_watts", "left out: fan, note", "boards: 1"]
     {
@@ -614,11 +625,11 @@ fn left_out_columns_and_merges_are_named() {
 fn an_endless_run_of_blank_lines_and_an_endless_line_are_errors_soon() {
     use std::io::Read;
 
-    for format in [CSV, SMI, Format::Mlperf] {
+    for format in [CSV, SMI, RecordingFormat::Mlperf] {
         for byte in [b'\n', b'a'] {
             let options = if format == CSV { maps(&["time=time"]) } else { plain() };
             let endless = std::io::repeat(byte).take(300 << 20);
-            let error = import(format, vec![Input::new("endless", endless)], &options).unwrap_err().to_string();
+            let error = import(format, vec![RecordingFile::new("endless", endless)], &options).unwrap_err().to_string();
             let expected = if byte == b'\n' { "4 MiB of blank lines" } else { "longer than" };
             assert!(error.contains(expected), "{format}: {error}");
         }
@@ -632,7 +643,7 @@ fn a_mark_that_nothing_settles_is_asked_for() {
     assert!(error.starts_with("o.csv:2: column \"w\": \"1.200\" may be a thousand and more, or one and a fraction"), "{error}");
     assert!(error.ends_with("say --decimal point or --decimal comma"), "{error}");
     for (decimal, joules) in [(eadt_recordings::DecimalMark::Point, 12.5), (eadt_recordings::DecimalMark::Comma, 12_500.0)] {
-        let options = Options { decimal: Some(decimal), ..maps(&["power_watts=w"]) };
+        let options = ImportOptions { decimal: Some(decimal), ..maps(&["power_watts=w"]) };
         near(total(&read(CSV, &[("o.csv", open)], &options).unwrap()), joules, "as is said");
     }
     // Any number that can be read in one way only settles it, in any column; and who separates with a comma has no decimal comma.
@@ -659,7 +670,7 @@ fn lines_that_end_with_a_carriage_return_alone_are_lines() {
     near(total(&imported), 2000.0, "old Mac");
     assert_eq!(imported.report.rows, 2);
     let units: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let imported = import(CSV, vec![Input::new("mac.csv", units.as_slice())], &maps(&["power_watts=w"])).unwrap();
+    let imported = import(CSV, vec![RecordingFile::new("mac.csv", units.as_slice())], &maps(&["power_watts=w"])).unwrap();
     near(total(&imported), 2000.0, "old Mac in UTF-16");
     let smi =
         "timestamp, uuid, power.draw [W]\r2025/02/03 10:00:00.000, GPU-1, 100.00 W\r2025/02/03 10:00:10.000, GPU-1, 100.00 W";
@@ -709,7 +720,7 @@ fn a_date_and_a_time_of_day_in_columns_of_their_own_are_one_time() {
     near(joules(table, &["time=day+clock", "power_watts=w"]).unwrap(), 2000.0, "as the remedy says");
     let slashes = table.replace("2025-02-03", "03/02/2025");
     let options =
-        |form: &str, mapped: &str| Options { time_format: Some(form.parse().unwrap()), ..maps(&[mapped, "power_watts=w"]) };
+        |form: &str, mapped: &str| ImportOptions { time_format: Some(form.parse().unwrap()), ..maps(&[mapped, "power_watts=w"]) };
     let error = read(CSV, &[("t.csv", &slashes)], &options("%d/%m/%Y", "time=day")).unwrap_err();
     assert!(error.ends_with("--map time=day+clock --time-format '%d/%m/%Y %H:%M:%S'"), "{error}");
     near(total(&read(CSV, &[("t.csv", &slashes)], &options("%d/%m/%Y %H:%M:%S", "time=day+clock")).unwrap()), 2000.0, "remedy");
@@ -727,7 +738,8 @@ fn times_with_and_without_an_offset_need_a_zone() {
         error.starts_with("t.csv:3: column \"time\": the time has no offset, unlike that of line 2; say the zone"),
         "{error}"
     );
-    let zone = |name: &str| Options { time_zone: Some(Zone::new(name, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
+    let zone =
+        |name: &str| ImportOptions { time_zone: Some(NamedTimeZone::new(name, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
     near(total(&read(CSV, &[("t.csv", table)], &zone(BERLIN)).unwrap()), 2000.0, "the zone is said");
     let turned = "time,w\n2025-07-03 10:00:00,100\n2025-07-03T10:00:10Z,300\n";
     assert!(read(CSV, &[("t.csv", turned)], &maps(&["power_watts=w"])).unwrap_err().contains("t.csv:3"));
@@ -737,7 +749,8 @@ fn times_with_and_without_an_offset_need_a_zone() {
 
 #[test]
 fn a_record_that_begins_in_the_hour_that_comes_twice_is_refused_unless_its_rows_tell() {
-    let zone = |name: &str| Options { time_zone: Some(Zone::new(name, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
+    let zone =
+        |name: &str| ImportOptions { time_zone: Some(NamedTimeZone::new(name, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
     let row = |time: &str, watts: u32| format!("2024-10-27 {time},{watts}\n");
     let minutes =
         |from: u32, to: u32, watts: u32| -> String { (from..to).map(|m| row(&format!("02:{m:02}:00"), watts)).collect() };
@@ -799,7 +812,7 @@ fn a_single_reading_far_above_its_neighbours_is_a_glitch() {
         format!("time,w\n{}", rows.collect::<Vec<String>>().concat())
     };
     let wall = |text: &str, meter| {
-        read(CSV, &[("wall.csv", text)], &Options { meter: Some(meter), ..maps(&["power_watts=w"]) }).unwrap()
+        read(CSV, &[("wall.csv", text)], &ImportOptions { meter: Some(meter), ..maps(&["power_watts=w"]) }).unwrap()
     };
     for (meter, glitch, refused) in [
         (Meter::Wall, "999999", true),
@@ -839,12 +852,12 @@ fn what_other_programs_print_is_read() {
         (
             "amd-smi monitor",
             &monitor,
-            Options { interval, ..maps(&["device=GPU", "power_watts=POWER", "temperature_celsius=GPU_T"]) },
+            ImportOptions { interval, ..maps(&["device=GPU", "power_watts=POWER", "temperature_celsius=GPU_T"]) },
         ),
         (
             "amd-smi monitor, a row without values",
             &(monitor.clone() + "  2  N/A     N/A     N/A        N/A\n"),
-            Options { interval, ..maps(&["device=GPU", "power_watts=POWER", "temperature_celsius=GPU_T"]) },
+            ImportOptions { interval, ..maps(&["device=GPU", "power_watts=POWER", "temperature_celsius=GPU_T"]) },
         ),
         ("nvidia-smi dmon -o DT", &dmon, maps(&["device=gpu", "power_watts=pwr"])),
         ("half days", &half_days, maps(&["power_watts=W"])),
@@ -891,7 +904,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
     // Seconds that are said to be milliseconds; counts that may be so are noted.
     let milliseconds = |rows: String| {
         let format = Some(TimeFormat::UnixMs);
-        read(CSV, &[("u.csv", &rows)], &Options { time_format: format, ..maps(&["device=key", "power_watts=value"]) })
+        read(CSV, &[("u.csv", &rows)], &ImportOptions { time_format: format, ..maps(&["device=key", "power_watts=value"]) })
     };
     let error = milliseconds(rows(|second| format!("{},gpu0,300\n", 1_738_576_800 + second))).unwrap_err();
     assert!(error.contains("of 1970-01-21; as unix it would be of 2025-02-03; if so, say --time-format unix"), "{error}");
@@ -923,7 +936,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
 
     // What is no text.
     for (bytes, what) in [(&[0x1f, 0x8b, 8, 0, 0][..], "gzip"), (b"PK\x03\x04\x14", "workbooks"), (b"\xfd7zXZ\0", "xz")] {
-        let error = import(SMI, vec![Input::new("s", bytes)], &plain()).unwrap_err().to_string();
+        let error = import(SMI, vec![RecordingFile::new("s", bytes)], &plain()).unwrap_err().to_string();
         assert!(error.contains(what) && error.contains("unpack it"), "{error}");
     }
 }

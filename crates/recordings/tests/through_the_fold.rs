@@ -3,18 +3,18 @@
 
 use crate::support;
 
-use eadt_core::{Event, FoldSettings, Input as Fed, Output, Partition};
-use eadt_recordings::{Format, Imported, Options};
-use eadt_report::{By, Reporter, Settings, WorkloadReport};
+use eadt_core::{FoldOutput, FoldSettings, InputEvent, InputRecord, PartitionFold};
+use eadt_recordings::{ImportOptions, ImportedRecording, RecordingFormat};
+use eadt_report::{ReportBreakdown, ReportSettings, Reporter, WorkloadReport};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{EfficiencyWindow, WindowKind};
 use eadt_testing::shared_data;
 use support::read;
 
 /// As a replay of a log without stamps does it.
-fn fold(imported: &Imported, align_to_run: bool) -> Vec<EfficiencyWindow> {
+fn fold(imported: &ImportedRecording, align_to_run: bool) -> Vec<EfficiencyWindow> {
     let settings = FoldSettings { max_future: None, idle_grace: None, align_to_run, ..FoldSettings::default() };
-    let mut partition = Partition::new(settings);
+    let mut partition = PartitionFold::new(settings);
     let mut out = Vec::new();
     for event in imported.events() {
         let data = event.data.as_ref().unwrap().get().as_bytes();
@@ -22,17 +22,17 @@ fn fold(imported: &Imported, align_to_run: bool) -> Vec<EfficiencyWindow> {
         let topic = event.topic().unwrap();
         if topic == Topic::GpuTelemetry {
             let sample = eadt_schemas::decode(data).unwrap();
-            partition.fold(&Fed { topic, stamp: event.time, key, event: Event::Telemetry(&sample) }, &mut out);
+            partition.fold(&InputRecord { topic, stamp: event.time, key, event: InputEvent::Telemetry(&sample) }, &mut out);
         } else {
             let progress = eadt_schemas::decode(data).unwrap();
-            partition.fold(&Fed { topic, stamp: event.time, key, event: Event::Progress(&progress) }, &mut out);
+            partition.fold(&InputRecord { topic, stamp: event.time, key, event: InputEvent::Progress(&progress) }, &mut out);
         }
     }
     partition.finish(&mut out);
     let window = |output| match output {
-        Output::Window(window) => Some(*window),
-        Output::Decision(_) => None,
-        Output::Refused(refusal) => panic!("refused: {refusal}"),
+        FoldOutput::Window(window) => Some(*window),
+        FoldOutput::Decision(_) => None,
+        FoldOutput::Refused(refusal) => panic!("refused: {refusal}"),
     };
     out.into_iter().filter_map(window).collect()
 }
@@ -42,7 +42,7 @@ fn report(windows: &[EfficiencyWindow]) -> WorkloadReport {
     for window in windows {
         reporter.window(window);
     }
-    let settings = Settings { by: Some(By::Span), ..Settings::default() };
+    let settings = ReportSettings { by: Some(ReportBreakdown::Span), ..ReportSettings::default() };
     let mut workloads = reporter.report(&settings).workloads;
     assert_eq!(workloads.len(), 1);
     workloads.remove(0)
@@ -56,7 +56,7 @@ fn near(got: Option<f64>, expected: f64, relative: f64) {
 fn training(benchmark: &str, run: &str, node: &str) -> Option<(Vec<EfficiencyWindow>, WorkloadReport)> {
     let files = [format!("{benchmark}/{run}.txt"), format!("{benchmark}/power/{run}/{node}.txt")];
     let folder = shared_data("mlperf-train-v4.0-smc-8xH100")?;
-    let imported = read(Format::Mlperf, &folder, &[&files[0], &files[1]], &Options::default());
+    let imported = read(RecordingFormat::Mlperf, &folder, &[&files[0], &files[1]], &ImportOptions::default());
     let windows = fold(&imported, false);
     let report = report(&windows);
     Some((windows, report))
@@ -84,7 +84,7 @@ fn bert_windows_from_the_start_of_the_run() {
     let Some(folder) = folder else { return };
     let run = "result_5119-240510190348838227199_06";
     let files = [format!("bert/{run}.txt"), format!("bert/power/{run}/node_0.txt")];
-    let windows = fold(&read(Format::Mlperf, &folder, &[&files[0], &files[1]], &Options::default()), true);
+    let windows = fold(&read(RecordingFormat::Mlperf, &folder, &[&files[0], &files[1]], &ImportOptions::default()), true);
     let inside: Vec<_> = windows.iter().filter(|w| w.kind == WindowKind::Tumbling && w.run_seconds == 60.0).collect();
     assert_eq!(inside.len(), 4);
     for (window, watts) in inside.into_iter().zip([6638.41, 6785.93, 6809.92, 6830.30]) {
@@ -135,7 +135,7 @@ fn resnet_epochs() {
 fn inference_at_the_wall() {
     let Some(folder) = shared_data("mlperf-inf-v4.1-8xH200-MaxQ") else { return };
     let files = ["bert-99__Offline/mlperf_log_detail.txt", "bert-99__Offline/spl.txt"];
-    let it = report(&fold(&read(Format::MlperfInference, &folder, &files, &Options::default()), false));
+    let it = report(&fold(&read(RecordingFormat::MlperfInference, &folder, &files, &ImportOptions::default()), false));
     near(it.duration_seconds, 659.229, 1e-9);
     near(it.energy_joules, 3_646_359.8, 1e-5);
     near(it.joules_per_sample, 1.0 / 9.77414, 1e-5);
@@ -145,7 +145,12 @@ fn inference_at_the_wall() {
 fn azure_windows_have_their_requests_and_their_gaps() {
     let Some(folder) = shared_data("azure-llm-trace-2023") else { return };
     let maps = ["samples=*", "tokens=GeneratedTokens"].map(|map| map.parse().unwrap()).to_vec();
-    let imported = read(Format::Csv, &folder, &["AzureLLMInferenceTrace_code.csv"], &Options { maps, ..Options::default() });
+    let imported = read(
+        RecordingFormat::Csv,
+        &folder,
+        &["AzureLLMInferenceTrace_code.csv"],
+        &ImportOptions { maps, ..ImportOptions::default() },
+    );
     let all = fold(&imported, true);
     let windows: Vec<_> = all.iter().filter(|window| window.run_seconds > 0.0).collect();
     assert_eq!(windows.len(), 58);
@@ -163,9 +168,9 @@ fn azure_windows_have_their_requests_and_their_gaps() {
 #[test]
 fn dcgmi_windows_and_unassigned_add_up_to_the_counter() {
     let Some(folder) = shared_data("a100-dcgmi-raw") else { return };
-    let options = Options { interval: Some(std::time::Duration::from_millis(20)), ..Options::default() };
+    let options = ImportOptions { interval: Some(std::time::Duration::from_millis(20)), ..ImportOptions::default() };
     for (file, joules) in [("GA100-bfs-1410-1.txt", 1353.012), ("GA100-lud-510-0.txt", 2831.456)] {
-        let it = report(&fold(&read(Format::Dcgmi, &folder, &[file], &options), false));
+        let it = report(&fold(&read(RecordingFormat::Dcgmi, &folder, &[file], &options), false));
         near(it.energy_joules, joules, 1e-9);
     }
 }

@@ -21,10 +21,10 @@ impl FigurePair {
     }
 }
 
-/// What `eadt report --compare` and the web page compare of two reports. Whole runs are compared, restarts and trials included; that they did the
-/// same work is not checked.
+/// What `eadt report --compare` and the web page compare of two reports. Whole runs are compared, restarts and trials included;
+/// that they did the same work is not checked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Comparison {
+pub struct ReportComparison {
     pub joules_per_sample: FigurePair,
     /// Over the whole duration.
     pub samples_per_second: FigurePair,
@@ -36,7 +36,7 @@ pub struct Comparison {
     pub co2_grams: FigurePair,
 }
 
-impl Comparison {
+impl ReportComparison {
     /// Compares this one with the other.
     pub fn of(this: &WorkloadReport, other: &WorkloadReport) -> Self {
         let pair = |figure: fn(&WorkloadReport) -> Option<f64>| FigurePair::of(figure(this), figure(other));

@@ -1,19 +1,19 @@
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Meter, Origin};
+use eadt_schemas::v1::{ControllerAction, Meter, Origin};
 use serde::{Deserialize, Serialize};
 
 /// Everything that is known about the workloads of a data folder, an archive or a replay.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Report {
-    /// Sorted by name. GPUs without a workload stand under `gpus`.
+pub struct EnergyReport {
+    /// Sorted by name. GPUs without a workload are listed under `gpus`.
     pub workloads: Vec<WorkloadReport>,
 }
 
 /// One workload. Absent figures are `null` in JSON: not known, which is not zero.
 ///
-/// Energy, duration, power and coverage are those of the run: the time between the job's `started` and `finished`. Where
-/// it says neither, everything counts, and the duration is the time from the first to the last moment that its devices or ranks
-/// were heard; coverage and power then are over that time, not over whole windows. Windows of a version that did not say what was
+/// Energy, duration, power and coverage are those of the run: the time between the job's `started` and `finished`. If it reports
+/// neither, everything counts, and the duration is the time from the first to the last moment at which its devices or ranks were
+/// seen; coverage and power then are over that time, not over whole windows. Windows of a version that did not record what was
 /// observed count whole.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -30,8 +30,8 @@ pub struct WorkloadReport {
     pub samples_per_joule: Option<f64>,
     pub tokens_per_joule: Option<f64>,
     pub duration_seconds: Option<f64>,
-    /// Inside the run, over the covered time: each device's energy over its own covered time, summed. A device without known energy adds
-    /// nothing.
+    /// Inside the run, over the covered time: each device's energy over its own covered time, summed. A device without known
+    /// energy adds nothing.
     pub mean_power_watts: Option<f64>,
     /// Device time with known energy over device time.
     pub coverage_ratio: Option<f64>,
@@ -43,7 +43,8 @@ pub struct WorkloadReport {
     pub decided_changes: u64,
     /// Of those: written as recommendations (mode `recommend`) and not applied.
     pub recommendations: u64,
-    /// Of those: applied, reverts included. If no actuator is on record: in force in a window after it, by its layout or generation.
+    /// Of those: applied, reverts included. If no actuator is on record: in force in a window after it, by its layout or
+    /// generation.
     pub changes: u64,
     /// Reverts that were applied.
     pub reverts: u64,
@@ -56,9 +57,9 @@ pub struct WorkloadReport {
     /// As the user named it; absent where nobody did, or where there is no cost.
     pub currency: Option<String>,
     pub co2_grams: Option<f64>,
-    /// Energy that the starting layout would have taken for the samples of the compared windows, less what they took, restarts, failed
-    /// trials and redone work included, in J. Negative: the changes cost energy. An estimate by phases of the job (docs/use/report.md); with a
-    /// baseline given by the user a comparison with a fixed figure.
+    /// Energy that the starting layout would have taken for the samples of the compared windows, less what they took, restarts,
+    /// failed trials and redone work included, in J. Negative: the changes cost energy. An estimate by phases of the job
+    /// (docs/use/report.md); with a baseline given by the user a comparison with a fixed figure.
     pub saving_joules: Option<f64>,
     /// `saving_joules` over what the starting layout would have taken.
     pub saving_ratio: Option<f64>,
@@ -78,7 +79,8 @@ pub struct WorkloadReport {
     /// J/sample while it had its GPUs to itself, restarts included; only of a workload that also shared them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alone_joules_per_sample: Option<f64>,
-    /// J/sample while other workloads were on its GPUs, too. That it differs from the former is an effect of sharing, not of a change.
+    /// J/sample while other workloads were on its GPUs, too. That it differs from the former is an effect of sharing, not of a
+    /// change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_joules_per_sample: Option<f64>,
     /// Part of the energy that was used while it shared.
@@ -87,7 +89,8 @@ pub struct WorkloadReport {
     /// Part of `energy_joules` that lies in no window, because it became known after the window was closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_energy_joules: Option<f64>,
-    /// Part of `samples` that is of no window: their total rose by them over a silence, or they became known after the window was closed.
+    /// Part of `samples` that is of no window: their total rose by them over a silence, or they became known after the window was
+    /// closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_samples: Option<f64>,
     /// As `unassigned_samples`, tokens.
@@ -104,7 +107,7 @@ pub struct WorkloadReport {
     pub by_span: Option<Vec<SpanRow>>,
     /// For the chart.
     #[serde(skip)]
-    pub(crate) curve: Vec<Point>,
+    pub(crate) curve: Vec<WindowPoint>,
     /// For the chart: what was changed, and what came of it.
     #[serde(skip)]
     pub(crate) decided: Vec<DecidedChange>,
@@ -112,7 +115,7 @@ pub struct WorkloadReport {
 
 /// A window, as the chart has it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Point {
+pub(crate) struct WindowPoint {
     pub(crate) start: EventTime,
     pub(crate) end: EventTime,
     pub(crate) joules_per_sample: Option<f64>,
@@ -128,7 +131,7 @@ pub(crate) struct Point {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DecidedChange {
     pub(crate) time: EventTime,
-    pub(crate) action: Action,
+    pub(crate) action: ControllerAction,
     pub(crate) reason: String,
     pub(crate) taken_back: bool,
     /// When it was judged, whether it was kept, and why.
@@ -152,8 +155,8 @@ pub struct WindowRow {
     pub joules_per_sample: Option<f64>,
     /// Processes restarted or rolled out in it; false if only a cap, a clock or what a job turns by itself changed.
     pub restarted: bool,
-    /// Of the whole window, also outside of the run, as the window's event has it: each device's energy over its own covered time, summed. A
-    /// device without known energy adds nothing.
+    /// Of the whole window, also outside of the run, as the window's event has it: each device's energy over its own covered
+    /// time, summed. A device without known energy adds nothing.
     pub mean_power_watts: Option<f64>,
     /// The same inside the run.
     pub run_mean_power_watts: Option<f64>,
@@ -168,9 +171,9 @@ pub struct WindowRow {
     /// Samples that the starting layout would have done in its time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline_samples: Option<f64>,
-    /// What was decided at its end; absent: nothing is on record.
-    pub action: Option<Action>,
-    /// Why, in words.
+    /// The decision at its end; absent: nothing is on record.
+    pub action: Option<ControllerAction>,
+    /// The reason, in words.
     pub reason: Option<String>,
 }
 

@@ -1,19 +1,19 @@
 //! The verdict on a run, first thing of every report and view: what was saved, and of how much of the energy that is known.
 //!
-//! A saving of a part is never worded as one of the whole: where more than [`REST`] of the energy has nothing to be compared with, the
-//! sentence begins with that.
+//! A saving of a part is never worded as one of the whole: where more than [`REST`] of the energy has nothing to be compared
+//! with, the sentence begins with that.
 
 use eadt_schemas::v1::Origin;
 
 use crate::render::origin_word;
-use crate::{Report, WorkloadReport, units};
+use crate::{EnergyReport, WorkloadReport, units};
 
 /// Part of the energy that may stay outside of the comparison of a saving that is called the run's.
 const REST: f64 = 0.05;
 
-/// Sums of one workload or of several, and what they allow to say.
+/// Sums of one workload or of several, and the verdict that follows from them.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Summary {
+pub struct SavingSummary {
     pub workloads: usize,
     pub energy_joules: Option<f64>,
     /// Energy of the windows that are compared.
@@ -38,9 +38,9 @@ pub struct Summary {
     pub origin: Option<Origin>,
 }
 
-/// What may be said about the saving.
+/// The verdict on the saving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SavingVerdict {
     /// Less energy than without the changes.
     Saved,
     /// More energy than without the changes.
@@ -53,7 +53,7 @@ pub enum Verdict {
     Unchanged,
 }
 
-impl Summary {
+impl SavingSummary {
     /// Sums up some workloads.
     pub fn of<'a>(workloads: impl IntoIterator<Item = &'a WorkloadReport>) -> Self {
         let mut all = Self::default();
@@ -123,15 +123,15 @@ impl Summary {
         self.compared_ratio().is_some_and(|part| part >= 1.0 - REST)
     }
 
-    /// What may be said about the compared part.
-    pub fn verdict(&self) -> Verdict {
+    /// Returns the verdict on the compared part.
+    pub fn verdict(&self) -> SavingVerdict {
         let Some(saving) = self.saving_joules().filter(|_| self.saving_ratio().is_some()) else {
-            return if self.changes == 0 { Verdict::Unchanged } else { Verdict::Unknown };
+            return if self.changes == 0 { SavingVerdict::Unchanged } else { SavingVerdict::Unknown };
         };
         match saving {
-            _ if saving.abs() <= self.error_joules => Verdict::Unclear,
-            _ if saving > 0.0 => Verdict::Saved,
-            _ => Verdict::Lost,
+            _ if saving.abs() <= self.error_joules => SavingVerdict::Unclear,
+            _ if saving > 0.0 => SavingVerdict::Saved,
+            _ => SavingVerdict::Lost,
         }
     }
 
@@ -140,10 +140,10 @@ impl Summary {
         let Some(energy) = self.energy_joules else { return "the energy is not known".to_owned() };
         let used = format!("{} ({}) used", units::joules(energy), units::kilowatt_hours(energy));
         let compared = match self.verdict() {
-            Verdict::Unchanged => {
+            SavingVerdict::Unchanged => {
                 return format!("nothing was changed, so nothing was saved{}; {used}", self.unapplied_changes());
             }
-            Verdict::Unknown => {
+            SavingVerdict::Unknown => {
                 return format!("what the changes saved is not known: the starting layout was not measured; {used}");
             }
             verdict => self.compared_sentence(verdict, energy),
@@ -179,7 +179,7 @@ impl Summary {
         }
     }
 
-    fn compared_sentence(&self, verdict: Verdict, energy: f64) -> String {
+    fn compared_sentence(&self, verdict: SavingVerdict, energy: f64) -> String {
         let (saving, ratio) = (self.saving_joules().unwrap_or(0.0), self.saving_ratio().unwrap_or(0.0));
         let error = self.ratio_error().map_or_else(String::new, |error| format!(" ± {:.1}", 100.0 * error));
         let percent = format!("{:.1} %{error}", 100.0 * ratio.abs());
@@ -190,8 +190,8 @@ impl Summary {
             amounts = format!("{amounts}, {share:.2} {currency}");
         }
         let words = match verdict {
-            Verdict::Saved => format!("saved {percent} of the energy ({amounts})"),
-            Verdict::Lost => format!("used {percent} more energy than the starting layout ({amounts})"),
+            SavingVerdict::Saved => format!("saved {percent} of the energy ({amounts})"),
+            SavingVerdict::Lost => format!("used {percent} more energy than the starting layout ({amounts})"),
             _ if ratio >= 0.0 => format!("no clear saving: {percent} less energy than the starting layout ({amounts})"),
             _ => format!("no clear saving: {percent} more energy than the starting layout ({amounts})"),
         };
@@ -206,7 +206,7 @@ impl Summary {
 /// Workloads that have a sentence of their own; the others are counted.
 const SENTENCES: usize = 10;
 
-impl Report {
+impl EnergyReport {
     /// The workloads, those that used most energy first.
     pub fn by_energy(&self) -> Vec<&WorkloadReport> {
         let mut workloads: Vec<&WorkloadReport> = self.workloads.iter().collect();
@@ -220,7 +220,7 @@ impl Report {
         if self.workloads.is_empty() {
             return Vec::new();
         }
-        let all = Summary::of(&self.workloads);
+        let all = SavingSummary::of(&self.workloads);
         let mark = |origin: Option<Origin>| match origin {
             Some(Origin::Measured) => String::new(),
             Some(origin) => format!("{}: ", origin_word(origin)),
@@ -233,7 +233,7 @@ impl Report {
         let mut lines = vec![format!("{}{} workloads: {}", mark(all.origin), all.workloads, all.sentence())];
         for workload in ordered.iter().take(SENTENCES) {
             let own = if all.origin.is_none() { mark(Some(workload.origin)) } else { String::new() };
-            lines.push(format!("{}: {own}{}", workload.workload, Summary::of([*workload]).sentence()));
+            lines.push(format!("{}: {own}{}", workload.workload, SavingSummary::of([*workload]).sentence()));
         }
         if ordered.len() > SENTENCES {
             lines.push(format!("{} more workloads, which used less: in the tables", ordered.len() - SENTENCES));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     fn sentence(workload: &WorkloadReport) -> String {
-        Summary::of([workload]).sentence()
+        SavingSummary::of([workload]).sentence()
     }
 
     #[test]
@@ -296,16 +296,16 @@ mod tests {
     #[test]
     fn several_workloads_are_summed_in_joules() {
         let both = [workload(1e6, 1.0, 0.2, 0.03), workload(3e6, 1.0, -0.1, 0.04)];
-        let all = Summary::of(&both);
+        let all = SavingSummary::of(&both);
         let (expected, error) = (1.25e6 + 3e6 / 1.1, f64::hypot(0.03 * 1.25e6, 0.04 * 3e6 / 1.1));
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6 * b.abs(), "{a} instead of {b}");
         near(all.expected_joules.unwrap(), expected);
         near(all.ratio_error().unwrap(), error / expected);
         near(all.saving_ratio().unwrap(), 1.0 - 4e6 / expected);
-        assert_eq!(all.verdict(), Verdict::Unclear);
+        assert_eq!(all.verdict(), SavingVerdict::Unclear);
         // A workload without a comparison is part of what is not known.
         let third = WorkloadReport { saving_joules: None, compared_energy_ratio: None, ..workload(4e6, 1.0, 0.0, 0.0) };
-        let all = Summary::of(both.iter().chain([&third]));
+        let all = SavingSummary::of(both.iter().chain([&third]));
         near(all.compared_ratio().unwrap(), 0.5);
         assert!(!all.is_whole());
     }
@@ -313,11 +313,12 @@ mod tests {
     #[test]
     fn the_verdict_names_the_origin() {
         let one = WorkloadReport { origin: Origin::Simulated, ..workload(1e6, 1.0, 0.2, 0.01) };
-        let report =
-            Report { workloads: vec![one.clone(), WorkloadReport { workload: "a/b".into(), ..workload(2e6, 1.0, 0.2, 0.01) }] };
+        let report = EnergyReport {
+            workloads: vec![one.clone(), WorkloadReport { workload: "a/b".into(), ..workload(2e6, 1.0, 0.2, 0.01) }],
+        };
         let lines = report.headline();
         assert!(lines[0].starts_with("origins differ: 2 workloads: saved 20.0 %"), "{lines:?}");
         assert!(lines[1].starts_with("a/b: saved") && lines[2].starts_with("team/job: simulated: saved"), "{lines:?}");
-        assert!(Report { workloads: vec![one] }.headline()[0].starts_with("simulated: team/job: saved 20.0 %"));
+        assert!(EnergyReport { workloads: vec![one] }.headline()[0].starts_with("simulated: team/job: saved 20.0 %"));
     }
 }

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
-    Action, Actuation, Decision, EfficiencyWindow, EnergyMethod, Layout, Meter, Origin, Outcome, Validation, WindowKind,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, EnergyMethod, Layout, Meter,
+    Origin, WindowKind,
 };
 
-use crate::figures::{DecidedChange, JOULES_PER_KWH, Point, per};
+use crate::figures::{DecidedChange, JOULES_PER_KWH, WindowPoint, per};
 use crate::render::{meter_word, origin_word};
-use crate::saving::{Compared, Saving, saving};
-use crate::supply::Priced;
+use crate::saving::{SavingEstimate, WindowBaseline, saving};
+use crate::supply::SupplyTotal;
 use crate::units;
-use crate::{By, Report, Settings, SpanRow, WindowRow, WorkloadReport};
+use crate::{EnergyReport, ReportBreakdown, ReportSettings, SpanRow, WindowRow, WorkloadReport};
 
 /// Collects events and reports on what it has at any time.
 ///
@@ -20,40 +21,40 @@ use crate::{By, Report, Settings, SpanRow, WindowRow, WorkloadReport};
 /// decision.
 #[derive(Debug, Default, Clone)]
 pub struct Reporter {
-    workloads: BTreeMap<String, Collected>,
+    workloads: BTreeMap<String, WorkloadEvents>,
 }
 
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Collected {
+pub(crate) struct WorkloadEvents {
     /// By start and id. Boxed, for a tree that grows at its end keeps half of its places empty.
-    pub(crate) windows: BTreeMap<(EventTime, String), Box<Window>>,
+    pub(crate) windows: BTreeMap<(EventTime, String), Box<ReportWindow>>,
     spans: BTreeMap<(EventTime, String), SpanRow>,
     /// By id.
-    pub(crate) decisions: BTreeMap<String, Decided>,
+    pub(crate) decisions: BTreeMap<String, ReportDecision>,
     /// By id of the decision.
-    pub(crate) fates: BTreeMap<String, Fate>,
-    /// Power cap and SM clock at which nothing is held back, where a controller said so: a limit this high is none.
+    pub(crate) actuations: BTreeMap<String, ActuationSummary>,
+    /// Power cap and SM clock at which nothing is held back, if a controller reported them: a limit this high is none.
     pub(crate) unlimited: [Option<f64>; 2],
-    /// An actuator has spoken, so `fates` is complete.
+    /// An actuator has reported, so `actuations` is complete.
     pub(crate) actuated: bool,
     origin: Option<Origin>,
     meter: Option<Meter>,
 }
 
-/// What a report needs of a decision.
+/// The part of a decision that a report needs.
 #[derive(Debug, Clone)]
-pub(crate) struct Decided {
+pub(crate) struct ReportDecision {
     pub(crate) time: EventTime,
-    pub(crate) action: Action,
+    pub(crate) action: ControllerAction,
     reason: String,
     pub(crate) concerns: Option<String>,
     /// From and to, of changes and verdicts.
     pub(crate) layouts: Option<Box<(Layout, Layout)>>,
 }
 
-/// What became of a decision to change something.
+/// Outcome of a decision to change something.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Fate {
+pub(crate) struct ActuationSummary {
     /// Written as a recommendation, and nothing was touched.
     recommended: bool,
     pub(crate) applied: Option<EventTime>,
@@ -61,17 +62,17 @@ pub(crate) struct Fate {
     pub(crate) rolled_back: Option<EventTime>,
 }
 
-/// What a report needs of a tumbling window.
+/// The part of a tumbling window that a report needs.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "four facts of a window, independent of each other")]
-pub(crate) struct Window {
+pub(crate) struct ReportWindow {
     pub(crate) start: EventTime,
     pub(crate) end: EventTime,
     origin: Origin,
     meter: Meter,
-    /// The job has said when its run began or ended.
+    /// The job has reported when its run began or ended.
     declared: bool,
-    /// From the first to the last moment that anybody was heard.
+    /// First and last moment at which a device or rank was observed.
     observed: Option<(EventTime, EventTime)>,
     pub(crate) run_seconds: f64,
     pub(crate) run_energy: Option<f64>,
@@ -79,10 +80,10 @@ pub(crate) struct Window {
     energy_per_sample: Option<f64>,
     /// Device time in which a counter contradicts power or the board.
     contradicted_seconds: f64,
-    /// Of that time: energy is unknown, for power is, too; `None`: of a part of it that cannot be told.
+    /// Energy is unknown in that time, as power is, too; `None`: in a part of it, which is not known.
     contradicted_unknown: Option<bool>,
     pub(crate) run_coverage: f64,
-    /// As the event has it, of the whole window.
+    /// Mean power of the whole window, as the event has it.
     mean_power: Option<f64>,
     /// All devices over those with known energy; 1 if all have.
     devices_per_known: f64,
@@ -100,7 +101,7 @@ pub(crate) struct Window {
     pub(crate) samples: Option<f64>,
     tokens: Option<f64>,
     pub(crate) progress_coverage: f64,
-    /// Of the part inside the run.
+    /// Cost of the part inside the run.
     cost: Option<f64>,
     co2: Option<f64>,
     /// The layout changed, rolled out or restarted in it.
@@ -123,40 +124,41 @@ pub(crate) struct Window {
     stale: u64,
 }
 
-impl Fate {
+impl ActuationSummary {
     /// Whether the change was made, if it was taken back later, too.
     fn was_applied(&self) -> bool {
         self.applied.or(self.ready).or(self.rolled_back).is_some()
     }
 }
 
-impl Window {
-    /// Whether the layout `to` is in force here and was not `before`; if no layout is on record, whether the generation is another one.
-    fn took_up(&self, before: Option<&Self>, to: &Layout) -> bool {
+impl ReportWindow {
+    /// Returns whether the layout `to` is in force here and was not `before`; if no layout is on record, whether the generation
+    /// is another one.
+    fn adopts_layout(&self, before: Option<&Self>, to: &Layout) -> bool {
         match &self.layout {
             Some(layout) => **layout == *to && before.is_none_or(|before| before.layout.as_deref() != Some(to)),
             None => before.and_then(|before| before.generation).zip(self.generation).is_some_and(|(old, new)| old != new),
         }
     }
 
-    /// Seconds of it that lie inside the run; where the job has said nothing about its run, inside what was observed.
-    fn seconds(&self, observed: Interval) -> f64 {
+    /// Returns the seconds of it inside the run; if the job has reported nothing about its run, inside the observed time.
+    fn seconds(&self, observed: EventTimeRange) -> f64 {
         if self.declared || self.run_seconds == 0.0 {
             return self.run_seconds;
         }
         self.end.min(observed.1).seconds_since(self.start.max(observed.0)).clamp(0.0, self.run_seconds)
     }
 
-    /// Whether the run goes on where nobody was heard: it neither begins nor ends between the first and the last event here. What a job
-    /// that says nothing of its run does is one run.
+    /// Returns whether the run goes on while nothing is observed: it neither begins nor ends between the first and the last
+    /// event here. The work of a job that reports nothing about its run is one run.
     fn runs_on(&self) -> bool {
         let whole = self.run_seconds + 1e-3 >= self.end.seconds_since(self.start);
         let heard = self.observed.map_or(f64::INFINITY, |(from, to)| to.seconds_since(from));
         !self.declared || whole || self.run_seconds > heard + 1.0
     }
 
-    /// The energy of a span that holds all of its known progress, as in its own J/sample: that of the run, or more if energy is known for
-    /// clearly less time than progress.
+    /// Returns the energy of a span that holds all of its known progress, as in its own J/sample: that of the run, or more if
+    /// energy is known for clearly less time than progress.
     fn energy_of_progress(&self) -> Option<f64> {
         let known = self.run_energy?;
         let own = self.energy_per_sample.zip(self.samples).map_or(known, |(joules, samples)| joules * samples);
@@ -174,7 +176,8 @@ impl Window {
         (self.covered_seconds() * self.devices_per_known).min(self.run_seconds)
     }
 
-    /// Mean power inside the run: each device's energy over its own covered time, summed. A device without known energy adds nothing.
+    /// Returns the mean power inside the run: each device's energy over its own covered time, summed. A device without known
+    /// energy adds nothing.
     fn run_power(&self) -> Option<f64> {
         if self.run_seconds + 1e-6 >= self.end.seconds_since(self.start) && self.run_energy.is_some() && self.mean_power.is_some()
         {
@@ -193,7 +196,7 @@ impl Window {
     }
 }
 
-type Interval = (EventTime, EventTime);
+type EventTimeRange = (EventTime, EventTime);
 
 /// A part of some seconds; where the two come from different clocks of the same time, never more than all of it.
 fn part_of(part: f64, seconds: f64) -> f64 {
@@ -216,7 +219,7 @@ impl Reporter {
         // Price and carbon are known for the window as a whole.
         let inside = per(event.run_energy_joules, event.energy_joules);
         let part = |whole: Option<f64>| whole.zip(inside).map(|(whole, part)| whole * part);
-        let window = Window {
+        let window = ReportWindow {
             start: event.window_start,
             end: event.window_end,
             origin: event.origin,
@@ -268,9 +271,9 @@ impl Reporter {
             let top = event.evidence.get(name).copied().filter(|top| limit.is_none() && top.is_finite() && *top > 0.0);
             *known = known.map_or(top, |known| Some(top.map_or(known, |top| known.max(top))));
         }
-        let verdict = event.concerns.is_some() && event.validation != Validation::Pending;
-        let layouts = event.action != Action::Maintain || verdict;
-        let decided = Decided {
+        let verdict = event.concerns.is_some() && event.validation != ChangeValidation::Pending;
+        let layouts = event.action != ControllerAction::Maintain || verdict;
+        let decided = ReportDecision {
             time: event.time,
             action: event.action,
             reason: event.reason.clone(),
@@ -283,45 +286,51 @@ impl Reporter {
     pub fn actuation(&mut self, event: &Actuation) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.actuated = true;
-        let mut fate = collected.fates.get(&event.decision_id).copied().unwrap_or_default();
+        let mut fate = collected.actuations.get(&event.decision_id).copied().unwrap_or_default();
         let time = match event.outcome {
-            Outcome::Applied => Some(&mut fate.applied),
-            Outcome::Ready => Some(&mut fate.ready),
-            Outcome::RolledBack => Some(&mut fate.rolled_back),
-            Outcome::Recommended => {
+            ActuationOutcome::Applied => Some(&mut fate.applied),
+            ActuationOutcome::Ready => Some(&mut fate.ready),
+            ActuationOutcome::RolledBack => Some(&mut fate.rolled_back),
+            ActuationOutcome::Recommended => {
                 fate.recommended = true;
                 None
             }
-            Outcome::Refused | Outcome::Failed => return,
+            ActuationOutcome::Refused | ActuationOutcome::Failed => return,
         };
         if let Some(time) = time {
             *time = Some(time.map_or(event.time, |known| known.min(event.time)));
         }
-        collected.fates.insert(event.decision_id.clone(), fate);
+        collected.actuations.insert(event.decision_id.clone(), fate);
     }
 
     /// The report on one workload so far; `None` if nothing is known of it.
-    pub fn report_of(&self, workload: &str, settings: &Settings) -> Option<WorkloadReport> {
+    pub fn report_of(&self, workload: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
         self.workloads.get(workload).map(|collected| collected.in_run().report(workload, settings))
     }
 
     /// The report on everything so far.
-    pub fn report(&self, settings: &Settings) -> Report {
-        let of = |(name, collected): (&String, &Collected)| collected.in_run().report(name, settings);
-        Report { workloads: self.workloads.iter().map(of).collect() }
+    pub fn report(&self, settings: &ReportSettings) -> EnergyReport {
+        let of = |(name, collected): (&String, &WorkloadEvents)| collected.in_run().report(name, settings);
+        EnergyReport { workloads: self.workloads.iter().map(of).collect() }
     }
 
     /// The same on one workload, without the chart that HTML has; `None` if nothing is known of it.
-    pub fn workload(&self, name: &str, settings: &Settings) -> Option<WorkloadReport> {
+    pub fn workload(&self, name: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
         let report = self.workloads.get(name)?.in_run().report(name, settings);
         Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
     }
 
-    /// The report on the part of a workload's record from `from` to `to`: windows that lie within it, and what was decided in it. Without a
-    /// saving, which compares with the start of the record; `None` if nothing is known of the workload.
-    pub fn workload_between(&self, name: &str, from: EventTime, to: EventTime, settings: &Settings) -> Option<WorkloadReport> {
+    /// Returns the report on the part of a workload's record from `from` to `to`: windows that lie within it, and the decisions
+    /// in it. Without a saving, which compares with the start of the record; `None` if nothing is known of the workload.
+    pub fn workload_between(
+        &self,
+        name: &str,
+        from: EventTime,
+        to: EventTime,
+        settings: &ReportSettings,
+    ) -> Option<WorkloadReport> {
         let part = self.workloads.get(name)?.in_run().between(from, to);
-        let report = part.figures(name, settings, Saving::default(), Vec::new());
+        let report = part.figures(name, settings, SavingEstimate::default(), Vec::new());
         Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
     }
 
@@ -331,15 +340,16 @@ impl Reporter {
     }
 }
 
-/// The devices of a window over those with known energy, by its mean power, which is of the latter alone; 1 if the event does not say.
+/// Returns the devices of a window over those with known energy, by its mean power, which is of the latter alone; 1 if the
+/// event does not show it.
 fn devices_per_known(event: &EfficiencyWindow) -> f64 {
     let covered = event.window_end.seconds_since(event.window_start) * event.energy_coverage_ratio;
     let known = per(event.energy_joules, event.mean_power_watts);
     per(known, Some(covered)).filter(|ratio| *ratio > 0.0).unwrap_or(1.0)
 }
 
-/// Whether energy is unknown in the time in which a counter is contradicted: nothing is known by power in the whole window, or nothing is
-/// missing in it. `None`: in a part of that time.
+/// Returns whether energy is unknown in the time in which a counter is contradicted: nothing is known by power in the whole
+/// window, or nothing is missing in it. `None`: in a part of that time.
 fn contradicted_unknown(event: &EfficiencyWindow) -> Option<bool> {
     match event.energy_method {
         EnergyMethod::Counter | EnergyMethod::None => Some(true),
@@ -347,7 +357,7 @@ fn contradicted_unknown(event: &EfficiencyWindow) -> Option<bool> {
     }
 }
 
-/// Says what of the totals is of no window.
+/// Notes the part of the totals that belongs to no window.
 fn note_unassigned(joules: Option<f64>, samples: Option<f64>, tokens: Option<f64>, notes: &mut Vec<String>) {
     let parts = [
         joules.map(units::joules),
@@ -380,16 +390,16 @@ fn span_row(event: &EfficiencyWindow) -> SpanRow {
     }
 }
 
-/// Energy, and the samples or tokens of the same span: downtime is in it; windows without known energy, and what no window holds, are not.
-/// If energy is known for a part of a window's progress, it is extrapolated as in the window's own figure.
+/// Energy, and the samples or tokens of the same span. Downtime is in it; windows without known energy, and amounts in no
+/// window, are not. If energy is known for a part of a window's progress, it is extrapolated as in the window's own figure.
 struct SameSpan {
     joules: Option<f64>,
     progress: Option<f64>,
 }
 
 impl SameSpan {
-    fn of<'a>(windows: impl Iterator<Item = &'a Window>, progress: fn(&Window) -> Option<f64>) -> Self {
-        let known: Vec<&Window> = windows.filter(|window| window.run_energy.is_some()).collect();
+    fn of<'a>(windows: impl Iterator<Item = &'a ReportWindow>, progress: fn(&ReportWindow) -> Option<f64>) -> Self {
+        let known: Vec<&ReportWindow> = windows.filter(|window| window.run_energy.is_some()).collect();
         Self {
             joules: sum(known.iter().map(|window| window.energy_of_progress())),
             progress: sum(known.iter().map(|window| progress(window))),
@@ -405,18 +415,18 @@ impl SameSpan {
     }
 }
 
-/// What a job took for a sample while it had its GPUs to itself, and while it shared them.
+/// Energy of a job for a sample while it had its GPUs to itself, and while it shared them.
 #[derive(Debug, Default)]
-struct Sharing {
+struct SharingComparison {
     alone: Option<f64>,
     shared: Option<f64>,
     /// Part of the energy that was used while it shared.
     part: Option<f64>,
 }
 
-impl Sharing {
+impl SharingComparison {
     /// Unknown of a workload that never shared.
-    fn of(collected: &Collected) -> Self {
+    fn of(collected: &WorkloadEvents) -> Self {
         let windows = |shared: bool| collected.run().filter(move |window| window.shared == shared);
         let energy = |shared: bool| sum(windows(shared).map(|window| window.run_energy));
         let per_sample = |shared: bool| SameSpan::of(windows(shared), |window| window.samples).joules_per();
@@ -443,7 +453,7 @@ const NO_ENERGY: &str = "no energy is known: ";
 const POWER_GAP_SECONDS: f64 = 120.0;
 const MOST_POWER_GAP_SECONDS: f64 = 86_400.0;
 
-/// Said where spans are asked for.
+/// Note if spans are asked for and there are none.
 pub(crate) const NO_SPANS: &str = "the job named no spans (epochs, training blocks): there is nothing to break down by";
 
 /// The sum of what is known; `None` where nothing is.
@@ -451,10 +461,10 @@ pub(crate) fn sum(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     values.flatten().fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
 }
 
-impl Collected {
-    /// With the windows before the job's start taken out of the run.
+impl WorkloadEvents {
+    /// Returns the events with the windows before the job's start taken out of the run.
     ///
-    /// A window that closes before a job says that it starts cannot know that it lies before the run; those after it do.
+    /// A window that closes before a job reports its start cannot know that it lies before the run; those after it do.
     fn in_run(&self) -> Cow<'_, Self> {
         let declared = self.windows.values().any(|window| window.declared);
         if !declared || self.windows.values().all(|window| window.declared) {
@@ -468,21 +478,21 @@ impl Collected {
         Cow::Owned(corrected)
     }
 
-    /// From the first to the last moment that anybody was heard; windows that do not say count whole.
-    fn observed(&self) -> Interval {
+    /// Returns the first and the last moment at which a device or rank was observed; windows that do not report them count whole.
+    fn observed(&self) -> EventTimeRange {
         let ends = self.windows.values().map(|window| window.observed.unwrap_or((window.start, window.end)));
         ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or_default()
     }
 
     /// Windows that overlap the run.
-    pub(crate) fn run(&self) -> impl Iterator<Item = &Window> {
+    pub(crate) fn run(&self) -> impl Iterator<Item = &ReportWindow> {
         self.windows.values().map(Box::as_ref).filter(|window| window.run_seconds > 0.0)
     }
 
     /// Seconds of the run that lie between two windows: of a long silence no window is written.
     fn silent_seconds(&self) -> f64 {
         let mut silent = 0.0;
-        let mut before: Option<&Window> = None;
+        let mut before: Option<&ReportWindow> = None;
         for window in self.run() {
             if let Some(last) = before.filter(|last| last.end < window.start && last.runs_on() && window.runs_on()) {
                 silent += window.start.seconds_since(last.end);
@@ -498,7 +508,7 @@ impl Collected {
         newest.filter(|newest| ***newest == *layout).cloned().unwrap_or_else(|| Arc::new(layout.clone()))
     }
 
-    /// What lies within an interval.
+    /// Returns the events within an interval.
     fn between(&self, from: EventTime, to: EventTime) -> Self {
         let within = |start: EventTime, end: EventTime| start >= from && end <= to;
         let windows = self.windows.iter().filter(|(_, window)| within(window.start, window.end));
@@ -508,19 +518,19 @@ impl Collected {
             windows: windows.map(|(key, window)| (key.clone(), window.clone())).collect(),
             spans: spans.map(|(key, span)| (key.clone(), span.clone())).collect(),
             decisions: decisions.map(|(id, decided)| (id.clone(), decided.clone())).collect(),
-            fates: self.fates.clone(),
+            actuations: self.actuations.clone(),
             ..*self
         }
     }
 
-    fn report(&self, name: &str, settings: &Settings) -> WorkloadReport {
+    fn report(&self, name: &str, settings: &ReportSettings) -> WorkloadReport {
         let mut notes = Vec::new();
         let saving = saving(self, settings.baselines.get(name).copied(), &mut notes);
         self.figures(name, settings, saving, notes)
     }
 
     /// Everything but the saving, which comes with its notes.
-    fn figures(&self, name: &str, settings: &Settings, saving: Saving, of_saving: Vec<String>) -> WorkloadReport {
+    fn figures(&self, name: &str, settings: &ReportSettings, saving: SavingEstimate, of_saving: Vec<String>) -> WorkloadReport {
         let mut notes = Vec::new();
         let in_windows = sum(self.run().map(|window| window.run_energy));
         let unassigned = self.run().map(|window| window.unassigned).sum::<f64>();
@@ -545,20 +555,20 @@ impl Collected {
                  progress ran in them is not known"
             ));
         }
-        let coverage = self.run().next().map(|_| part_of(self.run().map(Window::covered_seconds).sum(), device_seconds));
+        let coverage = self.run().next().map(|_| part_of(self.run().map(ReportWindow::covered_seconds).sum(), device_seconds));
         let [(samples, unassigned_samples), (tokens, unassigned_tokens)] = self.progress();
         note_unassigned(unassigned, unassigned_samples, unassigned_tokens, &mut notes);
         let of_samples = SameSpan::of(self.run(), |window| window.samples);
         let of_tokens = SameSpan::of(self.run(), |window| window.tokens);
         let kwh = energy.map(|joules| joules / JOULES_PER_KWH);
 
-        // What lies in no window has the mean price of what does.
+        // Energy in no window has the mean price of that in windows.
         let whole = per(energy, in_windows);
-        let priced = |given: Option<f64>, of: fn(&Window) -> Option<f64>| match given {
+        let priced = |given: Option<f64>, of: fn(&ReportWindow) -> Option<f64>| match given {
             Some(per_kwh) => kwh.map(|kwh| kwh * per_kwh),
             None => self.complete(of).zip(whole).map(|(known, whole)| known * whole),
         };
-        let by_time = |priced: Priced, notes: &mut Vec<String>| {
+        let by_time = |priced: SupplyTotal, notes: &mut Vec<String>| {
             notes.push(priced.note);
             priced.sum.zip(whole).map(|(known, whole)| known * whole)
         };
@@ -576,9 +586,17 @@ impl Collected {
         };
 
         notes.extend(of_saving);
-        let Saving { baseline, joules, ratio, interval, throughput_ratio, compared, compared_ratio, windows: comparisons } =
-            saving;
-        let sharing = Sharing::of(self);
+        let SavingEstimate {
+            baseline,
+            joules,
+            ratio,
+            interval,
+            throughput_ratio,
+            compared,
+            compared_ratio,
+            windows: comparisons,
+        } = saving;
+        let sharing = SharingComparison::of(self);
         let why_no_energy = self.lacks_energy().then(|| self.why_no_energy());
         self.note(why_no_energy.as_deref(), &mut notes);
         if let (Some(alone), Some(shared)) = (sharing.alone, sharing.shared) {
@@ -587,7 +605,7 @@ impl Collected {
                  what sharing costs or spares this job, and no part of the saving"
             ));
         }
-        if settings.by == Some(By::Span) && self.spans.is_empty() {
+        if settings.by == Some(ReportBreakdown::Span) && self.spans.is_empty() {
             notes.push(NO_SPANS.to_owned());
         }
         let currency = settings.currency.clone().or_else(|| settings.prices.as_ref()?.currency.clone());
@@ -624,7 +642,7 @@ impl Collected {
             decided_changes: self.decided_changes().len() as u64,
             recommendations: self.recommendations(),
             changes: changes.len() as u64,
-            reverts: changes.iter().filter(|change| change.action == Action::Revert).count() as u64,
+            reverts: changes.iter().filter(|change| change.action == ControllerAction::Revert).count() as u64,
             origin: self.origin.unwrap_or_default(),
             meter: self.meter.filter(|_| energy.is_some()),
             cost,
@@ -648,29 +666,30 @@ impl Collected {
             notes,
             curve: rows.iter().map(point).collect(),
             decided: changes,
-            by_window: (settings.by == Some(By::Window)).then_some(rows),
-            by_span: (settings.by == Some(By::Span)).then(|| self.spans.values().cloned().collect()),
+            by_window: (settings.by == Some(ReportBreakdown::Window)).then_some(rows),
+            by_span: (settings.by == Some(ReportBreakdown::Span)).then(|| self.spans.values().cloned().collect()),
         }
     }
 
     /// Decisions to change something with their ids, by time, whether or not they were applied.
-    fn decided_changes(&self) -> Vec<(&str, &Decided)> {
-        let all = self.decisions.iter().filter(|(_, decided)| decided.action != Action::Maintain);
-        let mut all: Vec<(&str, &Decided)> = all.map(|(id, decided)| (id.as_str(), decided)).collect();
+    fn decided_changes(&self) -> Vec<(&str, &ReportDecision)> {
+        let all = self.decisions.iter().filter(|(_, decided)| decided.action != ControllerAction::Maintain);
+        let mut all: Vec<(&str, &ReportDecision)> = all.map(|(id, decided)| (id.as_str(), decided)).collect();
         all.sort_by_key(|(_, decided)| decided.time);
         all
     }
 
     /// The number of changes that were written as recommendations and not made, neither then nor later.
     fn recommendations(&self) -> u64 {
-        let recommended = |id: &str| self.fates.get(id).is_some_and(|fate| fate.recommended && !fate.was_applied());
+        let recommended = |id: &str| self.actuations.get(id).is_some_and(|fate| fate.recommended && !fate.was_applied());
         self.decided_changes().iter().filter(|(id, _)| recommended(id)).count() as u64
     }
 
-    /// What was changed and took effect, by time, with the verdict on it. An actuator says what it applied. If the record has none, a change
-    /// took effect if a window up to the next one has the layout that it led to, or, without layouts, another generation.
+    /// Returns the changes that took effect, by time, with the verdict on them. An actuator reports what it applied. If the
+    /// record has no actuator, a change took effect if a window up to the next one has the layout that it led to, or, without
+    /// layouts, another generation.
     fn changes(&self) -> Vec<DecidedChange> {
-        let mut verdicts: BTreeMap<&str, &Decided> = BTreeMap::new();
+        let mut verdicts: BTreeMap<&str, &ReportDecision> = BTreeMap::new();
         for decided in self.decisions.values() {
             if let Some(concerned) = &decided.concerns
                 && decided.layouts.is_some()
@@ -679,18 +698,19 @@ impl Collected {
             }
         }
         let all = self.decided_changes();
-        let windows: Vec<&Window> = if self.actuated { Vec::new() } else { self.windows.values().map(Box::as_ref).collect() };
-        let shown = |decided: &Decided, until: EventTime| {
+        let windows: Vec<&ReportWindow> =
+            if self.actuated { Vec::new() } else { self.windows.values().map(Box::as_ref).collect() };
+        let shown = |decided: &ReportDecision, until: EventTime| {
             let Some((_, to)) = decided.layouts.as_deref() else { return false };
             let first = windows.partition_point(|window| window.end <= decided.time);
             let before = first.checked_sub(1).map(|last| windows[last]);
             let after = windows[first..].iter().take_while(|window| window.end <= until);
-            after.into_iter().any(|window| window.took_up(before, to))
+            after.into_iter().any(|window| window.adopts_layout(before, to))
         };
         let applied = |place: usize| {
             let (id, decided) = all[place];
             if self.actuated {
-                return self.fates.get(id).is_some_and(Fate::was_applied);
+                return self.actuations.get(id).is_some_and(ActuationSummary::was_applied);
             }
             let next = all[place + 1..].iter().map(|(_, next)| next.time).find(|time| *time > decided.time);
             shown(decided, next.unwrap_or(EventTime::MAX))
@@ -699,7 +719,7 @@ impl Collected {
             .filter(|place| applied(*place))
             .map(|place| {
                 let (id, decided) = all[place];
-                let verdict = verdicts.get(id).map(|it| (it.time, it.action != Action::Revert, it.reason.clone()));
+                let verdict = verdicts.get(id).map(|it| (it.time, it.action != ControllerAction::Revert, it.reason.clone()));
                 let taken_back = verdict.as_ref().is_some_and(|(_, kept, _)| !kept);
                 DecidedChange { time: decided.time, action: decided.action, reason: decided.reason.clone(), taken_back, verdict }
             })
@@ -708,7 +728,7 @@ impl Collected {
 
     /// Samples and tokens, and of each the part that is of no window. As with energy, the total holds both.
     fn progress(&self) -> [(Option<f64>, Option<f64>); 2] {
-        let total = |of: fn(&Window) -> Option<f64>, unassigned: fn(&Window) -> f64| {
+        let total = |of: fn(&ReportWindow) -> Option<f64>, unassigned: fn(&ReportWindow) -> f64| {
             let unassigned = self.windows.values().map(|window| unassigned(window)).sum::<f64>();
             let unassigned = (unassigned > 0.0).then_some(unassigned);
             (sum(self.windows.values().map(|window| of(window)).chain([unassigned])), unassigned)
@@ -719,8 +739,8 @@ impl Collected {
         ]
     }
 
-    /// Mean power in the run over the time in which it is known, in W: in each interval that of all windows together (devices without a
-    /// workload have one each), weighted by the longest of their covered times.
+    /// Returns the mean power in the run over the time in which it is known, in W: in each interval that of all windows together
+    /// (devices without a workload have one each), weighted by the longest of their covered times.
     fn mean_power(&self) -> Option<f64> {
         let mut intervals = BTreeMap::<EventTime, (f64, f64)>::new();
         for window in self.run() {
@@ -735,17 +755,17 @@ impl Collected {
     }
 
     /// The energy of each window of the run, spread evenly over the window.
-    fn energy_by_time(&self) -> Vec<eadt_models::energy::Interval> {
+    fn energy_by_time(&self) -> Vec<eadt_models::energy::EnergyInterval> {
         let instant = |time: EventTime| jiff::Timestamp::from_microsecond(time.micros()).unwrap_or(jiff::Timestamp::MAX);
-        let interval = |window: &Window| {
+        let interval = |window: &ReportWindow| {
             let joules = window.run_energy.filter(|joules| *joules > 0.0)?;
-            Some(eadt_models::energy::Interval { from: instant(window.start), to: instant(window.end), joules })
+            Some(eadt_models::energy::EnergyInterval { from: instant(window.start), to: instant(window.end), joules })
         };
         self.run().filter_map(interval).collect()
     }
 
     /// The sum, where every window with energy has the figure: a part of the cost is not the cost.
-    fn complete(&self, of: fn(&Window) -> Option<f64>) -> Option<f64> {
+    fn complete(&self, of: fn(&ReportWindow) -> Option<f64>) -> Option<f64> {
         let with_energy = || self.run().filter(|window| window.run_energy.is_some_and(|joules| joules > 0.0));
         with_energy().all(|window| of(window).is_some()).then(|| sum(with_energy().map(of))).flatten()
     }
@@ -794,10 +814,10 @@ impl Collected {
         }
     }
 
-    /// Why no window of the run has energy, as far as the windows tell, and what would change it.
+    /// Returns why no window of the run has energy, as far as the windows show it, and what would change it.
     fn why_no_energy(&self) -> String {
         const MAP: &str = "`--map power_watts=COLUMN:W` or `--map energy_joules_total=COLUMN:J`";
-        let total = |of: fn(&Window) -> u64| self.run().map(of).sum::<u64>();
+        let total = |of: fn(&ReportWindow) -> u64| self.run().map(of).sum::<u64>();
         if self.windows.values().any(|window| window.has_energy) {
             return "what is known lies outside of the run, which the job's `started` and `finished` bound. Compare the clocks and time zones \
                     (`--time-zone` of `eadt import`) of power and progress"
@@ -831,9 +851,9 @@ impl Collected {
                  processor.power_gap_seconds, {POWER_GAP_SECONDS:.0} by default: if they have power, {remedy}"
             )
         };
-        // Steps are clipped to their window: only shorter ones tell their length.
-        let shorter = |window: &&Window| window.largest_gap < window.end.seconds_since(window.start) - 1e-3;
-        let whole: Vec<&Window> = self.run().filter(|window| window.is_observed_whole() && window.gpus > 0).collect();
+        // Steps are clipped to their window: only shorter ones show their length.
+        let shorter = |window: &&ReportWindow| window.largest_gap < window.end.seconds_since(window.start) - 1e-3;
+        let whole: Vec<&ReportWindow> = self.run().filter(|window| window.is_observed_whole() && window.gpus > 0).collect();
         let steps = whole.iter().map(|window| window.largest_gap).fold(0.0, f64::max);
         if seconds <= POWER_GAP_SECONDS || !whole.is_empty() && whole.iter().all(shorter) && steps <= POWER_GAP_SECONDS {
             return no_power;
@@ -858,7 +878,7 @@ impl Collected {
         gap(&format!("about {apart:.0} s"), &remedy)
     }
 
-    /// Says in how many windows a counter is contradicted, and what energy is there.
+    /// Notes in how many windows a counter is contradicted, and which energy is there.
     fn note_contradicted(&self, notes: &mut Vec<String>) {
         let energies = [
             (Some(false), "energy is the integral of power", "contradicted it"),
@@ -883,11 +903,11 @@ impl Collected {
     }
 
     /// The decision at each time; where there are several, the one that changes something.
-    fn by_time(&self) -> BTreeMap<EventTime, (Action, &str)> {
-        let mut decided: BTreeMap<EventTime, (Action, &str)> = BTreeMap::new();
-        for Decided { time, action, reason, .. } in self.decisions.values() {
+    fn by_time(&self) -> BTreeMap<EventTime, (ControllerAction, &str)> {
+        let mut decided: BTreeMap<EventTime, (ControllerAction, &str)> = BTreeMap::new();
+        for ReportDecision { time, action, reason, .. } in self.decisions.values() {
             let entry = decided.entry(*time).or_insert((*action, reason));
-            if entry.0 == Action::Maintain {
+            if entry.0 == ControllerAction::Maintain {
                 *entry = (*action, reason);
             }
         }
@@ -895,8 +915,8 @@ impl Collected {
     }
 }
 
-fn point(row: &WindowRow) -> Point {
-    Point {
+fn point(row: &WindowRow) -> WindowPoint {
+    WindowPoint {
         start: row.window_start,
         end: row.window_end,
         joules_per_sample: row.joules_per_sample,
@@ -909,10 +929,10 @@ fn point(row: &WindowRow) -> Point {
 }
 
 fn window_row(
-    window: &Window,
-    observed: Interval,
-    decided: &BTreeMap<EventTime, (Action, &str)>,
-    compared: Compared,
+    window: &ReportWindow,
+    observed: EventTimeRange,
+    decided: &BTreeMap<EventTime, (ControllerAction, &str)>,
+    compared: WindowBaseline,
 ) -> WindowRow {
     let decision = decided.get(&window.end);
     let seconds = window.seconds(observed);

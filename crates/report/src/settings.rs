@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use crate::{GridCarbon, Prices, Report};
+use crate::{EnergyReport, GridCarbon, Prices};
 
-/// Which rows stand below the totals.
+/// Rows that are shown below the totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum ReportBreakdown {
     Window,
     Span,
 }
@@ -15,7 +15,7 @@ pub enum By {
 #[error("unknown breakdown {0:?}; known: window, span")]
 pub struct InvalidBy(String);
 
-impl FromStr for By {
+impl FromStr for ReportBreakdown {
     type Err = InvalidBy;
 
     fn from_str(text: &str) -> Result<Self, InvalidBy> {
@@ -27,14 +27,14 @@ impl FromStr for By {
     }
 }
 
-/// What the events do not say.
+/// Settings of a report, with facts that events do not contain.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Settings {
+pub struct ReportSettings {
     /// Currency units per kWh, in place of the prices that the windows carry.
     pub price_per_kwh: Option<f64>,
     /// Prices by hour or by time, in place of the prices that the windows carry; `price_per_kwh` goes before.
     pub prices: Option<Prices>,
-    /// Name of the currency that prices are in, such as `EUR`; no event tells it.
+    /// Name of the currency that prices are in, such as `EUR`; no event contains it.
     pub currency: Option<String>,
     /// In place of the carbon intensities that the windows carry.
     pub carbon_grams_per_kwh: Option<f64>,
@@ -43,12 +43,12 @@ pub struct Settings {
     /// J/sample to compare a workload with, by workload, in place of an estimate of what its starting layout would have
     /// taken.
     pub baselines: BTreeMap<String, f64>,
-    pub by: Option<By>,
+    pub by: Option<ReportBreakdown>,
 }
 
-impl Settings {
+impl ReportSettings {
     /// Compares with the J/sample of an earlier report; baselines that are set already stay.
-    pub fn compare_with(&mut self, earlier: &Report) {
+    pub fn compare_with(&mut self, earlier: &EnergyReport) {
         for workload in &earlier.workloads {
             if let Some(value) = workload.joules_per_sample {
                 self.baselines.entry(workload.workload.clone()).or_insert(value);

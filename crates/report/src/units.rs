@@ -1,7 +1,7 @@
-//! Figures as people say them: three digits and a prefix. Raw figures are in JSON and CSV.
+//! Figures for people: three digits and a prefix. Raw figures are in JSON and CSV.
 
 const PREFIXES: [&str; 6] = ["", "k", "M", "G", "T", "P"];
-/// What stands for a figure that is not known.
+/// Shown in place of a figure that is not known.
 pub const UNKNOWN: &str = "–";
 const JOULES_PER_KWH: f64 = 3.6e6;
 
@@ -28,7 +28,7 @@ fn scaled(value: f64, unit: &str) -> String {
         prefix += 1;
     }
     let value = digits(value);
-    // What a whole number is, is said as one.
+    // A whole number is shown as one.
     format!("{} {}{unit}", value.strip_suffix(".00").unwrap_or(&value), PREFIXES[prefix]).trim_end().to_owned()
 }
 

@@ -1,8 +1,10 @@
 //! Figures, savings and renderings.
 
-use eadt_report::{By, Form, Report, Reporter, Settings, report};
+use eadt_report::{EnergyReport, RenderFormat, ReportBreakdown, ReportSettings, Reporter, report};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, EnergyMethod, Layout, Meter, Origin, Outcome, WindowKind};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, EnergyMethod, Layout, Meter, Origin, WindowKind,
+};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
@@ -31,7 +33,7 @@ fn window(minute: i64, joules: f64, samples: f64) -> EfficiencyWindow {
     }
 }
 
-fn decision(minute: i64, action: Action) -> Decision {
+fn decision(minute: i64, action: ControllerAction) -> Decision {
     Decision {
         id: format!("d{minute}"),
         workload: NAME.to_owned(),
@@ -49,7 +51,7 @@ fn applied(minute: i64) -> Actuation {
         decision_id: format!("d{minute}"),
         workload: NAME.to_owned(),
         time: at(minute),
-        outcome: Outcome::Applied,
+        outcome: ActuationOutcome::Applied,
         ..Actuation::default()
     }
 }
@@ -65,10 +67,10 @@ fn story() -> (Vec<EfficiencyWindow>, Vec<Decision>, Vec<Actuation>) {
     });
     windows.extend([window(4, 800.0, 100.0), window(5, 800.0, 100.0)]);
     let decisions = vec![
-        decision(1, Action::Maintain),
-        decision(2, Action::Maintain),
-        decision(3, Action::Decrease),
-        decision(6, Action::Revert),
+        decision(1, ControllerAction::Maintain),
+        decision(2, ControllerAction::Maintain),
+        decision(3, ControllerAction::Decrease),
+        decision(6, ControllerAction::Revert),
     ];
     (windows, decisions, vec![applied(3)])
 }
@@ -81,7 +83,7 @@ fn near(got: Option<f64>, expected: f64) {
 #[test]
 fn adds_up_and_compares_with_the_starting_layout() {
     let (windows, decisions, actuations) = story();
-    let report = report(&windows, &decisions, &actuations, &Settings::default());
+    let report = report(&windows, &decisions, &actuations, &ReportSettings::default());
     let it = &report.workloads[0];
     near(it.energy_joules, 5200.0);
     near(it.energy_kwh, 5200.0 / 3.6e6);
@@ -104,26 +106,26 @@ fn adds_up_and_compares_with_the_starting_layout() {
 fn a_loss_is_a_negative_saving() {
     let (mut windows, decisions, actuations) = story();
     windows[5].run_energy_joules = Some(1200.0);
-    let it = report(&windows, &decisions, &actuations, &Settings::default()).workloads.remove(0);
+    let it = report(&windows, &decisions, &actuations, &ReportSettings::default()).workloads.remove(0);
     near(it.saving_joules, -400.0);
     near(it.saving_ratio, -400.0 / 5200.0);
     let (low, high) = (it.saving_ratio_low.unwrap(), it.saving_ratio_high.unwrap());
     assert!(low < -400.0 / 5200.0 && high > -400.0 / 5200.0);
     let interval = format!("{:+.1} to {:+.1} %", 100.0 * low, 100.0 * high);
-    let text = Report { workloads: vec![it] }.render(Form::Text);
+    let text = EnergyReport { workloads: vec![it] }.render(RenderFormat::Text);
     assert!(text.contains("-7.69 %") && text.contains(&interval), "{text}");
 }
 
 #[test]
 fn a_given_baseline_is_compared_with_the_whole_run() {
     let (windows, decisions, _) = story();
-    let mut settings = Settings::default();
+    let mut settings = ReportSettings::default();
     settings.baselines.insert(NAME.to_owned(), 12.0);
     let it = report(&windows, &decisions, [], &settings).workloads.remove(0);
     near(it.saving_joules, 520.0 * 12.0 - 5200.0);
 
-    let earlier = report(&windows[..3], [], [], &Settings::default());
-    let mut settings = Settings::default();
+    let earlier = report(&windows[..3], [], [], &ReportSettings::default());
+    let mut settings = ReportSettings::default();
     settings.compare_with(&earlier);
     assert_eq!(settings.baselines[NAME], 10.0);
 }
@@ -131,13 +133,13 @@ fn a_given_baseline_is_compared_with_the_whole_run() {
 #[test]
 fn without_a_change_nothing_is_said_about_a_saving() {
     let (windows, decisions, _) = story();
-    let it = report(&windows, &decisions, [], &Settings::default()).workloads.remove(0);
+    let it = report(&windows, &decisions, [], &ReportSettings::default()).workloads.remove(0);
     assert_eq!((it.saving_joules, it.saving_ratio, it.baseline_joules_per_sample), (None, None, None));
     // A refused change is none, and a first change without a window before it leaves nothing to compare with.
-    let refused = Actuation { outcome: Outcome::Refused, ..applied(3) };
-    let it = report(&windows, &decisions, [&refused], &Settings::default()).workloads.remove(0);
+    let refused = Actuation { outcome: ActuationOutcome::Refused, ..applied(3) };
+    let it = report(&windows, &decisions, [&refused], &ReportSettings::default()).workloads.remove(0);
     assert_eq!((it.saving_joules, it.notes.len()), (None, 0));
-    let it = report(&windows, &decisions, [&applied(0)], &Settings::default()).workloads.remove(0);
+    let it = report(&windows, &decisions, [&applied(0)], &ReportSettings::default()).workloads.remove(0);
     assert_eq!(it.saving_joules, None);
     assert!(it.notes[0].contains("the saving is not known"), "{:?}", it.notes);
 }
@@ -148,7 +150,7 @@ fn without_an_actuator_the_generation_tells_the_change() {
     for (index, window) in windows.iter_mut().enumerate() {
         window.generation = Some(if index < 3 { 7 } else { 8 });
     }
-    near(report(&windows, [], [], &Settings::default()).workloads[0].saving_joules, 0.0);
+    near(report(&windows, [], [], &ReportSettings::default()).workloads[0].saving_joules, 0.0);
 }
 
 #[test]
@@ -156,7 +158,7 @@ fn windows_with_little_known_energy_do_not_flatter_the_saving() {
     let (mut windows, decisions, actuations) = story();
     windows[5].run_coverage_ratio = 0.2;
     windows[5].run_energy_joules = Some(160.0);
-    let it = report(&windows, &decisions, &actuations, &Settings::default()).workloads.remove(0);
+    let it = report(&windows, &decisions, &actuations, &ReportSettings::default()).workloads.remove(0);
     near(it.saving_joules, 120.0 * 10.0 - 1400.0);
     assert!(it.notes.iter().any(|note| note.contains("leaves out 1 window")), "{:?}", it.notes);
 }
@@ -171,8 +173,8 @@ fn unknown_is_null_and_never_zero() {
         run_seconds: 60.0,
         ..EfficiencyWindow::default()
     };
-    let report = report([&blank], [], [], &Settings::default());
-    let json: serde_json::Value = serde_json::from_str(&report.render(Form::Json)).unwrap();
+    let report = report([&blank], [], [], &ReportSettings::default());
+    let json: serde_json::Value = serde_json::from_str(&report.render(RenderFormat::Json)).unwrap();
     let it = &json["workloads"][0];
     for field in [
         "energy_joules",
@@ -197,8 +199,8 @@ fn unknown_is_null_and_never_zero() {
     assert_eq!(it["origin"], "measured");
     assert_eq!(report.workloads[0].notes.len(), 1);
     assert!(report.workloads[0].notes[0].starts_with("no energy is known: no device was heard"));
-    assert!(!report.render(Form::Text).contains("Saving"), "nothing to say about it");
-    assert_eq!(serde_json::from_value::<Report>(json).unwrap().workloads[0].workload, "lab/dark");
+    assert!(!report.render(RenderFormat::Text).contains("Saving"), "nothing to say about it");
+    assert_eq!(serde_json::from_value::<EnergyReport>(json).unwrap().workloads[0].workload, "lab/dark");
 }
 
 #[test]
@@ -213,20 +215,20 @@ fn only_the_run_counts_and_unassigned_energy_belongs_to_it() {
     for window in [&mut first, &mut second, &mut after] {
         window.cost = Some(2.0);
     }
-    let it = report([&first, &second, &after], [], [], &Settings::default()).workloads.remove(0);
+    let it = report([&first, &second, &after], [], [], &ReportSettings::default()).workloads.remove(0);
     near(it.energy_joules, 775.0);
     near(it.unassigned_energy_joules, 25.0);
     near(it.duration_seconds, 90.0);
     near(it.mean_power_watts, 750.0 / 90.0);
     // 1 for half of the first window and 2 for the second, for 750 J.
     near(it.cost, 3.0 * 775.0 / 750.0);
-    let settings = Settings { price_per_kwh: Some(0.3), carbon_grams_per_kwh: Some(400.0), ..Settings::default() };
+    let settings = ReportSettings { price_per_kwh: Some(0.3), carbon_grams_per_kwh: Some(400.0), ..ReportSettings::default() };
     let it = report([&first, &second, &after], [], [], &settings).workloads.remove(0);
     near(it.cost, 775.0 / 3.6e6 * 0.3);
     near(it.co2_grams, 775.0 / 3.6e6 * 400.0);
     // One window without a price: the sum would be too small.
     second.cost = None;
-    assert_eq!(report([&first, &second], [], [], &Settings::default()).workloads[0].cost, None);
+    assert_eq!(report([&first, &second], [], [], &ReportSettings::default()).workloads[0].cost, None);
 }
 
 #[test]
@@ -240,7 +242,8 @@ fn energy_and_samples_of_a_sample_are_of_one_span() {
         run_coverage_ratio: 0.0,
         ..window(minute, 0.0, 100.0)
     };
-    let it = report([&window(0, 3000.0, 100.0), &partial, &dark(2), &dark(3)], [], [], &Settings::default()).workloads.remove(0);
+    let it =
+        report([&window(0, 3000.0, 100.0), &partial, &dark(2), &dark(3)], [], [], &ReportSettings::default()).workloads.remove(0);
     near(it.energy_joules, 3750.0);
     near(it.samples, 400.0);
     near(it.joules_per_sample, 30.0);
@@ -249,14 +252,14 @@ fn energy_and_samples_of_a_sample_are_of_one_span() {
     // The samples of unassigned energy are in no window.
     let mut after = window(1, 3000.0, 100.0);
     after.unassigned_energy_joules = 9e6;
-    let it = report([&window(0, 3000.0, 100.0), &after], [], [], &Settings::default()).workloads.remove(0);
+    let it = report([&window(0, 3000.0, 100.0), &after], [], [], &ReportSettings::default()).workloads.remove(0);
     near(it.energy_joules, 9_006_000.0);
     near(it.joules_per_sample, 30.0);
     // Downtime counts.
     let down = EfficiencyWindow { samples: None, progress_coverage_ratio: 0.0, ..window(1, 600.0, 0.0) };
-    let it = report([&window(0, 3000.0, 100.0), &down], [], [], &Settings::default()).workloads.remove(0);
+    let it = report([&window(0, 3000.0, 100.0), &down], [], [], &ReportSettings::default()).workloads.remove(0);
     near(it.joules_per_sample, 36.0);
-    let it = report([&dark(0)], [], [], &Settings::default()).workloads.remove(0);
+    let it = report([&dark(0)], [], [], &ReportSettings::default()).workloads.remove(0);
     assert_eq!((it.samples, it.joules_per_sample, it.samples_per_joule), (Some(100.0), None, None));
 }
 
@@ -265,12 +268,14 @@ fn windows_that_closed_before_the_job_spoke_are_not_the_run() {
     let mut windows: Vec<EfficiencyWindow> = (0..4).map(|minute| window(minute, 1000.0, 100.0)).collect();
     windows[0].samples = None;
     // Nobody reports phases: everything counts.
-    near(report(&windows, [], [], &Settings::default()).workloads[0].energy_joules, 4000.0);
+    near(report(&windows, [], [], &ReportSettings::default()).workloads[0].energy_joules, 4000.0);
     for window in &mut windows[1..] {
         window.run_declared = true;
     }
     (windows[1].run_seconds, windows[1].run_energy_joules) = (45.0, Some(750.0));
-    let it = report(&windows, [], [], &Settings { by: Some(By::Window), ..Settings::default() }).workloads.remove(0);
+    let it = report(&windows, [], [], &ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() })
+        .workloads
+        .remove(0);
     near(it.energy_joules, 2750.0);
     near(it.duration_seconds, 165.0);
     assert_eq!(it.by_window.unwrap()[0].energy_joules, None);
@@ -287,7 +292,7 @@ fn without_a_declared_run_the_duration_is_what_was_observed() {
         progress_coverage_ratio: (to - from) / 60.0,
         ..window(minute, joules, 10.0)
     };
-    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
     let it = report([&observed(0, 0.0, 12.14, 1214.0)], [], [], &settings).workloads.remove(0);
     near(it.duration_seconds, 12.14);
     near(it.coverage_ratio, 1.0);
@@ -349,14 +354,14 @@ fn tokens_and_what_a_joule_does() {
     let mut windows = [window(0, 1000.0, 10.0), window(1, 1000.0, 30.0)];
     windows[0].tokens = Some(4000.0);
     windows[1].tokens = Some(8000.0);
-    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
     let whole = report(&windows, [], [], &settings);
     let it = &whole.workloads[0];
     near(it.tokens, 12_000.0);
     near(it.tokens_per_joule, 6.0);
     near(it.samples_per_joule, 0.02);
     assert_eq!(it.by_window.as_ref().unwrap()[1].tokens, Some(8000.0));
-    let text = whole.render(Form::Text);
+    let text = whole.render(RenderFormat::Text);
     assert!(text.contains("tokens/J") && text.contains("12000") && text.contains("8000"), "{text}");
     // Energy unknown: so is what it did.
     for window in &mut windows {
@@ -365,26 +370,26 @@ fn tokens_and_what_a_joule_does() {
     let it = report(&windows, [], [], &settings).workloads.remove(0);
     assert_eq!((it.tokens, it.tokens_per_joule, it.samples_per_joule), (Some(12_000.0), None, None));
     // Nothing says tokens: no column of dashes.
-    assert!(!report([&window(0, 1.0, 1.0)], [], [], &settings).render(Form::Text).contains("tokens"));
+    assert!(!report([&window(0, 1.0, 1.0)], [], [], &settings).render(RenderFormat::Text).contains("tokens"));
 }
 
 #[test]
 fn a_cost_names_its_currency_or_says_that_nobody_did() {
-    let settings = Settings { price_per_kwh: Some(0.25), ..Settings::default() };
+    let settings = ReportSettings { price_per_kwh: Some(0.25), ..ReportSettings::default() };
     let unnamed = report([&window(0, 3.6e6, 1.0)], [], [], &settings);
     assert_eq!((unnamed.workloads[0].cost, &unnamed.workloads[0].currency), (Some(0.25), &None));
-    assert!(unnamed.render(Form::Text).contains("--currency"));
-    let json: serde_json::Value = serde_json::from_str(&unnamed.render(Form::Json)).unwrap();
+    assert!(unnamed.render(RenderFormat::Text).contains("--currency"));
+    let json: serde_json::Value = serde_json::from_str(&unnamed.render(RenderFormat::Json)).unwrap();
     assert!(json["workloads"][0].get("currency").is_some_and(serde_json::Value::is_null));
-    let settings = Settings { currency: Some("EUR".to_owned()), ..settings };
+    let settings = ReportSettings { currency: Some("EUR".to_owned()), ..settings };
     let named = report([&window(0, 3.6e6, 1.0)], [], [], &settings);
     assert_eq!(named.workloads[0].currency.as_deref(), Some("EUR"));
-    for form in [Form::Text, Form::Markdown, Form::Html] {
+    for form in [RenderFormat::Text, RenderFormat::Markdown, RenderFormat::Html] {
         assert!(named.render(form).contains("cost EUR"), "{form:?}");
     }
-    assert!(!named.render(Form::Text).contains("--currency"));
+    assert!(!named.render(RenderFormat::Text).contains("--currency"));
     // No cost, no currency.
-    let settings = Settings { price_per_kwh: None, ..settings };
+    let settings = ReportSettings { price_per_kwh: None, ..settings };
     assert_eq!(report([&window(0, 3.6e6, 1.0)], [], [], &settings).workloads[0].currency, None);
 }
 
@@ -401,7 +406,7 @@ fn cost_and_carbon_by_the_time_of_the_energy() {
     let zone = eadt_report::time_zone("UTC").unwrap();
     let prices = eadt_report::read_prices(&table("EUR/kWh", true), &zone, "prices.csv").unwrap();
     let carbon = eadt_report::read_carbon(&table("gCO2/kWh", true), None, &zone, "grid.csv").unwrap();
-    let settings = Settings { prices: Some(prices), carbon: Some(carbon), ..Settings::default() };
+    let settings = ReportSettings { prices: Some(prices), carbon: Some(carbon), ..ReportSettings::default() };
     let it = report([&first, &second], [], [], &settings).workloads.remove(0);
     near(it.cost, 0.2 + 2.0 * 0.5);
     near(it.co2_grams, 0.2 + 2.0 * 0.5);
@@ -410,13 +415,15 @@ fn cost_and_carbon_by_the_time_of_the_energy() {
     // A flat price goes before; energy in no window has the mean price.
     second.unassigned_energy_joules = 1.08e6;
     near(report([&first, &second], [], [], &settings).workloads[0].cost, 1.2 * 1.1);
-    let flat = Settings { price_per_kwh: Some(1.0), ..settings.clone() };
+    let flat = ReportSettings { price_per_kwh: Some(1.0), ..settings.clone() };
     near(report([&first, &second], [], [], &flat).workloads[0].cost, 3.3);
     // A part of the sum is not the sum.
     let first_only =
         format!("datetime,EUR/kWh\n{}{}", at(first.window_start.plus_seconds(-60.0), 0.2), at(first.window_start, 0.2));
     let prices = eadt_report::read_prices(&first_only, &zone, "prices.csv").unwrap();
-    let it = report([&first, &second], [], [], &Settings { prices: Some(prices), ..Settings::default() }).workloads.remove(0);
+    let it = report([&first, &second], [], [], &ReportSettings { prices: Some(prices), ..ReportSettings::default() })
+        .workloads
+        .remove(0);
     assert_eq!((it.cost, it.currency), (None, None));
     assert!(it.notes.iter().any(|note| note.starts_with("no cost is given: 66.7 % of the energy")), "{:?}", it.notes);
     assert!(eadt_report::time_zone("Mars/Base").is_err());
@@ -432,35 +439,35 @@ fn a_note_that_many_workloads_share_is_said_once() {
             ..window(0, 0.0, 1.0)
         })
         .collect();
-    let report = report(&windows, [], [], &Settings::default());
+    let report = report(&windows, [], [], &ReportSettings::default());
     assert!(matches!(report.workloads[4].notes.as_slice(), [one] if one.starts_with("no energy is known: ")));
-    for form in [Form::Text, Form::Markdown, Form::Html] {
+    for form in [RenderFormat::Text, RenderFormat::Markdown, RenderFormat::Html] {
         assert_eq!(report.render(form).matches("no energy is known").count(), 1, "{form:?}");
     }
-    let text = report.render(Form::Text);
+    let text = report.render(RenderFormat::Text);
     assert!(text.contains("note: 5 workloads (lab/job-0, lab/job-1, lab/job-2 and 2 more): no energy is known"), "{text}");
 }
 
 #[test]
 fn no_spans_are_said_in_words_and_in_json() {
-    let settings = Settings { by: Some(By::Span), ..Settings::default() };
+    let settings = ReportSettings { by: Some(ReportBreakdown::Span), ..ReportSettings::default() };
     let without = report([&window(0, 1.0, 1.0)], [], [], &settings);
-    for form in [Form::Text, Form::Markdown, Form::Html, Form::Json] {
+    for form in [RenderFormat::Text, RenderFormat::Markdown, RenderFormat::Html, RenderFormat::Json] {
         assert!(without.render(form).contains("the job named no spans"), "{form:?}");
     }
     assert_eq!(without.workloads[0].by_span.as_deref(), Some(&[][..]));
     // Nobody asked: nothing to say.
-    let json = report([&window(0, 1.0, 1.0)], [], [], &Settings::default()).render(Form::Json);
+    let json = report([&window(0, 1.0, 1.0)], [], [], &ReportSettings::default()).render(RenderFormat::Json);
     assert!(json.contains("\"notes\": []"), "{json}");
 }
 
 #[test]
 fn every_figure_fits_into_a_narrow_terminal_whole() {
     let (windows, decisions, actuations) = story();
-    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
     let report = report(&windows, &decisions, &actuations, &settings);
     let wide = report.text(None);
-    assert_eq!(wide, report.render(Form::Text));
+    assert_eq!(wide, report.render(RenderFormat::Text));
     let words = |text: &str| -> std::collections::BTreeSet<String> { text.split_whitespace().map(str::to_owned).collect() };
     for width in [40, 60, 80, 120] {
         let narrow = report.text(Some(width));
@@ -477,7 +484,7 @@ fn every_figure_fits_into_a_narrow_terminal_whole() {
 #[test]
 fn windows_whose_counter_contradicts_power_are_counted_in_a_note() {
     let mut windows: Vec<_> = (0..3).map(|minute| window(minute, 1000.0, 100.0)).collect();
-    let notes = |windows: &[EfficiencyWindow]| report(windows, [], [], &Settings::default()).workloads.remove(0).notes;
+    let notes = |windows: &[EfficiencyWindow]| report(windows, [], [], &ReportSettings::default()).workloads.remove(0).notes;
     assert_eq!(notes(&windows), Vec::<String>::new());
     (windows[0].counter_contradicted_seconds, windows[2].counter_contradicted_seconds) = (60.0, 15.4);
     // How the energy of the rest is known, what of the time is covered, and what may be said.
@@ -547,7 +554,7 @@ fn no_known_energy_says_why_and_what_would_change_it() {
                 window
             })
             .collect();
-        let it = report(&windows, [], [], &Settings::default()).workloads.remove(0);
+        let it = report(&windows, [], [], &ReportSettings::default()).workloads.remove(0);
         let notes = it.notes;
         let why = notes.iter().filter(|note| note.starts_with("no energy is known: ")).collect::<Vec<_>>();
         assert!(why.len() == 1 && said.iter().all(|part| why[0].contains(part)), "{said:?}: {notes:?}");
@@ -556,7 +563,7 @@ fn no_known_energy_says_why_and_what_would_change_it() {
     // Energy of no window is energy.
     let mut window = read_every(0, 300.0);
     window.unassigned_energy_joules = 5.0;
-    let it = report([&window], [], [], &Settings::default()).workloads.remove(0);
+    let it = report([&window], [], [], &ReportSettings::default()).workloads.remove(0);
     assert!(it.energy_joules == Some(5.0) && !it.notes.iter().any(|note| note.contains("no energy is known")), "{:?}", it.notes);
     assert_eq!(it.why_no_energy, None);
 }
@@ -567,10 +574,10 @@ fn changes_are_those_that_were_made() {
     // Three decisions, the last of which takes the second one back.
     let decide = |minute, action, watts| Decision { to: layout(watts), ..decision(minute, action) };
     let decisions = [
-        decision(1, Action::Maintain),
-        decide(2, Action::SetPowerLimit, 300.0),
-        decide(4, Action::SetPowerLimit, 250.0),
-        decide(6, Action::Revert, 300.0),
+        decision(1, ControllerAction::Maintain),
+        decide(2, ControllerAction::SetPowerLimit, 300.0),
+        decide(4, ControllerAction::SetPowerLimit, 250.0),
+        decide(6, ControllerAction::Revert, 300.0),
     ];
     let outcome = |outcome| -> Vec<Actuation> {
         [2, 4, 6].map(|minute| Actuation { id: format!("a{minute}"), outcome, ..applied(minute) }).into()
@@ -586,21 +593,30 @@ fn changes_are_those_that_were_made() {
     for (minute, window) in generations.iter_mut().enumerate() {
         window.generation = Some(if minute < 4 { 1 } else { 2 });
     }
-    let mixed: Vec<Actuation> =
-        outcome(Outcome::Recommended).into_iter().take(1).chain(outcome(Outcome::Refused).split_off(1)).collect();
+    let mixed: Vec<Actuation> = outcome(ActuationOutcome::Recommended)
+        .into_iter()
+        .take(1)
+        .chain(outcome(ActuationOutcome::Refused).split_off(1))
+        .collect();
     let none = "nothing was changed, so nothing was saved: 3 changes were ";
     for (name, windows, actuations, wanted, said) in [
-        ("recommend", &untouched, outcome(Outcome::Recommended), (3, 3, 0, 0), format!("{none}recommended, and none was made; ")),
+        (
+            "recommend",
+            &untouched,
+            outcome(ActuationOutcome::Recommended),
+            (3, 3, 0, 0),
+            format!("{none}recommended, and none was made; "),
+        ),
         (
             "observe",
             &untouched,
-            outcome(Outcome::Refused),
+            outcome(ActuationOutcome::Refused),
             (3, 0, 0, 0),
             format!("{none}decided, and the record shows none of them made; "),
         ),
         ("both", &untouched, mixed, (3, 1, 0, 0), format!("{none}decided, 1 of them recommended, and none was made; ")),
-        ("enforce", &changed, outcome(Outcome::Applied), (3, 0, 3, 1), String::new()),
-        ("rolled back", &untouched, outcome(Outcome::RolledBack), (3, 0, 3, 1), String::new()),
+        ("enforce", &changed, outcome(ActuationOutcome::Applied), (3, 0, 3, 1), String::new()),
+        ("rolled back", &untouched, outcome(ActuationOutcome::RolledBack), (3, 0, 3, 1), String::new()),
         (
             "no actuator, nothing moves",
             &untouched,
@@ -619,14 +635,14 @@ fn changes_are_those_that_were_made() {
         ("no actuator, one move", &once, vec![], (3, 0, 1, 0), String::new()),
         ("no actuator, generations", &generations, vec![], (3, 0, 1, 0), String::new()),
     ] {
-        let report = report(windows, &decisions, &actuations, &Settings::default());
+        let report = report(windows, &decisions, &actuations, &ReportSettings::default());
         let it = &report.workloads[0];
         assert_eq!((it.decided_changes, it.recommendations, it.changes, it.reverts), wanted, "{name}");
         let headline = report.headline().remove(0);
         assert_eq!(headline.contains("nothing was changed"), !said.is_empty(), "{name}: {headline}");
         assert!(headline.contains(&said), "{name}: {headline}");
-        assert_eq!(report.render(Form::Html).matches("class=\"change\"").count() > 0, wanted.2 > 0, "{name}");
-        let text = report.render(Form::Text);
+        assert_eq!(report.render(RenderFormat::Html).matches("class=\"change\"").count() > 0, wanted.2 > 0, "{name}");
+        let text = report.render(RenderFormat::Text);
         assert_eq!(text.contains("changes decided"), wanted.0 > wanted.2, "{name}: {text}");
         assert_eq!(text.contains("recommended  changes"), wanted.1 > 0, "{name}: {text}");
     }
@@ -652,7 +668,7 @@ fn mean_power_means_the_same_in_event_row_and_total() {
         ..window(2, 11_100.0, 50.0)
     };
     let events = [whole, lost, ends];
-    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
     let report = report(&events, [], [], &settings);
     let it = &report.workloads[0];
     for (row, event) in it.by_window.as_ref().unwrap().iter().zip(&events) {
@@ -661,9 +677,9 @@ fn mean_power_means_the_same_in_event_row_and_total() {
     let run: Vec<f64> = it.by_window.as_ref().unwrap().iter().filter_map(|row| row.run_mean_power_watts).collect();
     assert_eq!(run, [193.4, 96.7, 220.0]);
     near(it.mean_power_watts, (60.0 * 193.4 + 60.0 * 96.7 + 6600.0) / 150.0);
-    let text = report.render(Form::Text);
+    let text = report.render(RenderFormat::Text);
     assert!(text.contains("mean W  mean W in run  coverage"), "{text}");
-    let text = eadt_report::report(&events[..2], [], [], &settings).render(Form::Text);
+    let text = eadt_report::report(&events[..2], [], [], &settings).render(RenderFormat::Text);
     assert!(!text.contains("in run"), "{text}");
     // Boards without a workload have a window each: a lost one adds nothing.
     let mut boards: Vec<EfficiencyWindow> = (0..3)
@@ -688,54 +704,55 @@ fn breaks_down_by_window_and_by_span() {
         span: Some("epoch 2".to_owned()),
         ..window(1, 1500.0, 150.0)
     });
-    let by = |by| report(&windows, &decisions, &actuations, &Settings { by: Some(by), ..Settings::default() });
-    let it = &by(By::Window).workloads[0];
+    let by = |by| report(&windows, &decisions, &actuations, &ReportSettings { by: Some(by), ..ReportSettings::default() });
+    let it = &by(ReportBreakdown::Window).workloads[0];
     let rows = it.by_window.as_ref().unwrap();
     assert_eq!((rows.len(), it.windows), (6, 6));
-    assert_eq!((rows[2].action, rows[4].action), (Some(Action::Decrease), None));
+    assert_eq!((rows[2].action, rows[4].action), (Some(ControllerAction::Decrease), None));
     near(rows[4].joules_per_sample, 8.0);
     // The restart's downtime is in, and it is marked.
     near(rows[3].joules_per_sample, 30.0);
     assert_eq!(rows.iter().map(|row| row.restarted).collect::<Vec<_>>(), [false, false, false, true, false, false]);
-    assert!(by(By::Window).render(Form::Text).contains("-, restart"));
+    assert!(by(ReportBreakdown::Window).render(RenderFormat::Text).contains("-, restart"));
     assert!(it.by_span.is_none());
-    let spans = by(By::Span);
+    let spans = by(ReportBreakdown::Span);
     let row = &spans.workloads[0].by_span.as_ref().unwrap()[0];
     assert_eq!((row.span.as_str(), row.duration_seconds), ("epoch 2", 60.0));
     near(row.joules_per_sample, 10.0);
     near(spans.workloads[0].energy_joules, 5200.0);
-    assert!(spans.render(Form::Text).contains("Spans of eadt/llm-training (simulated)"));
+    assert!(spans.render(RenderFormat::Text).contains("Spans of eadt/llm-training (simulated)"));
 }
 
 #[test]
 fn every_rendering_says_simulated_beside_every_heading() {
     let (windows, decisions, actuations) = story();
-    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
     let report = report(&windows, &decisions, &actuations, &settings);
-    let html = report.render(Form::Html);
+    let html = report.render(RenderFormat::Html);
     for heading in html.split("<h2>").skip(1) {
         assert!(heading.split("</h2>").next().unwrap().contains("(simulated)"), "{heading}");
     }
     assert!(html.matches("<h2>").count() >= 4 && html.contains("<polyline") && html.contains("class=\"change\""));
-    for line in report.render(Form::Markdown).lines().filter(|line| line.starts_with("## ")) {
+    for line in report.render(RenderFormat::Markdown).lines().filter(|line| line.starts_with("## ")) {
         assert!(line.contains("(simulated)"), "{line}");
     }
-    let text = report.render(Form::Text);
+    let text = report.render(RenderFormat::Text);
     assert!(text.starts_with("simulated: eadt/llm-training: no clear saving: 0.0 % ± "), "{text}");
     assert!(text.contains("\nEnergy by workload (simulated)\n"), "{text}");
     assert_eq!(text.matches("(simulated)").count(), 4);
-    let empty = Report::default();
-    assert_eq!(empty.render(Form::Text), "No workload has a window yet.\n");
-    assert_eq!(empty.render(Form::Json), "{\n  \"workloads\": []\n}\n");
+    let empty = EnergyReport::default();
+    assert_eq!(empty.render(RenderFormat::Text), "No workload has a window yet.\n");
+    assert_eq!(empty.render(RenderFormat::Json), "{\n  \"workloads\": []\n}\n");
 }
 
 #[test]
 fn a_page_has_verdict_contents_and_a_chart_that_restarts_do_not_scale() {
     let (mut windows, mut decisions, mut actuations) = story();
-    let revert = Decision { concerns: Some(decisions[2].id.clone()), reason: "no better".into(), ..decision(5, Action::Revert) };
+    let revert =
+        Decision { concerns: Some(decisions[2].id.clone()), reason: "no better".into(), ..decision(5, ControllerAction::Revert) };
     decisions.push(revert);
     actuations.push(applied(3));
-    let html = report(&windows, &decisions, &actuations, &Settings::default()).render(Form::Html);
+    let html = report(&windows, &decisions, &actuations, &ReportSettings::default()).render(RenderFormat::Html);
     for part in [
         "<p class=\"verdict\">simulated: eadt/llm-training: no clear saving",
         "<main>",
@@ -754,7 +771,7 @@ fn a_page_has_verdict_contents_and_a_chart_that_restarts_do_not_scale() {
     for index in 0..40 {
         windows.push(EfficiencyWindow { workload: format!("lab/job-{index}"), ..window(0, 1e6 + f64::from(index), 1.0) });
     }
-    let html = report(&windows, &decisions, &actuations, &Settings::default()).render(Form::Html);
+    let html = report(&windows, &decisions, &actuations, &ReportSettings::default()).render(RenderFormat::Html);
     assert_eq!(html.matches("<li><a href=\"#w").count(), 41);
     assert!(html.contains("<li><a href=\"#w0\">lab/job-39</a> 1 MJ</li>"), "those that used most come first");
     assert_eq!(html.matches("id=\"hatch\"").count(), 1);
@@ -775,7 +792,7 @@ fn measured_figures_never_stand_under_simulated_and_simulated_ones_always_say_so
         windows.push(named("toy/job", minute, Origin::Simulated));
         windows.push(named("both/job", minute, if minute < 2 { Origin::Simulated } else { Origin::Measured }));
     }
-    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
     let report = report(&windows, [], [], &settings);
     // A row names a workload or a minute; below a marked heading all rows are simulated.
     let check = |rows: &mut dyn Iterator<Item = (bool, String)>| {
@@ -795,14 +812,14 @@ fn measured_figures_never_stand_under_simulated_and_simulated_ones_always_say_so
         }
         assert_eq!(rows_seen, 3 + 3 + 12);
     };
-    let text = report.render(Form::Text);
+    let text = report.render(RenderFormat::Text);
     let body = |line: &&str| !line.is_empty() && !line.starts_with("note") && !line.starts_with("  w");
     check(&mut text.lines().filter(body).map(|line| (!line.starts_with(' '), line.to_owned())));
-    let markdown = report.render(Form::Markdown);
+    let markdown = report.render(RenderFormat::Markdown);
     let lines = markdown.lines().filter(|line| line.starts_with("## ") || line.starts_with("| "));
     let body = lines.filter(|line| !line.starts_with("| w"));
     check(&mut body.map(|line| (line.starts_with('#'), line.to_owned())));
-    let html = report.render(Form::Html);
+    let html = report.render(RenderFormat::Html);
     let body =
         html.lines().filter(|line| line.starts_with("<tr><td") || (line.starts_with("<h2") && !line.contains("over time")));
     check(&mut body.map(|line| (line.starts_with("<h2"), line.to_owned())));
@@ -814,7 +831,7 @@ fn measured_figures_never_stand_under_simulated_and_simulated_ones_always_say_so
     assert!(chart("both/job").contains(">simulated<") && chart("both/job").contains(">measured<"), "{}", chart("both/job"));
     assert!(!chart("both/job").contains("(simulated)"));
 
-    let json: serde_json::Value = serde_json::from_str(&report.render(Form::Json)).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&report.render(RenderFormat::Json)).unwrap();
     let both = json["workloads"].as_array().unwrap().iter().find(|w| w["workload"] == "both/job").unwrap();
     let origins: Vec<&str> = both["by_window"].as_array().unwrap().iter().map(|row| row["origin"].as_str().unwrap()).collect();
     assert_eq!(origins, ["simulated", "simulated", "measured", "measured"]);
@@ -827,7 +844,7 @@ fn the_wall_meter_and_the_weakest_origin_win() {
     (a.origin, a.meter) = (Origin::Measured, Meter::Gpu);
     let mut b = window(1, 1.0, 1.0);
     (b.origin, b.meter) = (Origin::Imported, Meter::Wall);
-    let it = report([&a, &b], [], [], &Settings::default()).workloads.remove(0);
+    let it = report([&a, &b], [], [], &ReportSettings::default()).workloads.remove(0);
     assert_eq!((it.origin, it.meter), (Origin::Imported, Some(Meter::Wall)));
     let note = "the totals mix windows whose energy is of different meters: 1 gpu, 1 wall";
     assert!(it.notes.iter().any(|own| own == note), "{:?}", it.notes);
@@ -840,7 +857,7 @@ fn a_window_of_one_moment_lacks_no_energy() {
     let notes_of = |last: &EfficiencyWindow| {
         let mut first = window(0, 3000.0, 100.0);
         (first.observed_start, first.observed_end) = (Some(at(0)), Some(at(1)));
-        report([&first, last], [], [], &Settings::default()).workloads.remove(0).notes
+        report([&first, last], [], [], &ReportSettings::default()).workloads.remove(0).notes
     };
     let is_noted = |notes: &[String]| notes.iter().any(|note| note.starts_with("1 window(s) have no known energy"));
     assert!(is_noted(&notes_of(&last)));
@@ -870,7 +887,7 @@ proptest! {
         let mut windows: Vec<EfficiencyWindow> = figures.iter().enumerate().map(|(minute, (joules, samples, extra))| {
             EfficiencyWindow { unassigned_energy_joules: *extra, ..window(minute as i64, *joules, *samples) }
         }).collect();
-        let settings = Settings { by: Some(By::Window), ..Settings::default() };
+        let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
         let straight = report(&windows, [], [], &settings);
         let it = &straight.workloads[0];
         let rows: f64 = it.by_window.as_ref().unwrap().iter().filter_map(|row| row.energy_joules).sum();
@@ -893,11 +910,11 @@ proptest! {
         }
         let spans = EfficiencyWindow { workload: name.clone(), kind: WindowKind::Span, span: Some(span), ..window(1, 10.0, 5.0) };
         reporter.window(&spans);
-        reporter.decision(&Decision { workload: name.clone(), reason, ..decision(1, Action::Increase) });
+        reporter.decision(&Decision { workload: name.clone(), reason, ..decision(1, ControllerAction::Increase) });
         reporter.actuation(&Actuation { workload: name, ..applied(1) });
-        for by in [By::Window, By::Span] {
-            let report = reporter.report(&Settings { by: Some(by), ..Settings::default() });
-            let html = report.render(Form::Html);
+        for by in [ReportBreakdown::Window, ReportBreakdown::Span] {
+            let report = reporter.report(&ReportSettings { by: Some(by), ..ReportSettings::default() });
+            let html = report.render(RenderFormat::Html);
             let known = ["!DOCTYPE", "html", "head", "meta", "title", "style", "body", "h1", "h2", "div", "table", "thead", "tbody",
                 "tr", "th", "td", "ul", "li", "svg", "line", "text", "polyline", "circle", "main", "section", "p", "h3", "defs", "pattern",
                 "rect", "details", "summary", "ol", "strong"];
@@ -906,11 +923,11 @@ proptest! {
                 prop_assert!(known.contains(&name), "<{}", tag);
             }
             prop_assert!(!html.contains("onload=\"") && !html.contains("<script"));
-            let markdown = report.render(Form::Markdown);
+            let markdown = report.render(RenderFormat::Markdown);
             prop_assert!(!markdown.contains('<'));
-            let text = report.render(Form::Text);
+            let text = report.render(RenderFormat::Text);
             prop_assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
-            let json: Report = serde_json::from_str(&report.render(Form::Json)).unwrap();
+            let json: EnergyReport = serde_json::from_str(&report.render(RenderFormat::Json)).unwrap();
             prop_assert_eq!(json.workloads.len(), 1);
         }
     }
@@ -927,7 +944,7 @@ fn devices_side_by_side_share_their_time_and_add_up_their_power() {
             windows.push(window);
         }
     }
-    let report = eadt_report::report(&windows, &[], &[], &Settings::default());
+    let report = eadt_report::report(&windows, &[], &[], &ReportSettings::default());
     let gpus = &report.workloads[0];
     near(gpus.duration_seconds, 120.0);
     near(gpus.mean_power_watts, 1300.0);
@@ -942,7 +959,7 @@ fn progress_of_no_window_is_counted_and_said() {
     for window in &windows {
         reporter.window(window);
     }
-    let report = reporter.report(&Settings::default());
+    let report = reporter.report(&ReportSettings::default());
     let note = "500010 samples, 2048 tokens of the totals are of no window, so in no power, J/sample or saving";
     assert!(report.workloads[0].notes.iter().any(|said| said.starts_with(note)), "{:?}", report.workloads[0].notes);
     let it = &report.workloads[0];
@@ -955,12 +972,13 @@ fn progress_of_no_window_is_counted_and_said() {
         unassigned_samples: 93_300.0,
         ..window(minute, 6000.0, 60.0)
     };
-    let it = eadt_report::report([&window(0, 6000.0, 60.0), &second(1560)], [], [], &Settings::default()).workloads.remove(0);
+    let it =
+        eadt_report::report([&window(0, 6000.0, 60.0), &second(1560)], [], [], &ReportSettings::default()).workloads.remove(0);
     near(it.energy_joules.zip(it.samples).map(|(joules, samples)| joules / samples), 100.0);
     near(it.joules_per_sample, 100.0);
     let said = |part: &str| it.notes.iter().any(|note| note.contains(part));
     assert!(said("9.33 MJ, 93300 samples of the totals are of no window") && !said("nothing is known"), "{:?}", it.notes);
     let mut quiet = Reporter::default();
     quiet.window(&windows[0]);
-    assert!(!quiet.report(&Settings::default()).render(Form::Text).contains("of no window"));
+    assert!(!quiet.report(&ReportSettings::default()).render(RenderFormat::Text).contains("of no window"));
 }

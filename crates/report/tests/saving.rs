@@ -1,8 +1,8 @@
 //! The saving against the starting layout, with its interval: true while the work of the job changes.
 
-use eadt_report::{By, Form, Report, Reporter, Settings, WindowRow, WorkloadReport, report};
+use eadt_report::{EnergyReport, RenderFormat, ReportBreakdown, ReportSettings, Reporter, WindowRow, WorkloadReport, report};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Outcome, Validation};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
@@ -50,14 +50,14 @@ impl Run {
         }
     }
 
-    fn decide(&mut self, action: Action, concerns: Option<(&str, Validation)>) -> &mut Decision {
+    fn decide(&mut self, action: ControllerAction, concerns: Option<(&str, ChangeValidation)>) -> &mut Decision {
         self.decisions.push(Decision {
             id: format!("d{}-{action:?}", self.minute),
             workload: NAME.to_owned(),
             time: at(60 * self.minute),
             action,
             concerns: concerns.map(|(id, _)| id.to_owned()),
-            validation: concerns.map_or(Validation::None, |(_, validation)| validation),
+            validation: concerns.map_or(ChangeValidation::None, |(_, validation)| validation),
             ..Decision::default()
         });
         self.decisions.last_mut().expect("just added")
@@ -65,7 +65,7 @@ impl Run {
 
     /// The change is applied within the next window.
     fn apply(&mut self, id: &str) {
-        for (outcome, seconds) in [(Outcome::Applied, 3), (Outcome::Ready, 40)] {
+        for (outcome, seconds) in [(ActuationOutcome::Applied, 3), (ActuationOutcome::Ready, 40)] {
             self.actuations.push(Actuation {
                 id: format!("{id}/{outcome:?}"),
                 decision_id: id.to_owned(),
@@ -85,11 +85,11 @@ impl Run {
 
     /// A change and its windows; gives the decision's id.
     fn try_change(&mut self, joules_per_sample: f64, restart_joules: f64) -> String {
-        let id = self.decide(Action::Decrease, None).id.clone();
+        let id = self.decide(ControllerAction::Decrease, None).id.clone();
         self.apply(&id);
         self.restart(restart_joules);
         for _ in 1..TRIAL {
-            self.decide(Action::Maintain, Some((&id, Validation::Pending)));
+            self.decide(ControllerAction::Maintain, Some((&id, ChangeValidation::Pending)));
             self.steady(1, joules_per_sample);
         }
         id
@@ -97,20 +97,20 @@ impl Run {
 
     fn keep(&mut self, joules_per_sample: f64, restart_joules: f64) {
         let id = self.try_change(joules_per_sample, restart_joules);
-        self.decide(Action::Maintain, Some((&id, Validation::Kept)));
+        self.decide(ControllerAction::Maintain, Some((&id, ChangeValidation::Kept)));
     }
 
     /// A change that fails and is taken back; the last window is the first good one after that.
     fn fail(&mut self, joules_per_sample: f64, before: f64, restart_joules: f64) {
         let id = self.try_change(joules_per_sample, restart_joules);
-        let revert = self.decide(Action::Revert, Some((&id, Validation::Failed))).id.clone();
+        let revert = self.decide(ControllerAction::Revert, Some((&id, ChangeValidation::Failed))).id.clone();
         self.apply(&revert);
         self.restart(restart_joules);
         self.steady(1, before);
     }
 
     fn report(&self) -> WorkloadReport {
-        report(&self.windows, &self.decisions, &self.actuations, &Settings::default()).workloads.remove(0)
+        report(&self.windows, &self.decisions, &self.actuations, &ReportSettings::default()).workloads.remove(0)
     }
 
     /// The windows from this one on ran so.
@@ -130,7 +130,7 @@ impl Run {
 }
 
 fn report_by_window(run: &Run) -> Vec<WindowRow> {
-    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
     report(&run.windows, &run.decisions, &run.actuations, &settings).workloads.remove(0).by_window.unwrap()
 }
 
@@ -193,7 +193,7 @@ fn a_phase_that_was_never_measured_at_the_start_is_not_compared_and_no_loss() {
     assert!(after.compared_energy_ratio.unwrap() < 0.4, "{after:?}");
     assert!(after.notes.iter().any(|note| note.contains("60 window(s)") && note.contains("not comparable")), "{:?}", after.notes);
     // Back at the start in that phase, it is.
-    let (begin, back) = (run.windows.len(), run.decide(Action::Revert, None).id.clone());
+    let (begin, back) = (run.windows.len(), run.decide(ControllerAction::Revert, None).id.clone());
     run.apply(&back);
     run.restart(0.0);
     run.steady(10, 30.0);
@@ -215,7 +215,7 @@ fn changes_at_the_changes_of_the_work_are_compared_with_the_same_phase() {
     for round in 0..6 {
         let (dram, reference) = if round % 2 == 0 { (0.1, 10.0) } else { (0.6, 60.0) };
         let from = run.windows.len();
-        let id = run.decide(Action::SetPowerLimit, None).id.clone();
+        let id = run.decide(ControllerAction::SetPowerLimit, None).id.clone();
         run.apply(&id);
         run.steady(20, 0.8 * reference);
         work(&mut run, from, dram);
@@ -239,7 +239,7 @@ fn windows_back_at_the_starting_setting_are_compared_with_themselves() {
     run.set(0, &cap(None));
     for (watts, joules, windows) in [(Some(300.0), 8.0, 100), (Some(400.0), 10.0, 3), (Some(300.0), 8.0, 100)] {
         let from = run.windows.len();
-        let decision = run.decide(Action::SetPowerLimit, None);
+        let decision = run.decide(ControllerAction::SetPowerLimit, None);
         // Without a cap the setting of the knob is the board's limit: a cap as high is none.
         decision.evidence = [("power_limit_watts".to_owned(), 400.0)].into();
         let id = decision.id.clone();
@@ -312,7 +312,7 @@ fn what_somebody_else_sets_is_the_starting_layout_from_then_on() {
     run.steady(6, 10.0);
     run.set(0, &layout(1));
     let id = {
-        let decision = run.decide(Action::Decrease, None);
+        let decision = run.decide(ControllerAction::Decrease, None);
         (decision.from, decision.to) = (layout(1), layout(2));
         decision.id.clone()
     };
@@ -334,12 +334,12 @@ fn what_somebody_else_sets_is_the_starting_layout_from_then_on() {
 fn what_the_actuator_rolled_back_is_over_with_the_first_good_window() {
     let mut run = Run::default();
     run.steady(6, 10.0);
-    let id = run.decide(Action::Decrease, None).id.clone();
+    let id = run.decide(ControllerAction::Decrease, None).id.clone();
     run.apply(&id);
-    run.actuations.last_mut().unwrap().outcome = Outcome::RolledBack;
+    run.actuations.last_mut().unwrap().outcome = ActuationOutcome::RolledBack;
     run.restart(500.0);
     run.restart(500.0);
-    run.decide(Action::Maintain, Some((&id, Validation::Failed)));
+    run.decide(ControllerAction::Maintain, Some((&id, ChangeValidation::Failed)));
     run.steady(20, 10.0);
     near(run.report().saving_joules, -1000.0);
 }
@@ -379,16 +379,16 @@ fn unknown_stays_null_and_an_estimate_is_called_so() {
     run.keep(9.0, 500.0);
     let it = run.report();
     assert!(it.notes.iter().any(|note| note.contains("an estimate") && note.contains("--baseline")), "{:?}", it.notes);
-    let all = Report { workloads: vec![it] };
+    let all = EnergyReport { workloads: vec![it] };
     for (form, words) in [
-        (Form::Text, "note: eadt/llm-training: the saving is an estimate"),
-        (Form::Markdown, "- eadt/llm-training: the saving is an estimate"),
-        (Form::Html, "<li>eadt/llm-training: the saving is an estimate"),
-        (Form::Json, "\"the saving is an estimate"),
+        (RenderFormat::Text, "note: eadt/llm-training: the saving is an estimate"),
+        (RenderFormat::Markdown, "- eadt/llm-training: the saving is an estimate"),
+        (RenderFormat::Html, "<li>eadt/llm-training: the saving is an estimate"),
+        (RenderFormat::Json, "\"the saving is an estimate"),
     ] {
         assert!(all.render(form).contains(words), "{}", all.render(form));
     }
-    let mut settings = Settings::default();
+    let mut settings = ReportSettings::default();
     settings.baselines.insert(NAME.to_owned(), 12.0);
     let it = report(&run.windows, &run.decisions, &run.actuations, &settings).workloads.remove(0);
     assert_eq!(it.notes.iter().filter(|note| note.contains("an estimate")).count(), 0);
@@ -447,7 +447,7 @@ proptest! {
                 reporter.window(&run.windows[index]);
             }
         }
-        prop_assert_eq!(reporter.report(&Settings::default()).workloads.remove(0), run.report());
+        prop_assert_eq!(reporter.report(&ReportSettings::default()).workloads.remove(0), run.report());
     }
 
     /// Nothing that lies crosswise makes it panic or say a number that is none.
@@ -463,14 +463,14 @@ proptest! {
         }
         for (index, (minute, action, validation, concerns)) in said.into_iter().enumerate() {
             run.minute = minute;
-            let action = [Action::Maintain, Action::Maintain, Action::Maintain, Action::Decrease, Action::Revert, Action::Increase][action];
-            let validation = [Validation::None, Validation::Pending, Validation::Kept, Validation::Failed][validation];
+            let action = [ControllerAction::Maintain, ControllerAction::Maintain, ControllerAction::Maintain, ControllerAction::Decrease, ControllerAction::Revert, ControllerAction::Increase][action];
+            let validation = [ChangeValidation::None, ChangeValidation::Pending, ChangeValidation::Kept, ChangeValidation::Failed][validation];
             run.decide(action, Some((&format!("d{concerns}"), validation))).id = format!("d{index}");
         }
         for (minute, of, outcome) in done {
             run.minute = minute;
             run.apply(&format!("d{of}"));
-            let outcomes = [Outcome::Applied, Outcome::Ready, Outcome::Refused, Outcome::Recommended, Outcome::RolledBack, Outcome::Failed];
+            let outcomes = [ActuationOutcome::Applied, ActuationOutcome::Ready, ActuationOutcome::Refused, ActuationOutcome::Recommended, ActuationOutcome::RolledBack, ActuationOutcome::Failed];
             run.actuations.last_mut().unwrap().outcome = outcomes[outcome];
         }
         let it = run.report();

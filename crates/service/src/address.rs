@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, de};
 #[error("it is not an address with a port, such as 127.0.0.1:9464, [::1]:9464 or localhost:9464")]
 pub struct InvalidAddress;
 
-/// Reads an IP address with a port. `localhost` is 127.0.0.1; other names are refused, since an address to listen on is this machine's.
+/// Reads an IP address with a port. `localhost` is 127.0.0.1; other names are refused, since an address to listen on is this
+/// machine's.
 pub fn parse(text: &str) -> Result<SocketAddr, InvalidAddress> {
     if let Ok(address) = text.parse() {
         return Ok(address);

@@ -6,22 +6,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eadt_schemas::EventTime;
 
-/// Tells what time it is: the machine's clock, simulated time, or a test's. Clones share it.
+/// Gives the time: the machine's clock, simulated time, or a test's. Clones share it.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> EventTime + Send + Sync>);
+pub struct ServiceClock(Arc<dyn Fn() -> EventTime + Send + Sync>);
 
-impl Clock {
+impl ServiceClock {
     /// Any other clock than the machine's.
     pub fn new(now: impl Fn() -> EventTime + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
     /// The machine's clock.
-    pub fn wall() -> Self {
+    pub fn machine() -> Self {
         Self::new(|| Self::of(SystemTime::now()))
     }
 
-    /// A clock that stands.
+    /// A clock that always shows `at`.
     pub fn fixed(at: EventTime) -> Self {
         Self::new(move || at)
     }
@@ -37,26 +37,26 @@ impl Clock {
     }
 }
 
-impl Default for Clock {
+impl Default for ServiceClock {
     fn default() -> Self {
-        Self::wall()
+        Self::machine()
     }
 }
 
-impl fmt::Debug for Clock {
+impl fmt::Debug for ServiceClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Clock")
+        f.write_str("ServiceClock")
     }
 }
 
-/// Tells how long something takes, and waits. Clones share it.
+/// Measures durations, and waits. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Timer {
+pub struct MonotonicClock {
     /// `None`: the machine's.
     simulated: Option<Arc<Mutex<Instant>>>,
 }
 
-impl Timer {
+impl MonotonicClock {
     /// The machine's monotonic clock.
     pub fn machine() -> Self {
         Self::default()
@@ -86,21 +86,21 @@ mod tests {
 
     #[test]
     fn simulated_time_passes_because_somebody_waits_and_only_then() {
-        let (timer, began) = (Timer::simulated(), Instant::now());
+        let (timer, began) = (MonotonicClock::simulated(), Instant::now());
         let before = timer.now();
         timer.clone().wait(Duration::from_hours(1));
         assert_eq!(timer.now() - before, Duration::from_hours(1));
         assert!(began.elapsed() < Duration::from_mins(1));
-        let (timer, before) = (Timer::machine(), Instant::now());
+        let (timer, before) = (MonotonicClock::machine(), Instant::now());
         timer.wait(Duration::from_millis(2));
         assert!(timer.now() - before >= Duration::from_millis(2));
     }
 
     #[test]
     fn machine_time_is_event_time_and_never_before_1970() {
-        assert_eq!(Clock::of(UNIX_EPOCH + Duration::from_micros(7)).micros(), 7);
-        assert_eq!(Clock::of(UNIX_EPOCH - Duration::from_secs(1)).micros(), 0);
-        let (before, now) = (Clock::of(SystemTime::now()), Clock::wall().now());
+        assert_eq!(ServiceClock::of(UNIX_EPOCH + Duration::from_micros(7)).micros(), 7);
+        assert_eq!(ServiceClock::of(UNIX_EPOCH - Duration::from_secs(1)).micros(), 0);
+        let (before, now) = (ServiceClock::of(SystemTime::now()), ServiceClock::machine().now());
         assert!(now >= before && before.micros() > 1_700_000_000_000_000);
     }
 }

@@ -1,7 +1,8 @@
 //! Connections of HTTP clients: so many at once, and an end to those that dawdle.
 //!
-//! Every wait for a client is bounded: what goes before HTTP (TLS), the head of a request, which is also what comes between two of
-//! them, and the connection as a whole; whoever waits for a body bounds that. So slow clients cost their connection, not the service.
+//! Every wait for a client is bounded: what goes before HTTP (TLS), the head of a request, which is also what comes between two
+//! of them, and the connection as a whole; whoever waits for a body bounds that. So slow clients cost their connection, not the
+//! service.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,21 +28,21 @@ use crate::Shutdown;
 const REFUSED: Duration = Duration::from_millis(50);
 /// Heads of requests are short.
 const HEAD_BYTES: usize = 16 << 10;
-/// A stranger does not give way before its first request could be read, however many come meanwhile: it has this long if there are
-/// [`MANY`] strangers or more, and less if there are fewer, in proportion, but at least [`LEAST_TO_SPEAK`]. This caps how many are
-/// accepted while every place is taken: 100 a second where strangers have one place, 320 where they have four to [`MANY`], and ten more
-/// for each further one.
+/// A stranger does not give way before its first request could be read, however many come meanwhile: it has this long if there
+/// are [`MANY`] strangers or more, and less if there are fewer, in proportion, but at least [`LEAST_TO_SPEAK`]. This caps how
+/// many are accepted while every place is taken: 100 a second where strangers have one place, 320 where they have four to
+/// [`MANY`], and ten more for each further one.
 const TO_SPEAK: Duration = Duration::from_millis(100);
 const LEAST_TO_SPEAK: Duration = Duration::from_millis(10);
 const MANY: usize = 32;
 
 /// What clients may take.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Connections at once.
     pub connections: usize,
     /// What happens to one more.
-    pub when_full: WhenFull,
+    pub when_full: OverflowPolicy,
     /// Longest handshake, and longest wait for the head of a request, of a further one from the last answer on.
     pub request: Duration,
     /// A connection is asked to end after so long, and ended `request` later: whoever reads no answers holds nothing for ever.
@@ -50,10 +51,10 @@ pub struct Limits {
 
 /// What happens to a connection beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhenFull {
-    /// It takes the place of the oldest that nobody is known of ([`Standing`]), which had time to speak before. Where most are known it is
-    /// let in as one of a few more, and once it is known, too, it takes the place of the oldest of whoever has the most, if that is more
-    /// than it has itself then.
+pub enum OverflowPolicy {
+    /// It takes the place of the oldest that nobody is known of ([`ClientIdentity`]), which had time to speak before. Where most
+    /// are known it is let in as one of a few more, and once it is known, too, it takes the place of the oldest of whoever has
+    /// the most, if that is more than it has itself then.
     EndStrangers,
     /// It takes the place of the oldest: an answer takes no time, so the oldest is who dawdles.
     EndOldest,
@@ -61,7 +62,7 @@ pub enum WhenFull {
 
 /// Why a connection was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum CloseReason {
     Handshake,
     Slow,
     /// Another one took its place.
@@ -70,50 +71,50 @@ pub enum Refused {
 
 /// Who speaks over a connection, as far as that is known. Each request has its connection's among its extensions.
 #[derive(Debug, Clone, Default)]
-pub struct Standing(Arc<Speaker>);
+pub struct ClientIdentity(Arc<ClientEntry>);
 
 #[derive(Debug, Default)]
-struct Speaker {
+struct ClientEntry {
     name: OnceLock<Arc<str>>,
     task: OnceLock<AbortHandle>,
-    roll: Roll,
+    roll: ClientRegistry,
 }
 
 /// Who is known, the oldest first, and how many there may be.
 #[derive(Debug, Clone, Default)]
-struct Roll {
-    known: Arc<Mutex<Vec<Weak<Speaker>>>>,
+struct ClientRegistry {
+    known: Arc<Mutex<Vec<Weak<ClientEntry>>>>,
     places: usize,
 }
 
-impl Roll {
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Speaker>>> {
+impl ClientRegistry {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<ClientEntry>>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|speaker| speaker.upgrade().is_some_and(|speaker| !speaker.has_ended()));
         known
     }
 }
 
-impl Speaker {
+impl ClientEntry {
     fn has_ended(&self) -> bool {
         self.task.get().is_some_and(AbortHandle::is_finished)
     }
 }
 
-impl Standing {
-    fn new(roll: &Roll) -> Self {
-        Self(Arc::new(Speaker { roll: roll.clone(), ..Speaker::default() }))
+impl ClientIdentity {
+    fn new(roll: &ClientRegistry) -> Self {
+        Self(Arc::new(ClientEntry { roll: roll.clone(), ..ClientEntry::default() }))
     }
 
-    /// From here on it is known whose the connection is, and it gives way only to those who have fewer. False: every place is taken,
-    /// and nobody has more than this one would; the connection is to end.
-    pub fn known(&self, name: &str) -> bool {
+    /// From here on it is known whose the connection is, and it gives way only to those who have fewer. False: every place is
+    /// taken, and nobody has more than this one would; the connection is to end.
+    pub fn identify(&self, name: &str) -> bool {
         let mut known = self.0.roll.lock();
         if self.0.name.get().is_some() {
             return true;
         }
         if self.0.roll.places > 0 && known.len() >= self.0.roll.places {
-            let speakers: Vec<Arc<Speaker>> = known.iter().filter_map(Weak::upgrade).collect();
+            let speakers: Vec<Arc<ClientEntry>> = known.iter().filter_map(Weak::upgrade).collect();
             let mut held: BTreeMap<&str, usize> = BTreeMap::new();
             for name in speakers.iter().filter_map(|speaker| speaker.name.get()) {
                 *held.entry(name).or_default() += 1;
@@ -142,26 +143,26 @@ impl Standing {
 }
 
 /// A connection, as those are remembered of whom one may have to give way.
-struct Held {
+struct OpenConnection {
     task: AbortHandle,
-    standing: Standing,
+    standing: ClientIdentity,
     since: Instant,
 }
 
-impl Held {
-    fn gives_way(&self, when_full: WhenFull) -> bool {
-        when_full == WhenFull::EndOldest || !self.standing.is_known()
+impl OpenConnection {
+    fn is_replaceable(&self, when_full: OverflowPolicy) -> bool {
+        when_full == OverflowPolicy::EndOldest || !self.standing.is_known()
     }
 }
 
-impl Limits {
+impl ConnectionLimits {
     /// For those of whom it is not known yet whether they have less than others: they have these places, however many are known.
     fn spare(&self) -> usize {
-        if self.when_full == WhenFull::EndStrangers { self.connections / 8 + 1 } else { 0 }
+        if self.when_full == OverflowPolicy::EndStrangers { self.connections / 8 + 1 } else { 0 }
     }
 
     /// Returns whether the limit is reached. Connections that have ended are removed first, if the list is long enough.
-    fn is_full(&self, by_age: &mut Vec<Held>) -> bool {
+    fn is_full(&self, by_age: &mut Vec<OpenConnection>) -> bool {
         if by_age.len() < self.connections {
             return false;
         }
@@ -171,10 +172,10 @@ impl Limits {
     }
 
     /// Returns when the oldest connection that may be replaced can be closed; `None` if none may be.
-    fn next_way(&self, by_age: &[Held]) -> Option<Instant> {
+    fn next_replacement(&self, by_age: &[OpenConnection]) -> Option<Instant> {
         // The oldest comes first.
-        let oldest = by_age.iter().find(|held| held.gives_way(self.when_full))?;
-        if self.when_full == WhenFull::EndOldest {
+        let oldest = by_age.iter().find(|held| held.is_replaceable(self.when_full))?;
+        if self.when_full == OverflowPolicy::EndOldest {
             return Some(oldest.since);
         }
         let strangers = by_age.iter().filter(|held| !held.standing.is_known()).count();
@@ -187,8 +188,8 @@ pub async fn serve<H, F, S>(
     listener: TcpListener,
     handshake: H,
     router: Router,
-    limits: Limits,
-    refused: impl Fn(Refused) + Clone + Send + 'static,
+    limits: ConnectionLimits,
+    refused: impl Fn(CloseReason) + Clone + Send + 'static,
     shutdown: Shutdown,
 ) where
     H: Fn(TcpStream) -> F,
@@ -196,12 +197,12 @@ pub async fn serve<H, F, S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut connections = JoinSet::new();
-    let mut by_age: Vec<Held> = Vec::new();
-    let roll = Roll { places: limits.connections, ..Roll::default() };
+    let mut by_age: Vec<OpenConnection> = Vec::new();
+    let roll = ClientRegistry { places: limits.connections, ..ClientRegistry::default() };
     let most = limits.connections + limits.spare();
     loop {
         let is_full = limits.is_full(&mut by_age) || connections.len() >= most;
-        let way = if is_full { limits.next_way(&by_age) } else { None };
+        let way = if is_full { limits.next_replacement(&by_age) } else { None };
         let open = !is_full || way.is_some_and(|from| from <= Instant::now());
         let accepted = tokio::select! {
             biased;
@@ -222,20 +223,20 @@ pub async fn serve<H, F, S>(
             }
         };
         if limits.is_full(&mut by_age) {
-            refused(Refused::GaveWay);
-            let Some(oldest) = by_age.iter().position(|held| held.gives_way(limits.when_full)) else {
+            refused(CloseReason::GaveWay);
+            let Some(oldest) = by_age.iter().position(|held| held.is_replaceable(limits.when_full)) else {
                 // The last stranger has become known by now: then it is the newest that goes.
                 continue;
             };
             by_age.remove(oldest).task.abort();
         }
-        let (standing, refused, shutdown) = (Standing::new(&roll), refused.clone(), shutdown.clone());
-        let connection = Connection { router: router.clone(), limits, standing: standing.clone(), refused, shutdown };
+        let (standing, refused, shutdown) = (ClientIdentity::new(&roll), refused.clone(), shutdown.clone());
+        let connection = HttpConnection { router: router.clone(), limits, standing: standing.clone(), refused, shutdown };
         CONNECTION.begin();
         let task = connections.spawn(connection.run(handshake(stream)));
         // Set once, here.
         drop(standing.0.task.set(task.clone()));
-        by_age.push(Held { task, standing, since: Instant::now() });
+        by_age.push(OpenConnection { task, standing, since: Instant::now() });
     }
     while let Some(ended) = connections.join_next().await {
         closed(&ended);
@@ -251,28 +252,28 @@ fn closed(ended: &Result<(), JoinError>) {
     }
 }
 
-struct Connection<R> {
+struct HttpConnection<R> {
     router: Router,
-    limits: Limits,
-    standing: Standing,
+    limits: ConnectionLimits,
+    standing: ClientIdentity,
     refused: R,
     shutdown: Shutdown,
 }
 
-impl<R: Fn(Refused)> Connection<R> {
+impl<R: Fn(CloseReason)> HttpConnection<R> {
     async fn run<S: AsyncRead + AsyncWrite + Unpin>(self, handshake: impl Future<Output = io::Result<S>>) {
         let refused = tokio::select! {
             () = self.shutdown.cancelled() => return,
             shaken = timeout(self.limits.request, handshake) => match shaken {
-                Ok(Ok(stream)) => return self.speak(stream).await,
-                Ok(Err(_)) => Refused::Handshake,
-                Err(_) => Refused::Slow,
+                Ok(Ok(stream)) => return self.serve_http(stream).await,
+                Ok(Err(_)) => CloseReason::Handshake,
+                Err(_) => CloseReason::Slow,
             },
         };
         (self.refused)(refused);
     }
 
-    async fn speak(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let (router, standing) = (TowerToHyperService::new(self.router), self.standing);
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(standing.clone());
@@ -296,8 +297,8 @@ impl<R: Fn(Refused)> Connection<R> {
             timeout(self.limits.request, connection).await
         };
         match ended {
-            Ok(Err(error)) if error.is_timeout() => (self.refused)(Refused::Slow),
-            Err(_) => (self.refused)(Refused::Slow),
+            Ok(Err(error)) if error.is_timeout() => (self.refused)(CloseReason::Slow),
+            Err(_) => (self.refused)(CloseReason::Slow),
             // Whoever breaks off knows it.
             Ok(_) => {}
         }
@@ -318,20 +319,21 @@ mod tests {
 
     /// Nobody dawdles as long as this.
     const PATIENT: Duration = Duration::from_hours(1);
-    const GENEROUS: Limits = Limits { connections: 3, when_full: WhenFull::EndOldest, request: PATIENT, lifetime: PATIENT };
+    const GENEROUS: ConnectionLimits =
+        ConnectionLimits { connections: 3, when_full: OverflowPolicy::EndOldest, request: PATIENT, lifetime: PATIENT };
 
     /// More than the buffers between the two ends take.
     const LARGE: usize = 64 << 20;
 
     struct Server {
         address: SocketAddr,
-        refused: mpsc::Receiver<Refused>,
+        refused: mpsc::Receiver<CloseReason>,
         shutdown: Shutdown,
         serving: tokio::task::JoinHandle<()>,
     }
 
     impl Server {
-        async fn start(limits: Limits) -> Self {
+        async fn start(limits: ConnectionLimits) -> Self {
             async fn panics() {
                 tokio::task::yield_now().await;
                 panic!("on purpose");
@@ -341,8 +343,8 @@ mod tests {
                 .route("/works", get(|| async { "it works" }))
                 .route(
                     "/known",
-                    get(|Extension(standing): Extension<Standing>, uri: axum::http::Uri| async move {
-                        if standing.known(uri.query().unwrap_or_default()) { "it works" } else { "no place: it works" }
+                    get(|Extension(standing): Extension<ClientIdentity>, uri: axum::http::Uri| async move {
+                        if standing.identify(uri.query().unwrap_or_default()) { "it works" } else { "no place: it works" }
                     }),
                 )
                 .route("/large", get(|| async { vec![b'x'; LARGE] }));
@@ -418,7 +420,7 @@ mod tests {
 
     #[tokio::test]
     async fn slow_clients_are_cut_off_whether_they_send_nothing_half_a_head_or_no_second_request() {
-        let mut server = Server::start(Limits { request: Duration::from_millis(200), ..GENEROUS }).await;
+        let mut server = Server::start(ConnectionLimits { request: Duration::from_millis(200), ..GENEROUS }).await;
         let mut silent = server.connect().await;
         let mut half = server.connect().await;
         half.write_all(b"GET /works HTTP/1.1\r\nhost:").await.unwrap();
@@ -430,18 +432,18 @@ mod tests {
         }
         rest(&mut idle).await;
         for _ in 0..3 {
-            assert_eq!(server.refused.recv().await, Some(Refused::Slow));
+            assert_eq!(server.refused.recv().await, Some(CloseReason::Slow));
         }
         server.end().await;
     }
 
     #[tokio::test]
     async fn who_reads_no_answer_is_cut_off() {
-        let limits = Limits { request: Duration::from_millis(200), lifetime: Duration::from_millis(200), ..GENEROUS };
+        let limits = ConnectionLimits { request: Duration::from_millis(200), lifetime: Duration::from_millis(200), ..GENEROUS };
         let mut server = Server::start(limits).await;
         let mut deaf = server.connect().await;
         deaf.write_all(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-        assert_eq!(server.refused.recv().await, Some(Refused::Slow));
+        assert_eq!(server.refused.recv().await, Some(CloseReason::Slow));
         assert!(rest(&mut deaf).await.len() < LARGE, "it was sent to its end");
         server.end().await;
     }
@@ -457,7 +459,7 @@ mod tests {
         for oldest in &mut held {
             next.push(server.served().await);
             assert_eq!(rest(oldest).await, "");
-            assert_eq!(server.refused.recv().await, Some(Refused::GaveWay));
+            assert_eq!(server.refused.recv().await, Some(CloseReason::GaveWay));
         }
         for stream in &mut next {
             ask(stream, "/works").await;
@@ -467,14 +469,14 @@ mod tests {
 
     #[tokio::test]
     async fn strangers_give_way_and_who_is_known_does_not_however_old() {
-        let mut server = Server::start(Limits { when_full: WhenFull::EndStrangers, ..GENEROUS }).await;
+        let mut server = Server::start(ConnectionLimits { when_full: OverflowPolicy::EndStrangers, ..GENEROUS }).await;
         let mut held = vec![server.known().await];
         // Silent ones, and one that has had an answer without being known: each gives its place to the next.
         let mut strangers = vec![server.connect().await, server.served().await];
         for _ in 0..2 * GENEROUS.connections {
             strangers.push(server.connect().await);
             assert_eq!(rest(&mut strangers.remove(0)).await, "");
-            assert_eq!(server.refused.recv().await, Some(Refused::GaveWay));
+            assert_eq!(server.refused.recv().await, Some(CloseReason::GaveWay));
         }
         ask(&mut held[0], "/works").await;
         for mut stranger in strangers {
@@ -495,25 +497,25 @@ mod tests {
 
     #[tokio::test]
     async fn a_stranger_has_the_less_time_to_speak_the_fewer_there_are() {
-        let limits = Limits { when_full: WhenFull::EndStrangers, ..GENEROUS };
+        let limits = ConnectionLimits { when_full: OverflowPolicy::EndStrangers, ..GENEROUS };
         let since = Instant::now();
         let held = || {
             let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
-            Held { task, standing: Standing::default(), since }
+            OpenConnection { task, standing: ClientIdentity::default(), since }
         };
         let mut by_age = vec![held()];
-        assert!(by_age[0].standing.known("somebody"));
-        assert_eq!(limits.next_way(&by_age), None);
+        assert!(by_age[0].standing.identify("somebody"));
+        assert_eq!(limits.next_replacement(&by_age), None);
         for (strangers, micros) in [(1, 10_000), (3, 10_000), (4, 12_500), (16, 50_000), (32, 100_000), (500, 100_000)] {
             by_age.resize_with(strangers + 1, held);
-            assert_eq!(limits.next_way(&by_age), Some(since + Duration::from_micros(micros)), "{strangers}");
+            assert_eq!(limits.next_replacement(&by_age), Some(since + Duration::from_micros(micros)), "{strangers}");
         }
-        assert_eq!(GENEROUS.next_way(&by_age), Some(since));
+        assert_eq!(GENEROUS.next_replacement(&by_age), Some(since));
     }
 
     #[tokio::test]
     async fn who_comes_with_a_crowd_has_time_to_speak() {
-        let limits = Limits { connections: 8, when_full: WhenFull::EndStrangers, ..GENEROUS };
+        let limits = ConnectionLimits { connections: 8, when_full: OverflowPolicy::EndStrangers, ..GENEROUS };
         let server = Server::start(limits).await;
         let mut greedy = Vec::new();
         for _ in 0..limits.connections {
@@ -534,7 +536,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_has_the_most_connections_gives_way_to_who_has_fewer() {
-        let limits = Limits { connections: 30, when_full: WhenFull::EndStrangers, ..GENEROUS };
+        let limits = ConnectionLimits { connections: 30, when_full: OverflowPolicy::EndStrangers, ..GENEROUS };
         let mut server = Server::start(limits).await;
         let mut greedy = Vec::new();
         for _ in 0..30 {

@@ -20,34 +20,34 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
 use crate::Shutdown;
-use crate::connections::{self, Limits, WhenFull};
+use crate::connections::{self, ConnectionLimits, OverflowPolicy};
 
-/// Scrapers and probers are few, ask for little and read it at once. Whoever dawdles gives his place to the next, so that a probe is
-/// answered however many connections somebody else holds.
-const LIMITS: Limits = Limits {
+/// Scrapers and probers are few, ask for little and read it at once. Whoever dawdles gives his place to the next, so that a probe
+/// is answered however many connections somebody else holds.
+const LIMITS: ConnectionLimits = ConnectionLimits {
     connections: 64,
-    when_full: WhenFull::EndOldest,
+    when_full: OverflowPolicy::EndOldest,
     request: Duration::from_secs(10),
     lifetime: Duration::from_mins(1),
 };
 
 /// The metrics of a process. Each crate registers its own in one file.
 #[derive(Clone)]
-pub struct Metrics(Arc<Mutex<Registry>>);
+pub struct MetricsRegistry(Arc<Mutex<Registry>>);
 
-impl Default for Metrics {
+impl Default for MetricsRegistry {
     fn default() -> Self {
         let mut registry = Registry::default();
-        registry.sub_registry_with_prefix("eadt_service").register_collector(Box::new(Failures));
+        registry.sub_registry_with_prefix("eadt_service").register_collector(Box::new(TaskFailureCollector));
         Self(Arc::new(Mutex::new(registry)))
     }
 }
 
 /// Failures of the tasks that run in this process.
 #[derive(Debug)]
-struct Failures;
+struct TaskFailureCollector;
 
-impl Collector for Failures {
+impl Collector for TaskFailureCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let help = "Tasks that failed or panicked; docs/reference/tasks.md says what it means";
         let mut family = encoder.encode_descriptor("task_failures", help, None, MetricType::Counter)?;
@@ -59,13 +59,13 @@ impl Collector for Failures {
     }
 }
 
-impl fmt::Debug for Metrics {
+impl fmt::Debug for MetricsRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Metrics")
+        f.write_str("MetricsRegistry")
     }
 }
 
-impl Metrics {
+impl MetricsRegistry {
     /// Adds metrics; names are prefixed with `eadt_<part>_`.
     pub fn register<T>(&self, part: &str, add: impl FnOnce(&mut Registry) -> T) -> T {
         let mut registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,25 +83,25 @@ impl Metrics {
 
 /// Readiness of each part of the process: ready once all are.
 #[derive(Debug, Clone, Default)]
-pub struct Health(Arc<Mutex<Parts>>);
+pub struct HealthRegistry(Arc<Mutex<HealthParts>>);
 
-type Parts = Vec<(&'static str, Arc<AtomicBool>)>;
+type HealthParts = Vec<(&'static str, Arc<AtomicBool>)>;
 
-/// Says that a part is ready.
+/// The flag by which a part reports that it is ready.
 #[derive(Debug, Clone)]
-pub struct Ready(Arc<AtomicBool>);
+pub struct ReadinessFlag(Arc<AtomicBool>);
 
-impl Ready {
+impl ReadinessFlag {
     pub fn set(&self, ready: bool) {
         self.0.store(ready, Ordering::Release);
     }
 }
 
-/// The same as metrics, so that somebody can be told of a part that is not ready.
+/// The same as metrics, so that an alert can name a part that is not ready.
 #[derive(Debug)]
-struct Readiness(Health);
+struct ReadinessCollector(HealthRegistry);
 
-impl Collector for Readiness {
+impl Collector for ReadinessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let help = "Whether a part of the service does its work, as /readyz has it: 1 or 0";
         let mut family = encoder.encode_descriptor("ready", help, None, MetricType::Gauge)?;
@@ -113,17 +113,17 @@ impl Collector for Readiness {
     }
 }
 
-impl Health {
+impl HealthRegistry {
     /// Shows each part's readiness among the metrics.
-    pub fn register(&self, metrics: &Metrics) {
-        metrics.register("service", |registry| registry.register_collector(Box::new(Readiness(self.clone()))));
+    pub fn register(&self, metrics: &MetricsRegistry) {
+        metrics.register("service", |registry| registry.register_collector(Box::new(ReadinessCollector(self.clone()))));
     }
 
     /// A part that is not ready yet.
-    pub fn part(&self, name: &'static str) -> Ready {
+    pub fn part(&self, name: &'static str) -> ReadinessFlag {
         let flag = Arc::new(AtomicBool::new(false));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, flag.clone()));
-        Ready(flag)
+        ReadinessFlag(flag)
     }
 
     /// The parts that are not ready. A process that has no part yet is starting, and not ready either.
@@ -137,7 +137,7 @@ impl Health {
 }
 
 /// The operational routes, to be merged with a service's own.
-pub fn routes(metrics: Metrics, health: Health) -> Router {
+pub fn routes(metrics: MetricsRegistry, health: HealthRegistry) -> Router {
     health.register(&metrics);
     Router::new()
         .route(
@@ -192,7 +192,8 @@ pub async fn serve_near(
     Ok((bound, server))
 }
 
-/// Listens on an address or, if its port is taken, on the first free one of at most `further` ports that follow. Port 0 takes a free one.
+/// Listens on an address or, if its port is taken, on the first free one of at most `further` ports that follow. Port 0 takes a
+/// free one.
 pub async fn bind_near(address: SocketAddr, further: u16) -> Result<TcpListener, std::io::Error> {
     let last = if address.port() == 0 { 0 } else { address.port().saturating_add(further) };
     let mut tried = address;
@@ -219,7 +220,7 @@ mod tests {
     #[tokio::test]
     async fn a_probe_is_answered_however_many_connections_somebody_else_holds() {
         let (shutdown, any) = (Shutdown::new(), "127.0.0.1:0".parse().unwrap());
-        let routes = routes(Metrics::default(), Health::default());
+        let routes = routes(MetricsRegistry::default(), HealthRegistry::default());
         let (address, server) = serve(any, routes, shutdown.clone()).await.unwrap();
         let server = tokio::spawn(server);
         let mut silent = Vec::new();
@@ -250,7 +251,7 @@ mod tests {
                 break (taken, address);
             }
         };
-        let routes = || routes(Metrics::default(), Health::default());
+        let routes = || routes(MetricsRegistry::default(), HealthRegistry::default());
         let refused = serve(address, routes(), Shutdown::new()).await.err().unwrap();
         assert!(refused.to_string().contains(&address.to_string()), "{refused}");
         let (bound, _) = serve_near(address, 8, routes(), Shutdown::new()).await.unwrap();
@@ -260,11 +261,11 @@ mod tests {
 
     #[test]
     fn a_process_without_a_part_is_not_ready() {
-        let health = Health::default();
+        let health = HealthRegistry::default();
         assert_eq!(health.waiting(), ["the start"]);
         let ready = health.part("archiver");
         assert_eq!(health.waiting(), ["archiver"]);
-        let metrics = Metrics::default();
+        let metrics = MetricsRegistry::default();
         health.register(&metrics);
         let line = |value: u8| format!("eadt_service_ready{{part=\"archiver\"}} {value}\n");
         assert!(metrics.text().contains(&line(0)), "{}", metrics.text());
@@ -276,7 +277,8 @@ mod tests {
     #[tokio::test]
     async fn what_is_shown_can_be_read_and_nothing_else() {
         let (shutdown, any) = (Shutdown::new(), "127.0.0.1:0".parse().unwrap());
-        let (address, server) = serve(any, routes(Metrics::default(), Health::default()), shutdown.clone()).await.unwrap();
+        let (address, server) =
+            serve(any, routes(MetricsRegistry::default(), HealthRegistry::default()), shutdown.clone()).await.unwrap();
         let server = tokio::spawn(server);
         for path in ["/metrics", "/healthz", "/readyz"] {
             for (method, refused) in
@@ -294,7 +296,7 @@ mod tests {
         server.await.unwrap().unwrap();
     }
 
-    /// The value of the only label of a line, read as the format says.
+    /// Returns the value of the only label of a line, read as the format defines it.
     fn label_of(line: &str) -> Option<String> {
         let mut rest = line.split_once("name=\"")?.1.chars();
         let mut value = String::new();
@@ -320,7 +322,7 @@ mod tests {
             Just("back\\slash\\".to_owned()),
             Just("two\nlines".to_owned()),
         ]) {
-            let metrics = Metrics::default();
+            let metrics = MetricsRegistry::default();
             let family = Family::<Vec<(String, String)>, Counter>::default();
             metrics.register("test", |registry| registry.register("seen", "Seen", family.clone()));
             family.get_or_create(&vec![("name".to_owned(), name.clone())]).inc();

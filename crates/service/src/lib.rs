@@ -1,6 +1,6 @@
 //! What every service has: supervised tasks, a drain in two signals, `/metrics`, `/healthz`, `/readyz`, logs, a clock to inject.
 //!
-//! In: named tasks. Out: their end, said once. It never exits the process and never decides what a service does.
+//! In: named tasks. Out: their end, reported once. It never exits the process and never decides what a service does.
 
 pub mod address;
 pub mod clock;
@@ -11,8 +11,8 @@ pub mod readiness;
 pub mod shown;
 pub mod supervise;
 
-pub use clock::{Clock, Timer};
+pub use clock::{MonotonicClock, ServiceClock};
 pub use eadt_tasks as tasks;
-pub use http::{Health, Metrics, serve};
-pub use supervise::{Failure, Supervisor};
+pub use http::{HealthRegistry, MetricsRegistry, serve};
+pub use supervise::{Supervisor, TaskFailure};
 pub use tokio_util::sync::CancellationToken as Shutdown;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
-use crate::shown::{Secrets, Shown};
+use crate::shown::{RedactingWriter, SecretRedactor};
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -32,16 +32,16 @@ pub fn check(filter: &str) -> Result<(), String> {
 
 /// Starts logs for the process, on standard error or into `file`. `filter` is a level or a `tracing` filter such as
 /// `info,eadt_bus=debug`. `secrets` are hidden in every line, and what would steer a terminal is escaped.
-pub fn start(format: LogFormat, filter: &str, file: Option<File>, secrets: Secrets) -> Result<(), LogError> {
+pub fn start(format: LogFormat, filter: &str, file: Option<File>, secrets: SecretRedactor) -> Result<(), LogError> {
     let failed = |detail: String| LogError { filter: filter.to_owned(), detail };
     let parsed = EnvFilter::try_new(filter).map_err(|error| failed(error.to_string()))?;
     let coloured = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(coloured);
     let on_stderr = {
         let secrets = secrets.clone();
-        move || Shown { inner: std::io::stderr(), secrets: secrets.clone(), coloured }
+        move || RedactingWriter { inner: std::io::stderr(), secrets: secrets.clone(), coloured }
     };
-    let into_file = |file| Mutex::new(Shown { inner: file, secrets, coloured: false });
+    let into_file = |file| Mutex::new(RedactingWriter { inner: file, secrets, coloured: false });
     match (format, file) {
         (LogFormat::Text, None) => builder.with_writer(on_stderr).try_init(),
         (LogFormat::Json, None) => builder.json().with_writer(on_stderr).try_init(),

@@ -1,7 +1,7 @@
 //! Whether the log answers: a part of every service's readiness.
 //!
-//! In: a question to the log. Out: the part `log` of the health, which is ready while the log answers. A service itself cannot tell:
-//! its client waits in silence for a broker that is gone.
+//! In: a question to the log. Out: the part `log` of the health, which is ready while the log answers. A service itself cannot
+//! detect that: its client waits in silence for a broker that is gone.
 
 use std::fmt::Display;
 use std::io;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use eadt_tasks::LOG_PROBE;
 
 use crate::Shutdown;
-use crate::http::Health;
+use crate::http::HealthRegistry;
 
-/// Between two questions while the log answers. With the question's own limit of four seconds, and the one more that is asked before
-/// the part falls, that is 12 s from a broker's death to the end of readiness.
+/// Between two questions while the log answers. With the question's own limit of four seconds, and the one more that is asked
+/// before the part falls, that is 12 s from a broker's death to the end of readiness.
 const EVERY: Duration = Duration::from_secs(3);
 /// Before a question that was not answered is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const PIECE: Duration = Duration::from_millis(100);
 
 /// What the answers so far mean.
 #[derive(Debug, Default)]
-struct Answers {
+struct ProbeState {
     misses: u32,
     /// Whether the last transition was to away.
     away: bool,
@@ -32,24 +32,24 @@ struct Answers {
 
 /// What follows from an answer.
 #[derive(Debug, PartialEq, Eq)]
-enum Change {
+enum ProbeTransition {
     Same,
     Away,
     Back,
 }
 
-impl Answers {
-    fn take(&mut self, answered: bool) -> Change {
+impl ProbeState {
+    fn take(&mut self, answered: bool) -> ProbeTransition {
         if answered {
             self.misses = 0;
-            return if std::mem::take(&mut self.away) { Change::Back } else { Change::Same };
+            return if std::mem::take(&mut self.away) { ProbeTransition::Back } else { ProbeTransition::Same };
         }
         self.misses = self.misses.saturating_add(1);
         if self.misses < MISSES || self.away {
-            return Change::Same;
+            return ProbeTransition::Same;
         }
         self.away = true;
-        Change::Away
+        ProbeTransition::Away
     }
 
     fn pause(&self) -> Duration {
@@ -57,25 +57,26 @@ impl Answers {
     }
 }
 
-/// Asks the log on a thread of its own until `shutdown`. `probe` gets the number of the question, and answers within four seconds.
+/// Asks the log on a thread of its own until `shutdown`. `probe` gets the number of the question, and answers within four
+/// seconds.
 pub fn watch_log<E: Display>(
-    health: &Health,
+    health: &HealthRegistry,
     shutdown: Shutdown,
     mut probe: impl FnMut(usize) -> Result<(), E> + Send + 'static,
 ) -> io::Result<()> {
     let ready = health.part("log");
     LOG_PROBE.thread(move || {
-        let (mut answers, mut number) = (Answers::default(), 0);
+        let (mut answers, mut number) = (ProbeState::default(), 0);
         LOG_PROBE.until_it_returns(AGAIN, || {
             while !shutdown.is_cancelled() {
                 let answer = probe(number);
                 number = number.wrapping_add(1);
                 match (answers.take(answer.is_ok()), answer) {
-                    (Change::Away, Err(error)) => {
+                    (ProbeTransition::Away, Err(error)) => {
                         tracing::warn!(%error, "the log does not answer: not ready");
                         ready.set(false);
                     }
-                    (Change::Back, _) => tracing::info!("the log answers again"),
+                    (ProbeTransition::Back, _) => tracing::info!("the log answers again"),
                     _ => {}
                 }
                 if answers.misses == 0 {
@@ -100,17 +101,17 @@ mod tests {
 
     #[test]
     fn the_log_is_away_after_two_questions_without_an_answer_and_back_after_one_answer() {
-        let mut answers = Answers::default();
+        let mut answers = ProbeState::default();
         for (answered, change) in [
-            (true, Change::Same),
-            (false, Change::Same),
-            (true, Change::Same),
-            (false, Change::Same),
-            (false, Change::Away),
-            (false, Change::Same),
-            (true, Change::Back),
-            (false, Change::Same),
-            (false, Change::Away),
+            (true, ProbeTransition::Same),
+            (false, ProbeTransition::Same),
+            (true, ProbeTransition::Same),
+            (false, ProbeTransition::Same),
+            (false, ProbeTransition::Away),
+            (false, ProbeTransition::Same),
+            (true, ProbeTransition::Back),
+            (false, ProbeTransition::Same),
+            (false, ProbeTransition::Away),
         ] {
             assert_eq!(answers.take(answered), change);
         }
@@ -120,7 +121,7 @@ mod tests {
     fn a_service_is_not_ready_before_the_log_answered_nor_within_20_s_of_its_death() {
         let limit = Duration::from_secs(4);
         assert!(EVERY + limit + AGAIN + limit < Duration::from_secs(20));
-        let (health, shutdown, answers) = (Health::default(), Shutdown::new(), Arc::new(AtomicBool::new(false)));
+        let (health, shutdown, answers) = (HealthRegistry::default(), Shutdown::new(), Arc::new(AtomicBool::new(false)));
         let answering = answers.clone();
         let probe = move |_| if answering.load(Ordering::Relaxed) { Ok(()) } else { Err("gone") };
         watch_log(&health, shutdown.clone(), probe).unwrap();

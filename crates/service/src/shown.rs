@@ -1,4 +1,4 @@
-//! What may be shown: no character that steers a terminal or reorders text, and no secret.
+//! Text that may be shown: no character that steers a terminal or reorders text, and no secret.
 //!
 //! In: any text, such as a name or key that another program wrote. Out: the same text, with such characters as JSON escapes
 //! (`\u001b`) and with secrets as `…`. A JSON document keeps its meaning.
@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// What stands where a secret would.
+/// Text in place of a secret.
 pub const HIDDEN: &str = "…";
 /// A secret shorter than this is not searched for in texts: it would hide parts of ordinary words.
 const SHORTEST: usize = 4;
@@ -51,15 +51,15 @@ pub fn line(text: &str) -> Cow<'_, str> {
 
 /// The secrets of a process, hidden wherever a text leaves it. Clones share them.
 #[derive(Clone, Default)]
-pub struct Secrets(Arc<[String]>);
+pub struct SecretRedactor(Arc<[String]>);
 
-impl fmt::Debug for Secrets {
+impl fmt::Debug for SecretRedactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Secrets({})", self.0.len())
+        write!(f, "SecretRedactor({})", self.0.len())
     }
 }
 
-impl Secrets {
+impl SecretRedactor {
     /// Secrets with these texts; those of less than four bytes are left out.
     pub fn new(texts: impl IntoIterator<Item = String>) -> Self {
         let mut texts: Vec<String> = texts.into_iter().filter(|text| text.len() >= SHORTEST).collect();
@@ -73,7 +73,7 @@ impl Secrets {
     }
 
     /// Replaces every secret, and the user and password of every URL.
-    pub fn hide<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut shown = hide_url_secrets(text);
         for secret in self.0.iter().filter(|secret| text.contains(secret.as_str())) {
             shown = Cow::Owned(shown.replace(secret.as_str(), HIDDEN));
@@ -156,17 +156,17 @@ pub fn hide_url_secrets(text: &str) -> Cow<'_, str> {
 
 /// Writes log lines as they may be shown. Each call holds whole lines.
 #[derive(Debug)]
-pub(crate) struct Shown<W> {
+pub(crate) struct RedactingWriter<W> {
     pub inner: W,
-    pub secrets: Secrets,
+    pub secrets: SecretRedactor,
     /// The lines are coloured by escape sequences of their own; `tracing` has escaped those of their texts.
     pub coloured: bool,
 }
 
-impl<W: Write> Write for Shown<W> {
+impl<W: Write> Write for RedactingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
-        let hidden = self.secrets.hide(&text);
+        let hidden = self.secrets.redact(&text);
         let shown = escape(&hidden, |character| matches!(character, '\n' | '\t') || self.coloured && character == '\u{1b}');
         self.inner.write_all(shown.as_bytes())?;
         Ok(bytes.len())
@@ -230,18 +230,19 @@ mod tests {
 
     #[test]
     fn known_secrets_are_hidden_also_where_an_error_quotes_them() {
-        let secrets = Secrets::new(["hunter2".to_owned(), "hunter2-long".to_owned(), "a\"b\\c".to_owned(), "abc".to_owned()]);
-        assert_eq!(secrets.hide("value hunter2-long and hunter2"), "value … and …");
-        assert_eq!(secrets.hide(&format!("string {:?}", "a\"b\\c")), "string \"…\"");
-        assert_eq!(secrets.hide("abc is too short to hide"), "abc is too short to hide");
+        let secrets =
+            SecretRedactor::new(["hunter2".to_owned(), "hunter2-long".to_owned(), "a\"b\\c".to_owned(), "abc".to_owned()]);
+        assert_eq!(secrets.redact("value hunter2-long and hunter2"), "value … and …");
+        assert_eq!(secrets.redact(&format!("string {:?}", "a\"b\\c")), "string \"…\"");
+        assert_eq!(secrets.redact("abc is too short to hide"), "abc is too short to hide");
         assert!(!format!("{secrets:?}").contains("hunter2"));
     }
 
     #[test]
     fn log_lines_are_written_as_they_may_be_shown() {
         let written = |coloured| {
-            let secrets = Secrets::new(["hunter2".to_owned()]);
-            let mut log = Shown { inner: Vec::new(), secrets, coloured };
+            let secrets = SecretRedactor::new(["hunter2".to_owned()]);
+            let mut log = RedactingWriter { inner: Vec::new(), secrets, coloured };
             log.write_all("\u{1b}[32mINFO\u{1b}[0m password hunter2 at http://u:p@h \u{202e}x\n".as_bytes()).unwrap();
             String::from_utf8(log.inner).unwrap()
         };

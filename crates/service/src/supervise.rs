@@ -7,7 +7,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use eadt_tasks::{OnFailure, Task, panicked};
+use eadt_tasks::{OnFailure, TaskEntry, panicked};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 
 use crate::Shutdown;
@@ -15,20 +15,20 @@ use crate::Shutdown;
 /// A task that failed or panicked.
 #[derive(Debug, thiserror::Error)]
 #[error("task {task} failed: {detail}")]
-pub struct Failure {
+pub struct TaskFailure {
     pub task: &'static str,
     pub detail: String,
 }
 
-struct Ended {
-    task: &'static Task,
+struct TaskExit {
+    task: &'static TaskEntry,
     result: Result<(), String>,
 }
 
 /// Owns the tasks of a process.
 pub struct Supervisor {
     shutdown: Shutdown,
-    tasks: JoinSet<Ended>,
+    tasks: JoinSet<TaskExit>,
 }
 
 impl fmt::Debug for Supervisor {
@@ -54,27 +54,27 @@ impl Supervisor {
     }
 
     /// Runs an async task.
-    pub fn spawn<F, E>(&mut self, task: &'static Task, future: F)
+    pub fn spawn<F, E>(&mut self, task: &'static TaskEntry, future: F)
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<AnyError> + Send + 'static,
     {
         task.begin();
         // A task of its own, so that a panic is an error here and not an abort of the set.
-        self.tasks.spawn(async move { Ended { task, result: ended(tokio::spawn(future).await) } });
+        self.tasks.spawn(async move { TaskExit { task, result: task_result(tokio::spawn(future).await) } });
     }
 
     /// Runs a blocking task on a thread of its own; bus calls block.
-    pub fn spawn_thread<F, E>(&mut self, task: &'static Task, body: F)
+    pub fn spawn_thread<F, E>(&mut self, task: &'static TaskEntry, body: F)
     where
         F: FnOnce() -> Result<(), E> + Send + 'static,
         E: Into<AnyError> + Send + 'static,
     {
         let (tell, told) = tokio::sync::oneshot::channel();
         let spawned = task.thread(move || {
-            // Caught here: it is said once, with the errors, by whoever joins.
+            // Caught here: it is logged once, with the errors, by whoever joins.
             let result = match catch_unwind(AssertUnwindSafe(body)) {
-                Ok(result) => result.map_err(chain),
+                Ok(result) => result.map_err(error_chain),
                 Err(panic) => Err(panicked(&*panic)),
             };
             // The receiver lives in the join set; it is gone only when the process is aborted.
@@ -85,12 +85,12 @@ impl Supervisor {
                 Ok(_) => told.await.unwrap_or_else(|_| Err("its thread vanished".to_owned())),
                 Err(error) => Err(format!("its thread did not start: {error}")),
             };
-            Ended { task, result }
+            TaskExit { task, result }
         });
     }
 
     /// Waits until every task has ended; the first fatal failure drains the rest and is returned.
-    pub async fn join(mut self) -> Result<(), Failure> {
+    pub async fn join(mut self) -> Result<(), TaskFailure> {
         let mut first = None;
         while let Some(ended) = self.tasks.join_next().await {
             let Ok(ended) = ended else { continue };
@@ -100,7 +100,7 @@ impl Supervisor {
                     ended.task.failed(&detail);
                     if ended.task.on_failure == OnFailure::Fatal {
                         self.shutdown.cancel();
-                        first.get_or_insert(Failure { task: ended.task.name, detail });
+                        first.get_or_insert(TaskFailure { task: ended.task.name, detail });
                     }
                 }
             }
@@ -112,8 +112,8 @@ impl Supervisor {
 /// Any error, or a text.
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An error with everything that led to it: sources are chained, so each says its own part only.
-fn chain(error: impl Into<AnyError>) -> String {
+/// Returns an error with everything that led to it: sources are chained, so each gives its own part only.
+fn error_chain(error: impl Into<AnyError>) -> String {
     let error = error.into();
     let mut text = error.to_string();
     let mut source = error.source();
@@ -127,24 +127,24 @@ fn chain(error: impl Into<AnyError>) -> String {
     text
 }
 
-/// Runs an async task for which nobody waits: one that ends with the process. Its failure is said and counted.
-pub fn beside<F, E>(task: &'static Task, future: F) -> JoinHandle<()>
+/// Runs an async task for which nobody waits: one that ends with the process. Its failure is logged and counted.
+pub fn spawn_detached<F, E>(task: &'static TaskEntry, future: F) -> JoinHandle<()>
 where
     F: Future<Output = Result<(), E>> + Send + 'static,
     E: Into<AnyError> + Send + 'static,
 {
     task.begin();
     tokio::spawn(async move {
-        if let Err(detail) = ended(tokio::spawn(future).await) {
+        if let Err(detail) = task_result(tokio::spawn(future).await) {
             task.failed(&detail);
         }
     })
 }
 
-/// How an async task ended; one that the runtime let go of did not fail.
-fn ended<E: Into<AnyError>>(joined: Result<Result<(), E>, JoinError>) -> Result<(), String> {
+/// Returns how an async task ended; one that the runtime let go of did not fail.
+fn task_result<E: Into<AnyError>>(joined: Result<Result<(), E>, JoinError>) -> Result<(), String> {
     match joined {
-        Ok(result) => result.map_err(chain),
+        Ok(result) => result.map_err(error_chain),
         Err(error) => error.try_into_panic().map_or(Ok(()), |panic| Err(panicked(&*panic))),
     }
 }
@@ -205,7 +205,7 @@ mod tests {
     async fn a_reported_failure_lets_the_others_finish() {
         let mut supervisor = Supervisor::default();
         let shutdown = supervisor.shutdown();
-        let metrics = crate::Metrics::default();
+        let metrics = crate::MetricsRegistry::default();
         let counted = |text: &str| metrics.text().lines().any(|line| line == text);
         supervisor.spawn(&eadt_tasks::HTTP, async { Err("no".to_owned()) });
         supervisor.spawn(&eadt_tasks::PROCESSOR, async { Ok::<_, String>(()) });
@@ -223,10 +223,10 @@ mod tests {
     #[tokio::test]
     async fn a_task_for_which_nobody_waits_is_said_to_have_failed() {
         let before = eadt_tasks::SIGNALS.failures();
-        beside(&eadt_tasks::SIGNALS, async { Ok::<_, String>(()) }).await.unwrap();
+        spawn_detached(&eadt_tasks::SIGNALS, async { Ok::<_, String>(()) }).await.unwrap();
         assert_eq!(eadt_tasks::SIGNALS.failures(), before);
-        beside(&eadt_tasks::SIGNALS, panics()).await.unwrap();
-        beside(&eadt_tasks::SIGNALS, async { Err("no".to_owned()) }).await.unwrap();
+        spawn_detached(&eadt_tasks::SIGNALS, panics()).await.unwrap();
+        spawn_detached(&eadt_tasks::SIGNALS, async { Err("no".to_owned()) }).await.unwrap();
         assert_eq!(eadt_tasks::SIGNALS.failures(), before + 2);
     }
 }

@@ -5,13 +5,13 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use eadt_simulator::gpu::{BoardModel, Limits, Runner, WorkloadProfile, solve};
+use eadt_simulator::gpu::{BoardModel, GpuProcess, OperatingLimits, WorkloadProfile, solve};
 
 const ROUNDS: u32 = 20_000;
 
 fn main() {
     let board = BoardModel::A100.board();
-    let of = |profile, count| vec![Runner { profile, share: 0.35 }; count];
+    let of = |profile, count| vec![GpuProcess { profile, share: 0.35 }; count];
     let mixed = [of(WorkloadProfile::COMPUTE, 2), of(WorkloadProfile::MEMORY, 1)].concat();
     let cases = [
         ("uncapped, 3 alike", of(WorkloadProfile::HOST, 3), None),
@@ -22,7 +22,7 @@ fn main() {
         let started = Instant::now();
         for round in 0..ROUNDS {
             let power_watts = cap.map(|cap| cap + f64::from(round % 100));
-            black_box(solve(board, black_box(&runners), Limits { power_watts, clock_mhz: None }, 60.0));
+            black_box(solve(board, black_box(&runners), OperatingLimits { power_watts, clock_mhz: None }, 60.0));
         }
         let micros = started.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS);
         println!("{name}: {micros:.1} µs a solution");

@@ -10,4 +10,7 @@ pub mod cluster;
 pub mod gpu;
 pub mod sharing;
 
-pub use cluster::{Absence, Cluster, Event, Fault, Glide, Scenario, ScenarioError, TrainingScenario, WorkloadScenario};
+pub use cluster::{
+    ClusterSimulation, FastForwardTotals, Fault, JobSuspension, Scenario, ScenarioError, SimulatedEvent, TrainingScenario,
+    WorkloadScenario,
+};

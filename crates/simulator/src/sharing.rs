@@ -7,14 +7,14 @@
 //! wider ranges, whose sensitivities no counter shows.
 
 use eadt_gpu_sharing::{
-    CoRun, CoRunTenant, Measurements, MeasurementsError, MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile,
+    CoRun, CoRunTenant, GpuMeasurements, MeasurementsError, MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile,
 };
 use eadt_schemas::fnv::Fnv1a;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64Mcg;
 
-use crate::gpu::{BoardModel, Limits, Runner, Steady, WorkloadProfile, solve};
+use crate::gpu::{BoardModel, GpuProcess, OperatingLimits, SteadyState, WorkloadProfile, solve};
 
 /// A workload with what the GPU model does not need but instruments see.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +55,7 @@ pub enum LabError {
 
 /// A GPU with workloads that may share it.
 #[derive(Debug, Clone)]
-pub struct Lab {
+pub struct SharingLab {
     board: BoardModel,
     workloads: Vec<SharedWorkload>,
     noise: LabNoise,
@@ -63,7 +63,7 @@ pub struct Lab {
 
 /// Partitions of a GPU among workloads, by number.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct LabPlan {
     /// Workloads that run together.
     pub groups: Vec<Vec<usize>>,
     /// Shares in percent; of each group those with as many parts as it has workloads.
@@ -76,7 +76,7 @@ const AMBIENT_CELSIUS: f64 = 30.0;
 /// Shares at which each workload is measured alone.
 const TENTHS: [u32; 10] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100];
 
-impl Lab {
+impl SharingLab {
     pub fn new(board: BoardModel, workloads: Vec<SharedWorkload>, noise: LabNoise) -> Self {
         Self { board, workloads, noise }
     }
@@ -104,7 +104,7 @@ impl Lab {
     }
 
     /// Everything of a plan: each workload alone at tenths of the SMs and at the plan's shares, and the groups together.
-    pub fn measure(&self, plan: &Plan) -> Result<Measurements, LabError> {
+    pub fn measure(&self, plan: &LabPlan) -> Result<GpuMeasurements, LabError> {
         let mut shares: Vec<u32> = plan.partitions.iter().flatten().copied().chain(TENTHS).collect();
         shares.sort_unstable();
         shares.dedup();
@@ -120,14 +120,14 @@ impl Lab {
         }
         // Processes that hold their contexts but wait, at a temperature near the ambient one.
         let idle_watts = self.board.board().static_watts_at(AMBIENT_CELSIUS);
-        Ok(Measurements::new(idle_watts, profiles, runs)?)
+        Ok(GpuMeasurements::new(idle_watts, profiles, runs)?)
     }
 
     fn alone(&self, workload: &SharedWorkload, shares: &[u32], clocks: &[Option<f64>]) -> Result<SoloProfile, ProfileError> {
         let mut points = Vec::new();
         for clock in clocks {
             for share in shares {
-                let steady = self.settled(&[Runner { profile: workload.profile, share: f64::from(*share) / 100.0 }], *clock);
+                let steady = self.settled(&[GpuProcess { profile: workload.profile, share: f64::from(*share) / 100.0 }], *clock);
                 let mut random = self.noise_of(&[&workload.name], &[*share], *clock);
                 let rate = steady.samples_per_second[0] * factor(&mut random, self.noise.throughput_ratio);
                 let traffic = rate * workload.profile.pcie_megabytes_per_sample * 1e6;
@@ -160,10 +160,10 @@ impl Lab {
 
     fn together(&self, group: &[usize], shares: &[u32], clock: Option<f64>) -> CoRun {
         let workloads: Vec<&SharedWorkload> = group.iter().map(|workload| &self.workloads[*workload]).collect();
-        let runners: Vec<Runner> = workloads
+        let runners: Vec<GpuProcess> = workloads
             .iter()
             .zip(shares)
-            .map(|(workload, share)| Runner { profile: workload.profile, share: f64::from(*share) / 100.0 })
+            .map(|(workload, share)| GpuProcess { profile: workload.profile, share: f64::from(*share) / 100.0 })
             .collect();
         let steady = self.settled(&runners, clock);
         let names: Vec<&str> = workloads.iter().map(|workload| workload.name.as_str()).collect();
@@ -178,9 +178,9 @@ impl Lab {
     }
 
     /// The steady state once the temperature has settled.
-    fn settled(&self, runners: &[Runner], clock_mhz: Option<f64>) -> Steady {
+    fn settled(&self, runners: &[GpuProcess], clock_mhz: Option<f64>) -> SteadyState {
         let board = self.board.board();
-        let limits = Limits { clock_mhz, power_watts: None };
+        let limits = OperatingLimits { clock_mhz, power_watts: None };
         let mut steady = solve(board, runners, limits, 60.0);
         for _ in 0..3 {
             let celsius = AMBIENT_CELSIUS + board.thermal_resistance * steady.power_watts;
@@ -226,10 +226,10 @@ fn generator(seed: u64, names: &[&str], shares: &[u32], clock: Option<f64>, stre
 /// Name, SM active and DRAM active alone on the whole GPU (measured, the paper's Table 1); samples/s (fitted); SM coverage,
 /// energy intensity (assumed); sensitivity, bandwidth saturation (fitted); occupancy, FP32 (assumed); PCIe MB a sample, memory
 /// in GiB (assumed).
-type Entry = (&'static str, [f64; 2], f64, [f64; 2], [f64; 2], [f64; 2], [f64; 2]);
+type PaperWorkload = (&'static str, [f64; 2], f64, [f64; 2], [f64; 2], [f64; 2], [f64; 2]);
 
 #[allow(clippy::approx_constant, reason = "0.318 is a measured activity")]
-const PAPER: [Entry; 16] = [
+const PAPER: [PaperWorkload; 16] = [
     ("FWT", [0.956, 0.804], 62.8, [0.98, 0.80], [0.90, 0.23], [0.85, 0.30], [0.1, 6.0]),
     ("Reduction", [0.932, 0.744], 600.0, [0.98, 0.75], [0.90, 0.80], [0.80, 0.22], [0.1, 6.0]),
     ("Transpose", [0.843, 0.680], 295.8, [0.97, 0.75], [0.90, 0.80], [0.75, 0.02], [0.1, 6.0]),
@@ -261,7 +261,7 @@ pub fn paper_suite() -> Vec<SharedWorkload> {
         [sensitivity, saturation],
         [occupancy, fp32],
         [pcie, memory],
-    ): &Entry| {
+    ): &PaperWorkload| {
         SharedWorkload {
             name: (*name).to_owned(),
             profile: WorkloadProfile {

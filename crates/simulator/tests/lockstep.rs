@@ -3,14 +3,15 @@
 //! The plant here is a few lines of its own (second by second, restarts cost two minutes), so that the figures do not
 //! rest on the simulated cluster that the product uses.
 
-use eadt_core::controller::{Context, ControllerName, ControllerSettings, ControllerState, decide};
+use eadt_core::controller::{ControllerContext, ControllerName, ControllerSettings, ControllerState, decide};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
-    Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Origin, Outcome, UpdateMode, Validation, Workload,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, LayoutBounds, Origin,
+    UpdateMode, Workload,
 };
 use eadt_simulator::gpu::{
-    BoardModel, Channel, EnergyMeter, Limits, Noise, PhaseSchedule, Runner, Solver, Thermal, llm_training_phases,
-    synchronised_rate, vision_pretraining_phases,
+    BoardModel, EnergyMeter, GpuProcess, NoiseChannel, OperatingLimits, PhaseSchedule, SimulationNoise, SteadyStateCache,
+    ThermalState, llm_training_phases, synchronised_rate, vision_pretraining_phases,
 };
 
 const AMBIENT_CELSIUS: f64 = 30.0;
@@ -18,7 +19,7 @@ const DELAY_SECONDS: u32 = 10;
 const RESTART_SECONDS: u32 = 120;
 
 struct Gpu {
-    thermal: Thermal,
+    thermal: ThermalState,
     meter: EnergyMeter,
     gain: f64,
 }
@@ -27,8 +28,8 @@ struct Job {
     name: ControllerName,
     board: BoardModel,
     phases: PhaseSchedule,
-    noise: Noise,
-    solver: Solver,
+    noise: SimulationNoise,
+    solver: SteadyStateCache,
     gpus: Vec<Gpu>,
     workload: Workload,
     second: u32,
@@ -46,17 +47,17 @@ fn at(second: u32) -> EventTime {
 }
 
 impl Job {
-    fn new(name: ControllerName, board: BoardModel, gpus: u32, phases: PhaseSchedule, noise: Noise) -> Self {
+    fn new(name: ControllerName, board: BoardModel, gpus: u32, phases: PhaseSchedule, noise: SimulationNoise) -> Self {
         let replicas = 2 * gpus;
         Self {
             name,
             board,
             phases,
             noise,
-            solver: Solver::default(),
+            solver: SteadyStateCache::default(),
             gpus: (0..gpus)
                 .map(|index| Gpu {
-                    thermal: Thermal::at_ambient(AMBIENT_CELSIUS),
+                    thermal: ThermalState::at_ambient(AMBIENT_CELSIUS),
                     meter: EnergyMeter::default(),
                     gain: noise.gain(u64::from(index)),
                 })
@@ -76,7 +77,7 @@ impl Job {
                 gpu_power_limit_watts: Some(board.board().power_limit_watts),
                 backend: Some("gloo".into()),
                 global_batch_size: Some(576),
-                bounds: Bounds { oversubscription_percentage_max: Some(200), ..Bounds::default() },
+                bounds: LayoutBounds { oversubscription_percentage_max: Some(200), ..LayoutBounds::default() },
                 ..Workload::default()
             },
             second: 0,
@@ -101,7 +102,7 @@ impl Job {
             self.actuation = Some(Actuation {
                 decision_id: decision.id,
                 time: at(self.second),
-                outcome: Outcome::Applied,
+                outcome: ActuationOutcome::Applied,
                 layout: decision.to,
                 generation: self.workload.generation,
                 ..Actuation::default()
@@ -111,7 +112,7 @@ impl Job {
         let profile = self.phases.at(f64::from(self.second)).0.profile;
         let (replicas, threads) = (self.workload.layout.replicas.unwrap(), self.workload.layout.mps_thread_percentage.unwrap());
         let per_gpu = replicas / self.gpus.len() as u32;
-        let runners = vec![Runner { profile, share: f64::from(threads) / 100.0 }; per_gpu as usize];
+        let runners = vec![GpuProcess { profile, share: f64::from(threads) / 100.0 }; per_gpu as usize];
         let restarting = self.down > 0;
         let mut rates = Vec::new();
         for (index, gpu) in self.gpus.iter_mut().enumerate() {
@@ -119,11 +120,11 @@ impl Job {
             let watts = if restarting {
                 board.waiting_watts_at(celsius)
             } else {
-                let steady = self.solver.solve(board, &runners, Limits::default(), celsius);
+                let steady = self.solver.solve(board, &runners, OperatingLimits::default(), celsius);
                 rates.push(steady.samples_per_second.iter().sum());
                 steady.power_watts
             };
-            let reading = self.noise.reading(Channel::Power, index as u64, at(self.second).micros());
+            let reading = self.noise.reading(NoiseChannel::Power, index as u64, at(self.second).micros());
             gpu.meter.advance(watts * gpu.gain * reading, 1.0);
             gpu.thermal.advance(board, watts, AMBIENT_CELSIUS, 1.0);
         }
@@ -164,7 +165,7 @@ impl Job {
             gpus,
             ..EfficiencyWindow::default()
         };
-        let context = Context {
+        let context = ControllerContext {
             workload: Some(&self.workload),
             last_actuation: self.actuation.as_ref(),
             remaining_seconds: None,
@@ -174,7 +175,7 @@ impl Job {
             models: None,
         };
         let decision = decide(self.name, &mut self.state, &window, &context);
-        if decision.action != Action::Maintain {
+        if decision.action != ControllerAction::Maintain {
             assert!(self.pending.is_none(), "a change was decided while another one was on its way");
             self.pending = Some((self.second + DELAY_SECONDS, decision.clone()));
         }
@@ -186,8 +187,8 @@ impl Job {
         let mut told = Vec::new();
         for _ in 0..60 * hours {
             let decision = self.window();
-            let news =
-                decision.action != Action::Maintain || matches!(decision.validation, Validation::Kept | Validation::Failed);
+            let news = decision.action != ControllerAction::Maintain
+                || matches!(decision.validation, ChangeValidation::Kept | ChangeValidation::Failed);
             if news {
                 let layout = (decision.to.replicas.unwrap(), decision.to.mps_thread_percentage.unwrap());
                 println!("{} {:?} {layout:?} {:?}: {}", decision.time, decision.action, decision.validation, decision.reason);
@@ -198,29 +199,31 @@ impl Job {
     }
 }
 
-fn llm(noise: Noise) -> Job {
+fn llm(noise: SimulationNoise) -> Job {
     Job::new(ControllerName::Matrix, BoardModel::A100, 3, llm_training_phases(), noise)
 }
 
-fn vision(noise: Noise) -> Job {
+fn vision(noise: SimulationNoise) -> Job {
     Job::new(ControllerName::Matrix, BoardModel::H100, 2, vision_pretraining_phases(), noise)
 }
 
-fn count(story: &[Decision], action: Action) -> usize {
+fn count(story: &[Decision], action: ControllerAction) -> usize {
     story.iter().filter(|decision| decision.action == action).count()
 }
 
 fn kept(story: &[Decision]) -> usize {
-    story.iter().filter(|decision| decision.validation == Validation::Kept).count()
+    story.iter().filter(|decision| decision.validation == ChangeValidation::Kept).count()
 }
 
 #[test]
 fn four_hours_show_decrease_scale_increase_revert_and_keep_whatever_the_noise() {
     for seed in 0..8 {
-        let noise = Noise { seed, ..Noise::default() };
+        let noise = SimulationNoise { seed, ..SimulationNoise::default() };
         println!("seed {seed}");
         let stories = [llm(noise).story(4), vision(noise).story(4)].concat();
-        for action in [Action::Decrease, Action::ScaleReplicas, Action::Increase, Action::Revert] {
+        for action in
+            [ControllerAction::Decrease, ControllerAction::ScaleReplicas, ControllerAction::Increase, ControllerAction::Revert]
+        {
             assert!(count(&stories, action) > 0, "seed {seed} shows no {action:?}");
         }
         assert!(kept(&stories) > 0, "seed {seed} keeps nothing");
@@ -230,29 +233,29 @@ fn four_hours_show_decrease_scale_increase_revert_and_keep_whatever_the_noise() 
 /// What the matrix makes of it, against doing nothing; without noise, so that the signs are the model's.
 #[test]
 fn kept_changes_save_energy_and_reverted_ones_cost() {
-    let story = llm(Noise::none()).story(4);
+    let story = llm(SimulationNoise::none()).story(4);
     let gain = |decision: &Decision| decision.evidence["gain_ratio"];
     let verdicts: Vec<_> = story.iter().filter(|decision| decision.evidence.contains_key("gain_ratio")).collect();
-    assert!(verdicts.iter().any(|decision| decision.validation == Validation::Kept && gain(decision) > 0.05));
+    assert!(verdicts.iter().any(|decision| decision.validation == ChangeValidation::Kept && gain(decision) > 0.05));
     for decision in verdicts {
         let throughput = decision.evidence["throughput_ratio"];
-        assert_eq!(decision.validation == Validation::Kept, gain(decision) >= 0.01 && throughput >= 0.9);
-        assert_eq!(decision.action == Action::Revert, decision.validation == Validation::Failed);
+        assert_eq!(decision.validation == ChangeValidation::Kept, gain(decision) >= 0.01 && throughput >= 0.9);
+        assert_eq!(decision.action == ControllerAction::Revert, decision.validation == ChangeValidation::Failed);
     }
 }
 
 #[test]
 fn the_same_seed_tells_the_same_story() {
-    let noise = Noise { seed: 5, ..Noise::default() };
+    let noise = SimulationNoise { seed: 5, ..SimulationNoise::default() };
     assert_eq!(llm(noise).story(2), llm(noise).story(2));
-    assert_ne!(llm(noise).story(2), llm(Noise { seed: 6, ..noise }).story(2));
+    assert_ne!(llm(noise).story(2), llm(SimulationNoise { seed: 6, ..noise }).story(2));
 }
 
 /// The seed's table knows no way back: it moves the layout to the ends of its ranges and stays there.
 #[test]
 fn the_literal_matrix_never_reverts() {
-    let mut job = Job { name: ControllerName::MatrixLiteral, ..llm(Noise::none()) };
+    let mut job = Job { name: ControllerName::MatrixLiteral, ..llm(SimulationNoise::none()) };
     let story = job.story(4);
-    assert_eq!(count(&story, Action::Revert) + kept(&story), 0);
-    assert!(count(&story, Action::ScaleReplicas) + count(&story, Action::Decrease) > 0);
+    assert_eq!(count(&story, ControllerAction::Revert) + kept(&story), 0);
+    assert!(count(&story, ControllerAction::ScaleReplicas) + count(&story, ControllerAction::Decrease) > 0);
 }

@@ -42,7 +42,7 @@ impl OnFailure {
 
 /// A task's entry: the consequence of its failure, and how often it failed in this process.
 #[derive(Debug)]
-pub struct Task {
+pub struct TaskEntry {
     /// The name in logs and metrics.
     pub name: &'static str,
     /// The services or commands that run it.
@@ -54,7 +54,7 @@ pub struct Task {
     failures: AtomicU64,
 }
 
-impl Task {
+impl TaskEntry {
     const fn new(name: &'static str, place: &'static str, on_failure: OnFailure, meaning: &'static str) -> Self {
         Self { name, place, on_failure, meaning, begun: AtomicBool::new(false), failures: AtomicU64::new(0) }
     }
@@ -141,7 +141,7 @@ pub fn page() -> String {
          the task itself retries without limit.\n\n\
          | task | in | if it fails | effect |\n|---|---|---|---|\n",
     );
-    for Task { name, place, on_failure, meaning, .. } in ALL {
+    for TaskEntry { name, place, on_failure, meaning, .. } in ALL {
         writeln!(page, "| `{name}` | {place} | {} | {meaning} |", on_failure.text()).expect("String");
     }
     page
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_counted_said_and_begun_again() {
-        static TASK: Task = Task::new("test", "tests", OnFailure::Restart, "");
+        static TASK: TaskEntry = TaskEntry::new("test", "tests", OnFailure::Restart, "");
         assert!(!TASK.has_begun());
         let mut left = 2;
         TASK.until_it_returns(Duration::ZERO, || {
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_threads_panic_is_counted_and_goes_on_in_who_joins_it() {
-        static TASK: Task = Task::new("test", "tests", OnFailure::Starter, "");
+        static TASK: TaskEntry = TaskEntry::new("test", "tests", OnFailure::Starter, "");
         let name = TASK.thread_of(3, || std::thread::current().name().map(str::to_owned)).unwrap().join().unwrap();
         assert_eq!(name.as_deref(), Some("test-3"));
         let panic = TASK.thread(|| -> () { panic!("on purpose") }).unwrap().join().unwrap_err();

@@ -1,13 +1,13 @@
 //! The table of all tasks and the consequences of their failures; docs/reference/tasks.md is generated from it.
 
 use crate::OnFailure::{Fatal, Report, Restart, Starter};
-use crate::Task;
+use crate::TaskEntry;
 
 macro_rules! tasks {
     ($($task:ident $name:literal in $place:literal: $on_failure:ident, $meaning:literal;)*) => {
-        $(#[doc = $meaning] pub static $task: Task = Task::new($name, $place, $on_failure, $meaning);)*
+        $(#[doc = $meaning] pub static $task: TaskEntry = TaskEntry::new($name, $place, $on_failure, $meaning);)*
         /// Every entry, in the order of the page.
-        pub static ALL: &[&Task] = &[$(&$task),*];
+        pub static ALL: &[&TaskEntry] = &[$(&$task),*];
     };
 }
 

@@ -8,26 +8,26 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
 
-use eadt_models::choose::{DroppedRun, Run, combine};
-use eadt_models::energy::{Rule, Sample, Series};
-use eadt_recordings::{DEFAULT_POWER_GAP_SECONDS, Format, Input, Options, Skipped, import};
+use eadt_models::choose::{DroppedRun, FixedWorkRun, combine};
+use eadt_models::energy::{IntegrationRule, PowerSample, PowerSeries};
+use eadt_recordings::{DEFAULT_POWER_GAP_SECONDS, DroppedLines, ImportOptions, RecordingFile, RecordingFormat, import};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
 use serde::Serialize;
 
 use crate::TableError;
-use crate::points::Key;
+use crate::points::GroupKey;
 
-/// How file names say what was run: literal text with `{column}` between, for example
+/// The pattern by which file names describe a run: literal text with `{column}` between, for example
 /// `{gpu_model}-{workload}-{sm_clock_mhz}-{run}`, without the ending. `{run}`, the knob and `{batch_size}` are numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pattern {
+pub struct FileNamePattern {
     text: String,
-    parts: Vec<Part>,
+    parts: Vec<FileNamePart>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum FileNamePart {
     Literal(String),
     Field(String),
 }
@@ -45,7 +45,7 @@ pub enum InvalidPattern {
     NoKnob { text: String },
 }
 
-impl Pattern {
+impl FileNamePattern {
     /// As it was given.
     pub fn text(&self) -> &str {
         &self.text
@@ -53,25 +53,25 @@ impl Pattern {
 
     pub fn new(text: &str) -> Result<Self, InvalidPattern> {
         let brace = || InvalidPattern::Brace { text: text.to_owned() };
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<FileNamePart> = Vec::new();
         let mut rest = text;
         while let Some((literal, after)) = rest.split_once('{') {
             if !literal.is_empty() {
-                parts.push(Part::Literal(literal.to_owned()));
+                parts.push(FileNamePart::Literal(literal.to_owned()));
             }
             let (field, after) = after.split_once('}').ok_or_else(brace)?;
-            let twice = parts.iter().any(|part| matches!(part, Part::Field(other) if other == field));
+            let twice = parts.iter().any(|part| matches!(part, FileNamePart::Field(other) if other == field));
             if field.is_empty() || twice {
                 return Err(InvalidPattern::Field { text: text.to_owned(), field: field.to_owned() });
             }
-            parts.push(Part::Field(field.to_owned()));
+            parts.push(FileNamePart::Field(field.to_owned()));
             rest = after;
         }
         if rest.contains('}') {
             return Err(brace());
         }
         if !rest.is_empty() {
-            parts.push(Part::Literal(rest.to_owned()));
+            parts.push(FileNamePart::Literal(rest.to_owned()));
         }
         let pattern = Self { text: text.to_owned(), parts };
         if pattern.knob().is_none() {
@@ -82,22 +82,25 @@ impl Pattern {
 
     /// `sm_clock_mhz` or `power_limit_watts`.
     pub fn knob(&self) -> Option<&str> {
-        let fields = self.parts.iter().filter_map(|part| if let Part::Field(field) = part { Some(field.as_str()) } else { None });
+        let fields =
+            self.parts.iter().filter_map(|part| if let FileNamePart::Field(field) = part { Some(field.as_str()) } else { None });
         fields.into_iter().find(|field| ["sm_clock_mhz", "power_limit_watts"].contains(field))
     }
 
     /// The columns of a name; `None` where it does not fit.
-    pub fn read(&self, name: &str) -> Option<Key> {
-        let mut found = Key::new();
+    pub fn read(&self, name: &str) -> Option<GroupKey> {
+        let mut found = GroupKey::new();
         fits(&self.parts, name, &mut found).then_some(found)
     }
 }
 
-fn fits(parts: &[Part], text: &str, found: &mut Key) -> bool {
+fn fits(parts: &[FileNamePart], text: &str, found: &mut GroupKey) -> bool {
     match parts.split_first() {
         None => text.is_empty(),
-        Some((Part::Literal(literal), rest)) => text.strip_prefix(literal.as_str()).is_some_and(|text| fits(rest, text, found)),
-        Some((Part::Field(field), rest)) => {
+        Some((FileNamePart::Literal(literal), rest)) => {
+            text.strip_prefix(literal.as_str()).is_some_and(|text| fits(rest, text, found))
+        }
+        Some((FileNamePart::Field(field), rest)) => {
             let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
             for end in ends {
                 let value = &text[..end];
@@ -116,9 +119,9 @@ fn fits(parts: &[Part], text: &str, found: &mut Key) -> bool {
 
 /// One run, read from its file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Profile {
+pub struct RunProfile {
     pub file: String,
-    pub columns: Key,
+    pub columns: GroupKey,
     pub rows: usize,
     /// Rows in which the GPU worked.
     pub active_rows: usize,
@@ -135,31 +138,39 @@ pub struct Profile {
 }
 
 /// One reading: when, watts, and the part of the time that the GPU worked.
-type Reading = (EventTime, f64, Option<f64>);
+type ProfileReading = (EventTime, f64, Option<f64>);
 
 /// The readings of one board.
 #[derive(Debug, Default)]
-struct Board {
-    readings: Vec<Reading>,
+struct BoardReadings {
+    readings: Vec<ProfileReading>,
     /// First and last value of the energy counter, in joules.
     counters: Option<(f64, f64)>,
 }
 
 /// What names the power in a format, for errors.
-fn power_remedy(format: Format) -> &'static str {
+fn power_remedy(format: RecordingFormat) -> &'static str {
     match format {
-        Format::Csv => "name the column of the power with --map power_watts=COLUMN[:UNIT]",
-        Format::NvidiaSmi => "record it: nvidia-smi --query-gpu=timestamp,uuid,name,power.draw,utilization.gpu --format=csv -l 1",
-        Format::Dcgmi => "record the power (field 155): dcgmi dmon -e 155,1001",
+        RecordingFormat::Csv => "name the column of the power with --map power_watts=COLUMN[:UNIT]",
+        RecordingFormat::NvidiaSmi => {
+            "record it: nvidia-smi --query-gpu=timestamp,uuid,name,power.draw,utilization.gpu --format=csv -l 1"
+        }
+        RecordingFormat::Dcgmi => "record the power (field 155): dcgmi dmon -e 155,1001",
         _ => "record the power of the GPU",
     }
 }
 
-/// Reads one run. `options` say what the columns are (CSV) or how far apart the rows are (dcgmi). Energies of several boards
+/// Reads one run. `options` name the columns (CSV) or give the time between rows (dcgmi). Energies of several boards
 /// in one file are added up.
 ///
 /// The power is `power_watts`; of boards that give a one-second average only (Hopper and later), `power_average_watts`.
-pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options: &Options) -> Result<Profile, TableError> {
+pub fn read(
+    file: &str,
+    reader: impl Read,
+    columns: GroupKey,
+    format: RecordingFormat,
+    options: &ImportOptions,
+) -> Result<RunProfile, TableError> {
     let bad = |problem: String, remedy: &str| TableError::new(file, problem, remedy);
     let FileReadings { boards, rows, refused } = read_boards(file, reader, format, options)?;
     let readings = || boards.iter().flat_map(|board| board.readings.iter());
@@ -167,7 +178,7 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
         return Err(bad(format!("fewer than 2 power readings in {rows} row(s)"), power_remedy(format)));
     };
     let known = readings().any(|reading| reading.2.is_some());
-    let active = |reading: &Reading| !known || reading.2.is_some_and(|ratio| ratio > 0.0);
+    let active = |reading: &ProfileReading| !known || reading.2.is_some_and(|ratio| ratio > 0.0);
     let active_rows = readings().filter(|reading| active(reading)).count();
     let Some((begin, end)) = busy_span(&boards, &active) else {
         return Err(bad("the GPU did no work in it".to_owned(), "take the file out, or name it in no pattern"));
@@ -183,13 +194,14 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
     let (mut energy_joules, mut active_power_watts) = (0.0, 0.0);
     let (mut counted, mut integrated) = (0.0, 0.0);
     for board in &boards {
-        let points = board.readings.iter().map(|(time, watts, _)| Sample { seconds: time.seconds_since(first), watts: *watts });
-        let series = Series::new(points).map_err(|error| bad(error.to_string(), "correct the file"))?;
-        energy_joules += series.energy_between(from, to, Rule::Trapezoid, None).joules;
+        let points =
+            board.readings.iter().map(|(time, watts, _)| PowerSample { seconds: time.seconds_since(first), watts: *watts });
+        let series = PowerSeries::new(points).map_err(|error| bad(error.to_string(), "correct the file"))?;
+        energy_joules += series.energy_between(from, to, IntegrationRule::Trapezoid, None).joules;
         let busy: Vec<f64> = board.readings.iter().filter(|reading| active(reading)).map(|reading| reading.1).collect();
         active_power_watts += if busy.is_empty() { 0.0 } else { busy.iter().sum::<f64>() / busy.len() as f64 };
         let counter = board.counters.map(|(first, last)| last - first).filter(|joules| *joules > 0.0);
-        if let Some((counter, whole)) = counter.zip(series.energy(Rule::Trapezoid)) {
+        if let Some((counter, whole)) = counter.zip(series.energy(IntegrationRule::Trapezoid)) {
             counted += counter;
             integrated += whole.joules;
         }
@@ -199,7 +211,7 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
         let problem = format!("the energy counter rises by {ratio:.3} times the integral of the power");
         return Err(bad(problem, "check the units of both, and the interval between rows"));
     }
-    Ok(Profile {
+    Ok(RunProfile {
         file: file.to_owned(),
         columns,
         rows,
@@ -208,7 +220,7 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
         energy_joules,
         active_power_watts,
         counter_ratio,
-        start: (format != Format::Dcgmi && options.interval.is_none()).then_some(first),
+        start: (format != RecordingFormat::Dcgmi && options.interval.is_none()).then_some(first),
         refused,
     })
 }
@@ -216,10 +228,10 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
 /// A longer time without a reading than so many usual intervals of a board is a silence.
 const INTERVALS_OF_A_SILENCE: f64 = 3.0;
 
-/// The longest silence of a board within a span, and the longest time that would be none, in seconds; `None` if there is no silence.
-/// A board that begins after the span, or ends before it does, is silent there, too.
-fn longest_silence(boards: &[Board], begin: EventTime, end: EventTime) -> Option<(f64, f64)> {
-    let of = |board: &Board| {
+/// The longest silence of a board within a span, and the longest time that would be none, in seconds; `None` if there is no
+/// silence. A board that begins after the span, or ends before it does, is silent there, too.
+fn longest_silence(boards: &[BoardReadings], begin: EventTime, end: EventTime) -> Option<(f64, f64)> {
+    let of = |board: &BoardReadings| {
         let times: Vec<EventTime> = board.readings.iter().map(|reading| reading.0).collect();
         let (first, last) = (*times.first()?, *times.last()?);
         let mut intervals: Vec<f64> = times.windows(2).map(|pair| pair[1].seconds_since(pair[0])).collect();
@@ -237,24 +249,29 @@ fn longest_silence(boards: &[Board], begin: EventTime, end: EventTime) -> Option
 /// What a file holds.
 struct FileReadings {
     /// Those that have at least two readings.
-    boards: Vec<Board>,
+    boards: Vec<BoardReadings>,
     rows: usize,
     refused: Option<String>,
 }
 
-fn read_boards(file: &str, reader: impl Read, format: Format, options: &Options) -> Result<FileReadings, TableError> {
+fn read_boards(
+    file: &str,
+    reader: impl Read,
+    format: RecordingFormat,
+    options: &ImportOptions,
+) -> Result<FileReadings, TableError> {
     let mut reader = std::io::BufReader::new(reader);
     if reader.fill_buf().is_ok_and(<[u8]>::is_empty) {
         return Err(TableError::new(file, "the file is empty", "record the run again, or take the file out"));
     }
-    let imported = import(format, vec![Input::new(file, reader)], options).map_err(|error| TableError {
+    let imported = import(format, vec![RecordingFile::new(file, reader)], options).map_err(|error| TableError {
         file: error.file,
         line: error.line,
         column: error.column,
         problem: error.problem,
         remedy: error.remedy,
     })?;
-    let mut boards: BTreeMap<String, Board> = BTreeMap::new();
+    let mut boards: BTreeMap<String, BoardReadings> = BTreeMap::new();
     let mut rows = 0;
     for event in imported.events().filter(|event| event.topic() == Some(Topic::GpuTelemetry)) {
         let Some(data) = &event.data else { continue };
@@ -268,7 +285,7 @@ fn read_boards(file: &str, reader: impl Read, format: Format, options: &Options)
         let Some(watts) = sample.power_watts.or(sample.power_average_watts) else { continue };
         board.readings.push((sample.time, watts, sample.graphics_active_ratio.or(sample.utilization_ratio)));
     }
-    let (counters, rows_refused): (Vec<&Skipped>, Vec<&Skipped>) =
+    let (counters, rows_refused): (Vec<&DroppedLines>, Vec<&DroppedLines>) =
         imported.report.refused.iter().partition(|refused| refused.is_counter_only());
     let lines: u64 = rows_refused.iter().map(|refused| refused.lines).sum();
     let of_rows = rows_refused
@@ -281,11 +298,11 @@ fn read_boards(file: &str, reader: impl Read, format: Format, options: &Options)
 }
 
 /// From the first to the last reading in which any board worked; `None` if none did.
-fn busy_span(boards: &[Board], active: &impl Fn(&Reading) -> bool) -> Option<(EventTime, EventTime)> {
-    let of = |board: &Board| {
+fn busy_span(boards: &[BoardReadings], active: &impl Fn(&ProfileReading) -> bool) -> Option<(EventTime, EventTime)> {
+    let of = |board: &BoardReadings| {
         let begin = board.readings.iter().position(active)?;
         let end = board.readings.iter().rposition(active)?;
-        // A row stands for the time up to the next one: the last active row's, too.
+        // A row holds for the time up to the next one: the last active row's, too.
         Some((board.readings[begin].0, board.readings[(end + 1).min(board.readings.len() - 1)].0))
     };
     boards.iter().filter_map(of).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
@@ -294,7 +311,7 @@ fn busy_span(boards: &[Board], active: &impl Fn(&Reading) -> bool) -> Option<(Ev
 /// An operating point.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OperatingPoint {
-    pub columns: Key,
+    pub columns: GroupKey,
     pub duration_seconds: f64,
     pub energy_joules: f64,
     pub active_power_watts: f64,
@@ -308,46 +325,48 @@ pub struct OperatingPoint {
 
 /// A run that was left out of its operating point.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Left {
+pub struct ExcludedRun {
     pub file: String,
     pub why: DroppedRun,
 }
 
 /// Operating points, and which runs were left out of them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Points {
+pub struct OperatingPoints {
     pub points: Vec<OperatingPoint>,
-    pub dropped: Vec<Left>,
+    pub dropped: Vec<ExcludedRun>,
 }
 
 /// Puts runs of the same columns, `run` apart, together. Of each group (setting apart, too), the run that started first is its
 /// cold one, where files have times.
-pub fn points(mut profiles: Vec<Profile>, knob: &str) -> Points {
+pub fn points(mut profiles: Vec<RunProfile>, knob: &str) -> OperatingPoints {
     profiles.sort_by(|a, b| a.columns.cmp(&b.columns).then(a.file.cmp(&b.file)));
-    let without = |key: &Key, fields: &[&str]| -> Key {
+    let without = |key: &GroupKey, fields: &[&str]| -> GroupKey {
         key.iter().filter(|(column, _)| !fields.contains(&column.as_str())).map(|(c, v)| (c.clone(), v.clone())).collect()
     };
-    let mut first: BTreeMap<Key, EventTime> = BTreeMap::new();
+    let mut first: BTreeMap<GroupKey, EventTime> = BTreeMap::new();
     for profile in &profiles {
         if let Some(start) = profile.start {
             let earliest = first.entry(without(&profile.columns, &["run", knob])).or_insert(start);
             *earliest = (*earliest).min(start);
         }
     }
-    let mut settings: BTreeMap<Key, Vec<Profile>> = BTreeMap::new();
+    let mut settings: BTreeMap<GroupKey, Vec<RunProfile>> = BTreeMap::new();
     for profile in profiles {
         settings.entry(without(&profile.columns, &["run"])).or_default().push(profile);
     }
-    let mut found = Points::default();
+    let mut found = OperatingPoints::default();
     for (columns, runs) in settings {
         let earliest = first.get(&without(&columns, &[knob]));
-        let as_run = |profile: &Profile| Run {
+        let as_run = |profile: &RunProfile| FixedWorkRun {
             duration_seconds: profile.duration_seconds,
             energy_joules: profile.energy_joules,
             cold: profile.start.is_some() && profile.start.as_ref() == earliest,
         };
         let Some(combined) = combine(&runs.iter().map(as_run).collect::<Vec<_>>()) else { continue };
-        found.dropped.extend(combined.dropped.iter().map(|(index, why)| Left { file: runs[*index].file.clone(), why: *why }));
+        found
+            .dropped
+            .extend(combined.dropped.iter().map(|(index, why)| ExcludedRun { file: runs[*index].file.clone(), why: *why }));
         let kept = combined.kept.len();
         found.points.push(OperatingPoint {
             columns,

@@ -3,28 +3,28 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use eadt_models::choose::Epochs;
+use eadt_models::choose::EpochsToTarget;
 use eadt_recordings::units::Dimension;
 
 use crate::error::quote;
-use crate::map::{Column, FieldMap, Header, open, set_numbers};
-use crate::points::Key;
-use crate::{Request, TableError};
+use crate::map::{FieldColumn, FieldMap, TableHeader, open, set_numbers};
+use crate::points::GroupKey;
+use crate::{TableError, TuningRequest};
 
 /// The fields that `--map` may name beside those of the points.
 pub const FIELDS: [&str; 3] = ["batch_size", "target_metric", "target_epoch"];
 
 /// Runs by group and by target. Columns of `by` that the table lacks are left out of its keys.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Runs {
+pub struct TrainingRuns {
     pub by: Vec<String>,
-    pub rows: Vec<(Key, f64, Epochs)>,
+    pub rows: Vec<(GroupKey, f64, EpochsToTarget)>,
 }
 
 /// Reads a table with `batch_size`, `target_metric` and `target_epoch`; an epoch that is empty or `nan` was never reached.
-pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<Runs, TableError> {
+pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<TrainingRuns, TableError> {
     let mut table = open(file, reader, &request.maps, &request.by, &FIELDS)?;
-    let header = Header::new(file, table.names());
+    let header = TableHeader::new(file, table.names());
     let column = |field: &str| {
         let found = header.field(&request.maps, field, Dimension::Count)?;
         found.ok_or_else(|| header.missing(field, &format!("say which column it is: --map {field}=COLUMN")))
@@ -39,13 +39,13 @@ pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<Runs, Ta
             keys.push((by.clone(), header.named(mapped, "")?));
         }
     }
-    let mut runs = Runs { by: keys.iter().map(|(name, _)| name.clone()).collect(), rows: Vec::new() };
+    let mut runs = TrainingRuns { by: keys.iter().map(|(name, _)| name.clone()).collect(), rows: Vec::new() };
     while let Some(line) = table.next_row()? {
         if table.width() != header.names.len() {
             let problem = format!("the row has {} cell(s), its header {}", table.width(), header.names.len());
             return Err(TableError::new(file, problem, "restore the row or take it out").line(line));
         }
-        let mut number = |column: &Column, expected: &str| {
+        let mut number = |column: &FieldColumn, expected: &str| {
             let wrong = |problem, remedy| TableError::new(file, problem, remedy).line(line).column(&column.name);
             let index = column.indices[0];
             match column.number(&mut table, index) {
@@ -59,7 +59,7 @@ pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<Runs, Ta
         };
         let (batch_size, target) = (number(&batch, "a batch size")?, number(&metric, "a target")?);
         let epochs = number(&epoch, "a number of epochs, and not empty")?;
-        let wrong = |column: &Column, expected: &str| {
+        let wrong = |column: &FieldColumn, expected: &str| {
             let problem = format!("{} is not {expected}", quote(table.text(column.indices[0])));
             TableError::new(file, problem, "correct the cell, or take the row out").line(line).column(&column.name)
         };
@@ -69,8 +69,8 @@ pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<Runs, Ta
         if epochs.is_some_and(|epochs| epochs <= 0.0) {
             return Err(wrong(&epoch, "a number of epochs, and not empty"));
         }
-        let key: Key = keys.iter().map(|(name, index)| (name.clone(), table.text(*index).to_owned())).collect();
-        runs.rows.push((key, target, Epochs { batch_size: batch_size as u64, epochs }));
+        let key: GroupKey = keys.iter().map(|(name, index)| (name.clone(), table.text(*index).to_owned())).collect();
+        runs.rows.push((key, target, EpochsToTarget { batch_size: batch_size as u64, epochs }));
     }
     if runs.rows.is_empty() {
         return Err(TableError::new(file, "there is no row below the header", "name another file"));
@@ -78,17 +78,17 @@ pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<Runs, Ta
     Ok(runs)
 }
 
-impl Runs {
+impl TrainingRuns {
     /// Runs of a group to a target; the group may have more columns than this table.
-    pub fn of(&self, key: &Key, target: f64) -> Vec<Epochs> {
-        let same = |own: &Key| own.iter().all(|(column, value)| key.get(column) == Some(value));
+    pub fn of(&self, key: &GroupKey, target: f64) -> Vec<EpochsToTarget> {
+        let same = |own: &GroupKey| own.iter().all(|(column, value)| key.get(column) == Some(value));
         let close = |other: f64| (other - target).abs() <= 1e-9 * target.abs().max(1.0);
         self.rows.iter().filter(|(own, metric, _)| same(own) && close(*metric)).map(|(_, _, epochs)| *epochs).collect()
     }
 
     /// Every target that a group was trained to.
-    pub fn targets(&self, key: &Key) -> Vec<f64> {
-        let same = |own: &Key| own.iter().all(|(column, value)| key.get(column) == Some(value));
+    pub fn targets(&self, key: &GroupKey) -> Vec<f64> {
+        let same = |own: &GroupKey| own.iter().all(|(column, value)| key.get(column) == Some(value));
         let mut found: BTreeMap<u64, f64> = BTreeMap::new();
         for (_, metric, _) in self.rows.iter().filter(|(own, _, _)| same(own)) {
             found.insert(metric.to_bits(), *metric);

@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use eadt_models::choose::{Knob, Objective};
+use eadt_models::choose::{ChoiceObjective, TuningKnob};
 use serde::Serialize;
 
-use crate::{Group, Tuning, points};
+use crate::{Tuning, TuningGroup, points};
 
-/// What a result is made into.
+/// Format of an exported result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum ExportFormat {
     /// `EnergyPolicy` objects, one a group (YAML).
     EnergyPolicy,
     /// A table for whoever sets the devices of a node (TOML).
@@ -20,7 +20,7 @@ pub enum Form {
 
 /// The workload that policies are for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct PolicyTarget {
     pub namespace: String,
     pub api_version: String,
     pub kind: String,
@@ -40,8 +40,8 @@ pub enum ExportError {
 }
 
 #[derive(Debug, Serialize)]
-struct Exported<'a> {
-    by: &'a points::Key,
+struct ExportedSetting<'a> {
+    by: &'a points::GroupKey,
     knob: &'a str,
     setting: f64,
     reference: f64,
@@ -52,9 +52,9 @@ struct Exported<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     second_reference: Option<f64>,
     feasible: bool,
-    /// Of the medians of the table.
+    /// Saving of the medians of the table.
     expected_saving_ratio: f64,
-    /// As above.
+    /// Slowdown of the medians of the table.
     expected_slowdown_ratio: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     saving_lower_ratio: Option<f64>,
@@ -72,24 +72,24 @@ struct Exported<'a> {
     origin: Option<&'a str>,
 }
 
-/// Groups that have no feasible setting are left out of policies and tables, and say so in a comment.
-pub fn export(tuning: &Tuning, form: Form, target: &Target) -> Result<String, ExportError> {
-    if form != Form::Json && !tuning.groups.iter().any(|group| group.choices.feasible) {
+/// Exports a result. Groups without a feasible setting are left out of policies and tables, with a comment that states it.
+pub fn export(tuning: &Tuning, form: ExportFormat, target: &PolicyTarget) -> Result<String, ExportError> {
+    if form != ExportFormat::Json && !tuning.groups.iter().any(|group| group.choices.feasible) {
         return Err(ExportError::Nothing);
     }
     match form {
-        Form::EnergyPolicy => policies(tuning, target),
-        Form::NodeAgent => Ok(node_agent(tuning)),
-        Form::Json => {
-            let settings: Vec<Exported<'_>> = tuning.groups.iter().map(|group| setting(tuning, group)).collect();
+        ExportFormat::EnergyPolicy => policies(tuning, target),
+        ExportFormat::NodeAgent => Ok(node_agent(tuning)),
+        ExportFormat::Json => {
+            let settings: Vec<ExportedSetting<'_>> = tuning.groups.iter().map(|group| setting(tuning, group)).collect();
             Ok(serde_json::to_string_pretty(&settings).unwrap_or_default() + "\n")
         }
     }
 }
 
-fn setting<'a>(tuning: &'a Tuning, group: &'a Group) -> Exported<'a> {
+fn setting<'a>(tuning: &'a Tuning, group: &'a TuningGroup) -> ExportedSetting<'a> {
     let chosen = &group.choices.constrained;
-    Exported {
+    ExportedSetting {
         by: &group.by,
         knob: tuning.knob.name(),
         setting: chosen.setting,
@@ -97,7 +97,7 @@ fn setting<'a>(tuning: &'a Tuning, group: &'a Group) -> Exported<'a> {
         feasible: group.choices.feasible,
         expected_saving_ratio: chosen.saving_ratio,
         expected_slowdown_ratio: chosen.slowdown_ratio,
-        second_knob: tuning.second_knob.map(Knob::name),
+        second_knob: tuning.second_knob.map(TuningKnob::name),
         second_setting: chosen.second_setting,
         second_reference: group.choices.reference.second_setting,
         saving_lower_ratio: chosen.saving_lower_ratio,
@@ -121,7 +121,7 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn policies(tuning: &Tuning, target: &Target) -> Result<String, ExportError> {
+fn policies(tuning: &Tuning, target: &PolicyTarget) -> Result<String, ExportError> {
     let mut out = String::new();
     let mut seen: Vec<(String, String)> = Vec::new();
     for group in &tuning.groups {
@@ -141,15 +141,17 @@ fn policies(tuning: &Tuning, target: &Target) -> Result<String, ExportError> {
         }
         seen.push((full, name.clone()));
         let (controller, bound, knob) = match tuning.knob {
-            Knob::SmClockMhz | Knob::MemoryClockMhz | Knob::BatchSize => ("frequency", "smClockMegahertz", "Clocks"),
-            Knob::PowerLimitWatts => ("power-cap", "powerLimitWatts", "PowerLimit"),
+            TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz | TuningKnob::BatchSize => {
+                ("frequency", "smClockMegahertz", "Clocks")
+            }
+            TuningKnob::PowerLimitWatts => ("power-cap", "powerLimitWatts", "PowerLimit"),
         };
         let minimize = match tuning.objective {
-            Objective::Energy => "minimize: Energy\n    ",
-            Objective::Edp => "minimize: EDP\n    ",
-            Objective::Ed2p => "minimize: ED2P\n    ",
+            ChoiceObjective::Energy => "minimize: Energy\n    ",
+            ChoiceObjective::Edp => "minimize: EDP\n    ",
+            ChoiceObjective::Ed2p => "minimize: ED2P\n    ",
             // No controller weighs so: it looks for its own objective, between the bounds below.
-            Objective::Weighted(_) => "",
+            ChoiceObjective::Weighted(_) => "",
         };
         let chosen = &group.choices.constrained;
         if let (Some(knob), Some(value)) = (tuning.second_knob, chosen.second_setting) {

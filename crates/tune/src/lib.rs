@@ -19,5 +19,5 @@ mod tuning;
 
 pub use error::TableError;
 pub use map::{FieldMap, InvalidMap};
-pub use notes::{Note, NoteKind};
-pub use tuning::{Group, Request, Skipped, Source, ToAccuracy, Tuning, tune};
+pub use notes::{NoteKind, TableNote};
+pub use tuning::{SkippedGroup, ToAccuracy, Tuning, TuningGroup, TuningRequest, TuningSource, tune};

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::str::FromStr;
 
 use eadt_recordings::units::{Dimension, Unit, bracketed_unit, suffix_unit};
-use eadt_recordings::{DecimalMark, Input, Quantity, TableRows, shell_quote};
+use eadt_recordings::{DecimalMark, QuantityCell, RecordingFile, TableRows, shell_quote};
 
 use crate::TableError;
 use crate::error::quote;
@@ -58,7 +58,7 @@ pub(crate) fn open<'a>(
         !cell.is_empty() && (mapped.contains(&cell) || by.iter().any(|by| by == cell))
             || fields.iter().any(|field| is_name(cell, field) || is_name(plain_name(cell), field))
     };
-    let rows = TableRows::open(Input::new(file, reader), &is_wanted)?;
+    let rows = TableRows::open(RecordingFile::new(file, reader), &is_wanted)?;
     let rows = rows.filter(|rows| rows.names().iter().any(|name| !name.is_empty()));
     rows.ok_or_else(|| TableError::new(file, "the file is empty", "give a table whose first line names its columns"))
 }
@@ -80,7 +80,7 @@ fn is_name(text: &str, name: &str) -> bool {
 
 /// The header of a table.
 #[derive(Debug)]
-pub(crate) struct Header<'a> {
+pub(crate) struct TableHeader<'a> {
     file: &'a str,
     pub(crate) names: Vec<String>,
 }
@@ -90,7 +90,7 @@ const USUAL_WATTS: f64 = 250.0;
 
 /// Where a number comes from.
 #[derive(Debug, Clone)]
-pub(crate) struct Column {
+pub(crate) struct FieldColumn {
     pub(crate) field: String,
     pub(crate) dimension: Dimension,
     /// Added up.
@@ -102,11 +102,11 @@ pub(crate) struct Column {
     pub(crate) name: String,
 }
 
-impl Column {
+impl FieldColumn {
     /// Of some units the one in which a figure of so many watts would be nearest to what a GPU draws when it works.
     pub(crate) fn likely_unit<'u>(&self, watts: f64, units: &[&'u str]) -> &'u str {
-        let present = self.unit.map_or(1.0, |unit| unit.to_ours(1.0));
-        let in_unit = |name: &str| Unit::named(name).map_or(f64::NAN, |unit| watts * unit.to_ours(1.0) / present);
+        let present = self.unit.map_or(1.0, |unit| unit.to_base_unit(1.0));
+        let in_unit = |name: &str| Unit::named(name).map_or(f64::NAN, |unit| watts * unit.to_base_unit(1.0) / present);
         let distance = |name: &str| (in_unit(name) / USUAL_WATTS).ln().abs();
         units.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or_default()
     }
@@ -122,25 +122,25 @@ impl Column {
         let found = rows.number(index).map_err(|error| (error.problem, error.remedy))?;
         let text = quote(rows.text(index));
         match found {
-            Quantity::Absent => Ok(None),
-            Quantity::Number(value, None) => Ok(Some(self.unit.map_or(value, |unit| unit.to_ours(value)))),
-            Quantity::Number(_, Some(own)) if own.dimension != self.dimension => {
+            QuantityCell::Absent => Ok(None),
+            QuantityCell::Number(value, None) => Ok(Some(self.unit.map_or(value, |unit| unit.to_base_unit(value)))),
+            QuantityCell::Number(_, Some(own)) if own.dimension != self.dimension => {
                 Err((format!("{text} is not in a unit of {}", self.field), correct()))
             }
-            Quantity::Number(_, Some(own)) if self.is_unit_asked && self.unit != Some(own) => {
+            QuantityCell::Number(_, Some(own)) if self.is_unit_asked && self.unit != Some(own) => {
                 let asked = self.unit.map_or("", |unit| unit.name);
                 let remedy = format!("leave the unit out: --map {}", shell_quote(&format!("{}={}", self.field, self.name)));
                 Err((format!("--map says {asked}, the cell says {text}"), remedy))
             }
-            Quantity::Number(value, Some(own)) => Ok(Some(own.to_ours(value))),
-            Quantity::UnknownUnit => Err((format!("{text} has an unknown unit"), correct())),
-            Quantity::Ambiguous | Quantity::NotANumber => Err((format!("{text} is not a number"), correct())),
+            QuantityCell::Number(value, Some(own)) => Ok(Some(own.to_base_unit(value))),
+            QuantityCell::UnknownUnit => Err((format!("{text} has an unknown unit"), correct())),
+            QuantityCell::Ambiguous | QuantityCell::NotANumber => Err((format!("{text} is not a number"), correct())),
         }
     }
 }
 
 /// Takes a row below the header for one of units, if it has a unit in each column of numbers, or nothing, and no number.
-pub(crate) fn take_units(rows: &TableRows<'_>, columns: &mut [&mut Column]) -> bool {
+pub(crate) fn take_units(rows: &TableRows<'_>, columns: &mut [&mut FieldColumn]) -> bool {
     let unit = |index: usize| Unit::named(rows.text(index).trim_matches(['[', ']', '(', ')']).trim());
     let mut found = false;
     for column in columns.iter() {
@@ -159,17 +159,17 @@ pub(crate) fn take_units(rows: &TableRows<'_>, columns: &mut [&mut Column]) -> b
 }
 
 /// Finds the decimal mark by the columns of numbers.
-pub(crate) fn set_numbers(rows: &mut TableRows<'_>, columns: &[&Column], asked: Option<DecimalMark>) {
+pub(crate) fn set_numbers(rows: &mut TableRows<'_>, columns: &[&FieldColumn], asked: Option<DecimalMark>) {
     let indices: Vec<usize> = columns.iter().flat_map(|column| column.indices.iter().copied()).collect();
     rows.set_numbers(&indices, asked);
 }
 
-impl<'a> Header<'a> {
+impl<'a> TableHeader<'a> {
     pub(crate) fn new(file: &'a str, names: &[String]) -> Self {
         Self { file, names: names.to_vec() }
     }
 
-    /// A column by its name as it stands, by its number, without its unit, or in other letter case.
+    /// Finds a column by its exact name, by its number, without its unit, or in other letter case.
     fn find(&self, name: &str) -> Result<Option<usize>, TableError> {
         let names = &self.names;
         let ways: [&dyn Fn(&str) -> bool; 3] =
@@ -212,18 +212,18 @@ impl<'a> Header<'a> {
         TableError::new(self.file, format!("there is no column {name:?}{near} (there are: {there})"), remedy)
     }
 
-    /// Whether a column has this name.
+    /// Returns whether a column has this name.
     pub(crate) fn has(&self, name: &str) -> Result<bool, TableError> {
         Ok(self.find(name)?.is_some())
     }
 
     /// A field by its map, or under its own name; `None` where neither is there.
-    pub(crate) fn field(&self, maps: &[FieldMap], field: &str, dimension: Dimension) -> Result<Option<Column>, TableError> {
+    pub(crate) fn field(&self, maps: &[FieldMap], field: &str, dimension: Dimension) -> Result<Option<FieldColumn>, TableError> {
         let column = |indices: Vec<usize>, unit: Option<&str>, name: &str| {
             let is_unit_asked = unit.is_some();
             let own = || header_unit(&self.names[indices[0]], dimension).map(|unit| unit.name);
             let unit = unit.or_else(own).map(|unit| self.unit(field, unit, dimension)).transpose()?;
-            Ok(Column { field: field.to_owned(), dimension, indices, unit, is_unit_asked, name: name.to_owned() })
+            Ok(FieldColumn { field: field.to_owned(), dimension, indices, unit, is_unit_asked, name: name.to_owned() })
         };
         let Some(map) = maps.iter().rfind(|map| map.field == field) else {
             return self.find(field)?.map(|index| column(vec![index], None, &self.names[index])).transpose();
@@ -249,13 +249,13 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Whether a name ends with `min`.
+/// Returns whether a name ends with `min`.
 fn is_least(head: &str) -> bool {
     head.trim().rsplit(|c: char| !c.is_alphanumeric()).next().is_some_and(|word| word.eq_ignore_ascii_case("min"))
 }
 
-/// Returns the unit that a name says: `Power [mW]`, or `duration_ms` if it is one of the field. `time_min` may be the least time as well;
-/// `time_minutes` is in minutes.
+/// Returns the unit that a name contains: `Power [mW]`, or `duration_ms` if it is one of the field. `time_min` may be the least
+/// time as well; `time_minutes` is in minutes.
 fn header_unit(head: &str, dimension: Dimension) -> Option<Unit> {
     bracketed_unit(head).or_else(|| suffix_unit(head).filter(|unit| unit.dimension == dimension && !is_least(head)))
 }

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_models::choose::{Knob, Knobs, Measurement, find_glitches};
+use eadt_models::choose::{SettingMeasurement, TuningKnob, TuningKnobs, find_glitches};
 use serde::{Deserialize, Serialize};
 
-use crate::points::{Key, PointGroup};
+use crate::points::{GroupKey, PointGroup};
 
 /// Kinds of notes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,10 +31,10 @@ pub enum NoteKind {
 
 /// One note.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
+pub struct TableNote {
     pub kind: NoteKind,
     /// The groups that it is about.
-    pub groups: Vec<Key>,
+    pub groups: Vec<GroupKey>,
     /// Lines of the table.
     pub rows: Vec<u64>,
     pub text: String,
@@ -54,10 +54,10 @@ const SAME_POINT_DIGITS: usize = 7;
 const LINES: usize = 6;
 
 /// The notes on a table, by group and then by kind.
-pub(crate) fn notes(groups: &BTreeMap<Key, PointGroup>, knobs: Knobs) -> Vec<Note> {
+pub(crate) fn notes(groups: &BTreeMap<GroupKey, PointGroup>, knobs: TuningKnobs) -> Vec<TableNote> {
     let mut notes = Vec::new();
     for (key, group) in groups {
-        let of = |kind, rows: Vec<u64>, text: String| Note { kind, groups: vec![key.clone()], rows, text };
+        let of = |kind, rows: Vec<u64>, text: String| TableNote { kind, groups: vec![key.clone()], rows, text };
         notes.extend(glitches(group, knobs).into_iter().map(|(kind, rows, text)| of(kind, rows, text)));
         if let Some((rows, text)) = caps_not_kept(group, knobs) {
             notes.push(of(NoteKind::CapNotKept, rows, text));
@@ -78,14 +78,14 @@ pub(crate) fn notes(groups: &BTreeMap<Key, PointGroup>, knobs: Knobs) -> Vec<Not
 }
 
 /// The note on groups whose rows are simulated.
-fn simulated(groups: &BTreeMap<Key, PointGroup>) -> Option<Note> {
-    let of: Vec<Key> = groups.iter().filter(|(_, group)| group.is_simulated).map(|(key, _)| key.clone()).collect();
+fn simulated(groups: &BTreeMap<GroupKey, PointGroup>) -> Option<TableNote> {
+    let of: Vec<GroupKey> = groups.iter().filter(|(_, group)| group.is_simulated).map(|(key, _)| key.clone()).collect();
     let text = format!(
         "{} of {} group(s) are simulated by their column origin: their figures were not measured",
         of.len(),
         groups.len()
     );
-    (!of.is_empty()).then_some(Note { kind: NoteKind::Simulated, groups: of, rows: Vec::new(), text })
+    (!of.is_empty()).then_some(TableNote { kind: NoteKind::Simulated, groups: of, rows: Vec::new(), text })
 }
 
 fn lines(rows: &[u64]) -> String {
@@ -96,7 +96,7 @@ fn lines(rows: &[u64]) -> String {
     format!("{word} {}{more}", listed.join(", "))
 }
 
-fn glitches(group: &PointGroup, knobs: Knobs) -> Vec<(NoteKind, Vec<u64>, String)> {
+fn glitches(group: &PointGroup, knobs: TuningKnobs) -> Vec<(NoteKind, Vec<u64>, String)> {
     let checked = find_glitches(knobs.first, &group.measurements);
     if checked.irregular {
         let text = "more than a quarter of the settings lie outside of what the settings beside them leave: time or power does not \
@@ -112,15 +112,15 @@ fn glitches(group: &PointGroup, knobs: Knobs) -> Vec<(NoteKind, Vec<u64>, String
 }
 
 /// The cap of a row, if a knob is one.
-fn cap_of(measurement: &Measurement, knobs: Knobs) -> Option<f64> {
+fn cap_of(measurement: &SettingMeasurement, knobs: TuningKnobs) -> Option<f64> {
     match knobs {
-        Knobs { first: Knob::PowerLimitWatts, .. } => Some(measurement.setting),
-        Knobs { second: Some(Knob::PowerLimitWatts), .. } => measurement.second_setting,
+        TuningKnobs { first: TuningKnob::PowerLimitWatts, .. } => Some(measurement.setting),
+        TuningKnobs { second: Some(TuningKnob::PowerLimitWatts), .. } => measurement.second_setting,
         _ => None,
     }
 }
 
-fn caps_not_kept(group: &PointGroup, knobs: Knobs) -> Option<(Vec<u64>, String)> {
+fn caps_not_kept(group: &PointGroup, knobs: TuningKnobs) -> Option<(Vec<u64>, String)> {
     // Of several boards whose energies were added up, each has the cap.
     let boards = group.boards.max(1) as f64;
     let mut above: Vec<(f64, f64, u64)> = Vec::new();
@@ -152,7 +152,7 @@ fn caps_not_kept(group: &PointGroup, knobs: Knobs) -> Option<(Vec<u64>, String)>
     Some((rows, text))
 }
 
-fn constant_times(measurements: &[Measurement]) -> Option<(Vec<u64>, String)> {
+fn constant_times(measurements: &[SettingMeasurement]) -> Option<(Vec<u64>, String)> {
     let settings: BTreeSet<(u64, Option<u64>)> =
         measurements.iter().map(|m| (m.setting.to_bits(), m.second_setting.map(f64::to_bits))).collect();
     let first = measurements.first()?.duration_seconds;
@@ -167,13 +167,13 @@ fn constant_times(measurements: &[Measurement]) -> Option<(Vec<u64>, String)> {
 }
 
 /// Settings that took the same time and the same energy, both in so many digits that it is no chance.
-fn same_points(measurements: &[Measurement], knobs: Knobs) -> Option<(Vec<u64>, String)> {
-    let mut by_figures: BTreeMap<(u64, u64), Vec<&Measurement>> = BTreeMap::new();
+fn same_points(measurements: &[SettingMeasurement], knobs: TuningKnobs) -> Option<(Vec<u64>, String)> {
+    let mut by_figures: BTreeMap<(u64, u64), Vec<&SettingMeasurement>> = BTreeMap::new();
     for m in measurements {
         by_figures.entry((m.duration_seconds.to_bits(), m.energy_joules.to_bits())).or_default().push(m);
     }
     // Runs of one setting may well be the same.
-    let settings = |same: &[&Measurement]| {
+    let settings = |same: &[&SettingMeasurement]| {
         let mut settings = Vec::new();
         for setting in same.iter().map(|m| (m.setting, m.second_setting)) {
             if !settings.contains(&setting) {
@@ -189,11 +189,11 @@ fn same_points(measurements: &[Measurement], knobs: Knobs) -> Option<(Vec<u64>, 
         let count = settings(same).len();
         count >= SAME_SETTINGS || count > 1 && written >= SAME_POINT_DIGITS
     });
-    let same: Vec<Vec<&Measurement>> = same.collect();
+    let same: Vec<Vec<&SettingMeasurement>> = same.collect();
     if same.is_empty() {
         return None;
     }
-    let words = |same: &Vec<&Measurement>| {
+    let words = |same: &Vec<&SettingMeasurement>| {
         let settings = settings(same).into_iter().map(|(setting, second)| knobs.words(setting, second));
         settings.collect::<Vec<String>>().join(", ")
     };
@@ -229,11 +229,11 @@ fn digits(value: f64) -> usize {
     text.chars().filter(char::is_ascii_digit).collect::<String>().trim_start_matches('0').len()
 }
 
-type Times = BTreeMap<(u64, Option<u64>), Vec<u64>>;
+type SettingDurations = BTreeMap<(u64, Option<u64>), Vec<u64>>;
 
 /// Durations by setting, each in order.
-fn times(group: &PointGroup) -> Times {
-    let mut times = Times::new();
+fn times(group: &PointGroup) -> SettingDurations {
+    let mut times = SettingDurations::new();
     for m in &group.measurements {
         let place = (m.setting.to_bits(), m.second_setting.map(f64::to_bits));
         times.entry(place).or_default().push(m.duration_seconds.to_bits());
@@ -245,7 +245,7 @@ fn times(group: &PointGroup) -> Times {
 }
 
 /// Whether two groups have the same times at all settings that both have, and so many that it is no chance.
-fn are_copies(a: &Times, b: &Times) -> bool {
+fn are_copies(a: &SettingDurations, b: &SettingDurations) -> bool {
     let common: Vec<(&Vec<u64>, &Vec<u64>)> = a.iter().filter_map(|(place, runs)| Some((runs, b.get(place)?))).collect();
     let distinct: BTreeSet<u64> = common.iter().flat_map(|(runs, _)| runs.iter().copied()).collect();
     let written: usize = distinct.iter().map(|bits| digits(f64::from_bits(*bits))).sum();
@@ -256,8 +256,8 @@ fn are_copies(a: &Times, b: &Times) -> bool {
 }
 
 /// Groups whose times are those of another one: one measurement, copied.
-fn same_times(groups: &BTreeMap<Key, PointGroup>) -> Vec<Note> {
-    let all: Vec<(&Key, Times)> = groups.iter().map(|(key, group)| (key, times(group))).collect();
+fn same_times(groups: &BTreeMap<GroupKey, PointGroup>) -> Vec<TableNote> {
+    let all: Vec<(&GroupKey, SettingDurations)> = groups.iter().map(|(key, group)| (key, times(group))).collect();
     let mut taken = vec![false; all.len()];
     let mut notes = Vec::new();
     // Only groups with an equal longest time can be copies: no need to compare all pairs.
@@ -296,7 +296,7 @@ fn same_times(groups: &BTreeMap<Key, PointGroup>) -> Vec<Note> {
             names.join("; ")
         };
         let rows = members.iter().flat_map(|index| groups[all[*index].0].measurements.iter().map(|m| m.row)).collect();
-        notes.push(Note {
+        notes.push(TableNote {
             kind: NoteKind::SameTimes,
             groups: members.iter().map(|index| all[*index].0.clone()).collect(),
             rows,

@@ -7,7 +7,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 /// Settings to measure: `1410,1305,1200`, or `705:1410:15` from, to and step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings(pub Vec<f64>);
+pub struct SweepSettings(pub Vec<f64>);
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{text:?} are no settings; say for example 1410,1305,1200 or 705:1410:15 (from, to, step), each above 0")]
@@ -18,7 +18,7 @@ pub struct InvalidSettings {
 /// More settings than any device has are a slip of the step.
 const MOST: f64 = 1000.0;
 
-impl FromStr for Settings {
+impl FromStr for SweepSettings {
     type Err = InvalidSettings;
 
     fn from_str(text: &str) -> Result<Self, InvalidSettings> {
@@ -46,25 +46,25 @@ impl FromStr for Settings {
 
 /// One run to make.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
+pub struct SweepStep {
     pub setting: f64,
     /// From 1; 0 is the cold run, whose figures are thrown away.
     pub run: u32,
 }
 
-/// A cold run at the highest setting, then `runs` rounds of all settings, each in a random order of its own: so that what drifts with
-/// time (temperature, other tenants) falls on no setting in particular.
-pub fn plan(settings: &Settings, runs: u32, seed: u64) -> Vec<Step> {
+/// A cold run at the highest setting, then `runs` rounds of all settings, each in a random order of its own: so that what drifts
+/// with time (temperature, other tenants) falls on no setting in particular.
+pub fn plan(settings: &SweepSettings, runs: u32, seed: u64) -> Vec<SweepStep> {
     let Some(&highest) = settings.0.first() else { return Vec::new() };
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let mut steps = vec![Step { setting: highest, run: 0 }];
+    let mut steps = vec![SweepStep { setting: highest, run: 0 }];
     for run in 1..=runs {
         let mut order = settings.0.clone();
         for last in (1..order.len()).rev() {
             let other = ((u128::from(random.next_u64()) * (last as u128 + 1)) >> 64) as usize;
             order.swap(last, other);
         }
-        steps.extend(order.into_iter().map(|setting| Step { setting, run }));
+        steps.extend(order.into_iter().map(|setting| SweepStep { setting, run }));
     }
     steps
 }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn settings_are_lists_or_ranges() {
-        let settings = |text: &str| text.parse::<Settings>().map(|settings| settings.0);
+        let settings = |text: &str| text.parse::<SweepSettings>().map(|settings| settings.0);
         assert_eq!(settings("1200,1410, 1305,1410").unwrap(), [1410.0, 1305.0, 1200.0]);
         assert_eq!(settings("1000:1100:40").unwrap(), [1100.0, 1060.0, 1020.0], "the highest is always there");
         for text in ["", "a", "1:2", "2:1:1", "1:2:0", "-5", "1:1e9:1", "1,,2"] {
@@ -85,9 +85,9 @@ mod tests {
 
     #[test]
     fn every_setting_is_run_as_often_in_an_order_that_the_seed_gives() {
-        let settings: Settings = "100:250:25".parse().unwrap();
+        let settings: SweepSettings = "100:250:25".parse().unwrap();
         let steps = plan(&settings, 3, 7);
-        assert_eq!(steps[0], Step { setting: 250.0, run: 0 });
+        assert_eq!(steps[0], SweepStep { setting: 250.0, run: 0 });
         assert_eq!(steps.len(), 1 + 3 * 7);
         for run in 1..=3 {
             let mut round: Vec<f64> = steps.iter().filter(|step| step.run == run).map(|step| step.setting).collect();

@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use eadt_models::choose::{Knob, Measurement};
+use eadt_models::choose::{SettingMeasurement, TuningKnob};
 use eadt_recordings::units::{Dimension, Unit};
 use eadt_recordings::{TableRows, shell_quote};
 
 use crate::error::quote;
-use crate::map::{Column, FieldMap, Header, open, set_numbers, take_units};
-use crate::{Request, TableError};
+use crate::map::{FieldColumn, FieldMap, TableHeader, open, set_numbers, take_units};
+use crate::{TableError, TuningRequest};
 
 /// Values of the columns that a group has in common.
-pub type Key = BTreeMap<String, String>;
+pub type GroupKey = BTreeMap<String, String>;
 
 /// One group of a table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PointGroup {
-    pub measurements: Vec<Measurement>,
+    pub measurements: Vec<SettingMeasurement>,
     pub runs: Vec<Option<String>>,
     /// Boards whose energies or powers are added up in each row.
     pub boards: usize,
@@ -43,23 +43,23 @@ pub const FIELDS: [&str; 7] =
     ["sm_clock_mhz", "power_limit_watts", "memory_clock_mhz", "duration_seconds", "energy_joules", "mean_power_watts", "run"];
 
 #[derive(Debug)]
-struct Plan {
+struct PointColumns {
     keys: Vec<(String, usize)>,
-    setting: Column,
+    setting: FieldColumn,
     /// Of the second knob.
-    second: Option<Column>,
-    duration: Column,
-    energy: Option<Column>,
-    power: Option<Column>,
+    second: Option<FieldColumn>,
+    duration: FieldColumn,
+    energy: Option<FieldColumn>,
+    power: Option<FieldColumn>,
     /// Energy or power that is not used, to compare with.
-    compared: Option<Column>,
+    compared: Option<FieldColumn>,
     run: Option<usize>,
     /// The column of a row's origin, measured or simulated.
     origin: Option<usize>,
 }
 
-/// What may stand in a table once: group, settings, run.
-type Place = (Key, [u64; 2], Option<String>);
+/// The key that may occur in a table once: group, settings, run.
+type PointKey = (GroupKey, [u64; 2], Option<String>);
 /// A row's line and cells.
 type FirstRow = (u64, Vec<String>);
 
@@ -74,13 +74,13 @@ pub fn column_names(file: &str, reader: impl Read, maps: &[FieldMap], by: &[Stri
 }
 
 /// Reads the groups of a table. `by` are columns, or fields named by a map.
-pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<BTreeMap<Key, PointGroup>, TableError> {
+pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<BTreeMap<GroupKey, PointGroup>, TableError> {
     let mut table = open(file, reader, &request.maps, &request.by, &known_fields())?;
-    let header = Header::new(file, table.names());
+    let header = TableHeader::new(file, table.names());
     let mut plan = plan(file, &header, request)?;
     set_numbers(&mut table, &plan.columns(), request.decimal);
-    let mut groups: BTreeMap<Key, PointGroup> = BTreeMap::new();
-    let mut seen: BTreeMap<Place, FirstRow> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupKey, PointGroup> = BTreeMap::new();
+    let mut seen: BTreeMap<PointKey, FirstRow> = BTreeMap::new();
     let mut is_first = true;
     while let Some(line) = table.next_row()? {
         if std::mem::take(&mut is_first) && take_units(&table, &mut plan.columns_mut()) {
@@ -125,22 +125,22 @@ pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<BTreeMap
     Ok(groups)
 }
 
-impl Plan {
+impl PointColumns {
     /// The columns that hold numbers.
-    fn columns(&self) -> Vec<&Column> {
+    fn columns(&self) -> Vec<&FieldColumn> {
         let needed = [Some(&self.setting), self.second.as_ref(), Some(&self.duration)];
         let figures = [self.energy.as_ref(), self.power.as_ref(), self.compared.as_ref()];
         needed.into_iter().chain(figures).flatten().collect()
     }
 
-    fn columns_mut(&mut self) -> Vec<&mut Column> {
+    fn columns_mut(&mut self) -> Vec<&mut FieldColumn> {
         let needed = [Some(&mut self.setting), self.second.as_mut(), Some(&mut self.duration)];
         let figures = [self.energy.as_mut(), self.power.as_mut(), self.compared.as_mut()];
         needed.into_iter().chain(figures).flatten().collect()
     }
 
-    /// What tells two rows of one setting apart: a column that is not used yet and differs.
-    fn tell_apart(&self, header: &Header<'_>, request: &Request, one: &[String], other: &[String]) -> String {
+    /// Describes how to distinguish two rows of one setting: by a column that is not used yet and differs.
+    fn tell_apart(&self, header: &TableHeader<'_>, request: &TuningRequest, one: &[String], other: &[String]) -> String {
         let numbers: Vec<usize> = self.columns().iter().flat_map(|column| column.indices.iter().copied()).collect();
         let is_used =
             |index: usize| numbers.contains(&index) || self.keys.iter().any(|(_, key)| *key == index) || self.run == Some(index);
@@ -159,18 +159,18 @@ impl Plan {
     }
 }
 
-/// Words in the name of a column that tells runs apart.
+/// Words in the name of a column that distinguishes runs.
 const RUN_NAMES: [&str; 6] = ["run", "repeat", "repetition", "trial", "seed", "iteration"];
 
 /// A group's name, for people.
-pub fn name(key: &Key) -> String {
+pub fn name(key: &GroupKey) -> String {
     if key.is_empty() {
         return "all rows".to_owned();
     }
     key.iter().map(|(column, value)| format!("{column}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-fn plan(file: &str, header: &Header<'_>, request: &Request) -> Result<Plan, TableError> {
+fn plan(file: &str, header: &TableHeader<'_>, request: &TuningRequest) -> Result<PointColumns, TableError> {
     let maps = &request.maps;
     for map in maps {
         let grouped = request.by.contains(&map.field);
@@ -183,10 +183,10 @@ fn plan(file: &str, header: &Header<'_>, request: &Request) -> Result<Plan, Tabl
         let remedy = format!("say which column it is: --map {field}=COLUMN[:UNIT]");
         header.field(maps, field, dimension)?.ok_or_else(|| header.missing(field, &remedy))
     };
-    let dimension = |knob: Knob| match knob {
-        Knob::SmClockMhz | Knob::MemoryClockMhz => Dimension::Clock,
-        Knob::PowerLimitWatts => Dimension::Power,
-        Knob::BatchSize => Dimension::Count,
+    let dimension = |knob: TuningKnob| match knob {
+        TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz => Dimension::Clock,
+        TuningKnob::PowerLimitWatts => Dimension::Power,
+        TuningKnob::BatchSize => Dimension::Count,
     };
     if let Some(by) = request.by.iter().find(|by| request.knobs.all().any(|knob| knob.name() == **by)) {
         return Err(TableError::new(
@@ -218,7 +218,7 @@ fn plan(file: &str, header: &Header<'_>, request: &Request) -> Result<Plan, Tabl
         Some(map) => Some(header.named(&map.columns, "name it as --map run=COLUMN")?),
         None => header.names.iter().position(|head| head.eq_ignore_ascii_case("run")),
     };
-    Ok(Plan {
+    Ok(PointColumns {
         keys,
         setting: needed(request.knobs.first.name(), dimension(request.knobs.first))?,
         second: request.knobs.second.map(|knob| needed(knob.name(), dimension(knob))).transpose()?,
@@ -235,7 +235,7 @@ struct RowReader<'a, 't> {
     file: &'a str,
     line: u64,
     table: &'a mut TableRows<'t>,
-    header: &'a Header<'a>,
+    header: &'a TableHeader<'a>,
 }
 
 impl RowReader<'_, '_> {
@@ -247,7 +247,7 @@ impl RowReader<'_, '_> {
         }
     }
 
-    fn key(&self, plan: &Plan) -> Result<Key, TableError> {
+    fn key(&self, plan: &PointColumns) -> Result<GroupKey, TableError> {
         plan.keys.iter().map(|(name, index)| self.text(*index).map(|value| (name.clone(), value.to_owned()))).collect()
     }
 
@@ -261,7 +261,7 @@ impl RowReader<'_, '_> {
     }
 
     /// The sum of a column's cells in the field's own unit, above 0.
-    fn number(&mut self, column: &Column) -> Result<f64, TableError> {
+    fn number(&mut self, column: &FieldColumn) -> Result<f64, TableError> {
         let mut sum = 0.0;
         for &index in &column.indices {
             let head = &self.header.names[index];
@@ -277,7 +277,11 @@ impl RowReader<'_, '_> {
     }
 
     /// The measurement, and power × time over energy where both are known.
-    fn measurement(&mut self, plan: &Plan, request: &Request) -> Result<(Measurement, Option<f64>), TableError> {
+    fn measurement(
+        &mut self,
+        plan: &PointColumns,
+        request: &TuningRequest,
+    ) -> Result<(SettingMeasurement, Option<f64>), TableError> {
         let setting = self.number(&plan.setting)?;
         self.possible_setting(&plan.setting, request.knobs.first, setting, request)?;
         let second_setting = match (&plan.second, request.knobs.second) {
@@ -305,7 +309,8 @@ impl RowReader<'_, '_> {
                         "{joules} J and {watts} W over {duration_seconds} s do not agree ({} J)",
                         watts * duration_seconds
                     );
-                    let map = |column: &Column| format!("--map {}", shell_quote(&format!("{}={}", column.field, column.name)));
+                    let map =
+                        |column: &FieldColumn| format!("--map {}", shell_quote(&format!("{}={}", column.field, column.name)));
                     let remedy = format!(
                         "check the units of {:?} and {:?}, or use one of them: {} or {}",
                         column.name,
@@ -340,19 +345,25 @@ impl RowReader<'_, '_> {
                 format!("is it in {unit}, or the time in ms? say so: {}, or {in_milliseconds}", column.map_with_unit(unit));
             return Err(self.wrong(Some(&column.name), problem, remedy));
         }
-        Ok((Measurement { setting, second_setting, duration_seconds, energy_joules: joules, row: self.line }, ratio))
+        Ok((SettingMeasurement { setting, second_setting, duration_seconds, energy_joules: joules, row: self.line }, ratio))
     }
 
-    fn possible_setting(&self, column: &Column, knob: Knob, setting: f64, request: &Request) -> Result<(), TableError> {
+    fn possible_setting(
+        &self,
+        column: &FieldColumn,
+        knob: TuningKnob,
+        setting: f64,
+        request: &TuningRequest,
+    ) -> Result<(), TableError> {
         let (least, most) = match knob {
-            Knob::BatchSize if setting >= 1.0 && setting.fract() == 0.0 => return Ok(()),
-            Knob::BatchSize => {
+            TuningKnob::BatchSize if setting >= 1.0 && setting.fract() == 0.0 => return Ok(()),
+            TuningKnob::BatchSize => {
                 let problem = format!("{setting} is not a batch size");
                 return Err(self.wrong(Some(&column.name), problem, "correct the cell, or name another column with --map"));
             }
-            Knob::SmClockMhz => CLOCKS_MHZ.into_inner(),
-            Knob::MemoryClockMhz => MEMORY_CLOCKS_MHZ.into_inner(),
-            Knob::PowerLimitWatts => (10.0, request.max_power_watts),
+            TuningKnob::SmClockMhz => CLOCKS_MHZ.into_inner(),
+            TuningKnob::MemoryClockMhz => MEMORY_CLOCKS_MHZ.into_inner(),
+            TuningKnob::PowerLimitWatts => (10.0, request.max_power_watts),
         };
         if (least..=most).contains(&setting) {
             return Ok(());
@@ -360,9 +371,9 @@ impl RowReader<'_, '_> {
         let (name, unit) = (knob.name(), knob.unit());
         let problem = format!("{setting} {unit} cannot be a {name}");
         // In which unit the same figure would be possible.
-        let figure = setting / column.unit.map_or(1.0, |unit| unit.to_ours(1.0));
+        let figure = setting / column.unit.map_or(1.0, |unit| unit.to_base_unit(1.0));
         let candidates = if column.dimension == Dimension::Clock { ["GHz", "kHz", "Hz"] } else { ["mW", "kW", "W"] };
-        let fits = |unit: &&str| Unit::named(unit).is_some_and(|unit| (least..=most).contains(&unit.to_ours(figure)));
+        let fits = |unit: &&str| Unit::named(unit).is_some_and(|unit| (least..=most).contains(&unit.to_base_unit(figure)));
         let remedy = match candidates.iter().find(|unit| fits(unit)) {
             Some(unit) => format!("is it in {unit}? say so: {}", column.map_with_unit(unit)),
             None => {

@@ -1,6 +1,6 @@
 //! Limits by workload, as files have them.
 
-use eadt_models::choose::Preset;
+use eadt_models::choose::LimitPreset;
 
 use crate::TableError;
 
@@ -8,8 +8,8 @@ use crate::TableError;
 pub const FREQUENCY_PLAN: &str = include_str!("../../../configs/tune/frequency-plan.toml");
 
 /// Reads a preset (TOML).
-pub fn read(file: &str, text: &str) -> Result<Preset, TableError> {
-    let preset: Preset = toml::from_str(text).map_err(|error| {
+pub fn read(file: &str, text: &str) -> Result<LimitPreset, TableError> {
+    let preset: LimitPreset = toml::from_str(text).map_err(|error| {
         TableError::new(file, error.message().to_owned(), "a preset has [[workloads]] with workload, max_slowdown and min_ratio")
     })?;
     preset.check().map_err(|error| TableError::new(file, error.to_string(), "correct it"))?;

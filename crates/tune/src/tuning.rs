@@ -3,34 +3,35 @@
 use std::collections::BTreeMap;
 
 use eadt_models::choose::{
-    BatchPoint, Choices, EnergyToAccuracy, Knob, Knobs, Limits, Method, Objective, Preset, choose, energy_to_accuracy,
+    BatchPoint, ChoiceLimits, ChoiceMethod, ChoiceObjective, EnergyToAccuracy, LimitPreset, SettingChoices, TuningKnob,
+    TuningKnobs, choose, energy_to_accuracy,
 };
 use eadt_models::fit::{CapCurve, CapPoint};
 use eadt_recordings::DecimalMark;
 use serde::{Deserialize, Serialize};
 
-use crate::epochs::Runs;
+use crate::epochs::TrainingRuns;
 use crate::map::FieldMap;
-use crate::notes::{Note, notes};
-use crate::points::{Key, PointGroup};
+use crate::notes::{TableNote, notes};
+use crate::points::{GroupKey, PointGroup};
 
 /// What is asked of a table.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct TuningRequest {
     pub maps: Vec<FieldMap>,
     /// What separates a number's whole part from its fraction; `None`: as the numbers show.
     pub decimal: Option<DecimalMark>,
     /// Columns whose values make a group.
     pub by: Vec<String>,
-    pub knobs: Knobs,
+    pub knobs: TuningKnobs,
     /// Setting of the second knob that the reference has; `None`: the highest.
     pub reference_second_setting: Option<f64>,
     /// For groups that the preset does not name; `None`: these are skipped.
     pub max_slowdown_ratio: Option<f64>,
     pub min_ratio: Option<f64>,
-    pub preset: Option<Preset>,
-    pub objective: Objective,
-    pub method: Method,
+    pub preset: Option<LimitPreset>,
+    pub objective: ChoiceObjective,
+    pub method: ChoiceMethod,
     /// Fewer settings are no group to choose for.
     pub min_settings: usize,
     /// Above it a mean power is taken for another unit.
@@ -39,7 +40,7 @@ pub struct Request {
 
 /// Where the figures come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Source {
+pub struct TuningSource {
     pub file: String,
     pub rows: usize,
     /// `measured` or `robust`.
@@ -48,10 +49,10 @@ pub struct Source {
 
 /// A group with its choices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Group {
-    pub by: Key,
+pub struct TuningGroup {
+    pub by: GroupKey,
     #[serde(flatten)]
-    pub choices: Choices,
+    pub choices: SettingChoices,
     pub max_slowdown_ratio: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_ratio: Option<f64>,
@@ -70,7 +71,7 @@ pub struct Group {
     pub origin: Option<String>,
 }
 
-impl Group {
+impl TuningGroup {
     /// Returns the mark of a group whose figures are simulated, else nothing.
     pub(crate) fn mark(&self) -> &'static str {
         if self.is_simulated() { " (simulated)" } else { "" }
@@ -84,42 +85,42 @@ impl Group {
 
 /// A group that no choice was made for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
-    pub by: Key,
+pub struct SkippedGroup {
+    pub by: GroupKey,
     pub reason: String,
 }
 
 /// Batch size and setting until a target is reached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToAccuracy {
-    pub by: Key,
+    pub by: GroupKey,
     pub target: f64,
     #[serde(flatten)]
     pub result: EnergyToAccuracy,
 }
 
-/// What a table says.
+/// The results from a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
-    pub groups: Vec<Group>,
-    pub skipped: Vec<Skipped>,
+    pub groups: Vec<TuningGroup>,
+    pub skipped: Vec<SkippedGroup>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub energy_to_accuracy: Vec<ToAccuracy>,
-    pub knob: Knob,
+    pub knob: TuningKnob,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub second_knob: Option<Knob>,
-    pub objective: Objective,
-    pub source: Source,
+    pub second_knob: Option<TuningKnob>,
+    pub objective: ChoiceObjective,
+    pub source: TuningSource,
     /// What looks wrong in the table.
     #[serde(default)]
-    pub notes: Vec<Note>,
+    pub notes: Vec<TableNote>,
 }
 
 /// Chooses for every group; one that cannot be chosen for is listed with its reason.
-pub fn tune(file: &str, groups: &BTreeMap<Key, PointGroup>, request: &Request) -> Tuning {
+pub fn tune(file: &str, groups: &BTreeMap<GroupKey, PointGroup>, request: &TuningRequest) -> Tuning {
     let method = match request.method {
-        Method::Measured => "measured",
-        Method::Robust(_) => "robust",
+        ChoiceMethod::Measured => "measured",
+        ChoiceMethod::Robust(_) => "robust",
     };
     let rows = groups.values().map(|group| group.measurements.len()).sum();
     let mut tuning = Tuning {
@@ -130,18 +131,18 @@ pub fn tune(file: &str, groups: &BTreeMap<Key, PointGroup>, request: &Request) -
         second_knob: request.knobs.second,
         notes: notes(groups, request.knobs),
         objective: request.objective,
-        source: Source { file: file.to_owned(), rows, method: method.to_owned() },
+        source: TuningSource { file: file.to_owned(), rows, method: method.to_owned() },
     };
     for (key, group) in groups {
         match tune_group(key, group, request) {
             Ok(group) => tuning.groups.push(group),
-            Err(reason) => tuning.skipped.push(Skipped { by: key.clone(), reason }),
+            Err(reason) => tuning.skipped.push(SkippedGroup { by: key.clone(), reason }),
         }
     }
     tuning
 }
 
-fn tune_group(key: &Key, group: &PointGroup, request: &Request) -> Result<Group, String> {
+fn tune_group(key: &GroupKey, group: &PointGroup, request: &TuningRequest) -> Result<TuningGroup, String> {
     let limits = limits(key, request)?;
     let points = medians(group);
     if points.len() < request.min_settings {
@@ -155,16 +156,16 @@ fn tune_group(key: &Key, group: &PointGroup, request: &Request) -> Result<Group,
     }
     let choices = choose(request.knobs, &group.measurements, &limits, request.method).map_err(|refusal| {
         let remedy = match request.method {
-            Method::Robust(_) => ", or choose among the measured points with --method measured",
-            Method::Measured => "",
+            ChoiceMethod::Robust(_) => ", or choose among the measured points with --method measured",
+            ChoiceMethod::Measured => "",
         };
         format!("cannot tell: {refusal}{remedy}")
     })?;
-    let cap_curve = (request.knobs == Knob::PowerLimitWatts.into()).then(|| {
-        let point = |point: &Point| CapPoint { watts: point.joules / point.seconds, throughput: 1.0 / point.seconds };
+    let cap_curve = (request.knobs == TuningKnob::PowerLimitWatts.into()).then(|| {
+        let point = |point: &SettingMedian| CapPoint { watts: point.joules / point.seconds, throughput: 1.0 / point.seconds };
         CapCurve::fit(&points.iter().map(point).collect::<Vec<_>>()).ok()
     });
-    Ok(Group {
+    Ok(TuningGroup {
         by: key.clone(),
         choices,
         max_slowdown_ratio: limits.max_slowdown_ratio,
@@ -177,7 +178,7 @@ fn tune_group(key: &Key, group: &PointGroup, request: &Request) -> Result<Group,
     })
 }
 
-fn limits(key: &Key, request: &Request) -> Result<Limits, String> {
+fn limits(key: &GroupKey, request: &TuningRequest) -> Result<ChoiceLimits, String> {
     let named = match &request.preset {
         Some(preset) => {
             let workload = key.get("workload").ok_or("a preset goes by workload: add workload to --by")?;
@@ -189,12 +190,12 @@ fn limits(key: &Key, request: &Request) -> Result<Limits, String> {
     let ratio = named.map_or(request.min_ratio, |limits| limits.min_ratio);
     let max_slowdown_ratio = max.ok_or("the preset does not name this workload: add it, or say --max-slowdown for the others")?;
     let (objective, reference_second_setting) = (request.objective, request.reference_second_setting);
-    Ok(Limits { max_slowdown_ratio, min_setting_ratio: ratio, objective, reference_second_setting })
+    Ok(ChoiceLimits { max_slowdown_ratio, min_setting_ratio: ratio, objective, reference_second_setting })
 }
 
 /// Medians of a setting.
 #[derive(Debug, Clone, Copy)]
-struct Point {
+struct SettingMedian {
     setting: f64,
     second_setting: Option<f64>,
     seconds: f64,
@@ -202,7 +203,7 @@ struct Point {
 }
 
 /// The highest setting first.
-fn medians(group: &PointGroup) -> Vec<Point> {
+fn medians(group: &PointGroup) -> Vec<SettingMedian> {
     let mut sorted = group.measurements.clone();
     let second = |setting: Option<f64>| setting.unwrap_or(0.0);
     sorted.sort_by(|a, b| b.setting.total_cmp(&a.setting).then(second(b.second_setting).total_cmp(&second(a.second_setting))));
@@ -212,7 +213,7 @@ fn medians(group: &PointGroup) -> Vec<Point> {
     };
     sorted
         .chunk_by(|a, b| a.setting == b.setting && a.second_setting == b.second_setting)
-        .map(|runs| Point {
+        .map(|runs| SettingMedian {
             setting: runs[0].setting,
             second_setting: runs[0].second_setting,
             seconds: middle(runs.iter().map(|run| run.duration_seconds).collect()),
@@ -222,25 +223,25 @@ fn medians(group: &PointGroup) -> Vec<Point> {
 }
 
 impl Tuning {
-    pub fn knobs(&self) -> Knobs {
-        Knobs { first: self.knob, second: self.second_knob }
+    pub fn knobs(&self) -> TuningKnobs {
+        TuningKnobs { first: self.knob, second: self.second_knob }
     }
 
     /// Adds, for every group without its batch size, what training to a target costs. `targets`: for all groups, or for those
-    /// with this value in any column. Returns what could not be told.
+    /// with this value in any column. Returns the groups for which that is not known, with the reason.
     pub fn add_energy_to_accuracy(
         &mut self,
-        groups: &BTreeMap<Key, PointGroup>,
-        runs: &Runs,
+        groups: &BTreeMap<GroupKey, PointGroup>,
+        runs: &TrainingRuns,
         targets: &[(Option<String>, f64)],
-    ) -> Vec<Skipped> {
-        let mut by_rest: BTreeMap<Key, Vec<BatchPoint>> = BTreeMap::new();
+    ) -> Vec<SkippedGroup> {
+        let mut by_rest: BTreeMap<GroupKey, Vec<BatchPoint>> = BTreeMap::new();
         let mut untold = Vec::new();
         for (key, group) in groups {
             let mut rest = key.clone();
             let batch = rest.remove("batch_size").and_then(|text| text.parse::<f64>().ok());
             let Some(batch_size) = batch.filter(|size| *size >= 1.0 && size.fract() == 0.0) else {
-                untold.push(Skipped { by: key.clone(), reason: "its batch size is not a whole number".to_owned() });
+                untold.push(SkippedGroup { by: key.clone(), reason: "its batch size is not a whole number".to_owned() });
                 continue;
             };
             by_rest.entry(rest).or_default().extend(medians(group).into_iter().map(|point| BatchPoint {
@@ -253,14 +254,14 @@ impl Tuning {
         for (by, points) in by_rest {
             let own = targets.iter().rfind(|(of, _)| of.as_ref().is_some_and(|of| by.values().any(|value| value == of)));
             let Some(&(_, target)) = own.or_else(|| targets.iter().rfind(|(of, _)| of.is_none())) else {
-                untold.push(Skipped { by, reason: "no --target is given for it".to_owned() });
+                untold.push(SkippedGroup { by, reason: "no --target is given for it".to_owned() });
                 continue;
             };
             let runs_to_target = runs.of(&by, target);
             if runs_to_target.is_empty() {
                 let known: Vec<String> = runs.targets(&by).iter().map(f64::to_string).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                untold.push(Skipped { by, reason: format!("no run was trained to {target}; known targets: {known}") });
+                untold.push(SkippedGroup { by, reason: format!("no run was trained to {target}; known targets: {known}") });
                 continue;
             }
             let result = energy_to_accuracy(&points, &runs_to_target);

@@ -3,14 +3,14 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use eadt_recordings::{Format, Options};
+use eadt_recordings::{ImportOptions, RecordingFormat};
 use eadt_testing::shared_data;
-use eadt_tune::aggregate::{Pattern, points, read, to_csv};
-use eadt_tune::points::Key;
+use eadt_tune::aggregate::{FileNamePattern, points, read, to_csv};
+use eadt_tune::points::GroupKey;
 
 #[test]
 fn names_say_what_was_run() {
-    let pattern = Pattern::new("{gpu_model}-{workload}-{sm_clock_mhz}-{run}").unwrap();
+    let pattern = FileNamePattern::new("{gpu_model}-{workload}-{sm_clock_mhz}-{run}").unwrap();
     let read = |name: &str| pattern.read(name).map(|key| key.into_values().collect::<Vec<_>>().join("|"));
     assert_eq!(read("GA100-bfs-1410-1").unwrap(), "GA100|1|1410|bfs");
     assert_eq!(read("GA100-resnet-50-1410-1").unwrap(), "GA100|1|1410|resnet-50", "text may hold the separator before a number");
@@ -24,7 +24,7 @@ fn names_say_what_was_run() {
         ("{sm_clock_mhz", "unclosed"),
         ("sm_clock_mhz}", "unclosed"),
     ] {
-        let message = Pattern::new(text).unwrap_err().to_string();
+        let message = FileNamePattern::new(text).unwrap_err().to_string();
         assert!(message.contains(part) || message.contains("brace"), "{text}: {message}");
     }
 }
@@ -41,18 +41,18 @@ fn series(start: u32, seconds: u32) -> String {
     text
 }
 
-fn options() -> Options {
+fn options() -> ImportOptions {
     let maps = ["time=time", "power_watts=watts", "utilization_ratio=util:%"];
-    Options {
+    ImportOptions {
         maps: maps.iter().map(|map| map.parse().unwrap()).collect(),
         time_format: Some("unix".parse().unwrap()),
-        ..Options::default()
+        ..ImportOptions::default()
     }
 }
 
 #[test]
 fn idle_time_cold_runs_and_outliers_do_not_count() {
-    let pattern = Pattern::new("{workload}-{sm_clock_mhz}-{run}").unwrap();
+    let pattern = FileNamePattern::new("{workload}-{sm_clock_mhz}-{run}").unwrap();
     let mut profiles = Vec::new();
     for (name, start, seconds) in [
         ("a-1410-1", 0, 30),
@@ -64,7 +64,7 @@ fn idle_time_cold_runs_and_outliers_do_not_count() {
         ("a-1200-4", 6000, 40),
     ] {
         let columns = pattern.read(name).unwrap();
-        profiles.push(read(name, series(start, seconds).as_bytes(), columns, Format::Csv, &options()).unwrap());
+        profiles.push(read(name, series(start, seconds).as_bytes(), columns, RecordingFormat::Csv, &options()).unwrap());
     }
     assert_eq!((profiles[1].rows, profiles[1].active_rows), (240, 200));
     assert!((profiles[1].duration_seconds - 20.0).abs() < 1e-6, "{:?}", profiles[1]);
@@ -83,7 +83,7 @@ fn idle_time_cold_runs_and_outliers_do_not_count() {
 #[test]
 fn silences_and_refused_rows_of_a_run_are_said() {
     let run = series(0, 200);
-    let read = |text: &str| read("a.csv", text.as_bytes(), Key::new(), Format::Csv, &options());
+    let read = |text: &str| read("a.csv", text.as_bytes(), GroupKey::new(), RecordingFormat::Csv, &options());
     assert_eq!(read(&run).unwrap().refused, None);
     let torn = read(&run.replacen("300,90", "x,90", 1)).unwrap();
     let said = "1 line(s) are in no figure, the first at 22: column \"watts\": \"x\" is not a number for power_watts";
@@ -106,10 +106,10 @@ fn silences_and_refused_rows_of_a_run_are_said() {
     }
     // A board that ends long before the other, and one whose counter alone is left out.
     let maps = ["time=time", "device=gpu", "power_watts=w", "energy_joules_total=j"];
-    let boards = Options { maps: maps.iter().map(|map| map.parse().unwrap()).collect(), ..options() };
+    let boards = ImportOptions { maps: maps.iter().map(|map| map.parse().unwrap()).collect(), ..options() };
     let of = |row: &dyn Fn(u32) -> String| {
         let text = "time,gpu,w,j\n".to_owned() + &(0..400).map(row).collect::<String>();
-        eadt_tune::aggregate::read("b.csv", text.as_bytes(), Key::new(), Format::Csv, &boards)
+        eadt_tune::aggregate::read("b.csv", text.as_bytes(), GroupKey::new(), RecordingFormat::Csv, &boards)
     };
     let second = |second: u32, gpu: u32, joules: &str| format!("{},gpu{gpu},300,{joules}\n", 1_000_000 + second);
     let ends = of(&|at| second(at, 0, "") + &if at < 200 { second(at, 1, "") } else { String::new() });
@@ -122,7 +122,8 @@ fn silences_and_refused_rows_of_a_run_are_said() {
 
 #[test]
 fn files_that_say_nothing_are_errors() {
-    let refused = |text: &str| read("x.csv", text.as_bytes(), Key::new(), Format::Csv, &options()).unwrap_err().to_string();
+    let refused =
+        |text: &str| read("x.csv", text.as_bytes(), GroupKey::new(), RecordingFormat::Csv, &options()).unwrap_err().to_string();
     assert!(
         refused("time,watts,util\n1,60,0\n2,60,0\n3,60,0\n").contains("no work"),
         "{}",
@@ -160,7 +161,7 @@ fn power_is_read_under_each_name_that_nvidia_smi_has_for_it() {
         ),
         ("nounits", smi("name, power.draw [W], utilization.gpu [%]", |_| "NVIDIA H100 PCIe, 200.00, 90".to_owned())),
     ] {
-        let profile = read("x.csv", text.as_bytes(), Key::new(), Format::NvidiaSmi, &Options::default());
+        let profile = read("x.csv", text.as_bytes(), GroupKey::new(), RecordingFormat::NvidiaSmi, &ImportOptions::default());
         let profile = profile.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!((profile.energy_joules, profile.duration_seconds, profile.active_rows), (1000.0, 5.0, 6), "{what}");
     }
@@ -169,13 +170,14 @@ fn power_is_read_under_each_name_that_nvidia_smi_has_for_it() {
 #[test]
 fn boards_of_one_file_are_added_up_and_what_lacks_power_says_how_to_record_it() {
     let two = smi("index, power.draw [W]", |second| format!("0, 200.00 W\n2026/01/01 00:00:0{second}.000, 1, 100.00 W"));
-    let profile = read("x.csv", two.as_bytes(), Key::new(), Format::NvidiaSmi, &Options::default()).unwrap();
+    let profile = read("x.csv", two.as_bytes(), GroupKey::new(), RecordingFormat::NvidiaSmi, &ImportOptions::default()).unwrap();
     assert_eq!((profile.energy_joules, profile.duration_seconds, profile.active_power_watts), (1500.0, 5.0, 300.0));
-    let refused =
-        |text: &str, format| read("x.csv", text.as_bytes(), Key::new(), format, &Options::default()).unwrap_err().to_string();
-    let none = refused(&smi("index, utilization.gpu [%]", |_| "0, 90 %".to_owned()), Format::NvidiaSmi);
+    let refused = |text: &str, format| {
+        read("x.csv", text.as_bytes(), GroupKey::new(), format, &ImportOptions::default()).unwrap_err().to_string()
+    };
+    let none = refused(&smi("index, utilization.gpu [%]", |_| "0, 90 %".to_owned()), RecordingFormat::NvidiaSmi);
     assert!(none.contains("power.draw") && !none.contains("--map"), "{none}");
-    for format in [Format::NvidiaSmi, Format::Csv, Format::Dcgmi] {
+    for format in [RecordingFormat::NvidiaSmi, RecordingFormat::Csv, RecordingFormat::Dcgmi] {
         assert!(refused("", format).contains("the file is empty"), "{format:?}");
     }
 }
@@ -183,13 +185,13 @@ fn boards_of_one_file_are_added_up_and_what_lacks_power_says_how_to_record_it() 
 #[test]
 fn dcgmi_logs_of_an_a100() {
     let Some(folder) = shared_data("a100-dcgmi-raw") else { return };
-    let pattern = Pattern::new("{gpu_model}-{workload}-{sm_clock_mhz}-{run}").unwrap();
-    let options = Options { interval: Some(Duration::from_millis(20)), ..Options::default() };
+    let pattern = FileNamePattern::new("{gpu_model}-{workload}-{sm_clock_mhz}-{run}").unwrap();
+    let options = ImportOptions { interval: Some(Duration::from_millis(20)), ..ImportOptions::default() };
     let mut profiles = Vec::new();
     for name in ["bfs-1410-1", "bfs-1005-0", "bfs-510-0", "lud-1410-0", "lud-1005-0", "lud-510-0"] {
         let stem = format!("GA100-{name}");
         let file = std::fs::File::open(folder.join(format!("{stem}.txt"))).unwrap();
-        profiles.push(read(&stem, file, pattern.read(&stem).unwrap(), Format::Dcgmi, &options).unwrap());
+        profiles.push(read(&stem, file, pattern.read(&stem).unwrap(), RecordingFormat::Dcgmi, &options).unwrap());
     }
     // Rows, active rows and mean active power that were computed independently.
     assert_eq!((profiles[0].rows, profiles[0].active_rows), (592, 213));

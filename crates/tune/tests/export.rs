@@ -1,8 +1,8 @@
 //! Settings made from results.
 
-use eadt_models::choose::{Knob, Method, Objective};
-use eadt_tune::export::{ExportError, Form, Target, export};
-use eadt_tune::{Request, Tuning, points, tune};
+use eadt_models::choose::{ChoiceMethod, ChoiceObjective, TuningKnob};
+use eadt_tune::export::{ExportError, ExportFormat, PolicyTarget, export};
+use eadt_tune::{Tuning, TuningRequest, points, tune};
 
 const TABLE: &str = "\
 workload,sm_clock_mhz,duration_seconds,energy_joules
@@ -15,17 +15,17 @@ vit,1000,60,11000
 ";
 
 fn tuning(max: f64) -> Tuning {
-    let request = Request {
+    let request = TuningRequest {
         maps: Vec::new(),
         decimal: None,
         by: vec!["workload".to_owned()],
-        knobs: Knob::SmClockMhz.into(),
+        knobs: TuningKnob::SmClockMhz.into(),
         reference_second_setting: None,
         max_slowdown_ratio: Some(max),
         min_ratio: None,
         preset: None,
-        objective: Objective::Energy,
-        method: Method::Measured,
+        objective: ChoiceObjective::Energy,
+        method: ChoiceMethod::Measured,
         min_settings: 3,
         max_power_watts: 3000.0,
     };
@@ -33,8 +33,8 @@ fn tuning(max: f64) -> Tuning {
     tune("points.csv", &groups, &request)
 }
 
-fn target(name: Option<&str>) -> Target {
-    Target {
+fn target(name: Option<&str>) -> PolicyTarget {
+    PolicyTarget {
         namespace: "default".to_owned(),
         api_version: "apps/v1".to_owned(),
         kind: "StatefulSet".to_owned(),
@@ -44,7 +44,7 @@ fn target(name: Option<&str>) -> Target {
 
 #[test]
 fn a_policy_holds_the_chosen_setting_and_recommends_only() {
-    let text = export(&tuning(0.05), Form::EnergyPolicy, &target(None)).unwrap();
+    let text = export(&tuning(0.05), ExportFormat::EnergyPolicy, &target(None)).unwrap();
     for line in [
         "apiVersion: eadt.dev/v1alpha1",
         "kind: EnergyPolicy",
@@ -67,12 +67,13 @@ fn a_policy_holds_the_chosen_setting_and_recommends_only() {
 
 #[test]
 fn the_node_agent_table_is_toml_and_json_is_json() {
-    let table: toml::Table = export(&tuning(0.2), Form::NodeAgent, &target(None)).unwrap().parse().unwrap();
+    let table: toml::Table = export(&tuning(0.2), ExportFormat::NodeAgent, &target(None)).unwrap().parse().unwrap();
     let settings = table["settings"].as_array().unwrap();
     assert_eq!(settings.len(), 2);
     assert_eq!(settings[1]["sm_clock_mhz"].as_integer(), Some(1000));
     assert_eq!(settings[1]["match"]["workload"].as_str(), Some("vit"));
-    let json: serde_json::Value = serde_json::from_str(&export(&tuning(0.05), Form::Json, &target(None)).unwrap()).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&export(&tuning(0.05), ExportFormat::Json, &target(None)).unwrap()).unwrap();
     assert_eq!(json[1]["setting"], 1410.0);
     assert_eq!(json[1]["feasible"], false);
 }
@@ -81,11 +82,11 @@ fn the_node_agent_table_is_toml_and_json_is_json() {
 fn settings_from_a_simulated_board_are_marked() {
     let mut simulated = tuning(0.2);
     simulated.groups[1].origin = Some("simulated".to_owned());
-    let json: serde_json::Value = serde_json::from_str(&export(&simulated, Form::Json, &target(None)).unwrap()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&export(&simulated, ExportFormat::Json, &target(None)).unwrap()).unwrap();
     assert_eq!((json[0]["origin"].as_str(), json[1]["origin"].as_str()), (None, Some("simulated")));
     for (form, mark) in [
-        (Form::EnergyPolicy, "# from points.csv (simulated), method measured"),
-        (Form::NodeAgent, "% more time; limit 20.0 % (simulated)"),
+        (ExportFormat::EnergyPolicy, "# from points.csv (simulated), method measured"),
+        (ExportFormat::NodeAgent, "% more time; limit 20.0 % (simulated)"),
     ] {
         let text = export(&simulated, form, &target(None)).unwrap();
         assert_eq!(text.matches("(simulated)").count(), 1, "{text}");
@@ -95,12 +96,12 @@ fn settings_from_a_simulated_board_are_marked() {
 
 #[test]
 fn what_cannot_be_exported_says_why() {
-    let same = export(&tuning(0.2), Form::EnergyPolicy, &target(Some("one"))).unwrap_err();
+    let same = export(&tuning(0.2), ExportFormat::EnergyPolicy, &target(Some("one"))).unwrap_err();
     assert!(matches!(same, ExportError::SameTarget { .. }), "{same}");
-    assert_eq!(export(&tuning(0.0), Form::NodeAgent, &target(None)), Err(ExportError::Nothing));
+    assert_eq!(export(&tuning(0.0), ExportFormat::NodeAgent, &target(None)), Err(ExportError::Nothing));
     let mut nameless = tuning(0.2);
     for group in &mut nameless.groups {
         group.by.clear();
     }
-    assert!(matches!(export(&nameless, Form::EnergyPolicy, &target(None)), Err(ExportError::NoTarget { .. })));
+    assert!(matches!(export(&nameless, ExportFormat::EnergyPolicy, &target(None)), Err(ExportError::NoTarget { .. })));
 }

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use eadt_models::choose::{Knob, Knobs, Method, Objective, Robust};
-use eadt_tune::points::{self, Key};
-use eadt_tune::{NoteKind, Request, Tuning, tune};
+use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, TuningKnob, TuningKnobs};
+use eadt_tune::points::{self, GroupKey};
+use eadt_tune::{NoteKind, Tuning, TuningRequest, tune};
 
-fn request(knob: Knob, by: &[&str], maps: &[&str]) -> Request {
-    Request {
+fn request(knob: TuningKnob, by: &[&str], maps: &[&str]) -> TuningRequest {
+    TuningRequest {
         maps: maps.iter().map(|map| map.parse().unwrap()).collect(),
         decimal: None,
         by: by.iter().map(|&by| by.to_owned()).collect(),
@@ -16,19 +16,19 @@ fn request(knob: Knob, by: &[&str], maps: &[&str]) -> Request {
         max_slowdown_ratio: Some(0.05),
         min_ratio: None,
         preset: None,
-        objective: Objective::Energy,
-        method: Method::Measured,
+        objective: ChoiceObjective::Energy,
+        method: ChoiceMethod::Measured,
         min_settings: 3,
         max_power_watts: 3000.0,
     }
 }
 
-fn tuned(text: &str, request: &Request) -> Tuning {
+fn tuned(text: &str, request: &TuningRequest) -> Tuning {
     let groups = points::read("points.csv", text.as_bytes(), request).unwrap_or_else(|error| panic!("{error}"));
     tune("points.csv", &groups, request)
 }
 
-fn refused(text: &str, request: &Request) -> String {
+fn refused(text: &str, request: &TuningRequest) -> String {
     points::read("points.csv", text.as_bytes(), request).unwrap_err().to_string()
 }
 
@@ -42,8 +42,8 @@ vit,A100,1200,56,12000
 vit,A100,1000,60,11000
 ";
 
-fn clocks() -> Request {
-    request(Knob::SmClockMhz, &["workload", "gpu_model"], &[])
+fn clocks() -> TuningRequest {
+    request(TuningKnob::SmClockMhz, &["workload", "gpu_model"], &[])
 }
 
 #[test]
@@ -75,13 +75,13 @@ fn maps_units_sums_and_runs() {
         a,0.25,1,10000,1000000,1200000\na,0.25,2,10200,1000000,1200000\na,0.25,3,30000,3000000,4000000\n\
         a,0.2,1,10400,900000,1000000\na,0.15,1,12000,800000,900000\n";
     let request = request(
-        Knob::PowerLimitWatts,
+        TuningKnob::PowerLimitWatts,
         &["workload"],
         &["workload=app", "power_limit_watts=cap [kW]", "duration_seconds=t:ms", "energy_joules=gpu0+gpu1:mJ"],
     );
     let tuning = tuned(table, &request);
     let group = &tuning.groups[0];
-    assert_eq!(group.by, Key::from([("workload".to_owned(), "a".to_owned())]));
+    assert_eq!(group.by, GroupKey::from([("workload".to_owned(), "a".to_owned())]));
     assert_eq!(group.choices.reference.setting, 250.0);
     assert_eq!(group.choices.reference.duration_seconds, 10.2, "the median of three runs");
     assert_eq!(group.choices.reference.energy_joules, 2200.0);
@@ -133,12 +133,12 @@ fn wrong_tables_are_named_by_file_row_column_and_remedy() {
         }
         assert!(message.contains("; "), "{what}: a remedy: {message}");
     }
-    let unit = request(Knob::SmClockMhz, &[], &["duration_seconds=duration_seconds:W"]);
+    let unit = request(TuningKnob::SmClockMhz, &[], &["duration_seconds=duration_seconds:W"]);
     assert!(refused(GOOD, &unit).contains("\"W\" is no unit of duration_seconds; use one of s, ms"));
-    let field = request(Knob::SmClockMhz, &[], &["durations=duration_seconds"]);
+    let field = request(TuningKnob::SmClockMhz, &[], &["durations=duration_seconds"]);
     assert!(refused(GOOD, &field).contains("unknown field \"durations\""));
     let both = "sm_clock_mhz,duration_seconds,energy_joules,mean_power_watts\n1410,10,3000,1500\n";
-    let message = refused(both, &request(Knob::SmClockMhz, &[], &[]));
+    let message = refused(both, &request(TuningKnob::SmClockMhz, &[], &[]));
     assert!(message.contains("do not agree"), "{message}");
     assert!("power".parse::<eadt_tune::FieldMap>().unwrap_err().to_string().contains("FIELD=COLUMN"));
 }
@@ -151,7 +151,7 @@ fn a_group_that_cannot_be_told_says_so_beside_those_that_can() {
     let reasons: Vec<_> = tuning.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
     assert!(reasons[0].starts_with("cannot tell: 2 setting(s) only (1410 MHz, 1200 MHz), 3 are needed"), "{reasons:?}");
     assert!(reasons[1].contains("1 setting(s) only (1410 MHz)"), "{reasons:?}");
-    let robust = Request { method: Method::Robust(Robust::default()), ..clocks() };
+    let robust = TuningRequest { method: ChoiceMethod::Robust(RobustSettings::default()), ..clocks() };
     let tuning = tuned(GOOD, &robust);
     assert!(tuning.groups.is_empty());
     assert!(tuning.skipped[0].reason.contains("5 are needed") && tuning.skipped[0].reason.contains("--method measured"));
@@ -171,7 +171,7 @@ fn a_preset_gives_each_workload_its_own_limit() {
             ("LSTM", 0.15, Some(0.75)),
         ]
     );
-    let request = Request { max_slowdown_ratio: None, preset: Some(preset), ..clocks() };
+    let request = TuningRequest { max_slowdown_ratio: None, preset: Some(preset), ..clocks() };
     let tuning = tuned(GOOD, &request);
     assert_eq!((tuning.groups.len(), tuning.groups[0].max_slowdown_ratio, tuning.groups[0].min_ratio), (1, 0.20, Some(0.70)));
     assert_eq!(tuning.groups[0].choices.constrained.setting, 1000.0);
@@ -192,7 +192,10 @@ fn batch_size_is_chosen_by_energy_to_accuracy() {
         a,32,250,10,200\na,32,200,10.2,180\na,32,150,12,140\na,64,250,8,220\na,64,200,8.2,190\na,64,150,10,145\n";
     let runs = "dataset,batch_size,run,target_metric,target_epoch\na,32,1,0.6,10\na,32,2,0.6,12\na,64,1,0.6,11\na,64,2,0.6,nan\n\
         a,64,1,0.7,20\n";
-    let request = Request { by: vec!["dataset".to_owned(), "batch_size".to_owned()], ..request(Knob::PowerLimitWatts, &[], &[]) };
+    let request = TuningRequest {
+        by: vec!["dataset".to_owned(), "batch_size".to_owned()],
+        ..request(TuningKnob::PowerLimitWatts, &[], &[])
+    };
     let groups = points::read("points.csv", table.as_bytes(), &request).unwrap();
     let mut tuning = tune("points.csv", &groups, &request);
     let runs = eadt_tune::epochs::read("train.csv", runs.as_bytes(), &request).unwrap();
@@ -244,9 +247,9 @@ const CAPS: [(f64, f64, f64); 9] = [
     (300.0, 10.7, 188.0),
 ];
 
-fn robust(knob: Knob, max: f64) -> Request {
-    let method = Method::Robust(Robust { resamples: 100, ..Robust::default() });
-    Request { method, max_slowdown_ratio: Some(max), ..request(knob, &["workload"], &[]) }
+fn robust(knob: TuningKnob, max: f64) -> TuningRequest {
+    let method = ChoiceMethod::Robust(RobustSettings { resamples: 100, ..RobustSettings::default() });
+    TuningRequest { method, max_slowdown_ratio: Some(max), ..request(knob, &["workload"], &[]) }
 }
 
 fn kinds(tuning: &Tuning) -> Vec<NoteKind> {
@@ -255,7 +258,7 @@ fn kinds(tuning: &Tuning) -> Vec<NoteKind> {
 
 #[test]
 fn every_figure_of_the_robust_method_is_one_of_the_table() {
-    let tuning = tuned(&sweep("a", "power_limit_watts", &CAPS), &robust(Knob::PowerLimitWatts, 0.10));
+    let tuning = tuned(&sweep("a", "power_limit_watts", &CAPS), &robust(TuningKnob::PowerLimitWatts, 0.10));
     let group = &tuning.groups[0];
     let chosen = &group.choices.constrained;
     assert_eq!((chosen.setting, chosen.duration_seconds, chosen.energy_joules), (150.0, 11.5, 11.5 * 143.0));
@@ -280,11 +283,14 @@ fn every_figure_of_the_robust_method_is_one_of_the_table() {
 #[test]
 fn one_glitch_in_any_row_changes_no_choice_by_either_method() {
     let caps: Vec<(f64, f64, f64)> = CAPS.into_iter().rev().collect();
-    for (knob, name, rows, max) in
-        [(Knob::SmClockMhz, "sm_clock_mhz", CLOCKS.to_vec(), 0.5), (Knob::PowerLimitWatts, "power_limit_watts", caps, 0.1)]
-    {
-        for method in [Method::Measured, Method::Robust(Robust { resamples: 60, ..Robust::default() })] {
-            let request = Request { method, ..robust(knob, max) };
+    for (knob, name, rows, max) in [
+        (TuningKnob::SmClockMhz, "sm_clock_mhz", CLOCKS.to_vec(), 0.5),
+        (TuningKnob::PowerLimitWatts, "power_limit_watts", caps, 0.1),
+    ] {
+        for method in
+            [ChoiceMethod::Measured, ChoiceMethod::Robust(RobustSettings { resamples: 60, ..RobustSettings::default() })]
+        {
+            let request = TuningRequest { method, ..robust(knob, max) };
             let clean = tuned(&sweep("a", name, &rows), &request);
             assert!(clean.notes.is_empty(), "{:?}", clean.notes);
             let clean = clean.groups[0].choices.constrained.setting;
@@ -317,13 +323,13 @@ fn a_bad_fit_of_the_power_is_refused_as_one_of_the_times_is() {
     for (index, factor) in [1.17, 0.86, 1.17, 0.86, 1.17, 0.86, 1.17].into_iter().enumerate() {
         rows[index].2 *= factor;
     }
-    let tuning = tuned(&sweep("a", "sm_clock_mhz", &rows), &robust(Knob::SmClockMhz, 0.5));
+    let tuning = tuned(&sweep("a", "sm_clock_mhz", &rows), &robust(TuningKnob::SmClockMhz, 0.5));
     assert!(tuning.groups.is_empty() && tuning.skipped[0].reason.contains("no curve describes these powers"), "{tuning:?}");
 }
 
 #[test]
 fn caps_that_are_not_kept_are_noted() {
-    let measured = Request { max_slowdown_ratio: Some(1.0), ..request(Knob::PowerLimitWatts, &["workload"], &[]) };
+    let measured = TuningRequest { max_slowdown_ratio: Some(1.0), ..request(TuningKnob::PowerLimitWatts, &["workload"], &[]) };
     let of = |rows: &[(f64, f64, f64)]| {
         let tuning = tuned(&sweep("a", "power_limit_watts", rows), &measured);
         tuning.notes.iter().filter(|note| note.kind == NoteKind::CapNotKept).map(|note| note.text.clone()).collect::<Vec<_>>()
@@ -341,9 +347,9 @@ fn caps_that_are_not_kept_are_noted() {
     // Two boards whose energies are added up have a cap each; so has a table in kW.
     let two = "w,cap [kW],t,gpu0,gpu1\na,0.25,10,2400,2400\na,0.2,11,2150,2150\na,0.15,14,2050,2050\n";
     let maps = ["workload=w", "power_limit_watts=cap [kW]", "duration_seconds=t", "energy_joules=gpu0+gpu1"];
-    assert!(tuned(two, &request(Knob::PowerLimitWatts, &["workload"], &maps)).notes.is_empty());
+    assert!(tuned(two, &request(TuningKnob::PowerLimitWatts, &["workload"], &maps)).notes.is_empty());
     let off = two.replace("2050,2050", "2650,2650");
-    assert_eq!(kinds(&tuned(&off, &request(Knob::PowerLimitWatts, &["workload"], &maps))), [NoteKind::CapNotKept]);
+    assert_eq!(kinds(&tuned(&off, &request(TuningKnob::PowerLimitWatts, &["workload"], &maps))), [NoteKind::CapNotKept]);
 }
 
 #[test]
@@ -357,7 +363,7 @@ fn groups_with_the_same_times_are_noted() {
                 if index == 0 { table } else { table.split_once('\n').unwrap().1.to_owned() }
             })
             .collect();
-        let measured = Request { max_slowdown_ratio: Some(0.5), ..request(Knob::SmClockMhz, &["workload"], &[]) };
+        let measured = TuningRequest { max_slowdown_ratio: Some(0.5), ..request(TuningKnob::SmClockMhz, &["workload"], &[]) };
         let tuning = tuned(&text, &measured);
         let same = tuning.notes.iter().filter(|note| note.kind == NoteKind::SameTimes);
         same.map(|note| note.groups.iter().map(|key| key["workload"].clone()).collect::<String>()).collect::<Vec<_>>()
@@ -374,14 +380,14 @@ fn groups_with_the_same_times_are_noted() {
     let coarse = [(1400.0, 5.0, 275.0), (1300.0, 6.0, 250.0), (1200.0, 7.0, 225.0)];
     assert!(of(&[("a", &coarse), ("b", &coarse)]).is_empty(), "few digits may be chance");
     let constant = CLOCKS.map(|(setting, _, watts)| (setting, 60.0, watts));
-    let tuning = tuned(&sweep("a", "sm_clock_mhz", &constant), &request(Knob::SmClockMhz, &["workload"], &[]));
+    let tuning = tuned(&sweep("a", "sm_clock_mhz", &constant), &request(TuningKnob::SmClockMhz, &["workload"], &[]));
     assert_eq!(kinds(&tuning), [NoteKind::ConstantTimes]);
 }
 
 #[test]
 fn one_measurement_at_several_settings_is_noted() {
     let of = |rows: &[(f64, f64, f64)]| {
-        let tuning = tuned(&sweep("a", "sm_clock_mhz", rows), &request(Knob::SmClockMhz, &["workload"], &[]));
+        let tuning = tuned(&sweep("a", "sm_clock_mhz", rows), &request(TuningKnob::SmClockMhz, &["workload"], &[]));
         let same = tuning.notes.into_iter().filter(|note| note.kind == NoteKind::SamePoints);
         same.map(|note| note.text).collect::<Vec<_>>()
     };
@@ -403,13 +409,13 @@ fn one_measurement_at_several_settings_is_noted() {
     assert_eq!(of(&coarse.map(|(setting, ..)| (setting, 10.0, 275.0))).len(), 1, "three settings are none");
     let runs = "workload,sm_clock_mhz,run,duration_seconds,mean_power_watts\na,1400,1,10,275\na,1400,2,10,275\na,1300,1,10,275\n\
                 a,1200,1,11,250\n";
-    let notes = tuned(runs, &request(Knob::SmClockMhz, &["workload"], &[])).notes;
+    let notes = tuned(runs, &request(TuningKnob::SmClockMhz, &["workload"], &[])).notes;
     assert!(!notes.iter().any(|note| note.kind == NoteKind::SamePoints), "runs of two settings");
 }
 
 #[test]
 fn a_unit_in_the_name_of_a_column_holds() {
-    let request = |maps: &[&str]| request(Knob::SmClockMhz, &["workload"], maps);
+    let request = |maps: &[&str]| request(TuningKnob::SmClockMhz, &["workload"], maps);
     for (what, head, maps, row) in [
         (
             "ms and kW",
@@ -454,7 +460,7 @@ fn energy_that_contradicts_power_is_noted() {
         };
         let rows: Vec<String> = rows.iter().zip(joules).map(row).collect();
         let text = format!("workload,sm_clock_mhz,duration_seconds,mean_power_watts,energy_joules\n{}\n", rows.join("\n"));
-        let tuning = tuned(&text, &request(Knob::SmClockMhz, &["workload"], maps));
+        let tuning = tuned(&text, &request(TuningKnob::SmClockMhz, &["workload"], maps));
         tuning.notes.iter().map(|note| note.text.clone()).collect::<Vec<_>>()
     };
     assert!(of([1.0, 1.01, 0.98], &[]).is_empty());
@@ -482,9 +488,14 @@ fn grid() -> String {
 
 #[test]
 fn two_knobs_are_chosen_together() {
-    let knobs = Knobs { first: Knob::SmClockMhz, second: Some(Knob::MemoryClockMhz) };
-    for method in [Method::Measured, Method::Robust(Robust { resamples: 100, ..Robust::default() })] {
-        let request = Request { knobs, method, max_slowdown_ratio: Some(0.12), ..request(Knob::SmClockMhz, &["workload"], &[]) };
+    let knobs = TuningKnobs { first: TuningKnob::SmClockMhz, second: Some(TuningKnob::MemoryClockMhz) };
+    for method in [ChoiceMethod::Measured, ChoiceMethod::Robust(RobustSettings { resamples: 100, ..RobustSettings::default() })] {
+        let request = TuningRequest {
+            knobs,
+            method,
+            max_slowdown_ratio: Some(0.12),
+            ..request(TuningKnob::SmClockMhz, &["workload"], &[])
+        };
         let tuning = tuned(&grid(), &request);
         let choices = &tuning.groups[0].choices;
         assert_eq!((choices.reference.setting, choices.reference.second_setting), (1400.0, Some(1215.0)));
@@ -496,7 +507,7 @@ fn two_knobs_are_chosen_together() {
         );
         assert!(choices.reason.starts_with("1300 MHz, memory 810 MHz saves 11.0 %"), "{}", choices.reason);
         assert_eq!(choices.settings, 10);
-        let ratio = Request { min_ratio: Some(0.9), ..request.clone() };
+        let ratio = TuningRequest { min_ratio: Some(0.9), ..request.clone() };
         let kept = &tuned(&grid(), &ratio).groups[0].choices.constrained;
         assert_eq!(kept.second_setting, Some(1215.0), "the memory clock has the limit, too");
         assert!(tuning.text().contains("1300 MHz, memory 810 MHz") && tuning.html().contains("memory 810 MHz"));
@@ -505,15 +516,16 @@ fn two_knobs_are_chosen_together() {
     }
     // Clock × batch size, per sample; the reference is today's batch size.
     let batches = grid().replace("memory_clock_mhz", "batch_size").replace(",1215,", ",64,").replace(",810,", ",128,");
-    let knobs = Knobs { first: Knob::SmClockMhz, second: Some(Knob::BatchSize) };
-    let asked = Request { knobs, reference_second_setting: Some(64.0), ..request(Knob::SmClockMhz, &["workload"], &[]) };
+    let knobs = TuningKnobs { first: TuningKnob::SmClockMhz, second: Some(TuningKnob::BatchSize) };
+    let asked =
+        TuningRequest { knobs, reference_second_setting: Some(64.0), ..request(TuningKnob::SmClockMhz, &["workload"], &[]) };
     let choices = &tuned(&batches, &asked).groups[0].choices;
     assert_eq!(choices.reference.second_setting, Some(64.0));
     assert_eq!((choices.constrained.setting, choices.constrained.second_setting), (1400.0, Some(128.0)), "{}", choices.reason);
-    let absent = Request { reference_second_setting: Some(32.0), ..asked.clone() };
+    let absent = TuningRequest { reference_second_setting: Some(32.0), ..asked.clone() };
     assert!(tuned(&batches, &absent).skipped[0].reason.contains("the reference 1400 MHz, batch size 32 was not measured"));
     assert!(refused(&batches.replace(",64,", ",6.5,"), &asked).contains("6.5 is not a batch size"));
-    let grouped = Request { by: vec!["batch_size".to_owned()], ..asked };
+    let grouped = TuningRequest { by: vec!["batch_size".to_owned()], ..asked };
     assert!(refused(&batches, &grouped).contains("batch_size is turned, so rows are not grouped by it"));
 }
 
@@ -569,18 +581,18 @@ bert;A100;1000;115,75;25.000,5
 #[test]
 fn what_a_table_leaves_open_is_asked_with_the_option_that_settles_it() {
     let open = "sm_clock_mhz;duration_seconds;mean_power_watts\n1410;1.200;300\n1200;1.300;250\n1000;1.400;200\n";
-    let message = refused(open, &request(Knob::SmClockMhz, &[], &[]));
+    let message = refused(open, &request(TuningKnob::SmClockMhz, &[], &[]));
     assert!(message.starts_with("points.csv:2: column \"duration_seconds\": \"1.200\" may be a thousand and more"), "{message}");
     assert!(message.ends_with("say --decimal point or --decimal comma"), "{message}");
     for (decimal, seconds) in [(eadt_recordings::DecimalMark::Point, 1.2), (eadt_recordings::DecimalMark::Comma, 1200.0)] {
-        let asked = Request { decimal: Some(decimal), ..request(Knob::SmClockMhz, &[], &[]) };
+        let asked = TuningRequest { decimal: Some(decimal), ..request(TuningKnob::SmClockMhz, &[], &[]) };
         let groups = points::read("points.csv", open.as_bytes(), &asked).unwrap();
         assert_eq!(groups.values().next().unwrap().measurements[0].duration_seconds, seconds);
     }
     let cut = "sm_clock_mhz,duration_seconds,energy_joules\n1410,100,30000\n1200,104,26000\n1000,115,25000\n900,130,24";
-    assert!(refused(cut, &request(Knob::SmClockMhz, &[], &[])).contains(":5: the last line has no line end"));
+    assert!(refused(cut, &request(TuningKnob::SmClockMhz, &[], &[])).contains(":5: the last line has no line end"));
     let whole = format!("{cut}500");
-    assert_eq!(points::read("p.csv", whole.as_bytes(), &request(Knob::SmClockMhz, &[], &[])).unwrap().len(), 1);
+    assert_eq!(points::read("p.csv", whole.as_bytes(), &request(TuningKnob::SmClockMhz, &[], &[])).unwrap().len(), 1);
 }
 
 #[test]
@@ -617,7 +629,7 @@ fn remedies_are_options_that_work() {
     let equal = GOOD.replacen("bert,A100,1200,104,26000", "bert,A100,1410,100,30000", 1);
     assert!(refused(&equal, &clocks()).contains("keep one of the two rows"));
     let two = "sm_clock_mhz,t,energy_joules,t\n1410,10,3000,10\n";
-    let message = refused(two, &request(Knob::SmClockMhz, &[], &["duration_seconds=t"]));
+    let message = refused(two, &request(TuningKnob::SmClockMhz, &[], &["duration_seconds=t"]));
     assert!(message.contains("2 columns are called \"t\"; say the number of the one that is meant: #2, #4"), "{message}");
 }
 

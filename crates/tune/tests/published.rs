@@ -1,14 +1,14 @@
 //! Published sweeps: no figure claims more than their own rows say. Skipped, with a message, where they are absent.
 
-use eadt_models::choose::{Choice, Knob, Method, Objective, Robust};
+use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, SettingChoice, TuningKnob};
 use eadt_testing::shared_data;
 use eadt_tune::points::PointGroup;
-use eadt_tune::{NoteKind, Request, points, tune};
+use eadt_tune::{NoteKind, TuningRequest, points, tune};
 
 struct Set {
     folder: &'static str,
     files: &'static [&'static str],
-    knob: Knob,
+    knob: TuningKnob,
     by: &'static [&'static str],
     maps: &'static [&'static str],
 }
@@ -17,14 +17,14 @@ const SETS: [Set; 3] = [
     Set {
         folder: "zeus-nsdi23",
         files: &["summary_power_v100.csv", "summary_power_rtx6000.csv"],
-        knob: Knob::PowerLimitWatts,
+        knob: TuningKnob::PowerLimitWatts,
         by: &["dataset", "network", "optimizer", "batch_size"],
         maps: &["power_limit_watts=power_limit", "duration_seconds=time_per_epoch", "mean_power_watts=average_power"],
     },
     Set {
         folder: "perseus-sosp24-freq",
         files: &["gpt3-175b+a100_sxm_bf16.csv"],
-        knob: Knob::SmClockMhz,
+        knob: TuningKnob::SmClockMhz,
         by: &["stage", "instruction"],
         maps: &["sm_clock_mhz=frequency", "duration_seconds=time", "energy_joules=energy"],
     },
@@ -36,14 +36,14 @@ const SETS: [Set; 3] = [
             "GA100-dvfs-dgemm-dcgm.csv",
             "GA100-dvfs-accel-dcgm__subset.csv",
         ],
-        knob: Knob::SmClockMhz,
+        knob: TuningKnob::SmClockMhz,
         by: &["application"],
         maps: &["sm_clock_mhz=sm_app_clock", "duration_seconds=run_time", "mean_power_watts=power_usage"],
     },
 ];
 
 /// Saving and slowdown of a setting in the rows themselves.
-fn in_rows(group: &PointGroup, choice: &Choice, reference: f64) -> (f64, f64) {
+fn in_rows(group: &PointGroup, choice: &SettingChoice, reference: f64) -> (f64, f64) {
     let row = |setting: f64| group.measurements.iter().find(|m| m.setting == setting).unwrap();
     let (own, highest) = (row(choice.setting), row(reference));
     (1.0 - own.energy_joules / highest.energy_joules, own.duration_seconds / highest.duration_seconds - 1.0)
@@ -54,8 +54,10 @@ fn no_group_claims_more_than_its_rows_say_and_no_published_row_is_a_glitch() {
     for set in &SETS {
         let Some(folder) = shared_data(set.folder) else { return };
         for file in set.files {
-            for method in [Method::Measured, Method::Robust(Robust { resamples: 60, ..Robust::default() })] {
-                let request = Request {
+            for method in
+                [ChoiceMethod::Measured, ChoiceMethod::Robust(RobustSettings { resamples: 60, ..RobustSettings::default() })]
+            {
+                let request = TuningRequest {
                     maps: set.maps.iter().map(|map| map.parse().unwrap()).collect(),
                     decimal: None,
                     by: set.by.iter().map(|&by| by.to_owned()).collect(),
@@ -64,7 +66,7 @@ fn no_group_claims_more_than_its_rows_say_and_no_published_row_is_a_glitch() {
                     max_slowdown_ratio: Some(0.10),
                     min_ratio: None,
                     preset: None,
-                    objective: Objective::Energy,
+                    objective: ChoiceObjective::Energy,
                     method,
                     min_settings: 3,
                     max_power_watts: 3000.0,
@@ -76,7 +78,7 @@ fn no_group_claims_more_than_its_rows_say_and_no_published_row_is_a_glitch() {
                     "{file}: {:?}",
                     tuning.skipped
                 );
-                let odd = |note: &&eadt_tune::Note| matches!(note.kind, NoteKind::Glitch | NoteKind::Irregular);
+                let odd = |note: &&eadt_tune::TableNote| matches!(note.kind, NoteKind::Glitch | NoteKind::Irregular);
                 assert_eq!(tuning.notes.iter().find(odd), None, "{file}");
                 for group in &tuning.groups {
                     let choices = &group.choices;

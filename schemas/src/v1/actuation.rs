@@ -7,19 +7,20 @@ use crate::EventTime;
 /// What became of a decision. A decision has one `applied` or `refused`, and after `applied` one of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+#[schemars(rename = "Outcome")]
+pub enum ActuationOutcome {
     /// The change is written; its rollout begins.
     #[default]
     Applied,
     /// The rollout is complete.
     Ready,
-    /// Nothing was touched; the reason says why.
+    /// Nothing was touched; the reason states why.
     Refused,
     /// Mode `Recommend`: written as a recommendation, nothing was touched.
     Recommended,
     /// Not ready in time; the layout before it is being restored.
     RolledBack,
-    /// The change failed and could not be undone; the reason says what is left.
+    /// The change failed and could not be undone; the reason states what is left.
     Failed,
 }
 
@@ -43,7 +44,7 @@ pub struct Actuation {
     /// Whether the workload is real.
     pub origin: Origin,
     /// What became of the decision.
-    pub outcome: Outcome,
+    pub outcome: ActuationOutcome,
     /// In words; empty where there is nothing to explain.
     pub reason: String,
     /// The layout that is in force, or being rolled out, after this.
@@ -57,11 +58,11 @@ pub struct Actuation {
     pub downtime_seconds: Option<f64>,
 }
 
-/// What a training job is asked to do. Key: the workload; the last event stands.
+/// A request to a training job. Key: the workload; the last event applies.
 ///
-/// The event is the whole request: what it does not name is as the job was started with, and without an event (a tombstone) all is. A job
-/// takes up a precision or a number of frozen layers at its next checkpoint, and says so in its progress; where it does not in time, the
-/// request is taken back.
+/// The event is the whole request: what it does not name is as the job was started with, and without an event (a
+/// tombstone) all is. A job takes up a precision or a number of frozen layers at its next checkpoint, and reports it in
+/// its progress; if it does not in time, the request is withdrawn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["time", "workload", "decision_id"]))]

@@ -37,7 +37,8 @@ impl Meter {
         (0.0..=self.most_watts()).contains(&watts) && !(self == Self::Gpu && watts == 0.0)
     }
 
-    /// Returns the highest power over that of an idle one. Of a whole server fans, processors and memory draw much also when it is idle.
+    /// Returns the highest power over that of an idle one. Of a whole server fans, processors and memory draw much also when it
+    /// is idle.
     pub const fn highest_over_idle(self) -> f64 {
         match self {
             Self::Gpu | Self::Module => 30.0,
@@ -59,8 +60,8 @@ pub enum Origin {
     Simulated,
 }
 
-/// Kinds of telemetry sources, the preferred first: a driver's own reading comes before an exporter's copy of it. A collector's name begins with
-/// its kind, `nvml/node-1`. Kinds that are not listed come last.
+/// Kinds of telemetry sources, the preferred first: a driver's own reading comes before an exporter's copy of it. A
+/// collector's name begins with its kind, `nvml/node-1`. Kinds that are not listed come last.
 pub const SOURCE_KINDS_BY_PREFERENCE: [&str; 1] = ["nvml"];
 
 /// Returns the rank of a collector among several that read the same device in the same way. The least is preferred.
@@ -81,7 +82,7 @@ pub enum ShareMethod {
     MpsPercentage,
     /// Slices of MIG instances; those of no instance are nobody's.
     MigSlices,
-    /// No signal tells the workloads apart: each has as much as the others.
+    /// No signal distinguishes the workloads: each has as much as the others.
     #[default]
     Equal,
     /// Given by whoever assigned the GPU.
@@ -103,7 +104,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// As it stands in events.
+    /// Returns the name in events.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Fp32 => "fp32",
@@ -120,7 +121,8 @@ impl fmt::Display for Precision {
     }
 }
 
-/// Returns whether a GPU is of Pascal, Volta or Turing, by its product name: without BF16 and TF32. One that is not known is the job's to judge.
+/// Returns whether a GPU is of Pascal, Volta or Turing, by its product name: without BF16 and TF32. One that is not known is
+/// the job's to judge.
 pub fn is_older_than_ampere(gpu_model: &str) -> bool {
     const OLDER: [&str; 15] = [
         "P100",
@@ -198,10 +200,11 @@ impl Layout {
     }
 }
 
-/// Reads an object as an object only: by itself serde would also take a list and read it field by field, in the order of declaration.
+/// Reads an object as an object only: by itself serde would also take a list and read it field by field, in the order of
+/// declaration.
 pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    struct Visitor<T>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Visitor<T> {
+    struct StrictObjectVisitor<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> de::Visitor<'de> for StrictObjectVisitor<T> {
         type Value = T;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
@@ -214,13 +217,13 @@ pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserialize
             T::deserialize(deserializer)
         }
     }
-    deserializer.deserialize_map(Visitor(PhantomData))
+    deserializer.deserialize_map(StrictObjectVisitor(PhantomData))
 }
 
 /// Reads as [`object`].
-struct Object<T>(T);
+struct StrictObject<T>(T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for StrictObject<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         object(deserializer).map(Self)
     }
@@ -228,26 +231,26 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 
 /// As [`object`], where it may be absent or null.
 pub(super) fn optional_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|object| object.0))
+    Ok(Option::<StrictObject<T>>::deserialize(deserializer)?.map(|object| object.0))
 }
 
 /// A list whose entries are read as [`object`].
 pub(super) fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    Ok(Vec::<Object<T>>::deserialize(deserializer)?.into_iter().map(|object| object.0).collect())
+    Ok(Vec::<StrictObject<T>>::deserialize(deserializer)?.into_iter().map(|object| object.0).collect())
 }
 
 /// As [`objects`], where it may be absent or null.
 pub(super) fn optional_objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<T>>, D::Error> {
-    let list = Option::<Vec<Object<T>>>::deserialize(deserializer)?;
+    let list = Option::<Vec<StrictObject<T>>>::deserialize(deserializer)?;
     Ok(list.map(|list| list.into_iter().map(|object| object.0).collect()))
 }
 
-/// Reads a map of numbers and refuses a name that stands twice: which of the two was meant is unknown.
+/// Reads a map of numbers and refuses a name that occurs twice: which of the two was meant is unknown.
 pub(super) fn unique_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
-    struct Visitor;
-    impl<'de> de::Visitor<'de> for Visitor {
+    struct UniqueNumbersVisitor;
+    impl<'de> de::Visitor<'de> for UniqueNumbersVisitor {
         type Value = BTreeMap<String, f64>;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object of numbers")
@@ -262,5 +265,5 @@ pub(super) fn unique_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
             Ok(numbers)
         }
     }
-    deserializer.deserialize_map(Visitor)
+    deserializer.deserialize_map(UniqueNumbersVisitor)
 }

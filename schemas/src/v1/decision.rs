@@ -9,8 +9,9 @@ use crate::EventTime;
 /// What a controller wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// Leave everything as it is; the reason says why.
+#[schemars(rename = "Action")]
+pub enum ControllerAction {
+    /// Leave everything as it is; the reason states why.
     #[default]
     Maintain,
     /// Lower the MPS thread percentage.
@@ -31,10 +32,11 @@ pub enum Action {
     FreezeLayers,
 }
 
-/// Where the validation of the last change stands.
+/// State of the validation of the last change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
-pub enum Validation {
+#[schemars(rename = "Validation")]
+pub enum ChangeValidation {
     /// No change is being validated.
     #[default]
     None,
@@ -68,7 +70,7 @@ pub struct Decision {
     /// Version of its rules.
     pub controller_version: String,
     /// What is to be done.
-    pub action: Action,
+    pub action: ControllerAction,
     /// Why, in words.
     pub reason: String,
     /// The layout that the decision starts from.
@@ -85,8 +87,8 @@ pub struct Decision {
     /// The numbers that led to it, with units in their names.
     #[serde(deserialize_with = "super::common::unique_numbers")]
     pub evidence: BTreeMap<String, f64>,
-    /// Where the validation of the last change stands.
-    pub validation: Validation,
+    /// State of the validation of the last change.
+    pub validation: ChangeValidation,
     /// Not to be applied from this time on.
     pub expires: EventTime,
     /// The decision that this one reverts or keeps.

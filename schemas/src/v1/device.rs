@@ -85,7 +85,7 @@ pub struct MpsTenant {
     pub allows_default_change: bool,
 }
 
-/// Where one setting of a device stands.
+/// The state of one setting of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingOutcome {
@@ -94,7 +94,7 @@ pub enum SettingOutcome {
     Untouched,
     /// What was asked is in force.
     Held,
-    /// What was asked is not done, or no longer; the reason says why.
+    /// What was asked is not done, or no longer; the reason is given beside it.
     Refused,
     /// Somebody else changed it after the agent did: left as it is until another value is asked for.
     ChangedByOthers,
@@ -136,7 +136,7 @@ pub struct DeviceState {
     /// The node's devices; one that never answered has no UUID yet and is missing.
     #[serde(deserialize_with = "super::common::objects")]
     pub devices: Vec<DeviceReport>,
-    /// Where the default thread percentage of the node's MPS daemons stands.
+    /// The state of the default thread percentage of the node's MPS daemons.
     pub mps_default_outcome: SettingOutcome,
     /// In words; empty where there is nothing to explain.
     pub mps_default_reason: String,
@@ -168,7 +168,7 @@ pub struct DeviceReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub decision_id: Option<String>,
-    /// Where the power cap stands.
+    /// The state of the power cap.
     pub power_limit_outcome: SettingOutcome,
     /// In words; empty where there is nothing to explain.
     pub power_limit_reason: String,
@@ -192,7 +192,7 @@ pub struct DeviceReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000_000))]
     pub default_power_limit_watts: Option<f64>,
-    /// Where the bound of the SM clock stands.
+    /// The state of the bound of the SM clock.
     pub sm_clock_outcome: SettingOutcome,
     /// In words; empty where there is nothing to explain.
     pub sm_clock_reason: String,
@@ -212,8 +212,8 @@ pub struct DeviceReport {
 
 /// Which pods hold which GPUs of a node, by the word of its kubelet. Key: the node.
 ///
-/// Written by the node's collector when anything of it changes, and every minute. The actuator learns from it which GPUs of a shared
-/// node it may ask the node's agent to cap, and what boards workloads run on.
+/// Written by the node's collector when anything of it changes, and every minute. The actuator learns from it which GPUs of a
+/// shared node it may ask the node's agent to cap, and what boards workloads run on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["time", "node"]))]
@@ -227,7 +227,7 @@ pub struct DeviceHolders {
     /// GPUs that pods hold, whole or in part.
     #[serde(deserialize_with = "super::common::objects")]
     pub devices: Vec<HeldDevice>,
-    /// Pods that hold GPUs of which the kubelet does not say the UUID: each may hold any GPU of the node.
+    /// Pods that hold GPUs of which the kubelet does not report the UUID: each may hold any GPU of the node.
     #[serde(deserialize_with = "super::common::objects")]
     pub unplaced: Vec<PodName>,
 }

@@ -11,17 +11,17 @@ mod telemetry;
 mod window;
 mod workload;
 
-pub use actuation::{Actuation, Directive, Outcome};
+pub use actuation::{Actuation, ActuationOutcome, Directive};
 pub use common::{
     Layout, Meter, Origin, Precision, SOURCE_KINDS_BY_PREFERENCE, ShareMethod, computes_fp8, is_older_than_ampere, source_rank,
 };
 pub use dead_letter::{DeadLetterReason, dead_letter_header};
-pub use decision::{Action, Decision, Validation};
+pub use decision::{ChangeValidation, ControllerAction, Decision};
 pub use device::{
     DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, HeldDevice, MpsTenant, PodName, SettingOutcome,
 };
 pub use model::Model;
-pub use progress::{Phase, Scope, TrainingProgress};
+pub use progress::{CounterScope, JobLifecycle, TrainingProgress};
 pub use telemetry::GpuTelemetry;
 pub use window::{EfficiencyWindow, EnergyMethod, WindowKind};
-pub use workload::{Bounds, UpdateMode, Workload};
+pub use workload::{LayoutBounds, UpdateMode, Workload};

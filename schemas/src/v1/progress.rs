@@ -7,7 +7,8 @@ use crate::EventTime;
 /// Where in its life a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+#[schemars(rename = "Phase")]
+pub enum JobLifecycle {
     /// The job starts at this time; its energy counts from here.
     Started,
     /// The job is at work.
@@ -20,7 +21,8 @@ pub enum Phase {
 /// Whom the counters speak for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+#[schemars(rename = "Scope")]
+pub enum CounterScope {
     /// The whole job: counted once, however many ranks report.
     #[default]
     Global,
@@ -45,11 +47,11 @@ pub struct TrainingProgress {
     #[schemars(length(min = 1, max = 253))]
     pub collector: String,
     /// Whom the counters speak for.
-    pub scope: Scope,
+    pub scope: CounterScope,
     /// Where the figures come from.
     pub origin: Origin,
     /// Where in its life the job is.
-    pub phase: Phase,
+    pub phase: JobLifecycle,
     /// The source ends here.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub last: bool,
@@ -143,7 +145,8 @@ pub struct TrainingProgress {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub plasticity: Option<Vec<Option<f64>>>,
-    /// What the job changes without a restart, if it is asked: `precision`, `frozen_prefix_layers`, `checkpoint_now`. Absent: not known.
+    /// What the job changes without a restart, if it is asked: `precision`, `frozen_prefix_layers`, `checkpoint_now`. Absent: not
+    /// known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub live_knobs: Option<Vec<String>>,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{Layout, Meter, Origin};
 use crate::EventTime;
 
-/// What interval a window event stands for.
+/// What interval a window event covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowKind {
@@ -33,11 +33,12 @@ pub enum EnergyMethod {
 /// Energy, progress and efficiency of one workload in one interval. Key: the workload (`gpus` for devices without one).
 ///
 /// `run_*` fields cover the part of the interval between the job's `started` and `finished`; where the job
-/// reports neither, they cover the whole interval, and `observed_*` say how much of it anybody saw.
+/// reports neither, they cover the whole interval, and `observed_*` give the part of it that was observed.
 ///
-/// The rules by which windows are made have a version, `window_rules` in the header `eadt_settings`; windows without it are of the first. By these
-/// `joules_per_sample`, `samples_per_joule` and `tokens_per_joule` are of mean power of the run over the rate while progress was known, without
-/// downtime, and energy counters were believed whatever power said. By the first two, power was believed that no such device can draw.
+/// The rules by which windows are made have a version, `window_rules` in the header `eadt_settings`; windows without it are of
+/// the first. By these `joules_per_sample`, `samples_per_joule` and `tokens_per_joule` are of mean power of the run over the rate
+/// while progress was known, without downtime, and energy counters were accepted even if power contradicted them. By the first
+/// two, power was accepted that no such device can draw.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["id", "workload", "window_start", "window_end"]))]
@@ -49,7 +50,7 @@ pub struct EfficiencyWindow {
     /// `namespace/name`, or `gpus` for devices without a workload.
     #[schemars(length(min = 1, max = 253))]
     pub workload: String,
-    /// What interval the event stands for.
+    /// What interval the event covers.
     pub kind: WindowKind,
     /// Name of the span; only for `kind` `span`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,19 +76,19 @@ pub struct EfficiencyWindow {
     pub energy_coverage_ratio: f64,
     /// Longest stretch of the interval without known energy, over all devices.
     pub energy_largest_gap_seconds: f64,
-    /// Device time, in seconds, in which a device's energy counter contradicts its power or the board: it stood still, fell, or rose by what
-    /// the board cannot draw. Energy of this time is the integral of power, or unknown where power is.
+    /// Device time, in seconds, in which a device's energy counter contradicts its power or the board: it stood still, fell, or
+    /// rose by what the board cannot draw. Energy of this time is the integral of power, or unknown where power is.
     #[serde(skip_serializing_if = "is_zero")]
     pub counter_contradicted_seconds: f64,
     /// Energy that belongs to time already closed, to an idle gap or to a silence without windows, known only now.
     pub unassigned_energy_joules: f64,
 
-    /// The job has said when its run began or ended. Where any interval of a workload has this set, those without it lie
+    /// The job has reported when its run began or ended. If any interval of a workload has this set, those without it lie
     /// before the run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub run_declared: bool,
-    /// When anything of the workload's devices or ranks was first heard in the interval, or known from a step that reaches into it;
-    /// absent: nothing was.
+    /// When anything of the workload's devices or ranks was first observed in the interval, or known from a step that reaches
+    /// into it; absent: nothing was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_start: Option<EventTime>,
     /// As `observed_start`, the last moment.
@@ -126,13 +127,13 @@ pub struct EfficiencyWindow {
     /// Samples over the time with known progress, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples_per_second: Option<f64>,
-    /// Energy for one sample, in joules, downtime included: `run_energy_joules` over `samples`. If energy is known for less than nine
-    /// tenths of the time with known progress, it is extrapolated to that time. Absent if energy or progress is unknown or nothing was processed. A
-    /// restart within the interval makes it large, and `restarted` marks it.
+    /// Energy for one sample, in joules, downtime included: `run_energy_joules` over `samples`. If energy is known for less than
+    /// nine tenths of the time with known progress, it is extrapolated to that time. Absent if energy or progress is unknown or
+    /// nothing was processed. A restart within the interval makes it large, and `restarted` marks it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joules_per_sample: Option<f64>,
-    /// Energy for one sample while the job runs, in joules, without downtime: mean power of the run over `samples_per_second`. Absent if
-    /// progress is known for less than nine tenths of the observed part of the run. What controllers compare.
+    /// Energy for one sample while the job runs, in joules, without downtime: mean power of the run over `samples_per_second`.
+    /// Absent if progress is known for less than nine tenths of the observed part of the run. What controllers compare.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joules_per_sample_running: Option<f64>,
     /// Samples processed with one joule, downtime included: of the same energy as `joules_per_sample`.
@@ -194,8 +195,8 @@ pub struct EfficiencyWindow {
     pub generation: Option<u64>,
     /// The layout changed, rolled out or restarted in this window.
     pub restarted: bool,
-    /// Of `restarted`: only a power cap, a clock, the precision or frozen layers changed, which restarts nothing. The window's figures are of two
-    /// settings.
+    /// Of `restarted`: only a power cap, a clock, the precision or frozen layers changed, which restarts nothing. The window's
+    /// figures are of two settings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub only_settings_changed: bool,
     /// Inputs of this window are missing for good: log retention deleted them.
@@ -228,7 +229,7 @@ fn is_zero(seconds: &f64) -> bool {
     *seconds == 0.0
 }
 
-/// Part of a span that has to be known, so that its figures stand for the whole of it.
+/// Part of a span that has to be known, so that its figures represent the whole of it.
 const MIN_KNOWN: f64 = 0.9;
 
 impl EfficiencyWindow {
@@ -249,10 +250,11 @@ impl EfficiencyWindow {
         self.window_end.seconds_since(self.window_start)
     }
 
-    /// Returns the energy, in joules, of a span that holds all of the known progress and the downtime beside it. `None` if it is unknown.
+    /// Returns the energy, in joules, of a span that holds all of the known progress and the downtime beside it. `None` if it is
+    /// unknown.
     ///
-    /// That is the known energy of the run. If energy is known for clearly less time than progress, it is extrapolated to the time with known
-    /// progress: both are then of one span.
+    /// That is the known energy of the run. If energy is known for clearly less time than progress, it is extrapolated to the
+    /// time with known progress: both are then of one span.
     pub fn energy_of_progress(&self) -> Option<f64> {
         let (joules, known) = self.known_energy()?;
         let progress = self.seconds() * self.progress_coverage_ratio;
@@ -263,8 +265,8 @@ impl EfficiencyWindow {
         (known > 0.0).then(|| joules * (progress / known))
     }
 
-    /// Returns the energy of one sample, in joules, downtime included: the `joules_per_sample` of present windows, also for those of earlier
-    /// releases. Everybody who shows it to people uses this.
+    /// Returns the energy of one sample, in joules, downtime included: the `joules_per_sample` of present windows, also for those
+    /// of earlier releases. Everybody who shows it to people uses this.
     ///
     /// A window whose energy or samples are not there keeps what it has.
     pub fn energy_per_sample(&self) -> Option<f64> {

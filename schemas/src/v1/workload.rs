@@ -20,7 +20,8 @@ pub enum UpdateMode {
 /// Limits inside which a controller stays. Absent: the controller's own limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
-pub struct Bounds {
+#[schemars(rename = "Bounds")]
+pub struct LayoutBounds {
     /// Least MPS thread percentage of a process.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
@@ -92,8 +93,8 @@ pub struct Workload {
     pub mode: UpdateMode,
     /// Nothing is changed while this is set.
     pub paused: bool,
-    /// Who set the mode in force: the field manager on Kubernetes (`kubectl-edit`, `eadt-page:NAME`), the page's user in a simulation.
-    /// Absent: the job was begun with it, or nobody knows.
+    /// Who set the mode in force: the field manager on Kubernetes (`kubectl-edit`, `eadt-page:NAME`), the page's user in a
+    /// simulation. Absent: the job was begun with it, or nobody knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub mode_set_by: Option<String>,
@@ -111,7 +112,7 @@ pub struct Workload {
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
     /// Limits inside which a controller stays.
     #[serde(deserialize_with = "super::common::object")]
-    pub bounds: Bounds,
+    pub bounds: LayoutBounds,
     /// GPUs that the workload holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,

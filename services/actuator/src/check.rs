@@ -4,7 +4,7 @@
 use eadt_bus::chaos;
 use eadt_cluster::{JobRequest, ManagedWorkload, WorkloadChange};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Bounds, Decision, Layout, Precision, UpdateMode, Workload, is_older_than_ampere};
+use eadt_schemas::v1::{ControllerAction, Decision, Layout, LayoutBounds, Precision, UpdateMode, Workload, is_older_than_ampere};
 
 use crate::ActuatorSettings;
 use crate::plan::PlannedChange;
@@ -80,7 +80,7 @@ pub fn check(
             generation: state.generation,
             layout: planned.layout.clone(),
             restarts: planned.restarts,
-            reverts: decision.action == Action::Revert,
+            reverts: decision.action == ControllerAction::Revert,
             ready_within_seconds: settings.rollout_deadline_seconds,
             approved_by: None,
         },
@@ -159,7 +159,7 @@ fn check_base(decision: &Decision, managed: &ManagedWorkload) -> Result<(), Deci
 }
 
 fn check_bounds(to: &Layout, state: &Workload) -> Result<(), DecisionRefusal> {
-    let Bounds { mps_thread_percentage_min, mps_thread_percentage_max, replicas_min, replicas_max, .. } = state.bounds;
+    let LayoutBounds { mps_thread_percentage_min, mps_thread_percentage_max, replicas_min, replicas_max, .. } = state.bounds;
     let now = &state.layout;
     let from_u32 = |value: Option<u32>| value.map(f64::from);
     for (name, to, now, low, high) in [
@@ -182,7 +182,7 @@ fn check_bounds(to: &Layout, state: &Workload) -> Result<(), DecisionRefusal> {
             to.power_limit_watts,
             now.power_limit_watts,
             state.bounds.power_limit_watts_min.unwrap_or(f64::MIN_POSITIVE),
-            lesser(state.bounds.power_limit_watts_max, state.gpu_power_limit_watts),
+            min_bound(state.bounds.power_limit_watts_max, state.gpu_power_limit_watts),
         ),
         (
             "sm_clock_mhz",
@@ -216,7 +216,7 @@ fn check_bounds(to: &Layout, state: &Workload) -> Result<(), DecisionRefusal> {
 }
 
 /// Returns the job settings that a layout requests and the bounds do not allow, also those that were requested before.
-pub fn job_settings_beyond_bounds(layout: &Layout, bounds: &Bounds) -> (Option<Precision>, Option<u32>) {
+pub fn job_settings_beyond_bounds(layout: &Layout, bounds: &LayoutBounds) -> (Option<Precision>, Option<u32>) {
     let (precision, layers) = layout.asked_of_job();
     let allowed = |precision: &Precision| bounds.precisions.as_ref().is_none_or(|allowed| allowed.contains(precision));
     let most = bounds.frozen_prefix_layers_max.unwrap_or(u32::MAX);
@@ -239,7 +239,7 @@ fn check_job_bounds(to: &Layout, state: &Workload) -> Result<(), DecisionRefusal
     }
 }
 
-fn lesser(a: Option<f64>, b: Option<f64>) -> f64 {
+fn min_bound(a: Option<f64>, b: Option<f64>) -> f64 {
     a.unwrap_or(f64::MAX).min(b.unwrap_or(f64::MAX))
 }
 
@@ -279,15 +279,16 @@ fn check_feasible(
     let recent = managed.restarts.iter().filter(|time| **time > day_ago).count() as u64;
     match state.bounds.restarts_per_day_max.map(u64::from) {
         // The number of restarts never blocks a revert.
-        Some(max) if planned.restarts && decision.action != Action::Revert && recent >= max => {
+        Some(max) if planned.restarts && decision.action != ControllerAction::Revert && recent >= max => {
             refuse("restart_budget", format!("{recent} restarts within 24 h, allowed are {max}"))
         }
         _ => Ok(()),
     }
 }
 
-/// Checks the time since the last change, so that contradictory decisions cannot change a workload back and forth. The object has that
-/// time, so the check holds for every actuator and over restarts. A change with a future time is of a wrong clock, and blocks nothing.
+/// Checks the time since the last change, so that contradictory decisions cannot change a workload back and forth. The object has
+/// that time, so the check holds for every actuator and over restarts. A change with a future time is of a wrong clock, and
+/// blocks nothing.
 fn check_change_interval(managed: &ManagedWorkload, now: EventTime, interval_seconds: f64) -> Result<(), DecisionRefusal> {
     let Some(applied) = &managed.applied else { return Ok(()) };
     let last = applied.rolled_back.as_ref().map_or(applied.time, |back| back.time.max(applied.time));
@@ -384,7 +385,7 @@ pub(crate) mod tests {
                 generation: 4,
                 layout: layout(6, 50),
                 mode: UpdateMode::Enforce,
-                bounds: Bounds { oversubscription_percentage_max: Some(200), ..Bounds::default() },
+                bounds: LayoutBounds { oversubscription_percentage_max: Some(200), ..LayoutBounds::default() },
                 gpus: Some(3),
                 gpu_power_limit_watts: Some(400.0),
                 backend: Some("gloo".into()),
@@ -403,7 +404,7 @@ pub(crate) mod tests {
             id: "d-60".into(),
             workload: "eadt/llm-training".into(),
             time: at(60.0),
-            action: Action::Decrease,
+            action: ControllerAction::Decrease,
             from: layout(6, 50),
             to: layout(6, 40),
             generation: Some(4),
@@ -572,7 +573,7 @@ pub(crate) mod tests {
     fn the_way_back_is_not_barred_by_the_restart_budget() {
         let (mut decision, mut managed) = (decision(), managed());
         managed.state.bounds.restarts_per_day_max = Some(0);
-        decision.action = Action::Revert;
+        decision.action = ControllerAction::Revert;
         assert!(matches!(verdict(&decision, &managed, at(70.0)), Ok(CheckVerdict::Apply(_))));
     }
 
@@ -590,7 +591,7 @@ pub(crate) mod tests {
                 let decision = Decision {
                     id: format!("d-{number}"),
                     time: now,
-                    action: if revert { Action::Revert } else { Action::Decrease },
+                    action: if revert { ControllerAction::Revert } else { ControllerAction::Decrease },
                     from: state.layout.clone(),
                     to: layout(6, percentage),
                     generation: Some(state.generation),

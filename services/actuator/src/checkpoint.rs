@@ -78,8 +78,8 @@ fn checkpoint_time(report: &TrainingProgress) -> Option<EventTime> {
     report.checkpoint_time.filter(|_| report.origin != Origin::Simulated)
 }
 
-/// `first`, `last`: the last checkpoint when the wait began and now; `waited`: seconds. A job whose clock differs is believed once it
-/// reports a checkpoint that is newer than the one before.
+/// `first`, `last`: the last checkpoint when the wait began and now; `waited`: seconds. A job whose clock differs is believed
+/// once it reports a checkpoint that is newer than the one before.
 fn checkpoint_gate(
     first: Option<EventTime>,
     last: Option<EventTime>,

@@ -160,7 +160,7 @@ impl JobAnswers {
 /// Follows whether jobs do what changes ask of them. They share one reader, which lives as long as something is waited for.
 #[derive(Debug, Default)]
 pub struct JobFollower {
-    news: Option<ProgressTail>,
+    progress_tail: Option<ProgressTail>,
     /// Answers by decision.
     jobs: BTreeMap<String, JobAnswers>,
 }
@@ -183,9 +183,9 @@ impl JobFollower {
                 self.jobs.entry(applied.decision_id.clone()).or_insert(heard);
             }
         }
-        match &self.news {
-            Some(_) if self.jobs.is_empty() => self.news = None,
-            None if !self.jobs.is_empty() => self.news = Some(ProgressTail::from_now(progress)?),
+        match &self.progress_tail {
+            Some(_) if self.jobs.is_empty() => self.progress_tail = None,
+            None if !self.jobs.is_empty() => self.progress_tail = Some(ProgressTail::from_now(progress)?),
             _ => {}
         }
         Ok(())
@@ -193,7 +193,7 @@ impl JobFollower {
 
     /// Reads the reports since; returns workload and decision of every job that does what was asked.
     pub fn poll_followers(&mut self) -> Result<Vec<(String, String)>, BusError> {
-        let Some(news) = &mut self.news else { return Ok(Vec::new()) };
+        let Some(news) = &mut self.progress_tail else { return Ok(Vec::new()) };
         let mut by_workload: BTreeMap<String, &mut JobAnswers> =
             self.jobs.values_mut().map(|heard| (heard.workload.clone(), heard)).collect();
         let known: BTreeSet<String> = by_workload.keys().cloned().collect();
@@ -230,7 +230,7 @@ impl JobFollower {
 
 #[cfg(test)]
 mod tests {
-    use eadt_schemas::v1::{Bounds, Layout, Precision};
+    use eadt_schemas::v1::{Layout, LayoutBounds, Precision};
 
     use super::*;
     use crate::check::tests::{applied, at, managed};
@@ -259,9 +259,12 @@ mod tests {
         assert_eq!(with(|m| m.state.paused = true), None);
         assert_eq!(with(|m| m.state.mode = UpdateMode::Observe), None);
         assert_eq!(with(|m| m.applied = None), None, "it was never asked");
-        let fewer = |m: &mut ManagedWorkload| m.state.bounds = Bounds { frozen_prefix_layers_max: Some(7), ..Bounds::default() };
+        let fewer = |m: &mut ManagedWorkload| {
+            m.state.bounds = LayoutBounds { frozen_prefix_layers_max: Some(7), ..LayoutBounds::default() }
+        };
         assert_eq!(with(fewer), Some((Some("bf16".into()), None)));
-        let none = |m: &mut ManagedWorkload| m.state.bounds = Bounds { precisions: Some(vec![]), ..Bounds::default() };
+        let none =
+            |m: &mut ManagedWorkload| m.state.bounds = LayoutBounds { precisions: Some(vec![]), ..LayoutBounds::default() };
         assert_eq!(with(none), Some((None, Some(8))));
         let plain = managed();
         assert_eq!(build_directive(&plain, None), None);

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eadt_bus::{Bus, BusError, Isolation, Polled, Reader, Record, Start, TopicPartition, partition_for_key, read_to_end};
+use eadt_bus::{
+    Bus, BusError, ConsumerRecord, IsolationLevel, PartitionReader, PollEvent, StartOffset, TopicPartition, partition_for_key,
+    read_to_end,
+};
 use eadt_schemas::decode;
 use eadt_schemas::v1::TrainingProgress;
 
@@ -17,7 +20,7 @@ const MAX_POLLS: usize = 20;
 #[derive(Debug)]
 pub struct JobReports {
     workload: String,
-    reader: Box<dyn Reader>,
+    reader: Box<dyn PartitionReader>,
 }
 
 /// The topic of progress on a bus.
@@ -44,7 +47,7 @@ impl JobReports {
     ) -> Result<Option<Self>, BusError> {
         let at = progress.partition_of(workload);
         let marks = progress.bus.watermarks(&at)?;
-        let from = Start::At(marks.low.max(marks.high - MAX_LOOKBACK_RECORDS));
+        let from = StartOffset::At(marks.low.max(marks.high - MAX_LOOKBACK_RECORDS));
         let reader = read_to_end(progress.bus, &[(at, from)], stopped, |record| {
             decode_report(workload, &record).into_iter().for_each(&mut take);
             Ok::<_, BusError>(())
@@ -65,7 +68,7 @@ impl JobReports {
                 return Ok(());
             }
             for item in polled.drain(..) {
-                if let Polled::Record(record) = item {
+                if let PollEvent::Record(record) = item {
                     decode_report(&self.workload, &record).into_iter().for_each(&mut take);
                 }
             }
@@ -76,7 +79,7 @@ impl JobReports {
 /// The reports of all jobs, from now on.
 #[derive(Debug)]
 pub struct ProgressTail {
-    reader: Box<dyn Reader>,
+    reader: Box<dyn PartitionReader>,
 }
 
 impl ProgressTail {
@@ -85,9 +88,9 @@ impl ProgressTail {
         for partition in 0..progress.partitions {
             let at = TopicPartition::new(progress.topic.clone(), partition);
             let end = progress.bus.watermarks(&at)?.high;
-            from.push((at, Start::At(end)));
+            from.push((at, StartOffset::At(end)));
         }
-        Ok(Self { reader: progress.bus.reader(&from, Isolation::ReadCommitted)? })
+        Ok(Self { reader: progress.bus.reader(&from, IsolationLevel::ReadCommitted)? })
     }
 
     /// Reads the reports of these workloads since the last call.
@@ -99,7 +102,7 @@ impl ProgressTail {
                 break;
             }
             for item in polled.drain(..) {
-                let Polled::Record(record) = item else { continue };
+                let PollEvent::Record(record) = item else { continue };
                 // Most are of others, and not worth decoding.
                 let workload = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
                 let told = workload.filter(|workload| of(workload)).and_then(|workload| decode_report(workload, &record));
@@ -111,7 +114,7 @@ impl ProgressTail {
 }
 
 /// Returns the report in a record, if it is of this workload.
-fn decode_report(workload: &str, record: &Record) -> Option<TrainingProgress> {
+fn decode_report(workload: &str, record: &ConsumerRecord) -> Option<TrainingProgress> {
     // Most are of others, and not worth decoding.
     if record.key.as_deref() != Some(workload.as_bytes()) {
         return None;

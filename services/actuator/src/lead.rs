@@ -31,7 +31,7 @@ pub async fn run_while_leading(service: ActuatorService, mut leading: watch::Rec
         let mut run = tokio::task::spawn_blocking(move || run_with(&term, &metrics));
         tokio::select! {
             ended = &mut run => {
-                let ended = unwound(ended);
+                let ended = resume_panic(ended);
                 if ended.is_ok() && service.shutdown.is_cancelled() {
                     return Ok(());
                 }
@@ -46,7 +46,7 @@ pub async fn run_while_leading(service: ActuatorService, mut leading: watch::Rec
             () = wait_for_leadership(&mut leading, false) => {
                 tracing::warn!("another actuator may lead: standing by");
                 stop.cancel();
-                if let Err(error) = unwound(run.await) {
+                if let Err(error) = resume_panic(run.await) {
                     tracing::warn!(%error, "it ended with an error, which is the next leader's to meet");
                 }
             }
@@ -55,7 +55,7 @@ pub async fn run_while_leading(service: ActuatorService, mut leading: watch::Rec
 }
 
 /// Resumes a panic in the caller.
-fn unwound(ended: Result<Result<(), ActuatorError>, tokio::task::JoinError>) -> Result<(), ActuatorError> {
+fn resume_panic(ended: Result<Result<(), ActuatorError>, tokio::task::JoinError>) -> Result<(), ActuatorError> {
     ended.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         // The runtime is going away.

@@ -1,7 +1,7 @@
 //! Metrics of the actuator; names are prefixed with `eadt_actuator_`.
 
-use eadt_schemas::v1::Outcome;
-use eadt_service::Metrics;
+use eadt_schemas::v1::ActuationOutcome;
+use eadt_service::MetricsRegistry;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -38,7 +38,7 @@ pub struct ActuatorMetrics {
 }
 
 impl ActuatorMetrics {
-    pub fn new(metrics: &Metrics) -> Self {
+    pub fn new(metrics: &MetricsRegistry) -> Self {
         metrics.register("actuator", |registry| {
             let this = Self::default();
             registry.register("decisions", "Decisions read, maintain included", this.decisions.clone());
@@ -59,7 +59,7 @@ impl ActuatorMetrics {
         let _series = self.refusals.get_or_create(&KindLabels { kind: "" });
     }
 
-    pub fn count_outcome(&self, outcome: Outcome) {
+    pub fn count_outcome(&self, outcome: ActuationOutcome) {
         self.outcomes.get_or_create(&OutcomeLabels { outcome: report::name(outcome) }).inc();
     }
 

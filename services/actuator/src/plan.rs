@@ -2,7 +2,7 @@
 
 use eadt_bus::chaos;
 use eadt_cluster::ManagedWorkload;
-use eadt_schemas::v1::{Action, Decision, Layout};
+use eadt_schemas::v1::{ControllerAction, Decision, Layout};
 
 /// The necessary action for a decision.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub struct PlannedChange {
 
 /// Compares a decision with its object.
 pub fn plan(decision: &Decision, managed: &ManagedWorkload) -> DecisionPlan {
-    if decision.action == Action::Maintain {
+    if decision.action == ControllerAction::Maintain {
         return DecisionPlan::Nothing;
     }
     let is_applied = managed.applied.as_ref().is_some_and(|applied| applied.decision_id == decision.id);
@@ -33,7 +33,7 @@ pub fn plan(decision: &Decision, managed: &ManagedWorkload) -> DecisionPlan {
         return DecisionPlan::AppliedAlready;
     }
     let mut layout = merge_layouts(&decision.to, &managed.state.layout);
-    if decision.action == Action::Revert {
+    if decision.action == ControllerAction::Revert {
         // Only so can a job go back to what it was started with, and its GPUs to what they had without a cap.
         (layout.precision, layout.frozen_prefix_layers) = decision.to.asked_of_job();
         (layout.power_limit_watts, layout.sm_clock_mhz) = (decision.to.power_limit_watts, decision.to.sm_clock_mhz);
@@ -94,7 +94,7 @@ mod tests {
             DecisionPlan::Change(planned) => planned.layout.precision,
             other => panic!("not a change: {other:?}"),
         };
-        assert_eq!((planned(Action::Decrease), planned(Action::Revert)), (Some(Precision::Bf16), None));
+        assert_eq!((planned(ControllerAction::Decrease), planned(ControllerAction::Revert)), (Some(Precision::Bf16), None));
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod tests {
         let mut managed = managed();
         (managed.state.layout.power_limit_watts, managed.state.layout.sm_clock_mhz) = (Some(250.0), Some(1200.0));
         let back = Decision {
-            action: Action::Revert,
+            action: ControllerAction::Revert,
             to: Layout { mps_thread_percentage: Some(50), ..Layout::default() },
             ..decision()
         };
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn maintain_means_nothing() {
-        let maintain = Decision { action: Action::Maintain, ..decision() };
+        let maintain = Decision { action: ControllerAction::Maintain, ..decision() };
         assert_eq!(plan(&maintain, &managed()), DecisionPlan::Nothing);
     }
 }

@@ -5,7 +5,7 @@
 
 use eadt_cluster::ManagedWorkload;
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Decision, Layout, Outcome, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, Decision, Layout, Workload};
 
 use crate::check::DecisionRefusal;
 
@@ -44,7 +44,14 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
         };
         if !said(applied.generation) {
             let approved = applied.approved_by.as_ref().map_or_else(String::new, |by| format!("approved by {by}"));
-            reports.push(actuation(Outcome::Applied, applied.time, &approved, &applied.layout, applied.generation, None));
+            reports.push(actuation(
+                ActuationOutcome::Applied,
+                applied.time,
+                &approved,
+                &applied.layout,
+                applied.generation,
+                None,
+            ));
             if state.time > applied.time {
                 // Seen late: the layout was in force before the present state of the object was.
                 reports.push(ActuatorReport::Workload(Box::new(Workload {
@@ -60,15 +67,22 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
         if let Some(ready) = applied.ready_time {
             if !said_ready(applied.generation) {
                 let downtime = Some(ready.seconds_since(applied.time));
-                reports.push(actuation(Outcome::Ready, ready, "", &applied.layout, applied.generation, downtime));
+                reports.push(actuation(ActuationOutcome::Ready, ready, "", &applied.layout, applied.generation, downtime));
             }
         } else if let Some(back) = &applied.rolled_back {
             if !said(back.generation) {
-                reports.push(actuation(Outcome::RolledBack, back.time, &back.reason, &applied.before, back.generation, None));
+                reports.push(actuation(
+                    ActuationOutcome::RolledBack,
+                    back.time,
+                    &back.reason,
+                    &applied.before,
+                    back.generation,
+                    None,
+                ));
             }
         } else if state.generation > applied.generation && !said(applied.generation + 1) {
             let reason = format!("somebody else changed the workload to generation {} before it was ready", state.generation);
-            reports.push(actuation(Outcome::Failed, state.time, &reason, &state.layout, state.generation, None));
+            reports.push(actuation(ActuationOutcome::Failed, state.time, &reason, &state.layout, state.generation, None));
         }
     }
     if !published.is_some_and(|published| equal_but_time(published, state)) {
@@ -90,25 +104,25 @@ pub fn refused_report(
     managed: Option<&ManagedWorkload>,
     now: EventTime,
 ) -> ActuatorReport {
-    untouched(decision, Outcome::Refused, refusal.reason.clone(), managed, now)
+    unchanged_report(decision, ActuationOutcome::Refused, refusal.reason.clone(), managed, now)
 }
 
 /// A decision that was written as a recommendation.
 pub fn recommended_report(decision: &Decision, managed: &ManagedWorkload, now: EventTime) -> ActuatorReport {
     let reason = "the workload is in mode recommend: written as a recommendation, nothing was changed";
-    untouched(decision, Outcome::Recommended, reason.into(), Some(managed), now)
+    unchanged_report(decision, ActuationOutcome::Recommended, reason.into(), Some(managed), now)
 }
 
 /// Returns the report of a rollout that could not be rolled back; the layout in force stays.
 pub fn failed_report(managed: &ManagedWorkload, reason: &str, now: EventTime) -> Option<ActuatorReport> {
     let applied = managed.applied.as_ref()?;
     Some(ActuatorReport::Actuation(Box::new(Actuation {
-        id: actuation_id(&applied.decision_id, Outcome::Failed),
+        id: actuation_id(&applied.decision_id, ActuationOutcome::Failed),
         decision_id: applied.decision_id.clone(),
         workload: managed.state.workload.clone(),
         time: now,
         origin: managed.state.origin,
-        outcome: Outcome::Failed,
+        outcome: ActuationOutcome::Failed,
         reason: format!("not ready in time, and it could not be rolled back: {reason}; the layout shown is still rolling out"),
         layout: managed.state.layout.clone(),
         generation: managed.state.generation,
@@ -116,9 +130,9 @@ pub fn failed_report(managed: &ManagedWorkload, reason: &str, now: EventTime) ->
     })))
 }
 
-fn untouched(
+fn unchanged_report(
     decision: &Decision,
-    outcome: Outcome,
+    outcome: ActuationOutcome,
     reason: String,
     managed: Option<&ManagedWorkload>,
     now: EventTime,
@@ -138,19 +152,19 @@ fn untouched(
 }
 
 /// Deterministic, so that a report that is repeated after a crash is the same event.
-fn actuation_id(decision_id: &str, outcome: Outcome) -> String {
+fn actuation_id(decision_id: &str, outcome: ActuationOutcome) -> String {
     format!("{decision_id}/{}", name(outcome))
 }
 
 /// Returns the outcome as on the wire.
-pub const fn name(outcome: Outcome) -> &'static str {
+pub const fn name(outcome: ActuationOutcome) -> &'static str {
     match outcome {
-        Outcome::Applied => "applied",
-        Outcome::Ready => "ready",
-        Outcome::Refused => "refused",
-        Outcome::Recommended => "recommended",
-        Outcome::RolledBack => "rolled_back",
-        Outcome::Failed => "failed",
+        ActuationOutcome::Applied => "applied",
+        ActuationOutcome::Ready => "ready",
+        ActuationOutcome::Refused => "refused",
+        ActuationOutcome::Recommended => "recommended",
+        ActuationOutcome::RolledBack => "rolled_back",
+        ActuationOutcome::Failed => "failed",
     }
 }
 

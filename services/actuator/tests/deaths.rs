@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use eadt_actuator::{ActuatorService, ActuatorSettings};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, topics};
+use eadt_bus::{Bus, IsolationLevel, PollEvent, ProducerRecord, StartOffset, TopicPartition, topics};
 use eadt_cluster::{AppliedDecision, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, WorkloadChange};
-use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome, UpdateMode, Validation, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, UpdateMode, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
 const WITHIN: Duration = Duration::from_mins(1);
 const NAME: &str = "n/w";
@@ -104,22 +104,22 @@ impl Rig {
     fn new() -> Self {
         let data = tempfile::tempdir().unwrap();
         let log = EmbeddedLog::open(data.path(), EmbeddedOptions::default()).unwrap();
-        let plan = topics::plan(&[], &topics::desired("t.", 1, 1), topics::Repartition::Refuse);
+        let plan = topics::plan(&[], &topics::desired("t.", 1, 1), topics::RepartitionPolicy::Refuse);
         topics::apply(&log, &plan).unwrap();
         Self { log, object: Arc::new(Object::new()), _data: data }
     }
 
     fn decide(&self, id: &str, generation: u64, from: f64, to: f64) {
-        self.decide_after(Validation::None, id, generation, from, to);
+        self.decide_after(ChangeValidation::None, id, generation, from, to);
     }
 
-    fn decide_after(&self, validation: Validation, id: &str, generation: u64, from: f64, to: f64) {
+    fn decide_after(&self, validation: ChangeValidation, id: &str, generation: u64, from: f64, to: f64) {
         let cap = |watts| Layout { power_limit_watts: Some(watts), ..Layout::default() };
         let decision = Decision {
             id: id.into(),
             workload: NAME.into(),
             time: now(),
-            action: if from == to { Action::Maintain } else { Action::SetPowerLimit },
+            action: if from == to { ControllerAction::Maintain } else { ControllerAction::SetPowerLimit },
             validation,
             reason: "the test wants it".into(),
             from: cap(from),
@@ -132,7 +132,7 @@ impl Rig {
         let envelope = Envelope { id: id.into(), source, kind, time: decision.time, subject: NAME.into() };
         let topic: Arc<str> = format!("t.{}", Topic::Decisions).into();
         let mut producer = self.log.producer("test").unwrap();
-        producer.send(Outgoing::event(&topic, NAME, &envelope, &decision)).unwrap();
+        producer.send(ProducerRecord::event(&topic, NAME, &envelope, &decision)).unwrap();
         assert!(producer.flush(WITHIN).unwrap());
     }
 
@@ -145,15 +145,15 @@ impl Rig {
             bus: Arc::new(self.log.clone()),
             cluster: self.object.clone(),
             shutdown: shutdown.clone(),
-            metrics: Metrics::default(),
-            ready: Health::default().part("actuator"),
+            metrics: MetricsRegistry::default(),
+            ready: HealthRegistry::default().part("actuator"),
         };
         std::thread::scope(|scope| {
             let life = scope.spawn(move || eadt_actuator::run_actuator(&service));
             let begun = Instant::now();
             while !life.is_finished() {
                 assert!(begun.elapsed() < WITHIN, "{:?}", self.actuations());
-                if until.is_some_and(|id| self.became(id).contains(&Outcome::Ready)) {
+                if until.is_some_and(|id| self.became(id).contains(&ActuationOutcome::Ready)) {
                     shutdown.cancel();
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -164,14 +164,14 @@ impl Rig {
 
     fn actuations(&self) -> Vec<Actuation> {
         let at = TopicPartition::new(format!("t.{}", Topic::Actuations), 0);
-        let mut reader = self.log.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        let mut reader = self.log.reader(&[(at, StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
         let (mut found, mut polled, mut ended) = (Vec::new(), Vec::new(), false);
         while !ended {
             reader.poll(100, Duration::from_millis(20), &mut polled).unwrap();
             for item in polled.drain(..) {
                 match item {
-                    Polled::Record(record) => found.push(decode(record.value.as_deref().unwrap()).unwrap()),
-                    Polled::End { .. } => ended = true,
+                    PollEvent::Record(record) => found.push(decode(record.value.as_deref().unwrap()).unwrap()),
+                    PollEvent::End { .. } => ended = true,
                     other => panic!("a reader says {other:?}"),
                 }
             }
@@ -179,7 +179,7 @@ impl Rig {
         found
     }
 
-    fn became(&self, id: &str) -> Vec<Outcome> {
+    fn became(&self, id: &str) -> Vec<ActuationOutcome> {
         self.actuations().into_iter().filter(|a| a.decision_id == id).map(|a| a.outcome).collect()
     }
 }
@@ -195,7 +195,7 @@ fn a_change_that_nobody_could_say_is_said_before_the_next_one_hides_it() {
     rig.live(None);
     rig.live(Some("d-2"));
     for id in ["d-1", "d-2"] {
-        assert_eq!(rig.became(id), [Outcome::Applied, Outcome::Ready], "{id}: {:#?}", rig.actuations());
+        assert_eq!(rig.became(id), [ActuationOutcome::Applied, ActuationOutcome::Ready], "{id}: {:#?}", rig.actuations());
     }
 }
 
@@ -204,8 +204,8 @@ fn what_was_found_of_a_change_is_told_by_whoever_acts_next() {
     let rig = Rig::new();
     rig.decide("d-1", 1, 400.0, 350.0);
     rig.live(Some("d-1"));
-    rig.decide_after(Validation::Kept, "v-1", 2, 350.0, 350.0);
-    rig.decide_after(Validation::Failed, "v-2", 2, 350.0, 350.0);
+    rig.decide_after(ChangeValidation::Kept, "v-1", 2, 350.0, 350.0);
+    rig.decide_after(ChangeValidation::Failed, "v-2", 2, 350.0, 350.0);
     rig.decide("d-2", 2, 350.0, 300.0);
     rig.live(Some("d-2"));
     // The first one may have gone before it said so to people.

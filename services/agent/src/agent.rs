@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::chaos;
 use eadt_nvml::set::SettableDriver;
-use eadt_nvml::{Lost, NvmlDriver};
+use eadt_nvml::{GpuLost, NvmlDriver};
 use eadt_schemas::v1::{DeviceReport, DeviceState, SettingOutcome};
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::tasks::{self, Task};
-use eadt_service::{Clock, Health, Metrics, Shutdown, readiness};
+use eadt_service::tasks::{self, TaskEntry};
+use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown, readiness};
 
 use crate::gpu::GpuHolder;
 use crate::intents::{IntentInbox, IntentSource, follow_file, follow_log};
 use crate::ledger::{Ledger, LedgerError};
-use crate::log::Log;
+use crate::log::LazyBus;
 use crate::metrics::{AgentMetrics, DeviceLabel};
 use crate::mps::{MpsDaemon, MpsHolder, MpsReport, together};
 use crate::publish::ReportOutbox;
@@ -26,12 +26,12 @@ use crate::unit::{UnitOrders, UnitSlot};
 /// Time limit for loading the library and counting the GPUs.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The node's state is published again after this time even if nothing changed.
-const SAY_AGAIN: Duration = Duration::from_mins(1);
+const REPUBLISH_INTERVAL: Duration = Duration::from_mins(1);
 /// Time limit for publishing the last reports at a stop.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const REPORT_DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause before what talks to the log is begun again after a panic.
-const AGAIN: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(50);
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Held over a step where the chaos harness has all devices share one thread's time; never otherwise.
 static IN_TURN: Mutex<()> = Mutex::new(());
 
@@ -39,20 +39,20 @@ static IN_TURN: Mutex<()> = Mutex::new(());
 #[derive(Debug, Clone)]
 pub struct AgentEnvironment {
     /// `None`: nothing is published, and intents come from a file.
-    pub log: Option<Log>,
+    pub log: Option<LazyBus>,
     /// `None`: NVML of this machine.
     pub driver: Option<Arc<dyn SettableDriver>>,
-    pub metrics: Metrics,
-    pub health: Health,
+    pub metrics: MetricsRegistry,
+    pub health: HealthRegistry,
     /// Cancelled: everything is put back.
     pub shutdown: Shutdown,
-    pub clock: Clock,
+    pub clock: ServiceClock,
 }
 
 impl AgentEnvironment {
     /// Creates the environment with this machine's clock and GPUs.
-    pub fn new(log: Option<Log>, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
-        Self { log, driver: None, metrics, health, shutdown, clock: Clock::wall() }
+    pub fn new(log: Option<LazyBus>, metrics: MetricsRegistry, health: HealthRegistry, shutdown: Shutdown) -> Self {
+        Self { log, driver: None, metrics, health, shutdown, clock: ServiceClock::machine() }
     }
 }
 
@@ -73,7 +73,7 @@ pub enum AgentError {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AgentSummary {
     /// Devices whose original settings could not be put back; they stay recorded, and the next start tries again.
-    pub left: Vec<String>,
+    pub unrestored: Vec<String>,
 }
 
 /// One of the threads that hold settings.
@@ -92,7 +92,7 @@ pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Resu
     }
     let orders = Arc::new(UnitOrders::new(environment.clock.clone()));
     let workers =
-        Workers { settings: settings.clone(), orders: orders.clone(), ledger: ledger.clone(), metrics: metrics.clone() };
+        UnitSpawner { settings: settings.clone(), orders: orders.clone(), ledger: ledger.clone(), metrics: metrics.clone() };
     let indices = (0..count).filter(|index| settings.gpus.as_ref().is_none_or(|gpus| gpus.contains(index)));
     let gpus: Vec<_> = indices.map(|index| workers.gpu(index, driver.clone())).collect::<Result<_, _>>()?;
     let daemons: Vec<_> = settings.daemons.iter().map(|daemon| workers.mps(daemon)).collect::<Result<_, _>>()?;
@@ -102,7 +102,7 @@ pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Resu
     if let Some(log) = environment.log.clone() {
         let (outbox, said, client) = (outbox.clone(), said.clone(), format!("eadt-agent-{}", settings.node));
         tasks::OUTBOX.thread(move || {
-            tasks::OUTBOX.until_it_returns(AGAIN, || outbox.run(&log, &client));
+            tasks::OUTBOX.until_it_returns(RESTART_DELAY, || outbox.run(&log, &client));
             said.store(true, Ordering::Release);
         })?;
     }
@@ -118,38 +118,38 @@ pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Resu
 
     let mut watch = UnitWatch::new(&settings, &environment, &metrics, &orders, &ledger);
     while !stop.is_cancelled() {
-        if let Some(state) = watch.look(&gpus, &daemons) {
+        if let Some(state) = watch.state_to_publish(&gpus, &daemons) {
             outbox.state(state);
         }
         ready.set(caught_up.load(Ordering::Acquire) && watch.all_seen);
         tokio::select! {
             () = stop.cancelled() => {}
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(WATCH_INTERVAL) => {}
         }
     }
     ready.set(false);
     orders.stop();
     let deadline = Instant::now() + settings.stop;
     let ended = |gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]| {
-        gpus.iter().all(|unit| unit.slot.look().ended) && daemons.iter().all(|unit| unit.slot.look().ended)
+        gpus.iter().all(|unit| unit.slot.view().ended) && daemons.iter().all(|unit| unit.slot.view().ended)
     };
     while !ended(&gpus, &daemons) && Instant::now() < deadline {
-        watch.look(&gpus, &daemons);
+        watch.state_to_publish(&gpus, &daemons);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     outbox.state(DeviceState { stopped: true, live_until: None, ..watch.state(&gpus, &daemons) });
-    outbox.close(LAST_WORDS);
-    let deadline = Instant::now() + LAST_WORDS + Duration::from_secs(1);
+    outbox.close(REPORT_DRAIN_TIMEOUT);
+    let deadline = Instant::now() + REPORT_DRAIN_TIMEOUT + Duration::from_secs(1);
     while !said.load(Ordering::Acquire) && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let left = left(&ledger)?;
+    let left = unrestored_units(&ledger)?;
     if left.is_empty() {
         tracing::info!("agent ended; everything is as it was");
     } else {
         tracing::error!(devices = left.join(","), "agent ended; these devices are not put back, the next start tries again");
     }
-    Ok(AgentSummary { left })
+    Ok(AgentSummary { unrestored: left })
 }
 
 /// Puts back the settings that a killed agent left behind, and ends. It reads no intents and publishes nothing.
@@ -157,25 +157,25 @@ pub async fn restore(settings: AgentSettings, mut environment: AgentEnvironment)
     environment.log = None;
     let metrics = AgentMetrics::new(&environment.metrics);
     let ledger = Ledger::open(&settings.state_dir)?;
-    if left(&ledger)?.is_empty() {
+    if unrestored_units(&ledger)?.is_empty() {
         return Ok(AgentSummary::default());
     }
     let (driver, count) = open(&settings, environment.driver.clone()).await?;
     let orders = Arc::new(UnitOrders::new(environment.clock.clone()));
     orders.stop();
-    let workers = Workers { settings: settings.clone(), orders, ledger: ledger.clone(), metrics };
+    let workers = UnitSpawner { settings: settings.clone(), orders, ledger: ledger.clone(), metrics };
     let gpus: Vec<_> = (0..count).map(|index| workers.gpu(index, driver.clone())).collect::<Result<_, _>>()?;
     let daemons: Vec<_> = settings.daemons.iter().map(|daemon| workers.mps(daemon)).collect::<Result<_, _>>()?;
     let deadline = Instant::now() + settings.stop;
-    let ended = || gpus.iter().all(|unit| unit.slot.look().ended) && daemons.iter().all(|unit| unit.slot.look().ended);
+    let ended = || gpus.iter().all(|unit| unit.slot.view().ended) && daemons.iter().all(|unit| unit.slot.view().ended);
     while !ended() && !environment.shutdown.is_cancelled() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    Ok(AgentSummary { left: left(&ledger)? })
+    Ok(AgentSummary { unrestored: unrestored_units(&ledger)? })
 }
 
 /// Devices whose originals are on disk.
-fn left(ledger: &Ledger) -> Result<Vec<String>, LedgerError> {
+fn unrestored_units(ledger: &Ledger) -> Result<Vec<String>, LedgerError> {
     let records = ledger.changed()?.into_iter();
     Ok(records.map(|record| record.map_or_else(|error| error.to_string(), |record| record.unit)).collect())
 }
@@ -221,7 +221,7 @@ async fn open(
 /// Starts the thread that follows intents.
 fn follow(
     settings: &AgentSettings,
-    log: Option<Log>,
+    log: Option<LazyBus>,
     mut inbox: IntentInbox,
     outbox: &Arc<ReportOutbox>,
     stop: &Shutdown,
@@ -230,17 +230,17 @@ fn follow(
     let (outbox, stop, caught_up) = (outbox.clone(), stop.clone(), caught_up.clone());
     let (prefix, every) = (settings.prefix.clone(), settings.check);
     let source = match (settings.source.clone(), log) {
-        (IntentSource::File(path), _) => Follow::File(path),
-        (IntentSource::Log, Some(log)) => Follow::Log(log),
+        (IntentSource::File(path), _) => IntentInput::File(path),
+        (IntentSource::Log, Some(log)) => IntentInput::Log(log),
         (IntentSource::Log, None) => return Err(AgentError::NothingToFollow),
     };
     tasks::INTENTS.thread(move || {
         let seen = || caught_up.store(true, Ordering::Release);
-        tasks::INTENTS.until_it_returns(AGAIN, || {
+        tasks::INTENTS.until_it_returns(RESTART_DELAY, || {
             while !stop.is_cancelled() {
                 match &source {
-                    Follow::File(path) => follow_file(path, every, &mut inbox, &stop, &seen),
-                    Follow::Log(log) => follow_log(log, &prefix, &mut inbox, &outbox, &stop, &seen),
+                    IntentInput::File(path) => follow_file(path, every, &mut inbox, &stop, &seen),
+                    IntentInput::Log(log) => follow_log(log, &prefix, &mut inbox, &outbox, &stop, &seen),
                 }
             }
         });
@@ -248,20 +248,20 @@ fn follow(
     Ok(())
 }
 
-enum Follow {
+enum IntentInput {
     File(PathBuf),
-    Log(Log),
+    Log(LazyBus),
 }
 
 /// The shared parts of the threads for devices.
-struct Workers {
+struct UnitSpawner {
     settings: AgentSettings,
     orders: Arc<UnitOrders>,
     ledger: Ledger,
     metrics: AgentMetrics,
 }
 
-impl Workers {
+impl UnitSpawner {
     fn gpu(&self, index: u32, driver: Arc<dyn SettableDriver>) -> Result<AgentUnit<DeviceReport>, AgentError> {
         let slot = Arc::new(UnitSlot::new(format!("index-{index}")));
         let (mine, orders, ledger, metrics, settings) =
@@ -300,12 +300,12 @@ impl Workers {
 }
 
 /// Runs a thread's body; a panic costs the time until it is tried again, not the device.
-fn supervised<R: Clone>(task: &Task, slot: &UnitSlot<R>, orders: &UnitOrders, retry: Duration, run: impl Fn()) {
+fn supervised<R: Clone>(task: &TaskEntry, slot: &UnitSlot<R>, orders: &UnitOrders, retry: Duration, run: impl Fn()) {
     while task.watch(&run).is_err() {
         slot.end();
         slot.lost("holding its settings panicked; this is a defect".to_owned());
         let now = orders.now();
-        tracing::error!(device = slot.look().name, "this device's thread is the one that panicked");
+        tracing::error!(device = slot.view().name, "this device's thread is the one that panicked");
         if now.stopping {
             break;
         }
@@ -348,7 +348,7 @@ fn hold_gpu(
                 }
                 match stepped {
                     Ok(report) => slot.report(report),
-                    Err(Lost(reason)) => {
+                    Err(GpuLost(reason)) => {
                         lost = Some(reason);
                         return;
                     }
@@ -360,7 +360,7 @@ fn hold_gpu(
             }
         });
         slot.end();
-        match opened.err().map(|Lost(reason)| reason).or(lost) {
+        match opened.err().map(|GpuLost(reason)| reason).or(lost) {
             None => return,
             Some(reason) => {
                 tracing::error!(gpu = index, reason, "GPU lost; the others continue, and it is tried again");
@@ -381,7 +381,7 @@ struct UnitWatch<'a> {
     metrics: &'a AgentMetrics,
     orders: &'a UnitOrders,
     ledger: &'a Ledger,
-    said: Option<(DeviceState, Instant)>,
+    last_published: Option<(DeviceState, Instant)>,
     was_live: bool,
     /// Every device was seen, or is known not to answer.
     all_seen: bool,
@@ -396,14 +396,24 @@ impl<'a> UnitWatch<'a> {
         orders: &'a UnitOrders,
         ledger: &'a Ledger,
     ) -> Self {
-        Self { settings, environment, metrics, orders, ledger, said: None, was_live: false, all_seen: false, counted: None }
+        Self {
+            settings,
+            environment,
+            metrics,
+            orders,
+            ledger,
+            last_published: None,
+            was_live: false,
+            all_seen: false,
+            counted: None,
+        }
     }
 
     fn watch<R: Clone>(&self, units: &[AgentUnit<R>], timeout: Duration) -> bool {
         let mut all = true;
         for AgentUnit { slot } in units {
             let stuck_now = slot.watch(timeout);
-            let look = slot.look();
+            let look = slot.view();
             if stuck_now {
                 tracing::error!(
                     device = look.name,
@@ -421,7 +431,7 @@ impl<'a> UnitWatch<'a> {
     }
 
     /// Collects the state of all devices; returns a state if it is to be published.
-    fn look(&mut self, gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]) -> Option<DeviceState> {
+    fn state_to_publish(&mut self, gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]) -> Option<DeviceState> {
         let timeout = self.settings.call_timeout;
         // A daemon's commands have their own bound; several make one step.
         let patient = self.settings.daemons.first().map_or(timeout, |daemon| daemon.timeout * 5);
@@ -442,9 +452,10 @@ impl<'a> UnitWatch<'a> {
         }
         let state = self.state(gpus, daemons);
         let timeless = |state: &DeviceState| DeviceState { time: EventTime::default(), ..state.clone() };
-        let again = |(said, at): &(DeviceState, Instant)| at.elapsed() >= SAY_AGAIN || timeless(said) != timeless(&state);
-        if self.said.as_ref().is_none_or(again) {
-            self.said = Some((state.clone(), Instant::now()));
+        let again =
+            |(said, at): &(DeviceState, Instant)| at.elapsed() >= REPUBLISH_INTERVAL || timeless(said) != timeless(&state);
+        if self.last_published.as_ref().is_none_or(again) {
+            self.last_published = Some((state.clone(), Instant::now()));
             return Some(state);
         }
         None
@@ -453,7 +464,7 @@ impl<'a> UnitWatch<'a> {
     fn state(&self, gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]) -> DeviceState {
         let live = self.orders.live();
         let devices = gpus.iter().filter_map(|AgentUnit { slot }| {
-            let look = slot.look();
+            let look = slot.view();
             let mut report = look.report?;
             if let Some(trouble) = look.trouble {
                 (report.power_limit_outcome, report.sm_clock_outcome) = (SettingOutcome::Failed, SettingOutcome::Failed);
@@ -464,7 +475,7 @@ impl<'a> UnitWatch<'a> {
         let reports: Vec<MpsReport> = daemons
             .iter()
             .filter_map(|AgentUnit { slot }| {
-                let look = slot.look();
+                let look = slot.view();
                 let mut report = look.report?;
                 if let Some(trouble) = look.trouble {
                     (report.outcome, report.reason) = (SettingOutcome::Failed, trouble);
@@ -476,7 +487,7 @@ impl<'a> UnitWatch<'a> {
         let asked = live.as_ref().and_then(|live| live.wish.mps_default_thread_percentage.clone());
         if self.settings.daemons.is_empty() && asked.is_some() {
             let reason = "the MPS default may not be changed on this node (agent.mps.enabled)".to_owned();
-            mps = MpsReport::told(SettingOutcome::Refused, reason);
+            mps = MpsReport::with_reason(SettingOutcome::Refused, reason);
         }
         let percent = |millipercent: u32| Some(millipercent.div_ceil(1000)).filter(|percent| (1..=100).contains(percent));
         DeviceState {

@@ -1,7 +1,7 @@
 //! One open GPU: its power cap and the bound of its SM clock, held as wished.
 
 use eadt_nvml::set::{ApplicationClocks, ClockMechanism, ClockReading, SetError, SettableGpu};
-use eadt_nvml::{Identity, Lost};
+use eadt_nvml::{GpuIdentity, GpuLost};
 use eadt_schemas::v1::{DeviceReport, SettingOutcome};
 
 use crate::decide::ReadSetting;
@@ -38,14 +38,14 @@ pub(crate) struct GpuHolder<'a> {
 }
 
 impl<'a> GpuHolder<'a> {
-    pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, allowed: AllowedSettings, identity: &Identity) -> Self {
+    pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, allowed: AllowedSettings, identity: &GpuIdentity) -> Self {
         let record = ledger.load(&identity.uuid).map_err(|error| error.to_string());
         let (power, clock) = (KnobMemory::default(), KnobMemory::default());
         Self { ledger, metrics, allowed, record, power, clock, escapes: 0 }
     }
 
     /// Looks, and does what is to be done.
-    pub fn step(&mut self, gpu: &mut dyn SettableGpu, wish: &DeviceTarget) -> Result<DeviceReport, Lost> {
+    pub fn step(&mut self, gpu: &mut dyn SettableGpu, wish: &DeviceTarget) -> Result<DeviceReport, GpuLost> {
         let limits = gpu.limits().clone();
         let identity = gpu.identity().clone();
         let mut report = DeviceReport {

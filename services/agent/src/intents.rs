@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use eadt_bus::{Bus, BusError, Isolation, Polled, Record, Remedy, Start, TopicPartition, partition_for_key};
+use eadt_bus::{
+    Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, Remedy, StartOffset, TopicPartition, partition_for_key,
+};
 use eadt_schemas::v1::{DeadLetterReason, DeviceIntent};
-use eadt_schemas::{EventTime, EventType, Refusal, Topic, decode, envelope};
-use eadt_service::{Clock, Shutdown};
+use eadt_schemas::{DecodeError, EventTime, EventType, Topic, decode, envelope};
+use eadt_service::{ServiceClock, Shutdown};
 
-use crate::log::Log;
+use crate::log::LazyBus;
 use crate::metrics::AgentMetrics;
 use crate::publish::ReportOutbox;
 use crate::unit::{LiveIntent, UnitOrders};
@@ -28,7 +30,7 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IntentRefusal {
     #[error("{0}")]
-    Invalid(Refusal),
+    Invalid(DecodeError),
     #[error("it is for node {0:?}")]
     OtherNode(String),
     #[error("it is older than the one before it")]
@@ -78,13 +80,13 @@ pub fn accept(
 pub(crate) struct IntentInbox {
     pub node: String,
     pub orders: Arc<UnitOrders>,
-    pub clock: Clock,
+    pub clock: ServiceClock,
     pub metrics: AgentMetrics,
     newest: Option<EventTime>,
 }
 
 impl IntentInbox {
-    pub fn new(node: String, orders: Arc<UnitOrders>, clock: Clock, metrics: AgentMetrics) -> Self {
+    pub fn new(node: String, orders: Arc<UnitOrders>, clock: ServiceClock, metrics: AgentMetrics) -> Self {
         Self { node, orders, clock, metrics, newest: None }
     }
 
@@ -134,7 +136,7 @@ impl IntentInbox {
 
 /// Follows the log until `stop`. `seen` is called once the log was read to its end.
 pub(crate) fn follow_log(
-    log: &Log,
+    log: &LazyBus,
     prefix: &str,
     inbox: &mut IntentInbox,
     outbox: &ReportOutbox,
@@ -177,7 +179,7 @@ fn follow_session(
         BusError::new(Remedy::Stop, what, "there is no such topic; create the topics with eadt topics apply")
     })?;
     let at = TopicPartition::new(topic, partition_for_key(inbox.node.as_bytes(), spec.partitions));
-    let mut reader = bus.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted)?;
+    let mut reader = bus.reader(&[(at, StartOffset::Earliest)], IsolationLevel::ReadCommitted)?;
     let (mut polled, mut latest, mut caught_up) = (Vec::new(), None, false);
     while !stop.is_cancelled() {
         reader.poll(1000, POLL, &mut polled)?;
@@ -185,8 +187,8 @@ fn follow_session(
         for item in polled.drain(..) {
             match item {
                 // Other nodes share the partition.
-                Polled::Record(record) if record.key.as_deref() == Some(inbox.node.as_bytes()) => latest = Some(record),
-                Polled::End { .. } => caught_up = true,
+                PollEvent::Record(record) if record.key.as_deref() == Some(inbox.node.as_bytes()) => latest = Some(record),
+                PollEvent::End { .. } => caught_up = true,
                 _ => {}
             }
         }
@@ -201,11 +203,11 @@ fn follow_session(
     Ok(())
 }
 
-fn take_record(record: &Record, inbox: &mut IntentInbox, outbox: &ReportOutbox) {
+fn take_record(record: &ConsumerRecord, inbox: &mut IntentInbox, outbox: &ReportOutbox) {
     let Some(value) = &record.value else { return inbox.clear() };
     let kind = record.header(envelope::header::TYPE);
     let decoded = match kind {
-        Some(kind) if kind != EventType::DeviceIntent.name() => Err(Refusal {
+        Some(kind) if kind != EventType::DeviceIntent.name() => Err(DecodeError {
             reason: DeadLetterReason::UnexpectedType,
             field: None,
             detail: format!("{kind} is not {}", EventType::DeviceIntent.name()),
@@ -232,7 +234,7 @@ pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut IntentInbox,
             Ok(now) if last.as_ref() == Some(&now) => {}
             Ok(now) => {
                 if let Err(why) = parse(&now.1, now.0, &inbox.node).map_err(IntentRefusal::Invalid).and_then(|intent| {
-                    let stamp = Clock::of(now.0);
+                    let stamp = ServiceClock::of(now.0);
                     inbox.take(&intent, stamp)
                 }) {
                     inbox.refuse(&why);
@@ -266,12 +268,12 @@ fn read_file(path: &Path) -> std::io::Result<(SystemTime, Vec<u8>)> {
     Ok((modified, std::fs::read(path)?))
 }
 
-fn parse(text: &[u8], modified: SystemTime, node: &str) -> Result<DeviceIntent, Refusal> {
-    let malformed = |detail: String| Refusal { reason: DeadLetterReason::Malformed, field: None, detail };
+fn parse(text: &[u8], modified: SystemTime, node: &str) -> Result<DeviceIntent, DecodeError> {
+    let malformed = |detail: String| DecodeError { reason: DeadLetterReason::Malformed, field: None, detail };
     let mut value: serde_json::Value = serde_json::from_slice(text).map_err(|error| malformed(error.to_string()))?;
     let object = value.as_object_mut().ok_or_else(|| malformed("not a JSON object".to_owned()))?;
     for (field, otherwise) in
-        [("time", Clock::of(modified).to_string()), ("node", node.to_owned()), ("decision_id", "file".to_owned())]
+        [("time", ServiceClock::of(modified).to_string()), ("node", node.to_owned()), ("decision_id", "file".to_owned())]
     {
         object.entry(field).or_insert_with(|| otherwise.into());
     }
@@ -306,7 +308,7 @@ mod tests {
     fn a_file_may_leave_out_what_is_known() {
         let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let intent = parse(br#"{"power_limit_watts": 300, "time_to_live_seconds": 60}"#, modified, "n").unwrap();
-        assert_eq!((intent.node.as_str(), intent.time, intent.power_limit_watts), ("n", Clock::of(modified), Some(300.0)));
+        assert_eq!((intent.node.as_str(), intent.time, intent.power_limit_watts), ("n", ServiceClock::of(modified), Some(300.0)));
         for text in ["", "[]", "{}", r#"{"power_limit_watts": -1, "time_to_live_seconds": 60}"#] {
             assert!(parse(text.as_bytes(), modified, "n").is_err(), "{text}");
         }

@@ -27,5 +27,5 @@ mod unit;
 pub mod wish;
 
 pub use agent::{AgentEnvironment, AgentError, AgentSummary, restore, run};
-pub use log::Log;
+pub use log::LazyBus;
 pub use settings::{AgentSettings, RawSettings, SettingsError};

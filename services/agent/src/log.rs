@@ -5,22 +5,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use eadt_bus::{Bus, BusError};
 
-type Connect = dyn Fn() -> Result<Arc<dyn Bus>, BusError> + Send + Sync;
+type BusConnector = dyn Fn() -> Result<Arc<dyn Bus>, BusError> + Send + Sync;
 
 /// Connects when first asked, and again where that failed. Clones share the connection.
 #[derive(Clone)]
-pub struct Log {
-    connect: Arc<Connect>,
+pub struct LazyBus {
+    connect: Arc<BusConnector>,
     bus: Arc<Mutex<Option<Arc<dyn Bus>>>>,
 }
 
-impl fmt::Debug for Log {
+impl fmt::Debug for LazyBus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Log")
+        f.write_str("LazyBus")
     }
 }
 
-impl Log {
+impl LazyBus {
     pub fn new(connect: impl Fn() -> Result<Arc<dyn Bus>, BusError> + Send + Sync + 'static) -> Self {
         Self { connect: Arc::new(connect), bus: Arc::default() }
     }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use eadt_agent::ledger::Ledger;
-use eadt_agent::{AgentEnvironment, AgentSummary, Log, RawSettings, settings};
+use eadt_agent::{AgentEnvironment, AgentSummary, LazyBus, RawSettings, settings};
 use eadt_bus::Bus;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_nvml::NvmlDriver;
 use eadt_nvml::set::SettableDriver;
-use eadt_service::shown::Secrets;
-use eadt_service::supervise::{beside, on_signals};
-use eadt_service::{Health, Metrics, Shutdown, http, logs, shown, tasks};
+use eadt_service::shown::SecretRedactor;
+use eadt_service::supervise::{on_signals, spawn_detached};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown, http, logs, shown, tasks};
 use serde_json::json;
 
 /// Holds power caps, clocks and MPS defaults on this node as intents ask for, and always puts them back.
@@ -38,11 +38,11 @@ struct Cli {
     #[arg(long, global = true, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<AgentCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum AgentCommand {
     /// Follow intents until stopped, then put everything back (the default).
     Run,
     /// Put back what an agent that died left behind, and end.
@@ -53,7 +53,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let mut variables: settings::Variables =
+    let mut variables: settings::EnvVariables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
     // The file's own name is no setting.
     variables.remove("EADT_CONFIG");
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     match start(&cli, &variables, &secrets) {
         Ok(code) => code,
         Err(error) => {
-            print_error(&secrets.hide(&format!("{error:#}")));
+            print_error(&secrets.redact(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
@@ -72,7 +72,7 @@ fn print_error(text: &str) {
     drop(writeln!(std::io::stderr(), "error: {}", shown::lines(text)));
 }
 
-fn start(cli: &Cli, variables: &settings::Variables, secrets: &Secrets) -> anyhow::Result<ExitCode> {
+fn start(cli: &Cli, variables: &settings::EnvVariables, secrets: &SecretRedactor) -> anyhow::Result<ExitCode> {
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let overrides: Vec<(&str, String)> = [
         ("bus.brokers", cli.kafka.clone()),
@@ -87,15 +87,15 @@ fn start(cli: &Cli, variables: &settings::Variables, secrets: &Secrets) -> anyho
     logs::start(raw.log.format, &raw.log.filter, None, secrets.clone())?;
     // The devices have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    match cli.command.as_ref().unwrap_or(&Command::Run) {
-        Command::Run => runtime.block_on(run(&raw)),
-        Command::Restore => runtime.block_on(restore(&raw)),
-        Command::Show => show(&raw),
+    match cli.command.as_ref().unwrap_or(&AgentCommand::Run) {
+        AgentCommand::Run => runtime.block_on(run(&raw)),
+        AgentCommand::Restore => runtime.block_on(restore(&raw)),
+        AgentCommand::Show => show(&raw),
     }
 }
 
 /// Returns the log of the settings; `None`: intents come from a file and nothing is published.
-fn log(raw: &RawSettings) -> anyhow::Result<Option<Log>> {
+fn log(raw: &RawSettings) -> anyhow::Result<Option<LazyBus>> {
     if raw.bus.brokers.is_empty() {
         anyhow::ensure!(
             raw.agent.intents_file.is_some(),
@@ -105,35 +105,35 @@ fn log(raw: &RawSettings) -> anyhow::Result<Option<Log>> {
     }
     let options =
         KafkaOptions::secured(&*raw.bus.brokers, &raw.bus.properties, &raw.bus.security, "eadt-agent")?.with_fetch(raw.bus.fetch);
-    Ok(Some(Log::new(move || Ok(Arc::new(KafkaBus::connect(options.clone())?) as Arc<dyn Bus>))))
+    Ok(Some(LazyBus::new(move || Ok(Arc::new(KafkaBus::connect(options.clone())?) as Arc<dyn Bus>))))
 }
 
 async fn run(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     let settings = raw.validate(&settings::host_name())?;
     let log = log(raw)?;
     let shutdown = Shutdown::new();
-    beside(&tasks::SIGNALS, on_signals(shutdown.clone(), || ()));
-    let (metrics, health) = (Metrics::default(), Health::default());
+    spawn_detached(&tasks::SIGNALS, on_signals(shutdown.clone(), || ()));
+    let (metrics, health) = (MetricsRegistry::default(), HealthRegistry::default());
     let routes = http::routes(metrics.clone(), health.clone());
     // Ends with the process, so that it also serves while settings are put back.
     let (bound, server) = eadt_service::serve(raw.address()?, routes, Shutdown::new()).await?;
     tracing::info!(address = %bound, "metrics and health");
-    beside(&tasks::HTTP, server);
+    spawn_detached(&tasks::HTTP, server);
     let summary = eadt_agent::run(settings, AgentEnvironment::new(log, metrics, health, shutdown)).await?;
-    Ok(say_left(&summary))
+    Ok(print_unrestored(&summary))
 }
 
 async fn restore(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     let settings = raw.validate(&settings::host_name())?;
-    let environment = AgentEnvironment::new(None, Metrics::default(), Health::default(), Shutdown::new());
-    Ok(say_left(&eadt_agent::restore(settings, environment).await?))
+    let environment = AgentEnvironment::new(None, MetricsRegistry::default(), HealthRegistry::default(), Shutdown::new());
+    Ok(print_unrestored(&eadt_agent::restore(settings, environment).await?))
 }
 
-fn say_left(summary: &AgentSummary) -> ExitCode {
-    for unit in &summary.left {
+fn print_unrestored(summary: &AgentSummary) -> ExitCode {
+    for unit in &summary.unrestored {
         print_error(&format!("not put back, it is tried again at the next start: {unit}"));
     }
-    if summary.left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if summary.unrestored.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn show(raw: &RawSettings) -> anyhow::Result<ExitCode> {

@@ -1,7 +1,7 @@
 //! The agent's metrics, prefix `eadt_agent_`.
 
 use eadt_schemas::v1::SettingOutcome;
-use eadt_service::Metrics;
+use eadt_service::MetricsRegistry;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -31,13 +31,13 @@ pub struct ChangeLabel {
     pub action: &'static str,
 }
 
-/// What became of an intent: `followed`, `withdrawn`, `invalid`, `other_node`, `stale`, `future`, `expired`.
+/// Result of an intent: `followed`, `withdrawn`, `invalid`, `other_node`, `stale`, `future`, `expired`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ResultLabel {
     pub result: &'static str,
 }
 
-/// What was not said: `state`, `dead_letter`.
+/// The kind of record that did not reach the log: `state`, `dead_letter`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct KindLabel {
     pub kind: &'static str,
@@ -61,7 +61,7 @@ pub struct AgentMetrics {
 
 impl AgentMetrics {
     /// Registers all of them.
-    pub fn new(metrics: &Metrics) -> Self {
+    pub fn new(metrics: &MetricsRegistry) -> Self {
         metrics.register("agent", Self::register)
     }
 

@@ -133,7 +133,7 @@ pub struct MpsReport {
 
 impl MpsReport {
     /// Returns the report of a daemon about which nothing else is known.
-    pub(crate) fn told(outcome: SettingOutcome, reason: String) -> Self {
+    pub(crate) fn with_reason(outcome: SettingOutcome, reason: String) -> Self {
         Self { outcome, reason, ..Self::default() }
     }
 }
@@ -158,7 +158,7 @@ impl<'a> MpsHolder<'a> {
         let mut record = match &self.record {
             Ok(record) => record.clone(),
             Err(reason) => {
-                return MpsReport::told(SettingOutcome::Failed, reason.clone());
+                return MpsReport::with_reason(SettingOutcome::Failed, reason.clone());
             }
         };
         let (asked, refused) = split(asked.map(|asked| asked.clone().map(|percent| percent * 1000)));
@@ -182,7 +182,7 @@ impl<'a> MpsHolder<'a> {
         let standing = match result {
             Ok(standing) => standing,
             Err(lost) => {
-                return MpsReport::told(SettingOutcome::Failed, lost.to_string());
+                return MpsReport::with_reason(SettingOutcome::Failed, lost.to_string());
             }
         };
         self.metrics.count(&self.daemon.unit(), "mps_default", &standing);
@@ -207,7 +207,7 @@ impl<'a> MpsHolder<'a> {
             tracing::warn!(%error, "a record stays behind");
         }
         self.remembered = KnobMemory::default();
-        MpsReport::told(outcome, reason.unwrap_or_default())
+        MpsReport::with_reason(outcome, reason.unwrap_or_default())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Turning one setting: look, decide, record, act, look again.
 
 use eadt_bus::chaos;
-use eadt_nvml::Lost;
+use eadt_nvml::GpuLost;
 use eadt_nvml::set::SetError;
 use eadt_schemas::v1::SettingOutcome;
 
@@ -70,7 +70,7 @@ impl KnobMemory {
 }
 
 /// Returns once what is recorded is safe on disk.
-pub(crate) type Save<'a, O> = dyn FnMut(&RecordedSetting<O>) -> Result<(), String> + 'a;
+pub(crate) type SaveRecordFn<'a, O> = dyn FnMut(&RecordedSetting<O>) -> Result<(), String> + 'a;
 
 /// Values count as equal within `tolerance`.
 pub(crate) fn apply_setting<O: OriginalValue + Clone>(
@@ -79,8 +79,8 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
     remembered: &mut KnobMemory,
     tolerance: u32,
     knob: &mut dyn SettingKnob<O>,
-    save: &mut Save<'_, O>,
-) -> Result<SettingStatus, Lost> {
+    save: &mut SaveRecordFn<'_, O>,
+) -> Result<SettingStatus, GpuLost> {
     let failed = |reason: String| Ok(SettingStatus { outcome: SettingOutcome::Failed, reason, ..SettingStatus::default() });
     let seen = match knob.read() {
         Ok(seen) => seen,
@@ -215,14 +215,18 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
 }
 
 /// Records what is to be known from now on.
-fn save_record<O>(known: &mut RecordedSetting<O>, next: RecordedSetting<O>, save: &mut Save<'_, O>) -> Result<(), String> {
+fn save_record<O>(
+    known: &mut RecordedSetting<O>,
+    next: RecordedSetting<O>,
+    save: &mut SaveRecordFn<'_, O>,
+) -> Result<(), String> {
     save(&next)?;
     *known = next;
     Ok(())
 }
 
 /// The value in force, where it can be seen.
-fn read_again<O>(knob: &mut dyn SettingKnob<O>) -> Result<Option<u32>, Lost> {
+fn read_again<O>(knob: &mut dyn SettingKnob<O>) -> Result<Option<u32>, GpuLost> {
     match knob.read() {
         Ok(ReadSetting::Value(value)) => Ok(Some(value)),
         Err(SetError::Lost(lost)) => Err(lost),

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Outgoing, Producer, Record};
+use eadt_bus::{ConsumerRecord, Producer, ProducerRecord};
 use eadt_schemas::v1::DeviceState;
-use eadt_schemas::{Envelope, EventType, Refusal, Topic};
+use eadt_schemas::{DecodeError, Envelope, EventType, Topic};
 
-use crate::log::Log;
+use crate::log::LazyBus;
 use crate::metrics::AgentMetrics;
 
 /// Dead letters that wait; intents are few.
@@ -20,7 +20,7 @@ const FLUSH: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 struct QueuedReports {
     state: Option<DeviceState>,
-    letters: VecDeque<Outgoing>,
+    letters: VecDeque<ProducerRecord>,
     closed: Option<Instant>,
 }
 
@@ -28,7 +28,7 @@ struct QueuedReports {
 struct TakenReports<'a> {
     outbox: &'a ReportOutbox,
     state: Option<DeviceState>,
-    letters: VecDeque<Outgoing>,
+    letters: VecDeque<ProducerRecord>,
     closed: Option<Instant>,
 }
 
@@ -82,9 +82,9 @@ impl ReportOutbox {
         self.changed.notify_all();
     }
 
-    pub fn dead_letter(&self, record: &Record, refusal: &Refusal) {
+    pub fn dead_letter(&self, record: &ConsumerRecord, refusal: &DecodeError) {
         let topic = format!("{}{}", self.prefix, Topic::DeadLetters).into();
-        let outgoing = Outgoing::dead_letter(&topic, record, refusal, "agent");
+        let outgoing = ProducerRecord::dead_letter(&topic, record, refusal, "agent");
         let mut waiting = self.lock();
         if waiting.letters.len() >= MAX_LETTERS {
             waiting.letters.pop_front();
@@ -105,7 +105,7 @@ impl ReportOutbox {
     }
 
     /// Publishes until closed and empty, or until the time to drain is over.
-    pub fn run(&self, log: &Log, client: &str) {
+    pub fn run(&self, log: &LazyBus, client: &str) {
         let mut producer: Option<Box<dyn Producer>> = None;
         loop {
             let mut taken = self.take();
@@ -130,7 +130,7 @@ impl ReportOutbox {
         }
     }
 
-    fn event(&self, state: &DeviceState) -> Outgoing {
+    fn event(&self, state: &DeviceState) -> ProducerRecord {
         let envelope = Envelope {
             id: format!("{}/{}", state.node, state.time.micros()),
             source: "/agent".into(),
@@ -139,11 +139,17 @@ impl ReportOutbox {
             subject: state.node.clone(),
         };
         let topic = format!("{}{}", self.prefix, Topic::DeviceStates).into();
-        Outgoing::event(&topic, &state.node, &envelope, state)
+        ProducerRecord::event(&topic, &state.node, &envelope, state)
     }
 
     /// True once the log has them all.
-    fn send(&self, log: &Log, client: &str, producer: &mut Option<Box<dyn Producer>>, unsent: &mut VecDeque<Outgoing>) -> bool {
+    fn send(
+        &self,
+        log: &LazyBus,
+        client: &str,
+        producer: &mut Option<Box<dyn Producer>>,
+        unsent: &mut VecDeque<ProducerRecord>,
+    ) -> bool {
         let mut try_it = || {
             if producer.is_none() {
                 *producer = Some(log.bus()?.producer(client)?);

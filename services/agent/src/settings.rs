@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Config, Environment, File, FileFormat};
-use eadt_bus::kafka::{FetchPath, Secret, Security, hide, is_secret_variable, property_of_variable, secret_in_file};
+use eadt_bus::kafka::{FetchPath, Secret, SecuritySettings, hide, is_secret_variable, property_of_variable, secret_in_file};
 use eadt_service::logs::LogFormat;
-use eadt_service::shown::Secrets;
+use eadt_service::shown::SecretRedactor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ pub struct RawBus {
     /// Client that reads records from Kafka: `librdkafka` or `native`. Default: `librdkafka`.
     pub fetch: FetchPath,
     /// Authentication between this process and Kafka's brokers.
-    pub security: Security,
+    pub security: SecuritySettings,
     /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only.
     #[serde(serialize_with = "hide")]
     pub properties: BTreeMap<String, String>,
@@ -198,22 +198,22 @@ pub struct AgentSettings {
 }
 
 /// The process environment, passed in so that tests need not change their own.
-pub type Variables = std::collections::HashMap<String, String>;
+pub type EnvVariables = std::collections::HashMap<String, String>;
 
 /// The secrets among variables, which are hidden in errors and log lines.
-pub fn secrets(variables: &Variables) -> Secrets {
-    Secrets::new(variables.iter().filter(|(name, _)| is_secret_variable(name)).map(|(_, value)| value.clone()))
+pub fn secrets(variables: &EnvVariables) -> SecretRedactor {
+    SecretRedactor::new(variables.iter().filter(|(name, _)| is_secret_variable(name)).map(|(_, value)| value.clone()))
 }
 
 /// Reads settings: defaults, then `file`, then `EADT_…` variables (`EADT_AGENT__NODE=node-1`), then `overrides`.
-pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, String)]) -> Result<RawSettings, SettingsError> {
+pub fn load(file: Option<&Path>, variables: &EnvVariables, overrides: &[(&str, String)]) -> Result<RawSettings, SettingsError> {
     let text = file
         .map(|path| std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source }));
     read(text.transpose()?.as_deref(), variables, overrides)
 }
 
 /// Loads the settings as [`load`] does, from the text of the file.
-pub fn read(file: Option<&str>, variables: &Variables, overrides: &[(&str, String)]) -> Result<RawSettings, SettingsError> {
+pub fn read(file: Option<&str>, variables: &EnvVariables, overrides: &[(&str, String)]) -> Result<RawSettings, SettingsError> {
     let unusable = |error: config::ConfigError| SettingsError::Unusable(error.to_string());
     let mut builder = Config::builder();
     if let Some(text) = file {

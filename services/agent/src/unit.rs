@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::chaos;
 use eadt_schemas::EventTime;
-use eadt_service::Clock;
+use eadt_service::ServiceClock;
 
 use crate::wish::NodeTarget;
 
@@ -34,7 +34,7 @@ struct OrderState {
 pub(crate) struct UnitOrders {
     order: Mutex<OrderState>,
     changed: Condvar,
-    clock: Clock,
+    clock: ServiceClock,
 }
 
 /// The present task of a thread.
@@ -47,7 +47,7 @@ pub(crate) struct OrderSnapshot {
 }
 
 impl UnitOrders {
-    pub fn new(clock: Clock) -> Self {
+    pub fn new(clock: ServiceClock) -> Self {
         Self { order: Mutex::default(), changed: Condvar::new(), clock }
     }
 
@@ -176,7 +176,7 @@ impl<R: Clone> UnitSlot<R> {
         hangs && !std::mem::replace(&mut state.stuck, true)
     }
 
-    pub fn look(&self) -> SlotView<R> {
+    pub fn view(&self) -> SlotView<R> {
         let state = self.lock();
         let stuck = state.stuck.then(|| "the device does not answer".to_owned());
         SlotView {

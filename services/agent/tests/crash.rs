@@ -145,7 +145,7 @@ fn what_a_control_program_sets_after_its_agent_was_killed_is_put_back_too() {
     std::fs::remove_file(&slow).unwrap();
     let output = restore.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(setup.mps.told(), ["50", "100"], "the program, then what puts back");
+    assert_eq!(setup.mps.set_defaults(), ["50", "100"], "the program, then what puts back");
     assert_eq!((setup.mps.default().parse(), setup.records()), (Ok(100.0), 0));
 }
 

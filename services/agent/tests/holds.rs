@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use eadt_agent::Log;
+use eadt_agent::LazyBus;
 use eadt_bus::{Bus, BusError, Remedy};
 use eadt_nvml::fake::{FakeLibrary, FakeMps, FakeSettings};
 use eadt_nvml::set::{SettableDriver, SettableGpu};
-use eadt_nvml::{Lost, NvmlDriver};
+use eadt_nvml::{GpuLost, NvmlDriver};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{DeviceIntent, DeviceSetting, DeviceState, MpsTenant, SettingOutcome};
 use support::{NODE, allow, earlier, intent, log, publish, publish_raw, read, settings, start, start_on, start_with, states};
@@ -91,7 +91,7 @@ async fn what_is_asked_is_held_reported_and_put_back_at_the_end() {
     running.until("withdrawn", || of(&fake, 1) == AS_BEFORE).await;
     publish(&*bus, &asking(vec![wish(None, Some(300.0), Some(1410.0))]));
     running.until("once more", || of(&fake, 2) == (300_000, 1410)).await;
-    assert!(running.stop().await.unwrap().left.is_empty());
+    assert!(running.stop().await.unwrap().unrestored.is_empty());
     assert!((0..4).all(|gpu| fake.settings(gpu) == FakeSettings::default()));
     let state = last(&*bus);
     assert!(state.stopped && state.live_until.is_none());
@@ -272,7 +272,7 @@ async fn what_cannot_be_is_refused_with_the_reason_and_nothing_is_touched() {
         devices[1].power_limit_reason
     );
     assert_eq!((of(&fake, 0), of(&fake, 1)), (AS_BEFORE, AS_BEFORE));
-    let left = running.stop().await.unwrap().left;
+    let left = running.stop().await.unwrap().unrestored;
     assert!(left.len() == 1 && left[0].contains("GPU-fake-0.json"), "{left:?}");
 }
 
@@ -303,7 +303,7 @@ async fn a_hanging_or_lost_gpu_holds_up_nobody() {
     running.until("it is back", || of(&fake, 2) == (250_000, 0)).await;
     // A stop waits for a hanging device no longer than it may, and says what it leaves.
     let stopping = Instant::now();
-    let left = running.stop().await.unwrap().left;
+    let left = running.stop().await.unwrap().unrestored;
     assert!(stopping.elapsed() < Duration::from_mins(1));
     assert_eq!(left, ["GPU-fake-1"]);
     assert_eq!((of(&fake, 0), of(&fake, 2), of(&fake, 3)), (AS_BEFORE, AS_BEFORE, AS_BEFORE));
@@ -389,7 +389,7 @@ async fn what_talks_to_the_log_is_begun_again_after_a_panic() {
             Err(BusError::new(Remedy::Retry, "connecting", "not yet"))
         }
     };
-    let running = start_on(&settings(&fake, &folder.path().join("state")), Some(Log::new(connect)));
+    let running = start_on(&settings(&fake, &folder.path().join("state")), Some(LazyBus::new(connect)));
     running.until("its state is said", || !states(&*bus).is_empty()).await;
     running.until("ready", || running.health.waiting().is_empty()).await;
     publish(&*bus, &asking(vec![wish(None, Some(400.0), None)]));
@@ -397,7 +397,7 @@ async fn what_talks_to_the_log_is_begun_again_after_a_panic() {
     for task in ["outbox", "intents"] {
         assert_eq!(running.metric(&format!("eadt_service_task_failures_total{{task=\"{task}\"}}")), Some(2.0), "{task}");
     }
-    assert!(running.stop().await.unwrap().left.is_empty());
+    assert!(running.stop().await.unwrap().unrestored.is_empty());
     assert_eq!(of(&fake, 0), AS_BEFORE);
     assert!(last(&*bus).stopped);
 }
@@ -410,11 +410,11 @@ struct PanicsOnce {
 }
 
 impl SettableDriver for PanicsOnce {
-    fn count(&self) -> Result<u32, Lost> {
+    fn count(&self) -> Result<u32, GpuLost> {
         SettableDriver::count(&self.driver)
     }
 
-    fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), Lost> {
+    fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), GpuLost> {
         assert!(index != 0 || !self.left.swap(false, Ordering::SeqCst), "on purpose");
         self.driver.with_settable_gpu(index, body)
     }
@@ -430,6 +430,6 @@ async fn a_gpus_thread_is_begun_again_after_a_panic() {
     publish(&*bus, &asking(vec![wish(None, Some(400.0), None)]));
     running.until("held on all", || (0..3).all(|gpu| of(&fake, gpu) == (400_000, 0))).await;
     assert_eq!(running.metric("eadt_service_task_failures_total{task=\"gpu-holder\"}"), Some(1.0));
-    assert!(running.stop().await.unwrap().left.is_empty());
+    assert!(running.stop().await.unwrap().unrestored.is_empty());
     assert_eq!(of(&fake, 0), AS_BEFORE);
 }

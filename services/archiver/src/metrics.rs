@@ -1,7 +1,7 @@
 //! Metrics of the archiver; names are prefixed with `eadt_archiver_`.
 
-use eadt_lake::Written;
-use eadt_service::Metrics;
+use eadt_lake::WrittenFile;
+use eadt_service::MetricsRegistry;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -38,7 +38,7 @@ pub struct ArchiverMetrics {
 }
 
 impl ArchiverMetrics {
-    pub fn new(metrics: &Metrics) -> Self {
+    pub fn new(metrics: &MetricsRegistry) -> Self {
         metrics.register("archiver", |registry| {
             let this = Self {
                 rows: Family::default(),
@@ -90,7 +90,7 @@ impl ArchiverMetrics {
         let _series = self.failures.get_or_create(&PartLabel { part: "" });
     }
 
-    pub(crate) fn written(&self, file: &Written) {
+    pub(crate) fn written(&self, file: &WrittenFile) {
         let label = TopicLabel { topic: file.name.topic.base_name() };
         self.rows.get_or_create(&label).inc_by(file.rows);
         self.files.get_or_create(&label).inc();

@@ -5,34 +5,35 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Record, Remedy, Standby, Step, TopicPartition, chaos,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff,
+    StandbyCheck, TopicPartition, chaos,
 };
-use eadt_lake::{Archive, LakeError, RowView, Writer};
+use eadt_lake::{Archive, ArchiveWriter, LakeError, RowView};
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::http::Ready;
-use eadt_service::{Clock, Metrics, Shutdown, Timer};
+use eadt_service::http::ReadinessFlag;
+use eadt_service::{MetricsRegistry, MonotonicClock, ServiceClock, Shutdown};
 
-use crate::check::{behind, confront};
+use crate::check::{check_not_ahead, verify_same_log};
 use crate::metrics::{ArchiverMetrics, PartLabel};
-use crate::settings::Settings;
+use crate::settings::ArchiverSettings;
 
 /// Everything that the archiver needs.
 #[derive(Debug)]
-pub struct Service {
-    pub settings: Settings,
+pub struct ArchiverService {
+    pub settings: ArchiverSettings,
     /// Prefix of every topic.
     pub prefix: String,
     pub bus: Arc<dyn Bus>,
-    pub clock: Clock,
+    pub clock: ServiceClock,
     pub shutdown: Shutdown,
-    pub metrics: Metrics,
+    pub metrics: MetricsRegistry,
     /// Set while partitions are read and files can be written.
-    pub ready: Ready,
+    pub ready: ReadinessFlag,
 }
 
-/// Why the archiver ended.
+/// Error that ended the archiver.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ArchiverError {
     #[error("{0}")]
     Settings(String),
     #[error(transparent)]
@@ -53,7 +54,7 @@ pub enum Error {
     #[error(
         "some rows are in no file, and the disk, store or log still refuses; they are in the log and are archived at the next start"
     )]
-    Unwritten(#[source] Box<Error>),
+    Unwritten(#[source] Box<ArchiverError>),
 }
 
 /// Items of one poll.
@@ -64,9 +65,9 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const ASK_MAX: Duration = Duration::from_secs(5);
 const ASKING: &str = "the log does not answer";
 
-impl Error {
+impl ArchiverError {
     /// Whether the same call may succeed later, with nothing done so far.
-    fn passes(&self) -> bool {
+    fn is_transient(&self) -> bool {
         match self {
             Self::Bus(error) => error.remedy == Remedy::Retry,
             Self::Lake(error) => error.is_transient(),
@@ -78,8 +79,8 @@ impl Error {
         PartLabel { part: if matches!(self, Self::Bus(_)) { "log" } else { "store" } }
     }
 
-    /// With its cause: what a full disk or an absent store says of itself.
-    fn said(&self) -> String {
+    /// Returns the message with its cause: the error of a full disk or an absent store itself.
+    fn message_with_cause(&self) -> String {
         match self {
             Self::Lake(error) => match std::error::Error::source(error) {
                 Some(cause) => format!("{error}: {cause}"),
@@ -90,56 +91,56 @@ impl Error {
     }
 }
 
-/// What is tried again, in the words of the log lines.
+/// The step that is tried again, in the words of the log lines.
 const ARCHIVING: &str = "archiving waits, and nothing is skipped";
 
 /// Archives until `shutdown`; blocks, so give it a thread that runs no async tasks. Then reads what the log still has, for at
 /// most `drain_seconds`, and completes every file.
-pub fn run(service: &Service) -> Result<(), Error> {
-    service.settings.check().map_err(Error::Settings)?;
-    run_on(service, &Archive::open(&service.settings.location)?, &Timer::machine())
+pub fn run(service: &ArchiverService) -> Result<(), ArchiverError> {
+    service.settings.check().map_err(ArchiverError::Settings)?;
+    run_on(service, &Archive::open(&service.settings.location)?, &MonotonicClock::machine())
 }
 
 /// As [`run`], into an archive that is open already, with somebody else's time: pauses and deadlines are the timer's.
-pub fn run_on(service: &Service, archive: &Archive, timer: &Timer) -> Result<(), Error> {
-    service.settings.check().map_err(Error::Settings)?;
+pub fn run_on(service: &ArchiverService, archive: &Archive, timer: &MonotonicClock) -> Result<(), ArchiverError> {
+    service.settings.check().map_err(ArchiverError::Settings)?;
     let metrics = ArchiverMetrics::new(&service.metrics);
     let most = Duration::from_secs_f64(service.settings.retry_max_seconds);
-    let mut patience = Patience::new(RETRY_MIN, most);
+    let mut patience = RetryBackoff::new(RETRY_MIN, most);
     loop {
         let began = timer.now();
         let ended = archive
             .sweep()
-            .map_err(Error::from)
+            .map_err(ArchiverError::from)
             .and_then(|swept| {
                 if swept > 0 {
                     tracing::info!(files = swept, "removed what an interrupted archiver left behind");
                 }
-                confront(archive, &service.prefix, &*service.bus, timer)?;
+                verify_same_log(archive, &service.prefix, &*service.bus, timer)?;
                 Archiver::join(service, &metrics, archive, timer, &mut patience)
             })
             .and_then(|mut archiver| archiver.run());
         service.ready.set(false);
         metrics.partitions.set(0);
         let error = match ended {
-            Err(Error::Bus(error)) if error.remedy != Remedy::Stop => Error::Bus(error),
-            Err(Error::Lake(error)) if error.is_transient() => Error::Lake(error),
+            Err(ArchiverError::Bus(error)) if error.remedy != Remedy::Stop => ArchiverError::Bus(error),
+            Err(ArchiverError::Lake(error)) if error.is_transient() => ArchiverError::Lake(error),
             other => return other,
         };
         metrics.failures.get_or_create(&error.part()).inc();
         if service.shutdown.is_cancelled() {
-            let error = error.said();
+            let error = error.message_with_cause();
             tracing::warn!(error, "stopped before everything was in files; the rest is archived at the next start");
             return Ok(());
         }
         if timer.now() - began > most {
             patience.worked(ARCHIVING);
         }
-        sleep(patience.failed(ARCHIVING, &error.said()), timer, &service.shutdown);
+        sleep(patience.failed(ARCHIVING, &error.message_with_cause()), timer, &service.shutdown);
     }
 }
 
-fn sleep(wait: Duration, timer: &Timer, shutdown: &Shutdown) {
+fn sleep(wait: Duration, timer: &MonotonicClock, shutdown: &Shutdown) {
     let until = timer.now() + wait;
     while timer.now() < until && !shutdown.is_cancelled() {
         timer.wait(until.saturating_duration_since(timer.now()).min(POLL_WAIT));
@@ -147,36 +148,36 @@ fn sleep(wait: Duration, timer: &Timer, shutdown: &Shutdown) {
 }
 
 struct Archiver<'a> {
-    service: &'a Service,
+    service: &'a ArchiverService,
     metrics: &'a ArchiverMetrics,
     archive: &'a Archive,
-    timer: &'a Timer,
-    writer: Writer,
-    member: Box<dyn Member>,
-    mine: BTreeSet<TopicPartition>,
-    standby: Standby,
+    timer: &'a MonotonicClock,
+    writer: ArchiveWriter,
+    member: Box<dyn GroupMember>,
+    owned_partitions: BTreeSet<TopicPartition>,
+    standby: StandbyCheck,
     /// Partitions whose end was reached and not left since.
     ended: BTreeSet<TopicPartition>,
     /// Partition and topic of the last record, since most records come in runs. Cleared when a partition reaches its end.
     current: Option<(TopicPartition, Topic)>,
     /// Polled, not yet taken.
-    waiting: VecDeque<Polled>,
-    /// When to try again after a file could not be written; reading is paused until then.
+    waiting: VecDeque<PollEvent>,
+    /// Time to try again after a file could not be written; reading is paused until then.
     stalled: Option<Instant>,
-    /// With what is written.
-    patience: &'a mut Patience,
-    /// With what is asked of the log.
-    asking: Patience,
+    /// Backoff for what is written.
+    patience: &'a mut RetryBackoff,
+    /// Backoff for requests to the log.
+    asking: RetryBackoff,
 }
 
 impl<'a> Archiver<'a> {
     fn join(
-        service: &'a Service,
+        service: &'a ArchiverService,
         metrics: &'a ArchiverMetrics,
         archive: &'a Archive,
-        timer: &'a Timer,
-        patience: &'a mut Patience,
-    ) -> Result<Self, Error> {
+        timer: &'a MonotonicClock,
+        patience: &'a mut RetryBackoff,
+    ) -> Result<Self, ArchiverError> {
         let topics = Topic::ALL.map(|topic| Arc::from(format!("{}{topic}", service.prefix)));
         let options = MemberOptions {
             group: service.settings.group.clone(),
@@ -184,7 +185,7 @@ impl<'a> Archiver<'a> {
             topics: topics.to_vec(),
         };
         let member = service.bus.member(options)?;
-        let writer = Writer::new(archive.clone(), service.settings.limits());
+        let writer = ArchiveWriter::new(archive.clone(), service.settings.limits());
         Ok(Self {
             service,
             metrics,
@@ -192,18 +193,18 @@ impl<'a> Archiver<'a> {
             timer,
             writer,
             member,
-            mine: BTreeSet::new(),
-            standby: Standby::new(&*service.settings.group, format!("{}{}", service.prefix, Topic::GpuTelemetry)),
+            owned_partitions: BTreeSet::new(),
+            standby: StandbyCheck::new(&*service.settings.group, format!("{}{}", service.prefix, Topic::GpuTelemetry)),
             ended: BTreeSet::new(),
             current: None,
             waiting: VecDeque::new(),
             stalled: None,
             patience,
-            asking: Patience::new(POLL_WAIT, ASK_MAX),
+            asking: RetryBackoff::new(POLL_WAIT, ASK_MAX),
         })
     }
 
-    fn run(&mut self) -> Result<(), Error> {
+    fn run(&mut self) -> Result<(), ArchiverError> {
         let mut drain: Option<Instant> = None;
         let mut polled = Vec::new();
         loop {
@@ -222,22 +223,22 @@ impl<'a> Archiver<'a> {
                         self.resume()?;
                     }
                 }
-                Err(error) if error.passes() => {
+                Err(error) if error.is_transient() => {
                     if let Some(until) = drain
                         && self.timer.now() >= until
                     {
-                        return Err(Error::Unwritten(Box::new(error)));
+                        return Err(ArchiverError::Unwritten(Box::new(error)));
                     }
                     self.stall(&error)?;
                 }
                 Err(error) => return Err(error),
             }
-            let in_place = self.standby.is_ready(self.mine.len(), &*self.service.bus);
+            let in_place = self.standby.is_ready(self.owned_partitions.len(), &*self.service.bus);
             self.service.ready.set(self.stalled.is_none() && in_place);
             self.metrics.waiting_rows.set(self.writer.rows() as i64);
             self.metrics.waiting_bytes.set(self.writer.bytes() as i64);
             if let Some(until) = drain {
-                let done = self.ended.len() == self.mine.len() && self.waiting.is_empty();
+                let done = self.ended.len() == self.owned_partitions.len() && self.waiting.is_empty();
                 if self.stalled.is_none() && (done || self.timer.now() >= until) {
                     return self.finish();
                 }
@@ -251,7 +252,7 @@ impl<'a> Archiver<'a> {
 
     /// What arrived since a partition's end was last reached is still to be read.
     fn reopen_ends(&mut self) {
-        for at in &self.mine {
+        for at in &self.owned_partitions {
             let position = self.topic(at).and_then(|topic| self.writer.position(topic, at.partition));
             let high = self.service.bus.watermarks(at).map(|watermarks| watermarks.high);
             if !matches!((position, high), (Some(position), Ok(high)) if position >= high) {
@@ -261,7 +262,7 @@ impl<'a> Archiver<'a> {
     }
 
     /// Polls; a call that did nothing is repeated by the caller's loop.
-    fn poll(&mut self, polled: &mut Vec<Polled>) -> Result<(), Error> {
+    fn poll(&mut self, polled: &mut Vec<PollEvent>) -> Result<(), ArchiverError> {
         let wait = if self.service.shutdown.is_cancelled() { Duration::from_millis(5) } else { POLL_WAIT };
         match self.member.poll(POLL_ITEMS, wait, polled) {
             Err(error) if error.remedy == Remedy::Retry => {
@@ -271,14 +272,14 @@ impl<'a> Archiver<'a> {
             }
             other => {
                 self.asking.worked(ASKING);
-                other.map_err(Error::from)
+                other.map_err(ArchiverError::from)
             }
         }
     }
 
     /// Partitions come and go at once, whatever waits.
-    fn rebalances(&mut self) -> Result<(), Error> {
-        let is_news = |item: &Polled| matches!(item, Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_));
+    fn rebalances(&mut self) -> Result<(), ArchiverError> {
+        let is_news = |item: &PollEvent| matches!(item, PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_));
         if !self.waiting.iter().any(is_news) {
             return Ok(());
         }
@@ -286,16 +287,16 @@ impl<'a> Archiver<'a> {
         self.waiting = records;
         for item in news {
             match item {
-                Polled::Assigned(partitions) => self.assigned(&partitions)?,
-                Polled::Revoked(partitions) => self.revoked(&partitions),
-                Polled::Lost(partitions) => self.forget(&partitions),
-                Polled::Record(_) | Polled::Batch(_) | Polled::End { .. } => {}
+                PollEvent::Assigned(partitions) => self.assigned(&partitions)?,
+                PollEvent::Revoked(partitions) => self.revoked(&partitions),
+                PollEvent::Lost(partitions) => self.forget(&partitions),
+                PollEvent::Record(_) | PollEvent::Batch(_) | PollEvent::End { .. } => {}
             }
         }
         Ok(())
     }
 
-    fn assigned(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
+    fn assigned(&mut self, partitions: &[TopicPartition]) -> Result<(), ArchiverError> {
         let listing = self.archive.files()?;
         let missing = listing.missing().map(|(_, _, from, to)| to - from + 1).sum();
         self.metrics.gap_offsets.set(missing);
@@ -303,7 +304,7 @@ impl<'a> Archiver<'a> {
             tracing::warn!(%topic, partition, from, to, place = self.archive.place(), "the archive lacks offsets: a file was removed");
         }
         self.archive.newest(&listing)?;
-        self.archive.settle(&listing)?;
+        self.archive.make_newest_durable(&listing)?;
         let archived = listing.partitions();
         for at in partitions {
             let Some(topic) = self.topic(at) else { continue };
@@ -314,7 +315,7 @@ impl<'a> Archiver<'a> {
             };
             let watermarks = self.service.bus.watermarks(at)?;
             if let Some(last) = last {
-                behind(self.archive, topic, at.partition, last, watermarks)?;
+                check_not_ahead(self.archive, topic, at.partition, last, watermarks)?;
             }
             let next = last.map_or(watermarks.low, |last| last + 1);
             self.writer.start(topic, at.partition, next);
@@ -327,19 +328,19 @@ impl<'a> Archiver<'a> {
                 );
             }
             self.member.start(at, next.max(watermarks.low))?;
-            self.mine.insert(at.clone());
+            self.owned_partitions.insert(at.clone());
         }
         if self.stalled.is_some() {
             self.member.pause(partitions)?;
         }
-        self.metrics.partitions.set(self.mine.len() as i64);
+        self.metrics.partitions.set(self.owned_partitions.len() as i64);
         Ok(())
     }
 
     /// They still belong to this member: what it holds of them becomes a file, if that is possible now.
     fn revoked(&mut self, partitions: &[TopicPartition]) {
         for at in partitions {
-            let Some(topic) = self.topic(at).filter(|_| self.mine.contains(at)) else { continue };
+            let Some(topic) = self.topic(at).filter(|_| self.owned_partitions.contains(at)) else { continue };
             if let Err(error) = self.publish_all(topic, at.partition) {
                 tracing::warn!(partition = %at, %error, "not written before another archiver takes over; it reads these rows again");
             }
@@ -353,19 +354,19 @@ impl<'a> Archiver<'a> {
             if let Some(topic) = self.topic(at) {
                 self.writer.forget(topic, at.partition);
             }
-            self.mine.remove(at);
+            self.owned_partitions.remove(at);
             self.ended.remove(at);
         }
         self.waiting.retain(|item| match item {
-            Polled::Record(record) => !partitions.contains(&record.at),
-            Polled::End { at, .. } => !partitions.contains(at),
-            Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => true,
+            PollEvent::Record(record) => !partitions.contains(&record.at),
+            PollEvent::End { at, .. } => !partitions.contains(at),
+            PollEvent::Batch(_) | PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => true,
         });
-        self.metrics.partitions.set(self.mine.len() as i64);
+        self.metrics.partitions.set(self.owned_partitions.len() as i64);
     }
 
     /// Takes what waits and writes what is due. On an error nothing is lost: the item at the front is offered again.
-    fn work(&mut self) -> Result<(), Error> {
+    fn work(&mut self) -> Result<(), ArchiverError> {
         self.write_due()?;
         while let Some(item) = self.waiting.pop_front() {
             let taken = self.take(&item);
@@ -377,25 +378,25 @@ impl<'a> Archiver<'a> {
         self.write_due()
     }
 
-    fn take(&mut self, item: &Polled) -> Result<(), Error> {
+    fn take(&mut self, item: &PollEvent) -> Result<(), ArchiverError> {
         match item {
-            Polled::Record(record) => {
+            PollEvent::Record(record) => {
                 let Some(topic) = self.topic_of(&record.at) else { return Ok(()) };
                 self.writer.push_view(&view(topic, record), record.headers.iter(), || self.service.clock.now())?;
             }
-            Polled::End { at, position } => {
+            PollEvent::End { at, position } => {
                 self.current = None;
                 if let Some(topic) = self.topic(at) {
-                    self.writer.end(topic, at.partition, *position);
+                    self.writer.advance_to(topic, at.partition, *position);
                     self.ended.insert(at.clone());
                 }
             }
-            Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
+            PollEvent::Batch(_) | PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => {}
         }
         Ok(())
     }
 
-    fn write_due(&mut self) -> Result<(), Error> {
+    fn write_due(&mut self) -> Result<(), ArchiverError> {
         while let Some((topic, partition)) = self.writer.due(self.service.clock.now()) {
             self.publish(topic, partition)?;
         }
@@ -403,7 +404,7 @@ impl<'a> Archiver<'a> {
     }
 
     /// Writes whatever is open of a partition.
-    fn publish_all(&mut self, topic: Topic, partition: i32) -> Result<(), Error> {
+    fn publish_all(&mut self, topic: Topic, partition: i32) -> Result<(), ArchiverError> {
         loop {
             self.publish(topic, partition)?;
             if !self.writer.holds(topic, partition) {
@@ -413,12 +414,12 @@ impl<'a> Archiver<'a> {
     }
 
     /// Writes one file. Every file becomes visible here.
-    fn publish(&mut self, topic: Topic, partition: i32) -> Result<(), Error> {
+    fn publish(&mut self, topic: Topic, partition: i32) -> Result<(), ArchiverError> {
         let began = self.timer.now();
         let Some(reached) = self.reached(topic, partition) else { return Ok(()) };
         // Only a member that still owns the partition can commit: a lost one ends here and not in a second file.
         let member = &mut self.member;
-        let written = self.writer.roll_if(topic, partition, || member.commit(&reached).map_err(Error::from))?;
+        let written = self.writer.roll_if(topic, partition, || member.commit(&reached).map_err(ArchiverError::from))?;
         if let Some(written) = &written {
             self.metrics.roll_seconds.observe((self.timer.now() - began).as_secs_f64());
             self.metrics.written(written);
@@ -434,24 +435,24 @@ impl<'a> Archiver<'a> {
         Ok(())
     }
 
-    /// What tells the group how far the files reach.
-    fn reached(&self, topic: Topic, partition: i32) -> Option<Step> {
+    /// Returns the step that commits to the group how far the files reach.
+    fn reached(&self, topic: Topic, partition: i32) -> Option<CommitStep> {
         let position = self.writer.durable(topic, partition)?;
         let at = TopicPartition::new(format!("{}{topic}", self.service.prefix), partition);
-        Some(Step { outputs: Vec::new(), positions: vec![(at, position)] })
+        Some(CommitStep { outputs: Vec::new(), positions: vec![(at, position)] })
     }
 
-    fn stall(&mut self, error: &Error) -> Result<(), Error> {
+    fn stall(&mut self, error: &ArchiverError) -> Result<(), ArchiverError> {
         if chaos::is_off("stop-when-full") {
-            self.pass_over();
+            self.discard_open_files();
             return Ok(());
         }
-        let wait = self.patience.failed(ARCHIVING, &error.said());
+        let wait = self.patience.failed(ARCHIVING, &error.message_with_cause());
         self.service.ready.set(false);
         self.metrics.failures.get_or_create(&error.part()).inc();
         self.metrics.stalled.set(1);
         if self.stalled.is_none() {
-            let all: Vec<_> = self.mine.iter().cloned().collect();
+            let all: Vec<_> = self.owned_partitions.iter().cloned().collect();
             self.member.pause(&all)?;
         }
         self.stalled = Some(self.timer.now() + wait);
@@ -459,8 +460,8 @@ impl<'a> Archiver<'a> {
     }
 
     /// What must never be: as if everything that is open had been written.
-    fn pass_over(&mut self) {
-        for at in &self.mine {
+    fn discard_open_files(&mut self) {
+        for at in &self.owned_partitions {
             let Some(topic) = self.topic(at) else { continue };
             if let Some(position) = self.writer.position(topic, at.partition) {
                 self.writer.start(topic, at.partition, position);
@@ -469,8 +470,8 @@ impl<'a> Archiver<'a> {
     }
 
     /// Goes on once an attempt succeeded.
-    fn resume(&mut self) -> Result<(), Error> {
-        let all: Vec<_> = self.mine.iter().cloned().collect();
+    fn resume(&mut self) -> Result<(), ArchiverError> {
+        let all: Vec<_> = self.owned_partitions.iter().cloned().collect();
         self.member.resume(&all)?;
         self.stalled = None;
         self.patience.worked(ARCHIVING);
@@ -478,12 +479,12 @@ impl<'a> Archiver<'a> {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), Error> {
-        let mine: Vec<_> = self.mine.iter().cloned().collect();
+    fn finish(&mut self) -> Result<(), ArchiverError> {
+        let mine: Vec<_> = self.owned_partitions.iter().cloned().collect();
         for at in mine {
             let Some(topic) = self.topic(&at) else { continue };
             match self.publish_all(topic, at.partition) {
-                Err(error) if error.passes() => return Err(Error::Unwritten(Box::new(error))),
+                Err(error) if error.is_transient() => return Err(ArchiverError::Unwritten(Box::new(error))),
                 other => other?,
             }
         }
@@ -510,7 +511,7 @@ impl<'a> Archiver<'a> {
     }
 }
 
-fn view(topic: Topic, record: &Record) -> RowView<'_> {
+fn view(topic: Topic, record: &ConsumerRecord) -> RowView<'_> {
     RowView {
         topic,
         partition: record.at.partition,
@@ -527,9 +528,9 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use bytes::Bytes;
-    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
-    use eadt_bus::{Outgoing, topics};
-    use eadt_service::Health;
+    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
+    use eadt_bus::{ProducerRecord, topics};
+    use eadt_service::HealthRegistry;
 
     use super::*;
 
@@ -538,15 +539,15 @@ mod tests {
     const START: i64 = 1_767_312_000_000_000;
     const DAY: i64 = 86_400_000_000;
 
-    fn service(log: &EmbeddedLog, place: &Path, roll_rows: usize) -> Service {
-        Service {
-            settings: Settings { location: place.to_str().unwrap().to_owned(), roll_rows, ..Settings::default() },
+    fn service(log: &EmbeddedLog, place: &Path, roll_rows: usize) -> ArchiverService {
+        ArchiverService {
+            settings: ArchiverSettings { location: place.to_str().unwrap().to_owned(), roll_rows, ..ArchiverSettings::default() },
             prefix: "eadt.".to_owned(),
             bus: Arc::new(log.clone()),
-            clock: Clock::fixed(EventTime::from_micros(START)),
+            clock: ServiceClock::fixed(EventTime::from_micros(START)),
             shutdown: Shutdown::new(),
-            metrics: Metrics::default(),
-            ready: Health::default().part("archiver"),
+            metrics: MetricsRegistry::default(),
+            ready: HealthRegistry::default().part("archiver"),
         }
     }
 
@@ -554,14 +555,14 @@ mod tests {
     fn step(log: &EmbeddedLog, records: usize) {
         let membership = Membership::Transactional("tests".to_owned());
         let mut member = log.member(MemberOptions { group: "tests".to_owned(), membership, topics: Vec::new() }).unwrap();
-        let output = Outgoing {
+        let output = ProducerRecord {
             topic: format!("eadt.{TOPIC}").into(),
             partition: None,
             key: Some(Bytes::from_static(b"ns/job")),
             value: Some(Bytes::from_static(b"{}")),
             headers: Vec::new(),
         };
-        member.commit(&Step { outputs: vec![output; records], positions: Vec::new() }).unwrap();
+        member.commit(&CommitStep { outputs: vec![output; records], positions: Vec::new() }).unwrap();
     }
 
     impl Archiver<'_> {
@@ -580,7 +581,7 @@ mod tests {
         let now = Arc::new(AtomicI64::new(START));
         let stamps = {
             let now = now.clone();
-            Stamps::Injected(Arc::new(move || EventTime::from_micros(now.load(Ordering::Relaxed))))
+            StampSource::Injected(Arc::new(move || EventTime::from_micros(now.load(Ordering::Relaxed))))
         };
         let options = EmbeddedOptions { stamps, reserve_bytes: 0, ..EmbeddedOptions::default() };
         let log = EmbeddedLog::open(&dir.path().join("log"), options).unwrap();
@@ -592,7 +593,7 @@ mod tests {
         step(&log, rows);
         let frozen = service(&log, &place, 2 * rows);
         let (archive, metrics) = (Archive::open(&frozen.settings.location).unwrap(), ArchiverMetrics::new(&frozen.metrics));
-        let (timer, mut patience) = (Timer::machine(), Patience::new(RETRY_MIN, RETRY_MIN));
+        let (timer, mut patience) = (MonotonicClock::machine(), RetryBackoff::new(RETRY_MIN, RETRY_MIN));
         let mut frozen = Archiver::join(&frozen, &metrics, &archive, &timer, &mut patience).unwrap();
         while frozen.writer.position(TOPIC, 0) != Some(rows as i64 + 1) {
             frozen.read();
@@ -600,7 +601,7 @@ mod tests {
         }
         now.fetch_add(DAY, Ordering::Relaxed);
         step(&log, 1);
-        while !frozen.waiting.iter().any(|item| matches!(item, Polled::Record(_))) {
+        while !frozen.waiting.iter().any(|item| matches!(item, PollEvent::Record(_))) {
             frozen.read();
         }
         assert_eq!((frozen.writer.rows(), archive.files().unwrap().files.len()), (rows, 0));
@@ -620,6 +621,6 @@ mod tests {
         let worked = frozen.work();
         assert_eq!(written(&archive), before);
         let error = worked.unwrap_err();
-        assert!(matches!(&error, Error::Bus(_)) && error.to_string().contains("fenced"), "{error}");
+        assert!(matches!(&error, ArchiverError::Bus(_)) && error.to_string().contains("fenced"), "{error}");
     }
 }

@@ -1,18 +1,18 @@
-use eadt_lake::Limits;
+use eadt_lake::RollLimits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Where the archive lies and when a file of it is complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct ArchiverSettings {
     /// A folder, or an object-store URL (`s3://…`, `gs://…`, `az://…`; these need a build with the feature
     /// `object-stores`, and take credentials from the environment). Default: `archive` in the data folder.
     pub location: String,
     /// Consumer group. Archivers of one group share the partitions and must share the location. Default: `archiver`.
     pub group: String,
-    /// Stable name of this instance within the group, its `group.instance.id`: after a crash the next process of the name goes on at
-    /// once, and fences an older one that still runs. Archivers that share a group have a name each. Default: `archiver-0`.
+    /// Stable name of this instance within the group, its `group.instance.id`: after a crash the next process of the name goes on
+    /// at once, and fences an older one that still runs. Archivers that share a group have a name each. Default: `archiver-0`.
     pub instance: String,
     /// A file is complete at this many rows, 1 to 100,000,000. Default: 983,040 (eight row groups).
     pub roll_rows: usize,
@@ -32,9 +32,9 @@ pub struct Settings {
     pub retry_max_seconds: f64,
 }
 
-impl Default for Settings {
+impl Default for ArchiverSettings {
     fn default() -> Self {
-        let limits = Limits::default();
+        let limits = RollLimits::default();
         Self {
             location: "eadt-data/archive".to_owned(),
             group: "archiver".to_owned(),
@@ -49,7 +49,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl ArchiverSettings {
     /// The first value that is out of its range, in words.
     pub fn check(&self) -> Result<(), String> {
         if self.location.is_empty() {
@@ -76,8 +76,8 @@ impl Settings {
         Ok(())
     }
 
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
+    pub(crate) fn limits(&self) -> RollLimits {
+        RollLimits {
             rows: self.roll_rows,
             bytes: self.roll_bytes,
             total_bytes: self.memory_bytes,
@@ -92,16 +92,16 @@ mod tests {
 
     #[test]
     fn defaults_are_in_range_and_others_are_named() {
-        assert_eq!(Settings::default().check(), Ok(()));
+        assert_eq!(ArchiverSettings::default().check(), Ok(()));
         for (settings, name) in [
-            (Settings { location: String::new(), ..Settings::default() }, "location"),
-            (Settings { instance: String::new(), ..Settings::default() }, "instance"),
-            (Settings { roll_rows: 0, ..Settings::default() }, "roll_rows"),
-            (Settings { roll_seconds: f64::NAN, ..Settings::default() }, "roll_seconds"),
-            (Settings { memory_bytes: 1, ..Settings::default() }, "memory_bytes"),
+            (ArchiverSettings { location: String::new(), ..ArchiverSettings::default() }, "location"),
+            (ArchiverSettings { instance: String::new(), ..ArchiverSettings::default() }, "instance"),
+            (ArchiverSettings { roll_rows: 0, ..ArchiverSettings::default() }, "roll_rows"),
+            (ArchiverSettings { roll_seconds: f64::NAN, ..ArchiverSettings::default() }, "roll_seconds"),
+            (ArchiverSettings { memory_bytes: 1, ..ArchiverSettings::default() }, "memory_bytes"),
         ] {
             assert!(settings.check().unwrap_err().contains(name));
         }
-        assert!(serde_json::from_str::<Settings>(r#"{"roll_row": 1}"#).is_err());
+        assert!(serde_json::from_str::<ArchiverSettings>(r#"{"roll_row": 1}"#).is_err());
     }
 }

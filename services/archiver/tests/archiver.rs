@@ -10,19 +10,22 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eadt_archiver::{Clock, Error, Service, Settings, run};
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace, Stamps};
-use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Record, Start, Step, TopicPartition, topics};
-use eadt_lake::{Archive, FileName, Row};
+use eadt_archiver::{ArchiverError, ArchiverService, ArchiverSettings, ServiceClock, run};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace, StampSource};
+use eadt_bus::{
+    Bus, CommitStep, ConsumerRecord, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, StartOffset,
+    TopicPartition, topics,
+};
+use eadt_lake::{Archive, ArchiveRow, FileName};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
 const PARTITIONS: i32 = 2;
 /// 2026-01-02T00:00:00Z.
 const START: i64 = 1_767_312_000_000_000;
 
-fn log(dir: &Path, stamps: Stamps) -> EmbeddedLog {
+fn log(dir: &Path, stamps: StampSource) -> EmbeddedLog {
     log_with(dir, EmbeddedOptions { stamps, reserve_bytes: 0, ..EmbeddedOptions::default() })
 }
 
@@ -36,9 +39,9 @@ fn log_with(dir: &Path, options: EmbeddedOptions) -> EmbeddedLog {
     log
 }
 
-fn stamps(at: &Arc<AtomicI64>) -> Stamps {
+fn stamps(at: &Arc<AtomicI64>) -> StampSource {
     let at = at.clone();
-    Stamps::Injected(Arc::new(move || EventTime::from_micros(at.load(Ordering::Relaxed))))
+    StampSource::Injected(Arc::new(move || EventTime::from_micros(at.load(Ordering::Relaxed))))
 }
 
 /// One atomic step with a few records of several topics; steps burn offsets.
@@ -59,7 +62,7 @@ fn step(log: &EmbeddedLog, n: i64) {
         };
         serde_json::to_vec(&event).unwrap()
     };
-    let mut outputs: Vec<Outgoing> =
+    let mut outputs: Vec<ProducerRecord> =
         (0..8).map(|gpu| outgoing(Topic::GpuTelemetry, &format!("ns/job-{}", gpu % 4), Some(telemetry(gpu)))).collect();
     outputs.push(outgoing(Topic::ProcessorState, "ns/job-1", Some(vec![0, 159, n as u8])));
     outputs.push(outgoing(
@@ -68,11 +71,11 @@ fn step(log: &EmbeddedLog, n: i64) {
         (n % 3 > 0).then(|| br#"{"workload":"ns/job-1","layout":{},"bounds":{},"odd":[1]}"#.to_vec()),
     ));
     outputs.push(outgoing(Topic::DeadLetters, "x", Some(b"not json".to_vec())));
-    member.commit(&Step { outputs, positions: Vec::new() }).unwrap();
+    member.commit(&CommitStep { outputs, positions: Vec::new() }).unwrap();
 }
 
-fn outgoing(topic: Topic, key: &str, value: Option<Vec<u8>>) -> Outgoing {
-    Outgoing {
+fn outgoing(topic: Topic, key: &str, value: Option<Vec<u8>>) -> ProducerRecord {
+    ProducerRecord {
         topic: format!("eadt.{topic}").into(),
         partition: None,
         key: Some(Bytes::copy_from_slice(key.as_bytes())),
@@ -82,26 +85,31 @@ fn outgoing(topic: Topic, key: &str, value: Option<Vec<u8>>) -> Outgoing {
 }
 
 struct Running {
-    thread: JoinHandle<Result<(), Error>>,
+    thread: JoinHandle<Result<(), ArchiverError>>,
     shutdown: Shutdown,
-    metrics: Metrics,
-    health: Health,
+    metrics: MetricsRegistry,
+    health: HealthRegistry,
 }
 
 impl Running {
-    fn stop(self) -> Result<(), Error> {
+    fn stop(self) -> Result<(), ArchiverError> {
         self.shutdown.cancel();
         self.thread.join().unwrap()
     }
 }
 
-fn settings(place: &Path) -> Settings {
-    Settings { location: place.to_str().unwrap().to_owned(), roll_rows: 100, retry_max_seconds: 0.05, ..Settings::default() }
+fn settings(place: &Path) -> ArchiverSettings {
+    ArchiverSettings {
+        location: place.to_str().unwrap().to_owned(),
+        roll_rows: 100,
+        retry_max_seconds: 0.05,
+        ..ArchiverSettings::default()
+    }
 }
 
-fn start(log: &EmbeddedLog, settings: Settings, clock: Clock) -> Running {
-    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
-    let service = Service {
+fn start(log: &EmbeddedLog, settings: ArchiverSettings, clock: ServiceClock) -> Running {
+    let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
+    let service = ArchiverService {
         settings,
         prefix: "eadt.".to_owned(),
         bus: Arc::new(log.clone()),
@@ -122,20 +130,20 @@ fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
 }
 
 /// Everything the log holds, by topic and partition, and where each partition ends.
-fn records(log: &EmbeddedLog) -> BTreeMap<(Topic, i32), (Vec<Record>, i64)> {
+fn records(log: &EmbeddedLog) -> BTreeMap<(Topic, i32), (Vec<ConsumerRecord>, i64)> {
     let mut found = BTreeMap::new();
     for topic in Topic::ALL {
         for partition in 0..PARTITIONS {
             let at = TopicPartition::new(format!("eadt.{topic}"), partition);
-            let mut reader = log.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted).unwrap();
+            let mut reader = log.reader(&[(at, StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
             let (mut records, mut end) = (Vec::new(), None);
             while end.is_none() {
                 let mut polled = Vec::new();
                 reader.poll(1_000, Duration::from_secs(5), &mut polled).unwrap();
                 for item in polled {
                     match item {
-                        Polled::Record(record) => records.push(record),
-                        Polled::End { position, .. } => end = Some(position),
+                        PollEvent::Record(record) => records.push(record),
+                        PollEvent::End { position, .. } => end = Some(position),
                         other => panic!("{other:?}"),
                     }
                 }
@@ -153,7 +161,7 @@ fn check(log: &EmbeddedLog, place: &Path) {
     assert_eq!((listing.gaps.len(), listing.superseded.len()), (0, 0));
     let mut total = 0;
     for ((topic, partition), (records, end)) in records(log) {
-        let rows: Vec<Row> = archive.rows(&listing, topic, partition).map(Result::unwrap).collect();
+        let rows: Vec<ArchiveRow> = archive.rows(&listing, topic, partition).map(Result::unwrap).collect();
         assert_eq!(rows.len(), records.len(), "{topic} {partition}");
         for (row, record) in rows.iter().zip(&records) {
             assert_eq!((row.offset, row.stamp, &row.key), (record.offset, record.stamp, &record.key));
@@ -173,12 +181,12 @@ fn check(log: &EmbeddedLog, place: &Path) {
 fn everything_is_archived_and_a_restart_goes_on_from_the_files() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");
-    let log = log(&dir.path().join("log"), Stamps::Wall);
+    let log = log(&dir.path().join("log"), StampSource::Wall);
     for round in 0..3 {
         for n in 0..40 {
             step(&log, round * 40 + n);
         }
-        let running = start(&log, settings(&place), Clock::wall());
+        let running = start(&log, settings(&place), ServiceClock::machine());
         until("ready", || running.health.waiting().is_empty());
         step(&log, round * 40 + 39);
         running.stop().unwrap();
@@ -189,7 +197,7 @@ fn everything_is_archived_and_a_restart_goes_on_from_the_files() {
     assert_eq!(log.committed("archiver", &[telemetry]).unwrap(), [Some(end)], "others can see how far the archive is");
     // The group's position is not what counts: without its files everything is archived again.
     fs::remove_dir_all(&place).unwrap();
-    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    start(&log, settings(&place), ServiceClock::machine()).stop().unwrap();
     check(&log, &place);
 }
 
@@ -197,13 +205,13 @@ fn everything_is_archived_and_a_restart_goes_on_from_the_files() {
 fn files_are_completed_by_age_on_the_given_clock() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");
-    let log = log(&dir.path().join("log"), Stamps::Wall);
+    let log = log(&dir.path().join("log"), StampSource::Wall);
     let now = Arc::new(AtomicI64::new(START));
     let clock = {
         let now = now.clone();
-        Clock::new(move || EventTime::from_micros(now.load(Ordering::Relaxed)))
+        ServiceClock::new(move || EventTime::from_micros(now.load(Ordering::Relaxed)))
     };
-    let running = start(&log, Settings { roll_rows: 1_000_000, roll_seconds: 600.0, ..settings(&place) }, clock);
+    let running = start(&log, ArchiverSettings { roll_rows: 1_000_000, roll_seconds: 600.0, ..settings(&place) }, clock);
     step(&log, 0);
     until("rows wait", || running.metrics.text().contains("eadt_archiver_waiting_rows 11"));
     assert!(Archive::folder(&place).unwrap().files().unwrap().files.is_empty());
@@ -218,12 +226,12 @@ fn files_are_completed_by_age_on_the_given_clock() {
 fn a_store_that_refuses_stops_it_and_nothing_is_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");
-    let log = log(&dir.path().join("log"), Stamps::Wall);
+    let log = log(&dir.path().join("log"), StampSource::Wall);
     // Where the folder of a topic should be there is a file.
     fs::create_dir(&place).unwrap();
     let obstacle = place.join("topic=gpu.telemetry.v1");
     fs::write(&obstacle, "x").unwrap();
-    let running = start(&log, settings(&place), Clock::wall());
+    let running = start(&log, settings(&place), ServiceClock::machine());
     for n in 0..60 {
         step(&log, n);
     }
@@ -244,18 +252,18 @@ fn a_store_that_refuses_stops_it_and_nothing_is_skipped() {
 fn a_store_that_refuses_to_the_end_is_an_error_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");
-    let log = log(&dir.path().join("log"), Stamps::Wall);
+    let log = log(&dir.path().join("log"), StampSource::Wall);
     fs::create_dir(&place).unwrap();
     fs::write(place.join("topic=gpu.telemetry.v1"), "x").unwrap();
     for n in 0..30 {
         step(&log, n);
     }
-    let running = start(&log, Settings { drain_seconds: 0.3, ..settings(&place) }, Clock::wall());
+    let running = start(&log, ArchiverSettings { drain_seconds: 0.3, ..settings(&place) }, ServiceClock::machine());
     until("stalled", || running.metrics.text().contains("eadt_archiver_stalled 1"));
     let error = running.stop().unwrap_err();
-    assert!(matches!(error, Error::Unwritten(_)) && error.to_string().contains("next start"), "{error}");
+    assert!(matches!(error, ArchiverError::Unwritten(_)) && error.to_string().contains("next start"), "{error}");
     fs::remove_file(place.join("topic=gpu.telemetry.v1")).unwrap();
-    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    start(&log, settings(&place), ServiceClock::machine()).stop().unwrap();
     check(&log, &place);
 }
 
@@ -278,9 +286,11 @@ fn a_log_on_a_full_disk_stalls_it_and_it_goes_on_when_there_is_room() {
         MemberOptions { group: "full".to_owned(), membership: Membership::Transactional("full".to_owned()), topics: Vec::new() };
     let mut other = log.member(options).unwrap();
     until("the disk is full", || {
-        other.commit(&Step { outputs: vec![outgoing(Topic::Models, "m", Some(b"{}".to_vec()))], positions: Vec::new() }).is_err()
+        other
+            .commit(&CommitStep { outputs: vec![outgoing(Topic::Models, "m", Some(b"{}".to_vec()))], positions: Vec::new() })
+            .is_err()
     });
-    let running = start(&log, settings(&place), Clock::wall());
+    let running = start(&log, settings(&place), ServiceClock::machine());
     until("stalled", || running.metrics.text().contains("eadt_archiver_stalled 1"));
     until("not ready", || running.health.waiting() == ["archiver"]);
     until("it tried again", || running.metrics.text().contains("eadt_archiver_failures_total{part=\"log\"} 3"));
@@ -302,7 +312,7 @@ fn an_archive_of_a_shorter_log_is_not_continued_by_another() {
     for n in 0..5 {
         step(&first, n);
     }
-    start(&first, settings(&place), Clock::wall()).stop().unwrap();
+    start(&first, settings(&place), ServiceClock::machine()).stop().unwrap();
     let before = listed(&place);
     at.fetch_add(3_600_000_000, Ordering::Relaxed);
     let second = log(&dir.path().join("another"), stamps(&at));
@@ -310,15 +320,15 @@ fn an_archive_of_a_shorter_log_is_not_continued_by_another() {
         step(&second, n);
     }
     let told = eadt_archiver::check(&settings(&place), "eadt.", &second).unwrap_err();
-    let error = start(&second, settings(&place), Clock::wall()).thread.join().unwrap().unwrap_err();
+    let error = start(&second, settings(&place), ServiceClock::machine()).thread.join().unwrap().unwrap_err();
     assert_eq!(told.to_string(), error.to_string(), "said before anything starts, too");
-    assert!(matches!(error, Error::Another { .. }), "{error}");
+    assert!(matches!(error, ArchiverError::Another { .. }), "{error}");
     assert!(error.to_string().contains("of another log") && error.to_string().contains("archiver.location"), "{error}");
     assert_eq!(listed(&place), before, "nothing was written");
     // The log that it belongs to goes on.
     eadt_archiver::check(&settings(&place), "eadt.", &first).unwrap();
     step(&first, 5);
-    start(&first, settings(&place), Clock::wall()).stop().unwrap();
+    start(&first, settings(&place), ServiceClock::machine()).stop().unwrap();
     check(&first, &place);
 }
 
@@ -330,11 +340,11 @@ fn listed(place: &Path) -> Vec<String> {
 fn a_renamed_file_stops_it_before_anything_is_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");
-    let log = log(&dir.path().join("log"), Stamps::Wall);
+    let log = log(&dir.path().join("log"), StampSource::Wall);
     for n in 0..5 {
         step(&log, n);
     }
-    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    start(&log, settings(&place), ServiceClock::machine()).stop().unwrap();
     for n in 5..30 {
         step(&log, n);
     }
@@ -342,10 +352,10 @@ fn a_renamed_file_stops_it_before_anything_is_skipped() {
     let own = Archive::folder(&place).unwrap().files().unwrap().files.remove(0).name;
     let wrong = FileName { last: own.last + 3, ..own.clone() };
     fs::rename(place.join(own.path()), place.join(wrong.path())).unwrap();
-    let error = start(&log, settings(&place), Clock::wall()).thread.join().unwrap().unwrap_err().to_string();
+    let error = start(&log, settings(&place), ServiceClock::machine()).thread.join().unwrap().unwrap_err().to_string();
     assert!(error.contains(&wrong.path()) && error.contains(&own.path()) && error.contains("its own name back"), "{error}");
     fs::rename(place.join(wrong.path()), place.join(own.path())).unwrap();
-    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    start(&log, settings(&place), ServiceClock::machine()).stop().unwrap();
     check(&log, &place);
 }
 
@@ -356,7 +366,7 @@ fn what_the_log_deleted_first_is_said_and_ranges_still_adjoin() {
     let at = Arc::new(AtomicI64::new(START));
     let log = log(&dir.path().join("log"), stamps(&at));
     step(&log, 0);
-    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    start(&log, settings(&place), ServiceClock::machine()).stop().unwrap();
     for n in 1..20 {
         step(&log, n);
     }
@@ -367,13 +377,13 @@ fn what_the_log_deleted_first_is_said_and_ranges_still_adjoin() {
     let archive = Archive::folder(&place).unwrap();
     let archived = archive.next_offsets().unwrap()[&(Topic::GpuTelemetry, 0)];
     assert!(low > archived, "the log deleted {archived} to {low}");
-    let running = start(&log, settings(&place), Clock::wall());
+    let running = start(&log, settings(&place), ServiceClock::machine());
     until("ready", || running.health.waiting().is_empty());
     assert!(!running.metrics.text().contains("eadt_archiver_deleted_offsets_total 0"));
     running.stop().unwrap();
     let listing = archive.files().unwrap();
     assert_eq!(listing.gaps, []);
-    let rows: Vec<Row> = archive.rows(&listing, Topic::GpuTelemetry, 0).map(Result::unwrap).collect();
+    let rows: Vec<ArchiveRow> = archive.rows(&listing, Topic::GpuTelemetry, 0).map(Result::unwrap).collect();
     assert!(rows.iter().any(|row| row.offset < archived) && rows.iter().any(|row| row.offset >= low));
     assert!(!rows.iter().any(|row| (archived..low).contains(&row.offset)));
 }
@@ -382,20 +392,20 @@ fn what_the_log_deleted_first_is_said_and_ranges_still_adjoin() {
 fn an_archive_of_another_log_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");
-    let first = log(&dir.path().join("log"), Stamps::Wall);
+    let first = log(&dir.path().join("log"), StampSource::Wall);
     for n in 0..5 {
         step(&first, n);
     }
-    start(&first, settings(&place), Clock::wall()).stop().unwrap();
-    let second = log(&dir.path().join("another"), Stamps::Wall);
+    start(&first, settings(&place), ServiceClock::machine()).stop().unwrap();
+    let second = log(&dir.path().join("another"), StampSource::Wall);
     step(&second, 0);
-    let running = start(&second, settings(&place), Clock::wall());
+    let running = start(&second, settings(&place), ServiceClock::machine());
     let error = running.thread.join().unwrap().unwrap_err();
-    assert!(matches!(error, Error::Ahead { .. }) && error.to_string().contains("another location"), "{error}");
-    let running = start(&second, Settings { roll_rows: 0, ..settings(&place) }, Clock::wall());
-    assert!(matches!(running.thread.join().unwrap(), Err(Error::Settings(_))));
+    assert!(matches!(error, ArchiverError::Ahead { .. }) && error.to_string().contains("another location"), "{error}");
+    let running = start(&second, ArchiverSettings { roll_rows: 0, ..settings(&place) }, ServiceClock::machine());
+    assert!(matches!(running.thread.join().unwrap(), Err(ArchiverError::Settings(_))));
     fs::write(place.join("data.parquet"), "PAR1").unwrap();
-    let error = start(&first, settings(&place), Clock::wall()).thread.join().unwrap().unwrap_err();
+    let error = start(&first, settings(&place), ServiceClock::machine()).thread.join().unwrap().unwrap_err();
     assert!(error.to_string().contains("data.parquet"), "{error}");
 }
 
@@ -405,8 +415,8 @@ const CHILD: &str = "EADT_ARCHIVER_TEST_CHILD";
 #[test]
 fn child_that_is_killed() {
     let Some(dir) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
-    let log = log(&dir.join("log"), Stamps::Wall);
-    let running = start(&log, Settings { roll_rows: 20, ..settings(&dir.join("archive")) }, Clock::wall());
+    let log = log(&dir.join("log"), StampSource::Wall);
+    let running = start(&log, ArchiverSettings { roll_rows: 20, ..settings(&dir.join("archive")) }, ServiceClock::machine());
     for n in 0_i64.. {
         step(&log, n);
         assert!(!running.thread.is_finished());
@@ -417,7 +427,7 @@ fn child_that_is_killed() {
 fn killed_at_any_time_each_offset_is_in_exactly_one_file() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");
-    drop(log(&dir.path().join("log"), Stamps::Wall));
+    drop(log(&dir.path().join("log"), StampSource::Wall));
     let mut files = 0;
     let kills: u64 = std::env::var("EADT_TEST_KILLS").map_or(8, |count| count.parse().expect("EADT_TEST_KILLS is a number"));
     for round in 0..kills {
@@ -438,7 +448,7 @@ fn killed_at_any_time_each_offset_is_in_exactly_one_file() {
         assert_eq!((listing.gaps.len(), listing.superseded.len()), (0, 0), "round {round}");
         files = listing.files.len();
     }
-    let log = log(&dir.path().join("log"), Stamps::Wall);
-    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    let log = log(&dir.path().join("log"), StampSource::Wall);
+    start(&log, settings(&place), ServiceClock::machine()).stop().unwrap();
     check(&log, &place);
 }

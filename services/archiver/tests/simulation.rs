@@ -1,12 +1,12 @@
-//! The archiver under chance: at every call that it makes of the bus and at every step on its disk it may fail, be killed, lose its
-//! power or its partitions, find the disk full, or be frozen while another one takes over, which is carried out within that call. However
-//! the story goes, what is visible is at any time the beginning of the log: each offset in one file, whole.
+//! The archiver under chance: at every call that it makes of the bus and at every step on its disk it may fail, be killed, lose
+//! its power or its partitions, find the disk full, or be frozen while another one takes over, which is carried out within that
+//! call. However the story goes, what is visible is at any time the beginning of the log: each offset in one file, whole.
 //!
-//! One seed is one story, on one thread, without waiting. A failing one prints how to repeat it. 250 are told; `cargo xtask test` begins
-//! at a fresh seed and goes on for a while, `EADT_TEST_SEEDS=10000` tells so many.
+//! One seed is one story, on one thread, without waiting. A failing one prints how to repeat it. 250 are told; `cargo xtask test`
+//! begins at a fresh seed and goes on for a while, `EADT_TEST_SEEDS=10000` tells so many.
 //!
-//! Nobody is frozen between the answer that a partition is its own and the rename of the file that follows: there, and only there, a file
-//! can be published after another archiver took over (docs/use/archive.md), and no story may tell that it was not.
+//! Nobody is frozen between the answer that a partition is its own and the rename of the file that follows: there, and only
+//! there, a file can be published after another archiver took over (docs/use/archive.md), and no story may tell that it was not.
 
 mod bus;
 
@@ -19,9 +19,9 @@ mod world;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_archiver::Settings;
-use eadt_bus::Outgoing;
-use eadt_bus::simulation::{Coming, PARTITIONS, PREFIX};
+use eadt_archiver::ArchiverSettings;
+use eadt_bus::ProducerRecord;
+use eadt_bus::simulation::{PARTITIONS, PREFIX, ScheduledRecord};
 use eadt_schemas::envelope::{Envelope, header};
 use eadt_schemas::v1::Directive;
 use eadt_schemas::{EventTime, EventType, Topic};
@@ -34,14 +34,14 @@ pub const TOPICS: [Topic; 3] = [Topic::ProcessorState, Topic::Directives, Topic:
 const BASE: i64 = 1_767_297_600_000_000;
 
 /// Records of every kind, over two days or three.
-fn history(chance: &mut Chance) -> Vec<Coming> {
+fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     let (mut now, mut coming) = (BASE, Vec::new());
     for number in 0..6 + chance.below(10) {
         now += 1_000 * (1 + chance.below(1_200_000) as i64) + if chance.one_in(8) { 6 * 3_600_000_000 } else { 0 };
         let stamp = EventTime::from_micros(now);
         let topic = TOPICS[chance.below(TOPICS.len())];
         let time = stamp.plus_seconds(-(chance.below(90) as f64));
-        let record = Outgoing {
+        let record = ProducerRecord {
             topic: format!("{PREFIX}{topic}").into(),
             partition: None,
             key: match chance.below(8) {
@@ -63,7 +63,7 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
             headers: headers(chance, topic, time),
         };
         let holes = if chance.one_in(3) { 1 + chance.below(2) } else { 0 };
-        coming.push(Coming { topic, partition: chance.below(PARTITIONS as usize) as i32, stamp, record, holes });
+        coming.push(ScheduledRecord { topic, partition: chance.below(PARTITIONS as usize) as i32, stamp, record, holes });
     }
     coming
 }
@@ -91,14 +91,14 @@ fn headers(chance: &mut Chance, topic: Topic, time: EventTime) -> Vec<(Arc<str>,
 fn one(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
     let mut chance = Chance::new(seed);
     let coming = history(&mut chance);
-    let settings = Settings {
+    let settings = ArchiverSettings {
         location: ROOT.to_owned(),
         roll_rows: 1 + chance.below(5),
         roll_seconds: 1_800.0,
         // Simulated, as the pauses are.
         drain_seconds: 2.0,
         retry_max_seconds: 0.2,
-        ..Settings::default()
+        ..ArchiverSettings::default()
     };
     let faults = chance.below(12);
     Story::new(chance, coming, faults, settings, flaw).play()

@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::Bus;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_collector::nvml::{Driver, FailedReading, Gpu, Identity, Lost};
-use eadt_collector::{Environment, RawSettings};
+use eadt_collector::nvml::{FailedReading, GpuDriver, GpuIdentity, GpuLost, ReadableGpu};
+use eadt_collector::{CollectorEnvironment, RawSettings};
 use eadt_schemas::Topic;
 use eadt_schemas::latest::GpuTelemetry;
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
 #[derive(Debug)]
 struct Machine;
 
-struct Steady(Identity, Instant);
+struct Steady(GpuIdentity, Instant);
 
-impl Gpu for Steady {
-    fn identity(&self) -> &Identity {
+impl ReadableGpu for Steady {
+    fn identity(&self) -> &GpuIdentity {
         &self.0
     }
     fn features(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         (Vec::new(), Vec::new())
     }
-    fn read(&mut self, slow: bool, into: &mut GpuTelemetry, _: &mut Vec<FailedReading>) -> Result<(), Lost> {
+    fn read(&mut self, slow: bool, into: &mut GpuTelemetry, _: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
         let seconds = self.1.elapsed().as_secs_f64();
         let some = |value: f64| Some(value);
         (into.power_watts, into.power_average_watts) = (some(412.3), some(411.9));
@@ -45,12 +45,12 @@ impl Gpu for Steady {
     }
 }
 
-impl Driver for Machine {
-    fn count(&self) -> Result<u32, Lost> {
+impl GpuDriver for Machine {
+    fn count(&self) -> Result<u32, GpuLost> {
         Ok(8)
     }
-    fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn Gpu)) -> Result<(), Lost> {
-        let identity = Identity {
+    fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn ReadableGpu)) -> Result<(), GpuLost> {
+        let identity = GpuIdentity {
             uuid: format!("GPU-00000000-0000-0000-0000-{index:012}"),
             index,
             model: Some("Steady".into()),
@@ -102,7 +102,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     settings.progress.listen.set_port(0);
     let settings = settings.validate("host")?;
     let shutdown = Shutdown::new();
-    let mut environment = Environment::new(Arc::new(log), "eadt.", Metrics::default(), Health::default(), shutdown.clone());
+    let mut environment = CollectorEnvironment::new(
+        Arc::new(log),
+        "eadt.",
+        MetricsRegistry::default(),
+        HealthRegistry::default(),
+        shutdown.clone(),
+    );
     environment.driver = Some(Arc::new(Machine));
     let collector = tokio::spawn(eadt_collector::run(settings, environment));
     // Start-up and the counter check are not what is measured.

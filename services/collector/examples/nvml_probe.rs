@@ -6,11 +6,11 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use eadt_collector::nvml::counter_check::{CounterCheck, Verdict};
-use eadt_collector::nvml::{Driver, Gpu, NvmlDriver};
+use eadt_collector::nvml::counter_check::{CounterCheck, CounterVerdict};
+use eadt_collector::nvml::{GpuDriver, NvmlDriver, ReadableGpu};
 use eadt_collector::plausible;
 use eadt_schemas::latest::GpuTelemetry;
-use eadt_service::Clock;
+use eadt_service::ServiceClock;
 use serde_json::json;
 
 const PERIOD: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ fn say(line: &serde_json::Value) -> std::io::Result<()> {
     writeln!(std::io::stdout().lock(), "{line}")
 }
 
-fn probe(gpu: &mut dyn Gpu, samples: u32) -> Result<(), Box<dyn std::error::Error>> {
+fn probe(gpu: &mut dyn ReadableGpu, samples: u32) -> Result<(), Box<dyn std::error::Error>> {
     let identity = gpu.identity().clone();
     let (supported, unsupported) = gpu.features();
     say(&json!({"device": identity.uuid, "gpu_index": identity.index, "gpu_model": identity.model,
@@ -61,7 +61,7 @@ fn probe(gpu: &mut dyn Gpu, samples: u32) -> Result<(), Box<dyn std::error::Erro
     let enough = |number: u32, settled: bool| number >= samples && (settled || started.elapsed() > Duration::from_secs(10));
     for number in 0.. {
         let mut sample = GpuTelemetry {
-            time: Clock::wall().now(),
+            time: ServiceClock::machine().now(),
             device: identity.uuid.clone(),
             collector: "probe".into(),
             ..GpuTelemetry::default()
@@ -82,7 +82,7 @@ fn probe(gpu: &mut dyn Gpu, samples: u32) -> Result<(), Box<dyn std::error::Erro
             let mean = busy.as_secs_f64() / f64::from(number + 1);
             say(&json!({"device": identity.uuid, "mean_read_seconds": mean,
                 "counter": verdict.map_or("no verdict: no counter, or it fell".to_owned(), |v| format!("{v:?}")),
-                "counter_trusted": verdict.map(Verdict::trusted), "counter_error_ratio": verdict.and_then(Verdict::error_ratio)}))?;
+                "counter_trusted": verdict.map(CounterVerdict::trusted), "counter_error_ratio": verdict.and_then(CounterVerdict::error_ratio)}))?;
             return Ok(());
         }
         std::thread::sleep((started + PERIOD * (number + 1)).saturating_duration_since(Instant::now()));

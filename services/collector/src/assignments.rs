@@ -1,4 +1,4 @@
-//! Which workloads a GPU works for, told by the operator or by a file.
+//! The workloads that a GPU works for, as set by the operator or by a file.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use eadt_service::Shutdown;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::files::Files;
+use crate::files::WatchedFiles;
 use crate::metrics::CollectorMetrics;
-use crate::tenancy::Tenant;
+use crate::tenancy::BoardTenant;
 
 /// One statement: this device works for this workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Assignment {
+pub struct GpuAssignment {
     /// UUID of the GPU, its index on this node, or `*` for every GPU that no other assignment names.
     pub device: String,
     /// `namespace/name`.
@@ -29,7 +29,7 @@ pub struct Assignment {
 }
 
 /// Refuses what cannot be meant: no workload, a workload twice, shares above the whole.
-pub(crate) fn check(assignments: &[Assignment]) -> Result<(), String> {
+pub(crate) fn check(assignments: &[GpuAssignment]) -> Result<(), String> {
     let mut sums: HashMap<&str, (f64, Vec<&str>)> = HashMap::new();
     for a in assignments {
         if a.device.is_empty() {
@@ -54,8 +54,8 @@ pub(crate) fn check(assignments: &[Assignment]) -> Result<(), String> {
     Ok(())
 }
 
-fn grouped(assignments: &[Assignment]) -> HashMap<String, Arc<[Tenant]>> {
-    let mut by_device: HashMap<&str, Vec<&Assignment>> = HashMap::new();
+fn grouped(assignments: &[GpuAssignment]) -> HashMap<String, Arc<[BoardTenant]>> {
+    let mut by_device: HashMap<&str, Vec<&GpuAssignment>> = HashMap::new();
     for a in assignments {
         by_device.entry(&a.device).or_default().push(a);
     }
@@ -67,7 +67,7 @@ fn grouped(assignments: &[Assignment]) -> HashMap<String, Arc<[Tenant]>> {
             let tenants = list.iter().map(|a| {
                 let equal = (list.len() > 1).then(|| (1.0 - given).max(0.0) / open as f64);
                 let method = if a.share.is_some() { Some(ShareMethod::Assigned) } else { equal.map(|_| ShareMethod::Equal) };
-                Tenant { workload: a.workload.clone(), share: a.share.or(equal), method }
+                BoardTenant { workload: a.workload.clone(), share: a.share.or(equal), method }
             });
             (device.to_owned(), tenants.collect())
         })
@@ -76,22 +76,22 @@ fn grouped(assignments: &[Assignment]) -> HashMap<String, Arc<[Tenant]>> {
 
 /// The assignments in force. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Assignments(Arc<Inner>);
+pub struct AssignmentTable(Arc<AssignmentMaps>);
 
 #[derive(Debug)]
-struct Inner {
-    fixed: HashMap<String, Arc<[Tenant]>>,
-    filed: RwLock<HashMap<String, Arc<[Tenant]>>>,
+struct AssignmentMaps {
+    fixed: HashMap<String, Arc<[BoardTenant]>>,
+    filed: RwLock<HashMap<String, Arc<[BoardTenant]>>>,
 }
 
-impl Assignments {
-    /// Assignments that hold until a file says otherwise.
-    pub fn new(fixed: &[Assignment]) -> Self {
-        Self(Arc::new(Inner { fixed: grouped(fixed), filed: RwLock::default() }))
+impl AssignmentTable {
+    /// Creates assignments that hold unless a file overrides them.
+    pub fn new(fixed: &[GpuAssignment]) -> Self {
+        Self(Arc::new(AssignmentMaps { fixed: grouped(fixed), filed: RwLock::default() }))
     }
 
-    /// The workloads of a GPU; `None` where nothing is said about it.
-    pub fn of(&self, uuid: &str, index: Option<u32>) -> Option<Arc<[Tenant]>> {
+    /// Returns the workloads of a GPU; `None` if it has no assignment.
+    pub fn of(&self, uuid: &str, index: Option<u32>) -> Option<Arc<[BoardTenant]>> {
         let index = index.map(|index| index.to_string());
         let filed = self.0.filed.read().unwrap_or_else(PoisonError::into_inner);
         [&*filed, &self.0.fixed]
@@ -100,7 +100,7 @@ impl Assignments {
             .cloned()
     }
 
-    fn replace(&self, assignments: &[Assignment]) {
+    fn replace(&self, assignments: &[GpuAssignment]) {
         *self.0.filed.write().unwrap_or_else(PoisonError::into_inner) = grouped(assignments);
     }
 
@@ -113,9 +113,9 @@ impl Assignments {
 
     /// Follows the file until `shutdown`.
     pub(crate) async fn follow(self, path: PathBuf, metrics: CollectorMetrics, shutdown: Shutdown) {
-        let mut files = Files::new([path]);
+        let mut files = WatchedFiles::new([path]);
         loop {
-            let in_force = files.look(|[path]| {
+            let in_force = files.reload_if_changed(|[path]| {
                 let count = self.load(path)?;
                 tracing::info!(path = %path.display(), count, "assignments read");
                 Ok(())
@@ -130,8 +130,8 @@ impl Assignments {
 }
 
 /// The content of an assignments file.
-pub fn read(text: &[u8]) -> Result<Vec<Assignment>, String> {
-    let list: Vec<Assignment> =
+pub fn read(text: &[u8]) -> Result<Vec<GpuAssignment>, String> {
+    let list: Vec<GpuAssignment> =
         serde_json::from_slice(text).map_err(|error| format!("not a JSON array of assignments: {error}"))?;
     check(&list)?;
     Ok(list)
@@ -141,25 +141,25 @@ pub fn read(text: &[u8]) -> Result<Vec<Assignment>, String> {
 mod tests {
     use super::*;
 
-    fn a(device: &str, workload: &str, share: Option<f64>) -> Assignment {
-        Assignment { device: device.into(), workload: workload.into(), share }
+    fn a(device: &str, workload: &str, share: Option<f64>) -> GpuAssignment {
+        GpuAssignment { device: device.into(), workload: workload.into(), share }
     }
 
     #[test]
     fn the_more_specific_statement_holds_and_open_shares_split_the_rest() {
         let all = [a("*", "n/rest", None), a("0", "n/a", Some(0.5)), a("0", "n/b", None), a("0", "n/c", None)];
         check(&all).unwrap();
-        let of = Assignments::new(&all);
+        let of = AssignmentTable::new(&all);
         let shares: Vec<_> = of.of("GPU-x", Some(0)).unwrap().iter().map(|t| (t.workload.clone(), t.share)).collect();
         assert_eq!(shares, [("n/a".into(), Some(0.5)), ("n/b".into(), Some(0.25)), ("n/c".into(), Some(0.25))]);
         assert_eq!(of.of("GPU-y", Some(1)).unwrap()[0].share, None);
-        assert!(Assignments::new(&[]).of("GPU-y", Some(1)).is_none());
+        assert!(AssignmentTable::new(&[]).of("GPU-y", Some(1)).is_none());
     }
 
     #[test]
     fn a_file_that_cannot_be_used_leaves_the_last_one_in_force() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let of = Assignments::new(&[a("*", "n/fixed", None)]);
+        let of = AssignmentTable::new(&[a("*", "n/fixed", None)]);
         std::fs::write(file.path(), r#"[{"device":"GPU-x","workload":"n/a"}]"#).unwrap();
         assert_eq!(of.load(file.path()), Ok(1));
         for bad in ["", "{}", r#"[{"device":"0","workload":"a"}]"#, r#"[{"device":"0","workload":"n/a","share":2}]"#] {

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Header, Outgoing, chaos};
+use eadt_bus::{ProducerRecord, RecordHeader, chaos};
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct BufferLimits {
     pub events: usize,
     /// What they take in memory.
     pub bytes: usize,
@@ -32,7 +32,7 @@ pub struct BufferCounts {
 
 /// What offering an event cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offered {
+pub enum OfferOutcome {
     /// It is in; so many others were given up for it.
     Evicting(u64),
     /// It is larger than the whole buffer and was given up itself.
@@ -41,10 +41,10 @@ pub enum Offered {
     TooLate,
 }
 
-/// What [`Buffer::take`] found.
+/// What [`EventBuffer::take`] found.
 #[derive(Debug)]
-pub enum Taken {
-    Event(Outgoing),
+pub enum TakeOutcome {
+    Event(ProducerRecord),
     /// Nothing came in time.
     Empty,
     /// Closed and empty: nothing will ever come.
@@ -52,16 +52,16 @@ pub enum Taken {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct BufferedEvent {
     number: u64,
     bytes: usize,
-    event: Outgoing,
+    event: ProducerRecord,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    samples: VecDeque<Entry>,
-    marks: VecDeque<Entry>,
+struct BufferState {
+    samples: VecDeque<BufferedEvent>,
+    marks: VecDeque<BufferedEvent>,
     next: u64,
     counts: BufferCounts,
     closed: Option<Instant>,
@@ -69,18 +69,18 @@ struct State {
     urgent: bool,
 }
 
-impl State {
+impl BufferState {
     /// Whether company is not worth waiting for: a mark is there, or half the room is gone.
-    fn presses(&self, limits: Limits) -> bool {
+    fn presses(&self, limits: BufferLimits) -> bool {
         self.urgent || 2 * self.counts.events >= limits.events || 2 * self.counts.bytes >= limits.bytes
     }
 }
 
 /// See the module.
 #[derive(Debug)]
-pub struct Buffer {
-    limits: Limits,
-    state: Mutex<State>,
+pub struct EventBuffer {
+    limits: BufferLimits,
+    state: Mutex<BufferState>,
     changed: Condvar,
 }
 
@@ -88,33 +88,33 @@ pub struct Buffer {
 const ALLOCATION: usize = 32;
 
 /// What an event takes in memory: its texts, and what holds them, which for small values is as much again.
-fn size(event: &Outgoing) -> usize {
+fn size(event: &ProducerRecord) -> usize {
     let text = |text: &Option<bytes::Bytes>| text.as_ref().map_or(0, |text| text.len() + ALLOCATION);
-    let header = |(name, value): &Header| size_of::<Header>() + name.len() + value.len() + 2 * ALLOCATION;
-    size_of::<Entry>() + text(&event.key) + text(&event.value) + event.headers.iter().map(header).sum::<usize>()
+    let header = |(name, value): &RecordHeader| size_of::<RecordHeader>() + name.len() + value.len() + 2 * ALLOCATION;
+    size_of::<BufferedEvent>() + text(&event.key) + text(&event.value) + event.headers.iter().map(header).sum::<usize>()
 }
 
-impl Buffer {
-    pub fn new(limits: Limits) -> Self {
+impl EventBuffer {
+    pub fn new(limits: BufferLimits) -> Self {
         Self { limits, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BufferState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes an event in, giving up older ones where there is no room.
-    pub fn offer(&self, event: Outgoing, mark: bool) -> Offered {
+    pub fn offer(&self, event: ProducerRecord, mark: bool) -> OfferOutcome {
         let bytes = size(&event);
         let mut state = self.lock();
         state.counts.offered += 1;
         if state.closed.is_some() {
             state.counts.too_late += 1;
-            return Offered::TooLate;
+            return OfferOutcome::TooLate;
         }
         if bytes > self.limits.bytes {
             state.counts.evicted += 1;
-            return Offered::TooLarge;
+            return OfferOutcome::TooLarge;
         }
         let mut evicted = 0;
         while state.counts.events >= self.limits.events || state.counts.bytes + bytes > self.limits.bytes {
@@ -124,7 +124,7 @@ impl Buffer {
             evicted += 1;
         }
         state.counts.evicted += if chaos::is_off("drop-counts") { 0 } else { evicted };
-        let entry = Entry { number: state.next, bytes, event };
+        let entry = BufferedEvent { number: state.next, bytes, event };
         state.next += 1;
         // Whoever takes waits where nothing is, or for company: each notice costs a system call.
         let (first, pressed) = (state.counts.events == 0, state.presses(self.limits));
@@ -141,18 +141,18 @@ impl Buffer {
         if wake {
             self.changed.notify_one();
         }
-        Offered::Evicting(evicted)
+        OfferOutcome::Evicting(evicted)
     }
 
     /// The oldest event, waiting at most `timeout` for one. One that had to be waited for waits `linger` longer for company,
     /// unless it is a mark or the buffer fills up.
-    pub fn take(&self, timeout: Duration, linger: Duration) -> Taken {
-        let idle = |state: &mut State| state.counts.events == 0 && state.closed.is_none();
+    pub fn take(&self, timeout: Duration, linger: Duration) -> TakeOutcome {
+        let idle = |state: &mut BufferState| state.counts.events == 0 && state.closed.is_none();
         let mut state = self.lock();
         if idle(&mut state) {
             state = self.changed.wait_timeout_while(state, timeout, idle).unwrap_or_else(PoisonError::into_inner).0;
             if state.counts.events > 0 {
-                let alone = |state: &mut State| state.closed.is_none() && !state.presses(self.limits);
+                let alone = |state: &mut BufferState| state.closed.is_none() && !state.presses(self.limits);
                 state = self.changed.wait_timeout_while(state, linger, alone).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
@@ -166,10 +166,10 @@ impl Buffer {
                 state.counts.events -= 1;
                 state.counts.bytes -= entry.bytes;
                 state.urgent &= state.counts.events > 0;
-                Taken::Event(entry.event)
+                TakeOutcome::Event(entry.event)
             }
-            None if state.closed.is_some() => Taken::Ended,
-            None => Taken::Empty,
+            None if state.closed.is_some() => TakeOutcome::Ended,
+            None => TakeOutcome::Empty,
         }
     }
 
@@ -206,25 +206,25 @@ mod tests {
 
     use super::*;
 
-    fn event(number: u32) -> Outgoing {
+    fn event(number: u32) -> ProducerRecord {
         event_of(number.to_string().into())
     }
 
-    fn event_of(value: bytes::Bytes) -> Outgoing {
-        Outgoing { topic: "t".into(), partition: None, key: None, value: Some(value), headers: Vec::new() }
+    fn event_of(value: bytes::Bytes) -> ProducerRecord {
+        ProducerRecord { topic: "t".into(), partition: None, key: None, value: Some(value), headers: Vec::new() }
     }
 
-    fn drain(buffer: &Buffer) -> Vec<u32> {
+    fn drain(buffer: &EventBuffer) -> Vec<u32> {
         std::iter::from_fn(|| match buffer.take(Duration::ZERO, Duration::ZERO) {
-            Taken::Event(event) => Some(std::str::from_utf8(&event.value.unwrap()).unwrap().parse().unwrap()),
-            Taken::Empty | Taken::Ended => None,
+            TakeOutcome::Event(event) => Some(std::str::from_utf8(&event.value.unwrap()).unwrap().parse().unwrap()),
+            TakeOutcome::Empty | TakeOutcome::Ended => None,
         })
         .collect()
     }
 
     #[test]
     fn the_oldest_sample_goes_first_and_marks_stay() {
-        let buffer = Buffer::new(Limits { events: 3, bytes: 10_000 });
+        let buffer = EventBuffer::new(BufferLimits { events: 3, bytes: 10_000 });
         for (number, mark) in [(1, true), (2, false), (3, false), (4, false), (5, true)] {
             buffer.offer(event(number), mark);
         }
@@ -235,20 +235,20 @@ mod tests {
     #[test]
     fn bytes_are_bounded_and_an_event_larger_than_all_is_given_up_itself() {
         let (small, large) = (size(&event(11)), size(&event(1_000_333)));
-        let buffer = Buffer::new(Limits { events: 100, bytes: 2 * small });
-        assert_eq!(buffer.offer(event_of("1".repeat(2 * small).into()), false), Offered::TooLarge);
+        let buffer = EventBuffer::new(BufferLimits { events: 100, bytes: 2 * small });
+        assert_eq!(buffer.offer(event_of("1".repeat(2 * small).into()), false), OfferOutcome::TooLarge);
         buffer.offer(event(11), false);
         buffer.offer(event(22), false);
-        assert_eq!(buffer.offer(event(1_000_333), false), Offered::Evicting(2));
+        assert_eq!(buffer.offer(event(1_000_333), false), OfferOutcome::Evicting(2));
         assert_eq!((buffer.counts().bytes, drain(&buffer)), (large, vec![1_000_333]));
     }
 
     #[test]
     fn what_holds_an_event_counts_as_its_texts_do() {
         let headers = vec![("ce_id".into(), bytes::Bytes::from_static(b"7")); 8];
-        let bare = Outgoing { headers, ..event(1) };
+        let bare = ProducerRecord { headers, ..event(1) };
         let texts = 1 + 8 * 6;
-        assert!(size(&bare) >= texts + size_of::<Outgoing>() + 8 * size_of::<Header>(), "{}", size(&bare));
+        assert!(size(&bare) >= texts + size_of::<ProducerRecord>() + 8 * size_of::<RecordHeader>(), "{}", size(&bare));
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
         for (events, limit) in
             [(&[(1, true)][..], 100), (&[(1, false), (2, true)], 100), (&[(1, false), (2, false)], 4), (&[(1, false)], 1)]
         {
-            let buffer = Buffer::new(Limits { events: limit, bytes: 1 << 20 });
+            let buffer = EventBuffer::new(BufferLimits { events: limit, bytes: 1 << 20 });
             let came = std::thread::scope(|scope| {
                 let taking = scope.spawn(|| buffer.take(Duration::from_hours(1), Duration::from_hours(1)));
                 // So that it waits by then; if it does not, it finds the events there.
@@ -270,7 +270,7 @@ mod tests {
                 }
                 let came = taking.is_finished();
                 buffer.close();
-                assert!(matches!(taking.join().unwrap(), Taken::Event(_)));
+                assert!(matches!(taking.join().unwrap(), TakeOutcome::Event(_)));
                 came
             });
             assert!(came, "{events:?} in room for {limit}");
@@ -279,12 +279,12 @@ mod tests {
 
     #[test]
     fn after_the_end_nothing_is_taken_in() {
-        let buffer = Buffer::new(Limits { events: 3, bytes: 10_000 });
+        let buffer = EventBuffer::new(BufferLimits { events: 3, bytes: 10_000 });
         buffer.offer(event(1), false);
         buffer.close();
-        assert_eq!(buffer.offer(event(2), true), Offered::TooLate);
+        assert_eq!(buffer.offer(event(2), true), OfferOutcome::TooLate);
         assert_eq!(drain(&buffer), [1]);
-        assert!(matches!(buffer.take(Duration::from_mins(1), Duration::ZERO), Taken::Ended));
+        assert!(matches!(buffer.take(Duration::from_mins(1), Duration::ZERO), TakeOutcome::Ended));
     }
 
     proptest! {
@@ -294,7 +294,7 @@ mod tests {
             steps in prop::collection::vec(prop::option::of((any::<bool>(), 0usize..40)), 0..200), events in 1usize..8, room in 1usize..6,
         ) {
             let bytes = room * size(&event(100_000));
-            let buffer = Buffer::new(Limits { events, bytes });
+            let buffer = EventBuffer::new(BufferLimits { events, bytes });
             // Number, mark and size of what must be in it, oldest first.
             let (mut model, mut number, mut evicted): (Vec<(u32, bool, usize)>, _, _) = (Vec::new(), 100_000, 0);
             for step in steps {
@@ -311,7 +311,7 @@ mod tests {
                     if taken <= bytes { model.push((number, mark, taken)) } else { evicted += 1 }
                 } else {
                     let taken = match buffer.take(Duration::ZERO, Duration::ZERO) {
-                        Taken::Event(event) => std::str::from_utf8(&event.value.unwrap()).unwrap().parse::<u32>().ok(),
+                        TakeOutcome::Event(event) => std::str::from_utf8(&event.value.unwrap()).unwrap().parse::<u32>().ok(),
                         _ => None,
                     };
                     prop_assert_eq!(taken, (!model.is_empty()).then(|| model.remove(0).0));

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 /// Files that are of use together only, and what they were when they were last read.
 #[derive(Debug)]
-pub struct Files<const N: usize> {
+pub struct WatchedFiles<const N: usize> {
     paths: [PathBuf; N],
-    seen: [Option<Stamp>; N],
-    /// Why they could not be used when they were last looked at.
+    seen: [Option<FileStamp>; N],
+    /// Error for which they could not be used when they were last looked at.
     failure: Option<String>,
 }
 
-impl<const N: usize> Files<N> {
+impl<const N: usize> WatchedFiles<N> {
     /// Of which nothing was read yet.
     pub fn new(paths: [PathBuf; N]) -> Self {
         Self { paths, seen: [None; N], failure: None }
@@ -20,16 +20,16 @@ impl<const N: usize> Files<N> {
 
     /// Reads them, changed or not.
     pub fn read<T, E>(&mut self, read: impl FnOnce(&[PathBuf; N]) -> Result<T, E>) -> Result<T, E> {
-        // What changes while they are read is a change still to be seen.
+        // A change while they are read is still to be seen.
         let stamps = self.stamps();
         let content = read(&self.paths)?;
         self.seen = stamps;
         Ok(content)
     }
 
-    /// Reads them where they changed, or could not be used before: what hindered that may have passed without a change of them.
-    /// False where they cannot be used, which is said once.
-    pub fn look(&mut self, read: impl FnOnce(&[PathBuf; N]) -> Result<(), String>) -> bool {
+    /// Reads them if they changed, or could not be used before: the cause may have passed without a change of them.
+    /// Returns false if they cannot be used, which is logged once.
+    pub fn reload_if_changed(&mut self, read: impl FnOnce(&[PathBuf; N]) -> Result<(), String>) -> bool {
         let stamps = self.stamps();
         if self.failure.is_none() && stamps == self.seen && !stamps.contains(&None) {
             return true;
@@ -42,22 +42,22 @@ impl<const N: usize> Files<N> {
         self.failure.is_none()
     }
 
-    fn stamps(&self) -> [Option<Stamp>; N] {
-        self.paths.each_ref().map(|path| Stamp::of(path))
+    fn stamps(&self) -> [Option<FileStamp>; N] {
+        self.paths.each_ref().map(|path| FileStamp::of(path))
     }
 }
 
 /// Differs where a file was changed or replaced. Whoever changes it may keep its size and set back when it was modified, but
 /// not when it was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     inode: (u64, u64),
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(path: &Path) -> Option<Self> {
         let of = std::fs::metadata(path).ok()?;
         Some(Self {
@@ -88,9 +88,9 @@ mod tests {
     }
 
     /// What a look finds to read.
-    fn look(files: &mut Files<1>) -> Option<String> {
+    fn look(files: &mut WatchedFiles<1>) -> Option<String> {
         let mut found = None;
-        assert!(files.look(|paths| text(paths).map(|text| found = Some(text))));
+        assert!(files.reload_if_changed(|paths| text(paths).map(|text| found = Some(text))));
         found
     }
 
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn what_changes_while_it_is_read_is_read_again() {
         let (_dir, path) = file("one");
-        let mut files = Files::new([path.clone()]);
+        let mut files = WatchedFiles::new([path.clone()]);
         let first = files.read(|paths| {
             let text = text(paths);
             replace(&path, "two");
@@ -117,16 +117,16 @@ mod tests {
     #[test]
     fn what_could_not_be_used_is_tried_again_though_it_did_not_change() {
         let (_dir, path) = file("one");
-        let mut files = Files::new([path.clone()]);
+        let mut files = WatchedFiles::new([path.clone()]);
         assert_eq!(look(&mut files).as_deref(), Some("one"));
         replace(&path, "two");
-        assert!(!files.look(|_| Err("too many open files".to_owned())));
+        assert!(!files.reload_if_changed(|_| Err("too many open files".to_owned())));
         assert_eq!((look(&mut files).as_deref(), look(&mut files)), (Some("two"), None));
 
         // Back in its place it is the file that was read last, and nobody knows what was meanwhile.
         let away = path.with_extension("away");
         fs::rename(&path, &away).unwrap();
-        assert!(!files.look(|paths| text(paths).map(drop)));
+        assert!(!files.reload_if_changed(|paths| text(paths).map(drop)));
         fs::rename(&away, &path).unwrap();
         assert_eq!((look(&mut files).as_deref(), look(&mut files)), (Some("two"), None));
     }
@@ -134,9 +134,9 @@ mod tests {
     #[test]
     fn neither_size_nor_time_hides_a_change() {
         let (_dir, path) = file("one");
-        let mut files = Files::new([path.clone()]);
+        let mut files = WatchedFiles::new([path.clone()]);
         assert_eq!(look(&mut files).as_deref(), Some("one"));
-        let before = Stamp::of(&path).unwrap();
+        let before = FileStamp::of(&path).unwrap();
         let modified = fs::metadata(&path).unwrap().modified().unwrap();
         let set_back = || File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
 
@@ -144,13 +144,13 @@ mod tests {
         set_back();
         assert_eq!(look(&mut files).as_deref(), Some("two"), "another file");
 
-        let between = Stamp::of(&path).unwrap();
-        while Stamp::of(&path).unwrap().changed == between.changed {
+        let between = FileStamp::of(&path).unwrap();
+        while FileStamp::of(&path).unwrap().changed == between.changed {
             fs::write(&path, "six").unwrap();
             set_back();
         }
         assert_eq!(look(&mut files).as_deref(), Some("six"), "changed where it is");
-        let after = Stamp::of(&path).unwrap();
+        let after = FileStamp::of(&path).unwrap();
         assert_eq!((after.size, after.modified), (before.size, before.modified));
         assert_eq!(after.inode, between.inode);
     }

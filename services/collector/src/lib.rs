@@ -6,9 +6,10 @@
 //! setting of a GPU, never blocks a source while the log is away, and never loses an event uncounted: sampled =
 //! sent + dropped.
 //!
-//! Sources stand behind one trait ([`source::Source`]) and hand events to one [`outlet::Outlet`]; one thread publishes
-//! from a bounded [`buffer`]. Each source names itself in `collector`: `nvml/NAME`, `dcgm/NAME`, `progress/NAME`,
-//! `job/NAME`; the processor prefers `nvml` where several tell of one GPU. A graceful stop marks the last event of everything `last`; then the buffer is drained.
+//! Sources implement one trait ([`source::CollectorSource`]) and hand events to one [`outlet::EventOutlet`]; one thread
+//! publishes from a bounded [`buffer`]. Each source names itself in `collector`: `nvml/NAME`, `dcgm/NAME`, `progress/NAME`,
+//! `job/NAME`; the processor prefers `nvml` if several report one GPU. A graceful stop marks the last event of everything
+//! `last`; then the buffer is drained.
 
 pub mod assignments;
 pub mod buffer;
@@ -32,88 +33,94 @@ use std::time::Duration;
 
 use eadt_bus::Bus;
 pub use eadt_recordings::prometheus_text;
-use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, tasks};
+use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown, Supervisor, TaskFailure, tasks};
 
-use assignments::Assignments;
-use buffer::{Buffer, Limits};
+use assignments::AssignmentTable;
+use buffer::{BufferLimits, EventBuffer};
 use kubelet::PodGpus;
-use kubelet::owners::{ByName, Owners};
+use kubelet::owners::{ByName, PodFactsLookup};
 use metrics::CollectorMetrics;
-use nvml::{Driver, NvmlSource};
-use outlet::Outlet;
-use progress::directives::Directives;
-use progress::reviews::Reviewer;
-pub use publish::{Dropped, Summary};
-use publish::{PublishError, Publisher};
-pub use settings::{RawSettings, Settings, SettingsError, host_name};
-use source::{Source, SourceError};
+use nvml::{GpuDriver, NvmlSource};
+use outlet::EventOutlet;
+use progress::directives::DirectiveStore;
+use progress::reviews::TokenReviewer;
+pub use publish::{CollectorSummary, DropCounts};
+use publish::{EventPublisher, PublishError};
+pub use settings::{CollectorSettings, RawSettings, SettingsError, host_name};
+use source::{CollectorSource, SourceError};
 
-/// A log that acknowledges nothing for so long is away; so is said of `log_reachable`.
+/// A log that acknowledges nothing for so long is away, as `log_reachable` reports.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// What the collector works with.
+/// Dependencies of the collector.
 #[derive(Debug, Clone)]
-pub struct Environment {
+pub struct CollectorEnvironment {
     pub bus: Arc<dyn Bus>,
     /// Prefix of topic names, `eadt.` by default.
     pub topic_prefix: String,
-    pub metrics: Metrics,
-    pub health: Health,
+    pub metrics: MetricsRegistry,
+    pub health: HealthRegistry,
     /// Cancelled: everything is marked, drained and ended.
     pub shutdown: Shutdown,
-    pub clock: Clock,
+    pub clock: ServiceClock,
     /// Sampled instead of NVML's GPUs where `nvml.enabled` is set: a simulated machine, or a test's.
-    pub driver: Option<Arc<dyn Driver>>,
+    pub driver: Option<Arc<dyn GpuDriver>>,
     /// Finds the workloads of pods; `None`: by their names.
-    pub owners: Option<Arc<dyn Owners>>,
+    pub owners: Option<Arc<dyn PodFactsLookup>>,
     /// Puts tokens of service accounts to the API server; needed where `progress.service_accounts` is set.
-    pub reviewer: Option<Arc<dyn Reviewer>>,
-    /// Where jobs report, if it is opened already; `None`: `progress.listen` is opened.
+    pub reviewer: Option<Arc<dyn TokenReviewer>>,
+    /// Listener for the jobs' reports, if it is opened already; `None`: `progress.listen` is opened.
     pub progress_listener: Option<Arc<std::net::TcpListener>>,
 }
 
-impl Environment {
-    /// With the machine's clock and its own GPUs.
-    pub fn new(bus: Arc<dyn Bus>, topic_prefix: &str, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
+impl CollectorEnvironment {
+    /// Returns an environment with the machine's clock and its own GPUs.
+    pub fn new(
+        bus: Arc<dyn Bus>,
+        topic_prefix: &str,
+        metrics: MetricsRegistry,
+        health: HealthRegistry,
+        shutdown: Shutdown,
+    ) -> Self {
         let topic_prefix = topic_prefix.to_owned();
-        let clock = Clock::wall();
+        let clock = ServiceClock::machine();
         let (driver, owners, reviewer, progress_listener) = (None, None, None, None);
         Self { bus, topic_prefix, metrics, health, shutdown, clock, driver, owners, reviewer, progress_listener }
     }
 }
 
-/// Why the collector ended before it was told to.
+/// Error that ended the collector before it was asked to end.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectorError {
     #[error("a source cannot start")]
     Start(#[source] SourceError),
     #[error("the collector failed")]
-    Task(#[source] Failure),
+    Task(#[source] TaskFailure),
     #[error(transparent)]
     Publish(PublishError),
 }
 
 /// Collects until shutdown, or until something fails that it cannot do without. Then everything sampled was sent, or
 /// is counted in the summary by the reason why not.
-pub async fn run(settings: Settings, environment: Environment) -> Result<Summary, CollectorError> {
+pub async fn run(settings: CollectorSettings, environment: CollectorEnvironment) -> Result<CollectorSummary, CollectorError> {
     let ready = environment.health.part("collector");
     let metrics = CollectorMetrics::new(&environment.metrics);
-    let limits = Limits { events: settings.buffer.events, bytes: settings.buffer.bytes };
-    let buffer = Arc::new(Buffer::new(limits));
-    let outlet = Outlet::new(buffer.clone(), metrics.clone(), &settings.name, &environment.topic_prefix);
-    let assignments = Assignments::new(&settings.assignments);
+    let limits = BufferLimits { events: settings.buffer.events, bytes: settings.buffer.bytes };
+    let buffer = Arc::new(EventBuffer::new(limits));
+    let outlet = EventOutlet::new(buffer.clone(), metrics.clone(), &settings.name, &environment.topic_prefix);
+    let assignments = AssignmentTable::new(&settings.assignments);
     // The collector's own: a failure ends it and not the whole process, which hears of it from the result.
     let shutdown = environment.shutdown.child_token();
 
     let pods = PodGpus::new(settings.kubelet.as_ref());
-    let directives = Directives::default();
+    let directives = DirectiveStore::default();
     let mut sources =
         sources(&settings, &environment, &outlet, &metrics, &assignments, &pods, &directives).map_err(CollectorError::Start)?;
     for source in &mut sources {
         tokio::select! {
             opened = source.open() => opened.map_err(CollectorError::Start)?,
             // A library that hangs while it loads does not hold up a stop.
-            () = shutdown.cancelled() => return Ok(Summary::default()),
+            () = shutdown.cancelled() => return Ok(CollectorSummary::default()),
         }
     }
 
@@ -131,8 +138,8 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     }
     if let Some(kubelet) = settings.kubelet.clone() {
         let owners = environment.owners.clone().unwrap_or_else(|| Arc::new(ByName(settings.kubelet_pods)));
-        let said = kubelet::Said::new(outlet.clone(), settings.node.clone(), environment.clock.clone());
-        let follower = kubelet::Follower::new(kubelet, owners, pods.clone(), metrics.clone(), said);
+        let said = kubelet::HoldersPublisher::new(outlet.clone(), settings.node.clone(), environment.clock.clone());
+        let follower = kubelet::KubeletPoller::new(kubelet, owners, pods.clone(), metrics.clone(), said);
         let stop = shutdown.clone();
         collecting.spawn(&tasks::KUBELET, async move {
             follower.run(stop).await;
@@ -147,9 +154,9 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
             Ok::<_, SourceError>(())
         });
     }
-    let result: Arc<Mutex<Option<Result<Summary, PublishError>>>> = Arc::default();
+    let result: Arc<Mutex<Option<Result<CollectorSummary, PublishError>>>> = Arc::default();
     let mut publishing = Supervisor::new(shutdown.clone());
-    let publisher = Publisher {
+    let publisher = EventPublisher {
         bus: environment.bus.clone(),
         buffer: buffer.clone(),
         name: format!("eadt-collector-{}", settings.name),
@@ -172,7 +179,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
 
     let collecting = async {
         let ended = collecting.join().await;
-        // Only now has every source said its last.
+        // Only now has every source emitted its last event.
         buffer.close();
         ended
     };
@@ -183,7 +190,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     let summary = match ended {
         Some(Ok(summary)) => summary,
         Some(Err(error)) => return Err(CollectorError::Publish(error)),
-        None => Summary::default(),
+        None => CollectorSummary::default(),
     };
     tracing::info!(
         sampled = summary.sampled,
@@ -199,19 +206,19 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
 }
 
 fn sources(
-    settings: &Settings,
-    environment: &Environment,
-    outlet: &Outlet,
+    settings: &CollectorSettings,
+    environment: &CollectorEnvironment,
+    outlet: &EventOutlet,
     metrics: &CollectorMetrics,
-    assignments: &Assignments,
+    assignments: &AssignmentTable,
     pods: &PodGpus,
-    directives: &Directives,
-) -> Result<Vec<Box<dyn Source>>, SourceError> {
+    directives: &DirectiveStore,
+) -> Result<Vec<Box<dyn CollectorSource>>, SourceError> {
     let clock = &environment.clock;
     let named = |kind: &str| format!("{kind}/{}", settings.name);
-    let mut sources: Vec<Box<dyn Source>> = Vec::new();
+    let mut sources: Vec<Box<dyn CollectorSource>> = Vec::new();
     if let Some(nvml) = settings.nvml.clone() {
-        let context = nvml::Context {
+        let context = nvml::SamplerContext {
             outlet: outlet.clone(),
             metrics: metrics.clone(),
             clock: clock.clone(),

@@ -1,6 +1,6 @@
 //! The collector's metrics, prefix `eadt_collector_`.
 
-use eadt_service::Metrics;
+use eadt_service::MetricsRegistry;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -112,7 +112,7 @@ pub struct CollectorMetrics {
 
 impl CollectorMetrics {
     /// Registers all of them.
-    pub fn new(metrics: &Metrics) -> Self {
+    pub fn new(metrics: &MetricsRegistry) -> Self {
         metrics.register("collector", Self::register)
     }
 
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn touching_shows_every_metric() {
-        let metrics = Metrics::default();
+        let metrics = MetricsRegistry::default();
         let shown = |text: String| text.lines().filter(|line| line.starts_with("# HELP")).count();
         let all = CollectorMetrics::new(&metrics);
         let before = shown(metrics.text());
@@ -306,6 +306,6 @@ mod tests {
             source.split("fn register(").nth(1).unwrap().split("\n    }\n").next().unwrap().matches("registry.register").count();
         assert!(before < registered);
         // Beside those that every service has.
-        assert_eq!(shown(metrics.text()), registered + shown(Metrics::default().text()));
+        assert_eq!(shown(metrics.text()), registered + shown(MetricsRegistry::default().text()));
     }
 }

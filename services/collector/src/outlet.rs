@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use eadt_bus::Outgoing;
-use eadt_schemas::decode::Check;
-use eadt_schemas::latest::{DeviceHolders, GpuTelemetry, Phase, TrainingProgress};
-use eadt_schemas::{Envelope, EventTime, EventType, Refusal, Topic};
+use eadt_bus::ProducerRecord;
+use eadt_schemas::decode::DecodableEvent;
+use eadt_schemas::latest::{DeviceHolders, GpuTelemetry, JobLifecycle, TrainingProgress};
+use eadt_schemas::{DecodeError, Envelope, EventTime, EventType, Topic};
 use serde::Serialize;
 
-use crate::buffer::{Buffer, Offered};
+use crate::buffer::{EventBuffer, OfferOutcome};
 use crate::metrics::{CollectorMetrics, SourceLabel};
 
 /// The sources' end of the pipeline. Clones share it; handing over never blocks.
 #[derive(Debug, Clone)]
-pub struct Outlet {
-    buffer: Arc<Buffer>,
+pub struct EventOutlet {
+    buffer: Arc<EventBuffer>,
     metrics: CollectorMetrics,
     telemetry: Arc<str>,
     progress: Arc<str>,
@@ -22,9 +22,9 @@ pub struct Outlet {
     source: Arc<str>,
 }
 
-impl Outlet {
+impl EventOutlet {
     /// `name` is the collector's; `prefix` that of the topics.
-    pub(crate) fn new(buffer: Arc<Buffer>, metrics: CollectorMetrics, name: &str, prefix: &str) -> Self {
+    pub(crate) fn new(buffer: Arc<EventBuffer>, metrics: CollectorMetrics, name: &str, prefix: &str) -> Self {
         Self {
             buffer,
             metrics,
@@ -36,7 +36,7 @@ impl Outlet {
     }
 
     /// Hands a sample over. An impossible one is refused and counted: nobody downstream would take it.
-    pub fn telemetry(&self, kind: &'static str, event: &GpuTelemetry) -> Result<(), Refusal> {
+    pub fn telemetry(&self, kind: &'static str, event: &GpuTelemetry) -> Result<(), DecodeError> {
         self.count(kind);
         if let Err(refusal) = event.check() {
             self.metrics.drop_events("refused", 1);
@@ -52,28 +52,28 @@ impl Outlet {
     }
 
     /// Hands progress over. Impossible progress is refused and counted.
-    pub fn progress(&self, kind: &'static str, event: &TrainingProgress) -> Result<(), Refusal> {
+    pub fn progress(&self, kind: &'static str, event: &TrainingProgress) -> Result<(), DecodeError> {
         self.count(kind);
         if let Err(refusal) = event.check() {
             self.metrics.drop_events("refused", 1);
             return Err(refusal);
         }
-        let mark = event.last || event.phase != Phase::Progress || event.span.is_some();
+        let mark = event.last || event.phase != JobLifecycle::Progress || event.span.is_some();
         let id = format!("{}/{}", event.workload, event.rank);
-        let id = if event.phase == Phase::Progress { id } else { format!("{id}/{:?}", event.phase).to_lowercase() };
+        let id = if event.phase == JobLifecycle::Progress { id } else { format!("{id}/{:?}", event.phase).to_lowercase() };
         let key = &event.workload;
         self.offer(&self.progress, EventType::TrainingProgress, key, &id, event.time, mark, event, &event.collector);
         Ok(())
     }
 
     /// Hands over who holds a node's GPUs. What nobody downstream would take is refused and counted.
-    pub fn holders(&self, kind: &'static str, event: &DeviceHolders) -> Result<(), Refusal> {
+    pub fn holders(&self, kind: &'static str, event: &DeviceHolders) -> Result<(), DecodeError> {
         self.count(kind);
         if let Err(refusal) = event.check() {
             self.metrics.drop_events("refused", 1);
             return Err(refusal);
         }
-        // Not among what is given up last: it is said again within a minute.
+        // Not among what is given up last: it is published again within a minute.
         self.offer(&self.holders, EventType::DeviceHolders, &event.node, &event.node, event.time, false, event, kind);
         Ok(())
     }
@@ -103,15 +103,15 @@ impl Outlet {
             time,
             subject: key.to_owned(),
         };
-        match self.buffer.offer(Outgoing::event(topic, key, &envelope, event), mark) {
-            Offered::Evicting(others) => self.metrics.drop_events("buffer_full", others),
-            Offered::TooLarge => self.metrics.drop_events("buffer_full", 1),
-            Offered::TooLate => self.metrics.drop_events("shutdown", 1),
+        match self.buffer.offer(ProducerRecord::event(topic, key, &envelope, event), mark) {
+            OfferOutcome::Evicting(others) => self.metrics.drop_events("buffer_full", others),
+            OfferOutcome::TooLarge => self.metrics.drop_events("buffer_full", 1),
+            OfferOutcome::TooLate => self.metrics.drop_events("shutdown", 1),
         }
     }
 }
 
-/// `ce_source` is a URI reference, in which a name may stand only percent-encoded.
+/// Returns a name percent-encoded, as it must be in `ce_source`, a URI reference.
 fn uri_path(name: &str) -> String {
     let mut path = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -133,33 +133,33 @@ pub(crate) mod tests {
     use eadt_schemas::envelope::header;
 
     use super::*;
-    use crate::buffer::{Limits, Taken};
+    use crate::buffer::{BufferLimits, TakeOutcome};
 
     /// An outlet and the buffer behind it.
-    pub(crate) fn outlet() -> (Outlet, Arc<Buffer>, CollectorMetrics) {
-        let buffer = Arc::new(Buffer::new(Limits { events: 100_000, bytes: 1 << 26 }));
-        let metrics = CollectorMetrics::new(&eadt_service::Metrics::default());
-        (Outlet::new(buffer.clone(), metrics.clone(), "host 1", "eadt."), buffer, metrics)
+    pub(crate) fn outlet() -> (EventOutlet, Arc<EventBuffer>, CollectorMetrics) {
+        let buffer = Arc::new(EventBuffer::new(BufferLimits { events: 100_000, bytes: 1 << 26 }));
+        let metrics = CollectorMetrics::new(&eadt_service::MetricsRegistry::default());
+        (EventOutlet::new(buffer.clone(), metrics.clone(), "host 1", "eadt."), buffer, metrics)
     }
 
     /// Everything in the buffer.
-    pub(crate) fn drain(buffer: &Buffer) -> Vec<Outgoing> {
+    pub(crate) fn drain(buffer: &EventBuffer) -> Vec<ProducerRecord> {
         std::iter::from_fn(|| match buffer.take(Duration::ZERO, Duration::ZERO) {
-            Taken::Event(event) => Some(event),
-            Taken::Empty | Taken::Ended => None,
+            TakeOutcome::Event(event) => Some(event),
+            TakeOutcome::Empty | TakeOutcome::Ended => None,
         })
         .collect()
     }
 
-    pub(crate) fn telemetry(buffer: &Buffer) -> Vec<GpuTelemetry> {
+    pub(crate) fn telemetry(buffer: &EventBuffer) -> Vec<GpuTelemetry> {
         drain(buffer).iter().map(|event| eadt_schemas::decode(event.value.as_ref().unwrap()).unwrap()).collect()
     }
 
-    pub(crate) fn progress(buffer: &Buffer) -> Vec<TrainingProgress> {
+    pub(crate) fn progress(buffer: &EventBuffer) -> Vec<TrainingProgress> {
         drain(buffer).iter().map(|event| eadt_schemas::decode(event.value.as_ref().unwrap()).unwrap()).collect()
     }
 
-    fn header_of(event: &Outgoing, name: &str) -> String {
+    fn header_of(event: &ProducerRecord, name: &str) -> String {
         let (_, value) = event.headers.iter().find(|(n, _)| &**n == name).unwrap();
         String::from_utf8(value.to_vec()).unwrap()
     }

@@ -1,9 +1,9 @@
 //! Readings that cannot be are left out, one by one, so that one broken sensor does not cost the sample. Pure.
 
-use eadt_schemas::decode::Check;
+use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::latest::GpuTelemetry;
 
-/// Readings that a working sensor never gives as zero; drivers and exporters say zero for "not supported".
+/// Readings that a working sensor never gives as zero; drivers and exporters report zero for "not supported".
 fn zeros(event: &mut GpuTelemetry, removed: &mut Vec<&'static str>) {
     for (field, value) in [
         ("power_watts", &mut event.power_watts),

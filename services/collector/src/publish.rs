@@ -6,26 +6,26 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Outgoing, Producer, ProducerCounts, Remedy};
+use eadt_bus::{Bus, BusError, Producer, ProducerCounts, ProducerRecord, Remedy};
 use eadt_service::Shutdown;
-use eadt_service::http::Ready;
+use eadt_service::http::ReadinessFlag;
 
-use crate::buffer::{Buffer, Taken};
+use crate::buffer::{EventBuffer, TakeOutcome};
 use crate::metrics::CollectorMetrics;
 
-/// What became of the events that the sources handed over.
+/// Outcome of the events that the sources handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Summary {
+pub struct CollectorSummary {
     /// Handed over, impossible ones left aside.
     pub sampled: u64,
     /// Acknowledged by the log.
     pub sent: u64,
-    pub dropped: Dropped,
+    pub dropped: DropCounts,
 }
 
 /// Events that did not reach the log, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Dropped {
+pub struct DropCounts {
     /// Given up for want of room while the log was away.
     pub buffer_full: u64,
     /// Taken by the producer, which then failed to deliver them.
@@ -36,7 +36,7 @@ pub struct Dropped {
     pub shutdown: u64,
 }
 
-impl Dropped {
+impl DropCounts {
     pub fn total(&self) -> u64 {
         self.buffer_full + self.delivery_failed + self.unconfirmed + self.shutdown
     }
@@ -46,7 +46,7 @@ impl Dropped {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot publish to the log; {} events are lost", summary.dropped.total())]
 pub struct PublishError {
-    pub summary: Summary,
+    pub summary: CollectorSummary,
     #[source]
     pub source: BusError,
 }
@@ -54,17 +54,17 @@ pub struct PublishError {
 /// Waits between attempts while the log takes nothing.
 const FULL: Duration = Duration::from_millis(20);
 const AWAY: Duration = Duration::from_millis(500);
-/// How long one look into the buffer waits.
+/// Time that one look into the buffer waits.
 const IDLE: Duration = Duration::from_millis(200);
 
-pub(crate) struct Publisher {
+pub(crate) struct EventPublisher {
     pub bus: Arc<dyn Bus>,
-    pub buffer: Arc<Buffer>,
+    pub buffer: Arc<EventBuffer>,
     /// Client id.
     pub name: String,
-    /// How long a closed buffer is drained.
+    /// Time for which a closed buffer is drained.
     pub drain: Duration,
-    /// How long the first event after a pause waits for others, which then share a wake-up and a write of the log: these cost
+    /// Time that the first event after a pause waits for others, which then share a wake-up and a write of the log: these cost
     /// more than all the rest.
     pub linger: Duration,
     /// Events that may be on their way at once; more wait in the buffer.
@@ -74,13 +74,13 @@ pub(crate) struct Publisher {
     /// Cancelled where the log can take nothing any more: there is nothing to collect for.
     pub shutdown: Shutdown,
     /// Set while the log takes events.
-    pub ready: Ready,
+    pub ready: ReadinessFlag,
     pub metrics: CollectorMetrics,
 }
 
-struct Sending {
+struct PublisherState {
     producer: Option<Box<dyn Producer>>,
-    /// Of producers that are gone, with the unconfirmed ones among the taken.
+    /// Counts of producers that are gone, with the unconfirmed ones among the taken.
     past: ProducerCounts,
     unconfirmed: u64,
     reported: ProducerCounts,
@@ -90,7 +90,7 @@ struct Sending {
     away: bool,
 }
 
-impl Sending {
+impl PublisherState {
     fn counts(&self) -> ProducerCounts {
         let now = self.producer.as_ref().map(|p| p.counts()).unwrap_or_default();
         ProducerCounts {
@@ -107,10 +107,10 @@ impl Sending {
     }
 }
 
-impl Publisher {
+impl EventPublisher {
     /// Publishes until the buffer is closed and drained. Who offers closes it, when nothing more will come.
-    pub fn run(self) -> Result<Summary, PublishError> {
-        let mut sending = Sending {
+    pub fn run(self) -> Result<CollectorSummary, PublishError> {
+        let mut sending = PublisherState {
             producer: None,
             past: ProducerCounts::default(),
             unconfirmed: 0,
@@ -119,7 +119,7 @@ impl Publisher {
             stalled: false,
             away: false,
         };
-        let mut in_hand: Option<Outgoing> = None;
+        let mut in_hand: Option<ProducerRecord> = None;
         self.metrics.log_reachable.set(1);
         let stopped = loop {
             let in_flight = self.report(&mut sending);
@@ -133,7 +133,7 @@ impl Publisher {
             }
             if stalled
                 && let Some(producer) = sending.producer.as_mut()
-                && let Err(error) = producer.attend()
+                && let Err(error) = producer.poll_deliveries()
             {
                 self.reachable(&mut sending, Some(&error));
             }
@@ -144,9 +144,9 @@ impl Publisher {
             let event = match in_hand.take() {
                 Some(event) => event,
                 None => match self.buffer.take(IDLE, self.linger) {
-                    Taken::Event(event) => event,
-                    Taken::Empty => continue,
-                    Taken::Ended => break None,
+                    TakeOutcome::Event(event) => event,
+                    TakeOutcome::Empty => continue,
+                    TakeOutcome::Ended => break None,
                 },
             };
             match self.send(&mut sending, &event) {
@@ -178,7 +178,7 @@ impl Publisher {
         }
     }
 
-    fn send(&self, sending: &mut Sending, event: &Outgoing) -> Result<(), BusError> {
+    fn send(&self, sending: &mut PublisherState, event: &ProducerRecord) -> Result<(), BusError> {
         if sending.producer.is_none() {
             sending.producer = Some(self.bus.producer(&self.name)?);
         }
@@ -190,7 +190,7 @@ impl Publisher {
         self.buffer.closed().map_or(wait, |since| wait.min(self.drain.saturating_sub(since.elapsed())))
     }
 
-    fn reachable(&self, sending: &mut Sending, error: Option<&dyn std::fmt::Display>) {
+    fn reachable(&self, sending: &mut PublisherState, error: Option<&dyn std::fmt::Display>) {
         match (sending.away, error) {
             (false, Some(error)) => {
                 tracing::warn!(%error, "the log takes no events; they are kept as far as the buffer reaches");
@@ -207,7 +207,7 @@ impl Publisher {
         sending.away = error.is_some();
     }
 
-    fn flush(&self, sending: &mut Sending) {
+    fn flush(&self, sending: &mut PublisherState) {
         let Some(producer) = sending.producer.as_mut() else { return };
         let started = self.buffer.closed().unwrap_or_else(Instant::now);
         let left = self.drain.saturating_sub(started.elapsed());
@@ -218,8 +218,8 @@ impl Publisher {
         }
     }
 
-    /// How many events are on their way.
-    fn report(&self, sending: &mut Sending) -> u64 {
+    /// Returns the number of events on their way.
+    fn report(&self, sending: &mut PublisherState) -> u64 {
         let counts = sending.counts();
         let in_flight = counts.taken - counts.acknowledged - counts.failed - sending.unconfirmed;
         let arrived = |counts: ProducerCounts| counts.acknowledged + counts.failed;
@@ -236,7 +236,7 @@ impl Publisher {
         in_flight
     }
 
-    /// Has the sources end, and takes what they still say until they have.
+    /// Asks the sources to end, and takes the events that they still emit until they have. Returns the number of these events.
     fn discard(&self, error: &BusError) -> u64 {
         tracing::error!(%error, "the log can take nothing any more; collecting ends");
         self.metrics.log_reachable.set(0);
@@ -244,14 +244,14 @@ impl Publisher {
         let mut count = 0;
         loop {
             match self.buffer.take(IDLE, Duration::ZERO) {
-                Taken::Event(_) => count += 1,
-                Taken::Empty => {}
-                Taken::Ended => return count,
+                TakeOutcome::Event(_) => count += 1,
+                TakeOutcome::Empty => {}
+                TakeOutcome::Ended => return count,
             }
         }
     }
 
-    fn summary(&self, sending: &Sending, discarded: u64) -> Summary {
+    fn summary(&self, sending: &PublisherState, discarded: u64) -> CollectorSummary {
         // What came after the end is in the metrics already.
         let waiting = self.buffer.abandon() + discarded;
         let buffer = self.buffer.counts();
@@ -260,10 +260,10 @@ impl Publisher {
         self.metrics.drop_events("unconfirmed", unconfirmed);
         self.metrics.buffer_events.set(0);
         self.metrics.buffer_bytes.set(0);
-        Summary {
+        CollectorSummary {
             sampled: buffer.offered,
             sent: sending.past.acknowledged,
-            dropped: Dropped {
+            dropped: DropCounts {
                 buffer_full: buffer.evicted,
                 delivery_failed: sending.past.failed,
                 unconfirmed,
@@ -278,17 +278,20 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Mutex;
 
-    use eadt_bus::{Isolation, Member, MemberOptions, Reader, Result as BusResult, Start, TopicPartition, TopicSpec, Watermarks};
+    use eadt_bus::{
+        GroupMember, IsolationLevel, MemberOptions, PartitionReader, Result as BusResult, StartOffset, TopicPartition, TopicSpec,
+        WatermarkOffsets,
+    };
     use eadt_schemas::EventTime;
     use eadt_schemas::latest::GpuTelemetry;
-    use eadt_service::Health;
+    use eadt_service::HealthRegistry;
     use eadt_testing::cases;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::buffer::Limits;
+    use crate::buffer::BufferLimits;
     use crate::metrics::ReasonLabel;
-    use crate::outlet::Outlet;
+    use crate::outlet::EventOutlet;
 
     /// What the log does with the next call.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -309,7 +312,7 @@ mod tests {
     struct Script {
         faults: Vec<Fault>,
         next: usize,
-        stored: Vec<Outgoing>,
+        stored: Vec<ProducerRecord>,
     }
 
     #[derive(Debug, Clone, Default)]
@@ -319,7 +322,7 @@ mod tests {
     struct FakeProducer {
         script: Arc<Mutex<Script>>,
         counts: ProducerCounts,
-        late: Vec<Outgoing>,
+        late: Vec<ProducerRecord>,
     }
 
     fn refuse(remedy: Remedy) -> BusError {
@@ -327,7 +330,7 @@ mod tests {
     }
 
     impl Producer for FakeProducer {
-        fn send(&mut self, record: Outgoing) -> BusResult<()> {
+        fn send(&mut self, record: ProducerRecord) -> BusResult<()> {
             let mut script = self.script.lock().unwrap();
             let fault = script.faults.get(script.next).copied().unwrap_or(Fault::Take);
             script.next += 1;
@@ -373,16 +376,16 @@ mod tests {
         fn add_partitions(&self, _: &str, _: i32) -> BusResult<()> {
             Ok(())
         }
-        fn watermarks(&self, _: &TopicPartition) -> BusResult<Watermarks> {
+        fn watermarks(&self, _: &TopicPartition) -> BusResult<WatermarkOffsets> {
             Err(refuse(Remedy::Stop))
         }
         fn producer(&self, _: &str) -> BusResult<Box<dyn Producer>> {
             Ok(Box::new(FakeProducer { script: self.0.clone(), counts: ProducerCounts::default(), late: Vec::new() }))
         }
-        fn reader(&self, _: &[(TopicPartition, Start)], _: Isolation) -> BusResult<Box<dyn Reader>> {
+        fn reader(&self, _: &[(TopicPartition, StartOffset)], _: IsolationLevel) -> BusResult<Box<dyn PartitionReader>> {
             Err(refuse(Remedy::Stop))
         }
-        fn member(&self, _: MemberOptions) -> BusResult<Box<dyn Member>> {
+        fn member(&self, _: MemberOptions) -> BusResult<Box<dyn GroupMember>> {
             Err(refuse(Remedy::Stop))
         }
         fn committed(&self, _: &str, _: &[TopicPartition]) -> BusResult<Vec<Option<i64>>> {
@@ -391,7 +394,7 @@ mod tests {
     }
 
     struct Run {
-        result: Result<Summary, PublishError>,
+        result: Result<CollectorSummary, PublishError>,
         stored: usize,
         metrics: CollectorMetrics,
     }
@@ -408,13 +411,13 @@ mod tests {
         room: usize,
         drain: Duration,
         in_flight: u64,
-        look: impl Fn(&FakeBus, &CollectorMetrics, &Health),
+        look: impl Fn(&FakeBus, &CollectorMetrics, &HealthRegistry),
     ) -> Run {
         let bus = FakeBus::default();
         bus.0.lock().unwrap().faults = faults;
-        let buffer = Arc::new(Buffer::new(Limits { events: room, bytes: 1 << 24 }));
-        let metrics = CollectorMetrics::new(&eadt_service::Metrics::default());
-        let outlet = Outlet::new(buffer.clone(), metrics.clone(), "c", "eadt.");
+        let buffer = Arc::new(EventBuffer::new(BufferLimits { events: room, bytes: 1 << 24 }));
+        let metrics = CollectorMetrics::new(&eadt_service::MetricsRegistry::default());
+        let outlet = EventOutlet::new(buffer.clone(), metrics.clone(), "c", "eadt.");
         let offer = |from: u32, to: u32| {
             for number in from..to {
                 let event = GpuTelemetry {
@@ -427,10 +430,10 @@ mod tests {
             }
         };
         offer(0, events / 2);
-        let health = Health::default();
+        let health = HealthRegistry::default();
         let ready = health.part("collector");
         ready.set(true);
-        let publisher = Publisher {
+        let publisher = EventPublisher {
             bus: Arc::new(bus.clone()),
             buffer: buffer.clone(),
             name: "c".into(),
@@ -451,7 +454,7 @@ mod tests {
         Run { result, stored, metrics }
     }
 
-    fn summary(run: &Run) -> Summary {
+    fn summary(run: &Run) -> CollectorSummary {
         match &run.result {
             Ok(summary) => *summary,
             Err(error) => error.summary,
@@ -465,7 +468,7 @@ mod tests {
         assert_eq!(summary.sent, run.stored as u64);
         assert_eq!(run.metrics.sent.get(), summary.sent);
         let of = |reason| run.metrics.dropped.get_or_create(&ReasonLabel { reason }).get();
-        let dropped = Dropped {
+        let dropped = DropCounts {
             buffer_full: of("buffer_full"),
             delivery_failed: of("delivery_failed"),
             unconfirmed: of("unconfirmed"),
@@ -477,7 +480,7 @@ mod tests {
     #[test]
     fn with_the_log_away_what_fits_is_kept_and_the_rest_is_counted() {
         // Refused until all are offered.
-        let back = |bus: &FakeBus, _: &CollectorMetrics, _: &Health| bus.0.lock().unwrap().faults.clear();
+        let back = |bus: &FakeBus, _: &CollectorMetrics, _: &HealthRegistry| bus.0.lock().unwrap().faults.clear();
         let run = run_with(vec![Fault::Refuse; 100_000], 1000, 100, Duration::from_mins(1), u64::MAX, back);
         assert_balanced(&run, 1000);
         let summary = summary(&run);
@@ -494,7 +497,7 @@ mod tests {
 
     #[test]
     fn a_log_that_takes_and_acknowledges_nothing_ends_readiness_and_is_given_no_more_than_the_bound() {
-        let seen = |_: &FakeBus, metrics: &CollectorMetrics, health: &Health| {
+        let seen = |_: &FakeBus, metrics: &CollectorMetrics, health: &HealthRegistry| {
             let begun = Instant::now();
             let told = || metrics.in_flight_events.get() >= 3 && metrics.buffer_events.get() >= 7;
             while health.waiting().is_empty() || metrics.log_reachable.get() == 1 || !told() {
@@ -505,7 +508,7 @@ mod tests {
         };
         let run = run_with(vec![Fault::Silent; 100], 10, 100, Duration::from_millis(100), 3, seen);
         assert_balanced(&run, 10);
-        let Dropped { unconfirmed, shutdown, .. } = summary(&run).dropped;
+        let DropCounts { unconfirmed, shutdown, .. } = summary(&run).dropped;
         assert_eq!((unconfirmed, shutdown), (3, 7));
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::{Client, Url};
 
 use crate::metrics::{CollectorMetrics, ScrapeLabel};
-use crate::settings::Target;
+use crate::settings::ScrapeTarget;
 
 /// Why a scrape gave no text.
 #[derive(Debug, thiserror::Error)]
@@ -34,11 +34,11 @@ impl ScrapeError {
     }
 }
 
-/// Fetches one target again and again; says once when it fails and once when it works again.
+/// Fetches one target again and again; logs once when it fails and once when it works again.
 #[derive(Debug)]
 pub(crate) struct Scraper {
     client: Client,
-    target: Target,
+    target: ScrapeTarget,
     /// The URL without what may be a secret.
     shown: String,
     metrics: CollectorMetrics,
@@ -54,7 +54,7 @@ fn shown(url: &Url) -> String {
 }
 
 impl Scraper {
-    pub fn new(target: Target, metrics: CollectorMetrics) -> Result<Self, reqwest::Error> {
+    pub fn new(target: ScrapeTarget, metrics: CollectorMetrics) -> Result<Self, reqwest::Error> {
         let client = Client::builder()
             .timeout(target.timeout)
             .redirect(reqwest::redirect::Policy::none())
@@ -73,7 +73,7 @@ impl Scraper {
         self.target.interval
     }
 
-    /// The text, or nothing: then the failure is counted and said.
+    /// Returns the text; `None` after a failure, which is counted and, if it is the first in a row, logged.
     pub async fn text(&mut self) -> Option<String> {
         let result = self.fetch().await;
         let outcome = result.as_ref().map_or_else(ScrapeError::outcome, |_| "ok");
@@ -96,7 +96,7 @@ impl Scraper {
             }
             let mut detail = String::new();
             let mut source: Option<&dyn std::error::Error> = std::error::Error::source(&error);
-            // The error itself repeats the URL; its causes say what happened.
+            // The error itself repeats the URL; its causes give the reason.
             while let Some(cause) = source {
                 detail = cause.to_string();
                 source = cause.source();
@@ -144,8 +144,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_mins(1);
 
     fn scraper(url: Url, timeout: Duration) -> Scraper {
-        let target = Target { url, interval: Duration::from_secs(1), timeout, body_bytes: 1024 };
-        Scraper::new(target, CollectorMetrics::new(&eadt_service::Metrics::default())).unwrap()
+        let target = ScrapeTarget { url, interval: Duration::from_secs(1), timeout, body_bytes: 1024 };
+        Scraper::new(target, CollectorMetrics::new(&eadt_service::MetricsRegistry::default())).unwrap()
     }
 
     #[tokio::test]

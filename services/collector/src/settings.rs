@@ -1,19 +1,19 @@
-//! What an operator writes ([`RawSettings`]) and what the collector runs on ([`Settings`]).
+//! What an operator writes ([`RawSettings`]) and what the collector runs on ([`CollectorSettings`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use eadt_recordings::series::{PodRule, Rules, is_workload};
-use eadt_service::connections::{Limits, WhenFull};
+use eadt_recordings::series::{AttributionRules, PodRule, is_workload};
+use eadt_service::connections::{ConnectionLimits, OverflowPolicy};
 use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::assignments::{self, Assignment};
-use crate::progress::job::Field;
-use crate::progress::wire::Range;
+use crate::assignments::{self, GpuAssignment};
+use crate::progress::job::ProgressField;
+use crate::progress::wire::ClockSkewLimits;
 
 /// Settings of the collector as written in a file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -36,10 +36,10 @@ pub struct RawSettings {
     pub jobs: Vec<RawJob>,
     /// Which pods hold this machine's GPUs, from the kubelet.
     pub kubelet: RawKubelet,
-    /// Which workload a GPU works for. Goes before what an exporter's labels say.
-    pub assignments: Vec<Assignment>,
-    /// A JSON file with an array of assignments, read again within a second of every change, so that a batch
-    /// system's prologue can tell who runs where. Goes before `assignments`.
+    /// Which workload a GPU works for. Goes before the labels of an exporter.
+    pub assignments: Vec<GpuAssignment>,
+    /// A JSON file with an array of assignments, read again within a second of every change, so that a batch system's prologue
+    /// can state who runs where. Goes before `assignments`.
     pub assignments_file: Option<PathBuf>,
 }
 
@@ -126,10 +126,12 @@ pub struct RawKubelet {
     /// How a pod becomes a workload where the API server is not asked. Default `owner`.
     pub pods: PodRule,
     /// Ask the API server for the owners of these pods, and for their MPS thread percentages. The service account needs `get` for
-    /// pods, `ReplicaSets`, `StatefulSets`, `Jobs` and `JobSets`, as in `deploy/helm/eadt/files/collector-rules.yaml`. Default false.
+    /// pods, `ReplicaSets`, `StatefulSets`, `Jobs` and `JobSets`, as in `deploy/helm/eadt/files/collector-rules.yaml`. Default
+    /// false.
     pub api_server: bool,
-    /// Folder of the host's processes: with it, shared GPUs are cut by the time in which each pod's processes used the SMs. `/proc` where the
-    /// collector sees the host's process ids (`hostPID`), else wherever the host's is mounted. Needs `api_server`. Default: none.
+    /// Folder of the host's processes: with it, shared GPUs are cut by the time in which each pod's processes used the SMs.
+    /// `/proc` where the collector sees the host's process ids (`hostPID`), else wherever the host's is mounted. Needs
+    /// `api_server`. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_directory: Option<PathBuf>,
 }
@@ -162,11 +164,11 @@ pub struct RawDcgm {
     pub timeout_seconds: f64,
     /// Largest answer in bytes. Default 16 MiB. Range: 1 KiB to 1 GiB.
     pub body_bytes: usize,
-    /// Label that names the workload, as `namespace/name`, or as a name whose namespace is `workload_namespace` or the `namespace`
-    /// label: a pod label that the exporter passes on, for example, or `hpc_job`. Goes before `pods`.
+    /// Label that names the workload, as `namespace/name`, or as a name whose namespace is `workload_namespace` or the
+    /// `namespace` label: a pod label that the exporter passes on, for example, or `hpc_job`. Goes before `pods`.
     pub workload_label: Option<String>,
     /// Namespace of the workloads that `workload_label` names without one. Default: the `namespace` label of the series; a series
-    /// without it has no workload, which the log says.
+    /// without it has no workload, which is logged.
     pub workload_namespace: Option<String>,
     /// How the `namespace` and `pod` labels become a workload. Default `owner`.
     pub pods: PodRule,
@@ -205,10 +207,11 @@ pub struct RawProgress {
     pub tokens_file: Option<PathBuf>,
     /// Tokens of Kubernetes service accounts, each for its own namespace.
     pub service_accounts: RawServiceAccounts,
-    /// Most connections at once. One more takes the place of the oldest that has shown no valid token yet and had 10 to 100 ms for it.
-    /// Where all have shown one, it is let in as one of `connections` / 8 + 1 more; once it has shown its own, it takes a place of the
-    /// sender with the most, if that has more than it, and is answered 503 otherwise. If every place has
-    /// shown a token, at most 330 new ones a second are accepted (fewer below 24 connections, more above 256). Default 256. Range: 1 to 65,536.
+    /// Most connections at once. One more takes the place of the oldest that has shown no valid token yet and had 10 to 100 ms
+    /// for it. Where all have shown one, it is let in as one of `connections` / 8 + 1 more; once it has shown its own, it takes a
+    /// place of the sender with the most, if that has more than it, and is answered 503 otherwise. If every place has shown a
+    /// token, at most 330 new ones a second are accepted (fewer below 24 connections, more above 256). Default 256. Range: 1 to
+    /// 65,536.
     pub connections: usize,
     /// Longest time that a TLS handshake, the head of a request, or a whole request may take, in seconds; slower clients are
     /// cut off. Default 10. Range: 0.1 to 600.
@@ -226,7 +229,7 @@ pub struct RawProgress {
     pub sources_per_namespace: Option<usize>,
     /// Times further ahead of this machine's clock are refused, in seconds; 0 accepts any. Default 60. Range: 0 to 86400.
     pub max_future_seconds: f64,
-    /// Times further behind this machine's clock are refused, in seconds; 0 accepts any. So much that whatever a job says late
+    /// Times further behind this machine's clock are refused, in seconds; 0 accepts any. So much that whatever a job reports late
     /// is taken, and so little that a clock which was never set is noticed. Default 31,622,400 (366 days). Range: 0 to 1e10.
     pub max_past_seconds: f64,
 }
@@ -266,8 +269,8 @@ pub struct RawServiceAccounts {
     /// How long an accepted token is not asked for again, in seconds; so late a deleted account or pod is noticed, and some 10 s
     /// later, as the API server remembers, too. Default 60. Range: 1 to 3600.
     pub remember_seconds: f64,
-    /// Unknown tokens a second that are put to the API server; as many at once, further ones are refused with 503. Accepted ones are
-    /// asked for again beside them. Default 20. Range: 0.1 to 1,000.
+    /// Unknown tokens a second that are put to the API server; as many at once, further ones are refused with 503. Accepted ones
+    /// are asked for again beside them. Default 20. Range: 0.1 to 1,000.
     pub reviews_per_second: f64,
 }
 
@@ -296,7 +299,7 @@ pub struct RawJob {
     /// Largest answer in bytes. Default 4 MiB. Range: 1 KiB to 1 GiB.
     pub body_bytes: usize,
     /// Names of the job's metrics where they differ from the defaults (`training_samples_total`, …), by field.
-    pub metrics: BTreeMap<Field, String>,
+    pub metrics: BTreeMap<ProgressField, String>,
 }
 
 impl Default for RawJob {
@@ -324,23 +327,23 @@ pub struct SettingsError {
 
 /// Checked settings.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub struct CollectorSettings {
     pub(crate) name: String,
     pub(crate) node: String,
-    pub(crate) buffer: Buffer,
-    pub(crate) nvml: Option<Nvml>,
-    pub(crate) dcgm: Vec<Dcgm>,
-    pub(crate) progress: Option<Progress>,
-    pub(crate) jobs: Vec<Job>,
-    pub(crate) kubelet: Option<crate::kubelet::Settings>,
+    pub(crate) buffer: BufferSettings,
+    pub(crate) nvml: Option<NvmlSettings>,
+    pub(crate) dcgm: Vec<DcgmSettings>,
+    pub(crate) progress: Option<ProgressSettings>,
+    pub(crate) jobs: Vec<JobSettings>,
+    pub(crate) kubelet: Option<crate::kubelet::KubeletSettings>,
     pub(crate) kubelet_pods: PodRule,
     pub(crate) kubelet_api_server: bool,
-    pub(crate) assignments: Vec<Assignment>,
+    pub(crate) assignments: Vec<GpuAssignment>,
     pub(crate) assignments_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Buffer {
+pub(crate) struct BufferSettings {
     pub events: usize,
     pub bytes: usize,
     pub drain: Duration,
@@ -349,7 +352,7 @@ pub(crate) struct Buffer {
 
 /// Sampling of GPUs, checked.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Nvml {
+pub struct NvmlSettings {
     pub library_path: Option<PathBuf>,
     pub period: Duration,
     pub gpus: Option<BTreeSet<u32>>,
@@ -362,7 +365,7 @@ pub struct Nvml {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Target {
+pub(crate) struct ScrapeTarget {
     pub url: Url,
     pub interval: Duration,
     pub timeout: Duration,
@@ -370,25 +373,25 @@ pub(crate) struct Target {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Dcgm {
-    pub target: Target,
-    pub rules: Rules,
+pub(crate) struct DcgmSettings {
+    pub target: ScrapeTarget,
+    pub rules: AttributionRules,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Progress {
+pub(crate) struct ProgressSettings {
     pub listen: SocketAddr,
     /// Certificate chain and key.
     pub certificate: Option<(PathBuf, PathBuf)>,
     pub tokens_file: Option<PathBuf>,
     pub service_accounts: Option<ServiceAccounts>,
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
     pub requests_per_second: f64,
     pub body_bytes: usize,
     pub batch_events: usize,
     pub sources: usize,
     pub sources_per_namespace: usize,
-    pub times: Range,
+    pub times: ClockSkewLimits,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -399,12 +402,12 @@ pub(crate) struct ServiceAccounts {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Job {
-    pub target: Target,
+pub(crate) struct JobSettings {
+    pub target: ScrapeTarget,
     pub workload: String,
     pub rank: u32,
     pub per_rank: bool,
-    pub metrics: BTreeMap<Field, String>,
+    pub metrics: BTreeMap<ProgressField, String>,
 }
 
 /// Longest collector or node name: what `eadt-schemas` accepts, less the suffix that names the kind of source.
@@ -415,7 +418,7 @@ const CONNECTION_LIFETIME: Duration = Duration::from_mins(10);
 impl RawSettings {
     /// Checks every value, those of sources that are not enabled too, and that a source is. `host` is used where no name or node
     /// is given.
-    pub fn validate(self, host: &str) -> Result<Settings, SettingsError> {
+    pub fn validate(self, host: &str) -> Result<CollectorSettings, SettingsError> {
         let settings = self.read(host)?;
         if settings.nvml.is_none() && settings.dcgm.is_empty() && settings.progress.is_none() && settings.jobs.is_empty() {
             return Err(refuse(
@@ -431,10 +434,10 @@ impl RawSettings {
         self.clone().read("localhost").map(drop)
     }
 
-    fn read(self, host: &str) -> Result<Settings, SettingsError> {
+    fn read(self, host: &str) -> Result<CollectorSettings, SettingsError> {
         let name = label("name", self.name.as_deref().unwrap_or(host))?;
         let node = label("node", self.node.as_deref().unwrap_or(host))?;
-        let buffer = Buffer {
+        let buffer = BufferSettings {
             events: within("buffer.events", self.buffer.events, 1, 100_000_000)?,
             bytes: within("buffer.bytes", self.buffer.bytes, 1 << 20, usize::MAX)?,
             drain: seconds("buffer.drain_seconds", self.buffer.drain_seconds, 0.0, 600.0)?,
@@ -445,7 +448,7 @@ impl RawSettings {
         let mut dcgm = Vec::new();
         for (i, raw) in self.dcgm.into_iter().enumerate() {
             let target = target(&format!("dcgm[{i}]"), &raw.url, raw.interval_seconds, raw.timeout_seconds, raw.body_bytes)?;
-            dcgm.push(Dcgm {
+            dcgm.push(DcgmSettings {
                 target,
                 rules: rules(&format!("dcgm[{i}]"), raw.workload_label, raw.workload_namespace, raw.pods)?,
             });
@@ -459,7 +462,13 @@ impl RawSettings {
                 return Err(refuse(format!("{field}.workload"), format!("{:?} is not namespace/name", raw.workload)));
             }
             let target = target(&field, &raw.url, raw.interval_seconds, raw.timeout_seconds, raw.body_bytes)?;
-            jobs.push(Job { target, workload: raw.workload, rank: raw.rank, per_rank: raw.per_rank, metrics: raw.metrics });
+            jobs.push(JobSettings {
+                target,
+                workload: raw.workload,
+                rank: raw.rank,
+                per_rank: raw.per_rank,
+                metrics: raw.metrics,
+            });
         }
         let (kubelet_pods, api_server) = (self.kubelet.pods, self.kubelet.api_server);
         if api_server && !self.kubelet.enabled {
@@ -474,7 +483,7 @@ impl RawSettings {
         let enabled = self.kubelet.enabled;
         let kubelet = Some(self.kubelet.validate()?).filter(|_| enabled);
         assignments::check(&self.assignments).map_err(|detail| refuse("assignments", detail))?;
-        Ok(Settings {
+        Ok(CollectorSettings {
             name,
             node,
             buffer,
@@ -491,13 +500,15 @@ impl RawSettings {
     }
 }
 
-impl Settings {
-    /// Whether pods' owners are to be asked of the API server: then [`crate::Environment::owners`] must be given.
+impl CollectorSettings {
+    /// Returns whether pods' owners are to be asked of the API server: then [`crate::CollectorEnvironment::owners`] must be
+    /// given.
     pub fn asks_api_server(&self) -> bool {
         self.kubelet_api_server
     }
 
-    /// Whether tokens of service accounts are to be put to the API server: then [`crate::Environment::reviewer`] must be given.
+    /// Returns whether tokens of service accounts are to be put to the API server: then [`crate::CollectorEnvironment::reviewer`]
+    /// must be given.
     pub fn asks_for_reviews(&self) -> bool {
         self.progress.as_ref().is_some_and(|progress| progress.service_accounts.is_some())
     }
@@ -505,9 +516,9 @@ impl Settings {
 
 impl RawNvml {
     /// Checks every value, whether sampling is enabled or not.
-    pub fn validate(self) -> Result<Nvml, SettingsError> {
+    pub fn validate(self) -> Result<NvmlSettings, SettingsError> {
         let rate = number("nvml.rate_hertz", self.rate_hertz, 0.01, 100.0)?;
-        Ok(Nvml {
+        Ok(NvmlSettings {
             library_path: self.library_path,
             period: Duration::from_secs_f64(1.0 / rate),
             gpus: self.gpus.map(|gpus| gpus.into_iter().collect()),
@@ -521,11 +532,11 @@ impl RawNvml {
 }
 
 impl RawKubelet {
-    fn validate(self) -> Result<crate::kubelet::Settings, SettingsError> {
+    fn validate(self) -> Result<crate::kubelet::KubeletSettings, SettingsError> {
         if self.resources.iter().any(String::is_empty) || self.resources.is_empty() {
             return Err(refuse("kubelet.resources", "no resource is a GPU, or every one: name beginnings such as nvidia.com/"));
         }
-        Ok(crate::kubelet::Settings {
+        Ok(crate::kubelet::KubeletSettings {
             socket: self.socket,
             interval: seconds("kubelet.interval_seconds", self.interval_seconds, 0.05, 60.0)?,
             timeout: seconds("kubelet.timeout_seconds", self.timeout_seconds, 0.05, 300.0)?,
@@ -536,7 +547,7 @@ impl RawKubelet {
 }
 
 impl RawProgress {
-    fn validate(self) -> Result<Progress, SettingsError> {
+    fn validate(self) -> Result<ProgressSettings, SettingsError> {
         let certificate = match (self.certificate, self.key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
@@ -554,16 +565,16 @@ impl RawProgress {
             );
             return Err(refuse("progress.listen", detail));
         }
-        let limits = Limits {
+        let limits = ConnectionLimits {
             connections: within("progress.connections", self.connections, 1, 65_536)?,
-            when_full: WhenFull::EndStrangers,
+            when_full: OverflowPolicy::EndStrangers,
             request: seconds("progress.request_seconds", self.request_seconds, 0.1, 600.0)?,
             lifetime: CONNECTION_LIFETIME,
         };
         let future = number("progress.max_future_seconds", self.max_future_seconds, 0.0, 86_400.0)?;
         let past = number("progress.max_past_seconds", self.max_past_seconds, 0.0, 1e10)?;
         let limit = |seconds: f64| (seconds > 0.0).then_some(seconds);
-        Ok(Progress {
+        Ok(ProgressSettings {
             listen: self.listen,
             certificate,
             tokens_file: self.tokens_file,
@@ -579,7 +590,7 @@ impl RawProgress {
                 1,
                 1_000_000,
             )?,
-            times: Range { past: limit(past), future: limit(future) },
+            times: ClockSkewLimits { past: limit(past), future: limit(future) },
         })
     }
 }
@@ -619,14 +630,14 @@ fn within(field: &str, value: usize, low: usize, high: usize) -> Result<usize, S
     if (low..=high).contains(&value) { Ok(value) } else { Err(refuse(field, format!("{value} is not between {low} and {high}"))) }
 }
 
-fn target(field: &str, url: &str, interval: f64, timeout: f64, body_bytes: usize) -> Result<Target, SettingsError> {
+fn target(field: &str, url: &str, interval: f64, timeout: f64, body_bytes: usize) -> Result<ScrapeTarget, SettingsError> {
     let name = format!("{field}.url");
     let parsed = Url::parse(url).map_err(|error| refuse(&name, format!("{url:?} is not a URL: {error}")))?;
     if parsed.scheme() != "http" {
         let detail = format!("{url:?} is not plain HTTP: TLS is not built in, scrape through a local proxy");
         return Err(refuse(name, detail));
     }
-    Ok(Target {
+    Ok(ScrapeTarget {
         url: parsed,
         interval: seconds(&format!("{field}.interval_seconds"), interval, 0.05, 3600.0)?,
         timeout: seconds(&format!("{field}.timeout_seconds"), timeout, 0.05, 300.0)?,
@@ -639,7 +650,7 @@ fn rules(
     workload_label: Option<String>,
     workload_namespace: Option<String>,
     pods: PodRule,
-) -> Result<Rules, SettingsError> {
+) -> Result<AttributionRules, SettingsError> {
     if workload_label.as_deref() == Some("") {
         return Err(refuse(format!("{field}.workload_label"), "the name of a label is empty: leave the setting out"));
     }
@@ -652,7 +663,7 @@ fn rules(
             return Err(refuse(field, format!("{namespace:?} cannot stand before the slash of namespace/name")));
         }
     }
-    Ok(Rules { workload_label, workload_namespace, pods })
+    Ok(AttributionRules { workload_label, workload_namespace, pods })
 }
 
 /// This host's name as the kernel has it; `localhost` where that cannot be read.
@@ -668,7 +679,7 @@ pub fn host_name() -> String {
 mod tests {
     use super::*;
 
-    fn check(text: &str) -> Result<Settings, SettingsError> {
+    fn check(text: &str) -> Result<CollectorSettings, SettingsError> {
         toml::from_str::<RawSettings>(text).expect("parses").validate("host-1")
     }
 

@@ -1,16 +1,16 @@
-//! How much of a shared GPU is whose, by the best signal there is. Pure.
+//! Shares of each workload in a shared GPU, by the best signal there is. Pure.
 //!
-//! The signals, best first: slices of MIG instances; time in which each process used the SMs; thread percentages of MPS
-//! clients; none. A signal is used only where it is there for every tenant: shares by different measures cannot be added.
-//! Shares never sum above 1. What is left is nobody's and is said so, never given to somebody.
+//! The signals, best first: slices of MIG instances; time in which each process used the SMs; thread percentages of MPS clients;
+//! none. A signal is used only if it is there for every tenant: shares by different measures cannot be added. Shares never sum
+//! above 1. The rest is nobody's and is reported so, never given to somebody.
 
 use eadt_schemas::v1::ShareMethod;
 
-use crate::tenancy::Tenant;
+use crate::tenancy::BoardTenant;
 
-/// What is known of one workload on a device.
+/// Signals of one workload on a device.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Claim {
+pub struct ShareSignals {
     /// `namespace/name`.
     pub workload: String,
     /// Share of time in which its processes used the SMs, 0 to 1.
@@ -21,9 +21,9 @@ pub struct Claim {
     pub mig_slices: Option<f64>,
 }
 
-/// What is known of the device.
+/// Figures of the device as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Whole {
+pub struct DeviceTotals {
     /// Utilization of processes that belong to no tenant, 0 to 1.
     pub others_utilization_ratio: f64,
     /// Slices of the whole GPU in MIG mode.
@@ -32,10 +32,10 @@ pub struct Whole {
 
 /// Attributes a device: one tenant for each workload, in the order in which they were given. A single tenant of a GPU that
 /// is not cut into instances has all of it.
-pub fn attribute(claims: &[Claim], whole: Whole) -> Vec<Tenant> {
+pub fn attribute(claims: &[ShareSignals], whole: DeviceTotals) -> Vec<BoardTenant> {
     let merged = merge(claims);
-    let all = |shares: Vec<f64>, method| -> Vec<Tenant> {
-        let tenant = |(claim, share): (&Claim, f64)| Tenant {
+    let all = |shares: Vec<f64>, method| -> Vec<BoardTenant> {
+        let tenant = |(claim, share): (&ShareSignals, f64)| BoardTenant {
             workload: claim.workload.clone(),
             share: Some(share.clamp(0.0, 1.0)),
             method: Some(method),
@@ -49,9 +49,9 @@ pub fn attribute(claims: &[Claim], whole: Whole) -> Vec<Tenant> {
         }
     }
     if let [only] = &merged[..] {
-        return vec![Tenant { workload: only.workload.clone(), share: None, method: None }];
+        return vec![BoardTenant { workload: only.workload.clone(), share: None, method: None }];
     }
-    // Where nobody computes, time does not tell who the idle GPU is kept for.
+    // If nobody computes, time does not show who the idle GPU is kept for.
     if let Some(used) = every(&merged, |claim| claim.utilization_ratio.filter(|ratio| *ratio >= 0.0)) {
         let total = used.iter().sum::<f64>() + whole.others_utilization_ratio.max(0.0);
         if total > 0.0 {
@@ -67,7 +67,7 @@ pub fn attribute(claims: &[Claim], whole: Whole) -> Vec<Tenant> {
 }
 
 /// A signal that every claim has.
-fn every(claims: &[Claim], signal: impl Fn(&Claim) -> Option<f64>) -> Option<Vec<f64>> {
+fn every(claims: &[ShareSignals], signal: impl Fn(&ShareSignals) -> Option<f64>) -> Option<Vec<f64>> {
     let values: Vec<f64> = claims.iter().filter_map(|claim| signal(claim).filter(|value| value.is_finite())).collect();
     (!claims.is_empty() && values.len() == claims.len()).then_some(values)
 }
@@ -86,8 +86,8 @@ fn parts(values: &[f64], total: f64) -> Vec<f64> {
 }
 
 /// Several pods of one workload on one device are one tenant.
-fn merge(claims: &[Claim]) -> Vec<Claim> {
-    let mut merged: Vec<Claim> = Vec::new();
+fn merge(claims: &[ShareSignals]) -> Vec<ShareSignals> {
+    let mut merged: Vec<ShareSignals> = Vec::new();
     let add = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
     for claim in claims {
         match merged.iter_mut().find(|known| known.workload == claim.workload) {
@@ -109,22 +109,22 @@ mod tests {
     use super::*;
     use crate::tenancy::unattributed;
 
-    fn claim(workload: &str, used: Option<f64>, mps: Option<f64>, slices: Option<f64>) -> Claim {
-        Claim { workload: workload.into(), utilization_ratio: used, mps_thread_percentage: mps, mig_slices: slices }
+    fn claim(workload: &str, used: Option<f64>, mps: Option<f64>, slices: Option<f64>) -> ShareSignals {
+        ShareSignals { workload: workload.into(), utilization_ratio: used, mps_thread_percentage: mps, mig_slices: slices }
     }
 
-    fn shown(tenants: &[Tenant]) -> Vec<(Option<f64>, Option<ShareMethod>)> {
+    fn shown(tenants: &[BoardTenant]) -> Vec<(Option<f64>, Option<ShareMethod>)> {
         tenants.iter().map(|t| (t.share.map(|s| (s * 1e6).round() / 1e6), t.method)).collect()
     }
 
     #[test]
     fn the_best_signal_that_all_have() {
-        let whole = Whole::default();
-        let of = |claims: &[Claim]| shown(&attribute(claims, whole));
+        let whole = DeviceTotals::default();
+        let of = |claims: &[ShareSignals]| shown(&attribute(claims, whole));
         let is = |shares: &[f64], method| shares.iter().map(|share| (Some(*share), Some(method))).collect::<Vec<_>>();
         let used = [claim("n/a", Some(0.6), Some(30.0), None), claim("n/b", Some(0.2), Some(30.0), None)];
         assert_eq!(of(&used), is(&[0.75, 0.25], ShareMethod::ProcessUtilization));
-        let others = Whole { others_utilization_ratio: 0.2, ..whole };
+        let others = DeviceTotals { others_utilization_ratio: 0.2, ..whole };
         assert_eq!(shown(&attribute(&used, others)), is(&[0.6, 0.2], ShareMethod::ProcessUtilization));
         let one_silent = [claim("n/a", Some(0.6), Some(30.0), None), claim("n/b", None, Some(50.0), None)];
         assert_eq!(of(&one_silent), is(&[0.3, 0.5], ShareMethod::MpsPercentage));
@@ -133,7 +133,7 @@ mod tests {
         let idle = [claim("n/a", Some(0.0), None, None), claim("n/b", Some(0.0), None, None)];
         assert_eq!(of(&idle), is(&[0.5, 0.5], ShareMethod::Equal));
         assert_eq!(of(&[claim("n/a", Some(0.1), None, None)]), [(None, None)], "the only one has all of it");
-        let mig = Whole { mig_slices: Some(7), ..whole };
+        let mig = DeviceTotals { mig_slices: Some(7), ..whole };
         let instances =
             [claim("n/a", None, None, Some(3.0)), claim("n/b", None, None, Some(2.0)), claim("n/a", None, None, Some(1.0))];
         assert_eq!(shown(&attribute(&instances, mig)), is(&[0.571_429, 0.285_714], ShareMethod::MigSlices));
@@ -143,9 +143,10 @@ mod tests {
 
     #[test]
     fn what_is_left_is_nobodys() {
-        let tenants = attribute(&[claim("n/a", None, Some(30.0), None), claim("n/b", None, Some(30.0), None)], Whole::default());
+        let tenants =
+            attribute(&[claim("n/a", None, Some(30.0), None), claim("n/b", None, Some(30.0), None)], DeviceTotals::default());
         assert!((unattributed(&tenants) - 0.4).abs() < 1e-9);
-        assert_eq!(unattributed(&attribute(&[claim("n/a", None, None, None)], Whole::default())), 0.0);
+        assert_eq!(unattributed(&attribute(&[claim("n/a", None, None, None)], DeviceTotals::default())), 0.0);
         assert_eq!(unattributed(&[]), 0.0);
     }
 
@@ -170,8 +171,8 @@ mod tests {
             others in 0.0..2.0_f64,
             slices in proptest::option::of(0..9_u32),
         ) {
-            let claims: Vec<Claim> = claims.iter().map(|(name, used, mps, mig)| claim(name, *used, *mps, *mig)).collect();
-            let tenants = attribute(&claims, Whole { others_utilization_ratio: others, mig_slices: slices });
+            let claims: Vec<ShareSignals> = claims.iter().map(|(name, used, mps, mig)| claim(name, *used, *mps, *mig)).collect();
+            let tenants = attribute(&claims, DeviceTotals { others_utilization_ratio: others, mig_slices: slices });
             let names: std::collections::BTreeSet<&str> = claims.iter().map(|c| c.workload.as_str()).collect();
             prop_assert_eq!(names.len(), tenants.len(), "each workload is one tenant");
             let shares: Vec<f64> = tenants.iter().filter_map(|tenant| tenant.share).collect();

@@ -4,10 +4,10 @@ use std::fmt;
 use std::pin::Pin;
 
 use eadt_service::Shutdown;
-use eadt_service::tasks::Task;
+use eadt_service::tasks::TaskEntry;
 
 /// A boxed future.
-pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A source that cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -25,11 +25,11 @@ impl SourceError {
 }
 
 /// Where events come from.
-pub trait Source: Send + fmt::Debug {
+pub trait CollectorSource: Send + fmt::Debug {
     /// What it runs as.
-    fn task(&self) -> &'static Task;
+    fn task(&self) -> &'static TaskEntry;
     /// Takes hold of what it needs (a port, a library), so that what is missing is an error at start.
-    fn open(&mut self) -> Boxed<'_, Result<(), SourceError>>;
+    fn open(&mut self) -> BoxFuture<'_, Result<(), SourceError>>;
     /// Delivers until `shutdown`, then marks the end of what it delivered and returns.
-    fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>>;
+    fn run(self: Box<Self>, shutdown: Shutdown) -> BoxFuture<'static, Result<(), SourceError>>;
 }

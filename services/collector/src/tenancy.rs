@@ -1,24 +1,24 @@
 //! From one reading of a device to events for the workloads that it works for. Pure.
 
-use eadt_recordings::stays::{Portion, Stays};
-pub use eadt_recordings::stays::{Tenant, unattributed};
+use eadt_recordings::stays::{BoardTenancies, ReadingAttribution};
+pub use eadt_recordings::stays::{BoardTenant, unattributed};
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::GpuTelemetry;
 
 /// The stays on one device, with its last reading.
 #[derive(Debug, Clone, Default)]
-pub struct Tenancy {
-    stays: Stays,
+pub struct DeviceTenancy {
+    stays: BoardTenancies,
     last: Option<GpuTelemetry>,
 }
 
-fn portion_of(reading: &GpuTelemetry, portion: &Portion) -> GpuTelemetry {
+fn portion_of(reading: &GpuTelemetry, portion: &ReadingAttribution) -> GpuTelemetry {
     let mut event = reading.clone();
     portion.apply(&mut event);
     event
 }
 
-impl Tenancy {
+impl DeviceTenancy {
     /// Returns true if a sample at `time` would be newer than the last one.
     pub fn accepts(&self, time: EventTime) -> bool {
         self.newest().is_none_or(|newest| time > newest)
@@ -30,7 +30,7 @@ impl Tenancy {
     }
 
     /// Returns the events of one reading; none if the reading is not newer than the last one.
-    pub fn observe(&mut self, reading: &GpuTelemetry, tenants: &[Tenant]) -> Vec<GpuTelemetry> {
+    pub fn observe(&mut self, reading: &GpuTelemetry, tenants: &[BoardTenant]) -> Vec<GpuTelemetry> {
         if !self.accepts(reading.time) {
             return Vec::new();
         }
@@ -63,14 +63,17 @@ mod tests {
         }
     }
 
-    fn tenants(names: &[&str]) -> Vec<Tenant> {
+    fn tenants(names: &[&str]) -> Vec<BoardTenant> {
         let share = (names.len() > 1).then(|| 1.0 / names.len() as f64);
-        names.iter().map(|name| Tenant { workload: (*name).into(), share, method: share.map(|_| ShareMethod::Equal) }).collect()
+        names
+            .iter()
+            .map(|name| BoardTenant { workload: (*name).into(), share, method: share.map(|_| ShareMethod::Equal) })
+            .collect()
     }
 
     #[test]
     fn a_change_gives_the_sample_to_both_and_marks_the_old_one_last() {
-        let mut tenancy = Tenancy::default();
+        let mut tenancy = DeviceTenancy::default();
         let first = tenancy.observe(&reading(1), &tenants(&["n/a"]));
         assert_eq!((first.len(), first[0].tenure, first[0].last), (1, Some(1), false));
         let second = tenancy.observe(&reading(2), &tenants(&["n/b"]));
@@ -84,7 +87,7 @@ mod tests {
 
     #[test]
     fn ending_repeats_the_last_sample_of_every_stay() {
-        let mut tenancy = Tenancy::default();
+        let mut tenancy = DeviceTenancy::default();
         let before = tenancy.observe(&reading(1), &tenants(&["n/a", "n/b"]));
         let after = tenancy.end();
         assert!(after.iter().all(|e| e.last));
@@ -95,12 +98,12 @@ mod tests {
 
     #[test]
     fn what_is_nobodys_has_an_event_of_its_own() {
-        let share = |workload: &str, share| Tenant {
+        let share = |workload: &str, share| BoardTenant {
             workload: workload.into(),
             share: Some(share),
             method: Some(ShareMethod::MpsPercentage),
         };
-        let mut tenancy = Tenancy::default();
+        let mut tenancy = DeviceTenancy::default();
         let events = tenancy.observe(&reading(1), &[share("n/a", 0.3), share("n/b", 0.3)]);
         let seen: Vec<_> = events.iter().map(|e| (e.workload.as_deref(), e.share_method, e.tenants)).collect();
         let method = Some(ShareMethod::MpsPercentage);
@@ -116,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_reading_that_is_not_newer_gives_nothing() {
-        let mut tenancy = Tenancy::default();
+        let mut tenancy = DeviceTenancy::default();
         assert_eq!(tenancy.observe(&reading(5), &[]).len(), 1);
         assert!(tenancy.observe(&reading(5), &[]).is_empty());
         assert!(tenancy.observe(&reading(4), &[]).is_empty());
@@ -126,10 +129,10 @@ mod tests {
         #![proptest_config(cases(64))]
         #[test]
         fn every_stay_is_one_tenure_and_ends_with_exactly_one_mark(moves in prop::collection::vec(prop::collection::btree_set("[abc]", 0..3), 1..40)) {
-            let mut tenancy = Tenancy::default();
+            let mut tenancy = DeviceTenancy::default();
             let mut events = Vec::new();
             for (at, names) in moves.iter().enumerate() {
-                let list: Vec<_> = names.iter().map(|name| Tenant { workload: format!("n/{name}"), share: None, method: None }).collect();
+                let list: Vec<_> = names.iter().map(|name| BoardTenant { workload: format!("n/{name}"), share: None, method: None }).collect();
                 events.extend(tenancy.observe(&reading(at as i64 + 1), &list));
             }
             events.extend(tenancy.end());

@@ -1,6 +1,6 @@
 //! Real answers of dcgm-exporter, made by others; skipped where they are not at hand.
 
-use eadt_collector::dcgm::{Rules, Skipped, read};
+use eadt_collector::dcgm::{AttributionRules, SkipCounts, read};
 use eadt_testing::shared_data;
 
 fn text(name: &str) -> Option<String> {
@@ -11,10 +11,10 @@ fn text(name: &str) -> Option<String> {
 #[test]
 fn a_tesla_t4_without_help_and_type_lines() {
     let Some(text) = text("t4_ericsson.prom") else { return };
-    let scraped = read(&text, &Rules::default());
+    let scraped = read(&text, &AttributionRules::default());
     assert_eq!((scraped.samples, scraped.devices.len(), scraped.foreign), (20, 1, 0));
     // It has no sensor in its memory and says 0 °C.
-    assert_eq!(scraped.skipped, Skipped { implausible: 1, ..Skipped::default() });
+    assert_eq!(scraped.skipped, SkipCounts { implausible: 1, ..SkipCounts::default() });
     let event = &scraped.devices[0].event;
     assert_eq!(event.device, "GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a");
     assert_eq!((event.gpu_model.as_deref(), event.node.as_deref()), (Some("Tesla T4"), Some("cp-bm14r7")));
@@ -28,7 +28,7 @@ fn a_tesla_t4_without_help_and_type_lines() {
 #[test]
 fn an_l40s_with_help_and_type_lines() {
     let Some(text) = text("l40s_upcloud.prom") else { return };
-    let scraped = read(&text, &Rules::default());
+    let scraped = read(&text, &AttributionRules::default());
     assert_eq!((scraped.samples, scraped.devices.len(), scraped.skipped.malformed), (23, 1, 0));
     let event = &scraped.devices[0].event;
     assert_eq!((event.power_watts, event.power_average_watts), (None, Some(35.686)));
@@ -42,13 +42,13 @@ fn an_l40s_with_help_and_type_lines() {
 fn a_damaged_answer_still_gives_the_rest() {
     let Some(text) = text("t4_ericsson.prom") else { return };
     let lines: Vec<_> = text.lines().collect();
-    let whole = read(&text, &Rules::default()).devices[0].event.clone();
+    let whole = read(&text, &AttributionRules::default()).devices[0].event.clone();
     for cut in 0..lines.len() {
         let mut damaged = lines.clone();
         let half = &lines[cut][..lines[cut].len() / 2];
         damaged[cut] = half;
         damaged.push(lines[(cut + 1) % lines.len()]);
-        let scraped = read(&damaged.join("\n"), &Rules::default());
+        let scraped = read(&damaged.join("\n"), &AttributionRules::default());
         assert_eq!((scraped.skipped.malformed, scraped.skipped.duplicate), (1, 1), "{half}");
         let event = &scraped.devices[0].event;
         let pairs = [

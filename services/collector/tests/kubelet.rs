@@ -9,18 +9,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eadt_collector::kubelet::api::Kubelet;
-use eadt_collector::kubelet::holders::Pod;
-use eadt_collector::kubelet::owners::{Owners, PodFacts};
-use eadt_collector::source::Boxed;
+use eadt_collector::kubelet::api::KubeletClient;
+use eadt_collector::kubelet::holders::PodKey;
+use eadt_collector::kubelet::owners::{PodFacts, PodFactsLookup};
+use eadt_collector::source::BoxFuture;
 use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::latest::{DeviceHolders, GpuTelemetry};
 use eadt_schemas::v1::{PodName, ShareMethod};
 use fake::FakeKubelet;
 use support::{Running, start, start_with};
 
-/// Workload, share and method of the last event of each stay. What was nobody's before all of it was somebody's goes on for a while,
-/// with a share of 0, and is left out.
+/// Workload, share and method of the last event of each stay. What was nobody's before all of it was somebody's goes on for a
+/// while, with a share of 0, and is left out.
 fn stays(events: &[GpuTelemetry], device: &str) -> BTreeSet<(Option<String>, u32, Option<&'static str>)> {
     let newest = events.iter().filter(|e| e.device == device && !e.last).map(|e| e.time).max();
     let of = events.iter().filter(|e| e.device == device && !e.last && Some(e.time) == newest);
@@ -57,8 +57,8 @@ fn settings(fake: &FakeLibrary, kubelet: &FakeKubelet, folder: &Path) -> String 
 #[derive(Debug)]
 struct Uids(BTreeMap<&'static str, &'static str>);
 
-impl Owners for Uids {
-    fn facts<'a>(&'a self, pod: &'a Pod) -> Boxed<'a, Result<PodFacts, String>> {
+impl PodFactsLookup for Uids {
+    fn facts<'a>(&'a self, pod: &'a PodKey) -> BoxFuture<'a, Result<PodFacts, String>> {
         let uid = self.0.get(&*pod.name).map(|uid| (*uid).to_owned());
         let workload = format!("{}/{}", pod.namespace, pod.name);
         Box::pin(async move { Ok(PodFacts { workload, uid, mps_thread_percentage: None }) })
@@ -214,13 +214,13 @@ async fn a_gpu_that_is_shared_by_time_is_cut_by_what_each_pods_processes_use() {
 async fn what_is_offered_can_be_asked_and_a_missing_socket_says_so() {
     let (folder, kubelet) = (tempfile::tempdir().unwrap(), FakeKubelet::default());
     let socket = kubelet.serve(folder.path());
-    let connection = Kubelet::connect(&socket, Duration::from_secs(10)).await.unwrap();
+    let connection = KubeletClient::connect(&socket, Duration::from_secs(10)).await.unwrap();
     let replicas = eadt_collector::kubelet::holders::replicas(&connection.allocatable().await.unwrap());
     assert_eq!(replicas.into_iter().collect::<Vec<_>>(), [("GPU-fake-1".to_owned(), 2)]);
     kubelet.broken(true);
     let error = connection.list().await.unwrap_err();
     assert!(error.contains("on purpose"), "{error}");
-    let error = Kubelet::connect(&folder.path().join("nothing"), Duration::from_secs(10)).await.unwrap_err();
+    let error = KubeletClient::connect(&folder.path().join("nothing"), Duration::from_secs(10)).await.unwrap_err();
     assert!(error.contains("No such file"), "{error}");
 }
 
@@ -228,8 +228,8 @@ async fn what_is_offered_can_be_asked_and_a_missing_socket_says_so() {
 #[derive(Debug)]
 struct Panics;
 
-impl Owners for Panics {
-    fn facts<'a>(&'a self, _: &'a Pod) -> Boxed<'a, Result<PodFacts, String>> {
+impl PodFactsLookup for Panics {
+    fn facts<'a>(&'a self, _: &'a PodKey) -> BoxFuture<'a, Result<PodFacts, String>> {
         Box::pin(async { panic!("on purpose") })
     }
 }

@@ -328,7 +328,7 @@ async fn a_library_that_hangs_at_start_does_not_hold_up_a_stop() {
     let running = start_on(&fake, FAST);
     tokio::time::sleep(Duration::from_millis(300)).await;
     let stopping = Instant::now();
-    assert_eq!(running.stop().await.unwrap(), eadt_collector::Summary::default());
+    assert_eq!(running.stop().await.unwrap(), eadt_collector::CollectorSummary::default());
     assert!(stopping.elapsed() < Duration::from_mins(1));
     // Lets the thread in the library go, before the library goes.
     fake.set("");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use eadt_schemas::latest::{Phase, TrainingProgress};
+use eadt_schemas::latest::{JobLifecycle, TrainingProgress};
 use support::start;
 
 async fn serve(router: Router) -> String {
@@ -76,7 +76,7 @@ async fn an_exporter_a_job_and_reports_of_another_end_marked_and_balanced() {
     assert!(train.len() > 2 && train.iter().all(|e| e.collector == "job/host" && e.loss == Some(0.5)));
     assert_eq!(train.iter().filter(|e| e.last).count(), 1);
     let seen: Vec<_> = other.iter().map(|e| (e.phase, e.last, e.collector.as_str())).collect();
-    assert_eq!(seen, [(Phase::Started, false, "progress/host"), (Phase::Progress, true, "progress/host")]);
+    assert_eq!(seen, [(JobLifecycle::Started, false, "progress/host"), (JobLifecycle::Progress, true, "progress/host")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +92,7 @@ async fn an_exporter_that_is_away_stops_nothing_and_is_counted() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(running.metrics.text().contains("outcome=\"unreachable\""), "{}", running.metrics.text());
-    assert_eq!(running.stop().await.unwrap(), eadt_collector::Summary::default());
+    assert_eq!(running.stop().await.unwrap(), eadt_collector::CollectorSummary::default());
 }
 
 /// Labels that a Prometheus server adds for its target, the exporter.

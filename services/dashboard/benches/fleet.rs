@@ -1,9 +1,9 @@
 //! A day of 10,000 workloads at the server: the first page, memory, and CPU with ten viewers while windows go on closing.
 //!
-//! `cargo bench -p eadt-dashboard --bench fleet [-- WORKLOADS [HOURS [SECONDS]]]`. Windows of a minute; each workload has a change an hour. The day is
-//! handed to the model as events, so that what is measured is the service and not the log; then windows close as fast as they do in a
-//! fleet of that size, as JSON, while ten viewers do what the page does: a stream each, and the table, the chart and the GPUs again at most once
-//! a second. CPU is of the process, viewers included.
+//! `cargo bench -p eadt-dashboard --bench fleet [-- WORKLOADS [HOURS [SECONDS]]]`. Windows of a minute; each workload has a
+//! change an hour. The day is handed to the model as events, so that what is measured is the service and not the log; then
+//! windows close as fast as they do in a fleet of that size, as JSON, while ten viewers do what the page does: a stream each, and
+//! the table, the chart and the GPUs again at most once a second. CPU is of the process, viewers included.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use eadt_dashboard::{Limits, Model, Server, Settings, SharedModel, SourceFacts, SourceKind};
-use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin, Validation, Workload};
+use eadt_dashboard::{DashboardLimits, DashboardModel, DashboardServer, DashboardSettings, SharedModel, SourceFacts, SourceKind};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin, Workload};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
@@ -52,7 +52,7 @@ fn window(workload: &str, number: usize, minute: i64) -> EfficiencyWindow {
     }
 }
 
-fn decision(workload: &str, minute: i64, action: Action) -> Decision {
+fn decision(workload: &str, minute: i64, action: ControllerAction) -> Decision {
     Decision {
         id: format!("{workload}/d{minute}"),
         workload: workload.to_owned(),
@@ -61,7 +61,7 @@ fn decision(workload: &str, minute: i64, action: Action) -> Decision {
         controller: "power-cap".to_owned(),
         controller_version: "1".to_owned(),
         action,
-        validation: Validation::None,
+        validation: ChangeValidation::None,
         reason: "the cap that saves most of those that keep the throughput within its limit, by the windows of this phase"
             .to_owned(),
         expires: at(minute + 10),
@@ -146,7 +146,7 @@ fn view(address: SocketAddr, number: usize, stop: &AtomicBool, asked: &AtomicU64
     Ok(())
 }
 
-fn fill(model: &mut Model, workloads: usize, minutes: i64) {
+fn fill(model: &mut DashboardModel, workloads: usize, minutes: i64) {
     for number in 0..workloads {
         model.declaration(&Workload {
             time: at(0),
@@ -161,7 +161,7 @@ fn fill(model: &mut Model, workloads: usize, minutes: i64) {
             let workload = name(number);
             model.window(&window(&workload, number, minute));
             if minute % 60 == 59 {
-                model.decision(&decision(&workload, minute, Action::SetPowerLimit));
+                model.decision(&decision(&workload, minute, ControllerAction::SetPowerLimit));
             }
         }
     }
@@ -184,7 +184,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         window_seconds: Some(60.0),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let mut model = Model::new(source, Limits::default());
+    let mut model = DashboardModel::new(source, DashboardLimits::default());
     let begun = Instant::now();
     fill(&mut model, workloads, minutes);
     println!(
@@ -198,8 +198,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shared = SharedModel::new(model);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let stop = Shutdown::new();
-    let settings = Settings { address: "127.0.0.1:0".to_owned(), ..Settings::default() };
-    let server = runtime.block_on(Server::bind(&settings, 0, shared.clone(), None, stop.clone()))?;
+    let settings = DashboardSettings { address: "127.0.0.1:0".to_owned(), ..DashboardSettings::default() };
+    let server = runtime.block_on(DashboardServer::bind(&settings, 0, shared.clone(), None, stop.clone()))?;
     let address = server.address();
     let serving = runtime.spawn(server.run());
 
@@ -282,7 +282,7 @@ fn under_way(shared: &SharedModel, workloads: usize, from_minute: i64, seconds: 
                 let json = |event: &dyn Fn() -> serde_json::Result<Vec<u8>>| event().expect("every key is a string");
                 [
                     (Topic::EfficiencyWindows, json(&|| serde_json::to_vec(&window(&workload, number, minute)))),
-                    (Topic::Decisions, json(&|| serde_json::to_vec(&decision(&workload, minute, Action::Maintain)))),
+                    (Topic::Decisions, json(&|| serde_json::to_vec(&decision(&workload, minute, ControllerAction::Maintain)))),
                     (Topic::GpuTelemetry, json(&|| serde_json::to_vec(&sample(number, 0, minute)))),
                 ]
             })

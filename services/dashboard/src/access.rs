@@ -1,4 +1,4 @@
-//! Who may ask: names under which the page is reached, pages that may ask, tokens.
+//! Access rules: names under which the page is reached, pages that may send requests, tokens.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -21,20 +21,20 @@ pub const COOKIE: &str = "eadt_token";
 
 /// Longest name of a person, and of a namespace.
 const LONGEST_NAME: usize = 63;
-/// What begins the namespaces of a token in the file of tokens.
+/// Prefix of the namespaces of a token in the file of tokens.
 const NAMESPACES: &str = "namespaces=";
-/// Who asks where no token is needed: whoever sits at this machine.
+/// Name of the client if no token is needed: the user of this machine.
 const LOCAL: &str = "local";
 
 /// A person who may change policies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Editor {
+pub struct EditorIdentity {
     pub name: String,
     /// The namespaces whose policies they may change; `None`: all.
     pub namespaces: Option<Vec<String>>,
 }
 
-impl Editor {
+impl EditorIdentity {
     /// Returns whether they may change policies of this namespace.
     pub fn may_change(&self, namespace: &str) -> bool {
         self.namespaces.as_ref().is_none_or(|own| own.iter().any(|own| own == namespace))
@@ -43,23 +43,23 @@ impl Editor {
 
 /// A token, as its digest.
 #[derive(Clone, PartialEq, Eq)]
-struct Token {
+struct AccessToken {
     digest: [u8; 32],
     /// The person who may change policies by it; `None`: it may only read.
-    editor: Option<Editor>,
+    editor: Option<EditorIdentity>,
 }
 
 /// Those who may read.
 #[derive(Clone, Default)]
-pub struct Tokens(Vec<Token>);
+pub struct AccessTokens(Vec<AccessToken>);
 
-impl fmt::Debug for Tokens {
+impl fmt::Debug for AccessTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tokens({})", self.0.len())
+        write!(f, "AccessTokens({})", self.0.len())
     }
 }
 
-impl Tokens {
+impl AccessTokens {
     /// Reads a file of tokens, one a line. A name after the token lets it change policies; namespaces after the name limit which.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path)
@@ -95,13 +95,13 @@ impl Tokens {
                 })
             });
             let editor = editor.transpose()?;
-            tokens.push(Token { digest: Sha256::digest(token.as_bytes()).into(), editor });
+            tokens.push(AccessToken { digest: Sha256::digest(token.as_bytes()).into(), editor });
         }
         if tokens.is_empty() { Err("it holds no token".to_owned()) } else { Ok(Self(tokens)) }
     }
 
-    /// Finds a token, in a time that does not tell which of them it is.
-    fn find(&self, token: &str) -> Option<&Token> {
+    /// Finds a token, in a time that does not depend on which of them it is.
+    fn find(&self, token: &str) -> Option<&AccessToken> {
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         let mut found = None;
         for token in &self.0 {
@@ -114,7 +114,7 @@ impl Tokens {
 }
 
 /// Reads what comes after a token, `alice namespaces=team-a,team-b`; `None` if it cannot be used.
-fn parse_editor(name: &str, namespaces: Option<&str>) -> Option<Editor> {
+fn parse_editor(name: &str, namespaces: Option<&str>) -> Option<EditorIdentity> {
     let is_name = |name: &str| {
         name.len() <= LONGEST_NAME && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte))
     };
@@ -128,21 +128,21 @@ fn parse_editor(name: &str, namespaces: Option<&str>) -> Option<Editor> {
     };
     let fits = is_name(name) && names.iter().flatten().all(|name| is_namespace(name));
     let namespaces = names.map(|names| names.into_iter().map(str::to_owned).collect());
-    fits.then(|| Editor { name: name.to_owned(), namespaces })
+    fits.then(|| EditorIdentity { name: name.to_owned(), namespaces })
 }
 
 /// The rules of one listener.
 #[derive(Debug, Clone)]
-pub struct Access {
+pub struct AccessRules {
     pub bound: SocketAddr,
     pub hosts: Vec<String>,
     /// `None`: whoever reaches the address may read.
-    pub tokens: Option<Tokens>,
+    pub tokens: Option<AccessTokens>,
 }
 
 /// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AccessRefusal {
     Host,
     Origin,
     Token,
@@ -150,7 +150,7 @@ pub enum Refusal {
     ReadOnly,
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for AccessRefusal {
     fn into_response(self) -> Response {
         let (status, text) = match self {
             Self::Host => (
@@ -172,28 +172,28 @@ impl IntoResponse for Refusal {
     }
 }
 
-impl Access {
+impl AccessRules {
     /// Whether a request may be answered. Files of the page hold no data and need no token.
-    pub fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), AccessRefusal> {
         let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         let host = text(header::HOST).unwrap_or_default();
         if !self.is_ours(name_of(host)) {
-            return Err(Refusal::Host);
+            return Err(AccessRefusal::Host);
         }
         if let Some(origin) = text(header::ORIGIN) {
             let same = origin
                 .split_once("://")
                 .is_some_and(|(scheme, of)| matches!(scheme, "http" | "https") && of.eq_ignore_ascii_case(host));
             if !same {
-                return Err(Refusal::Origin);
+                return Err(AccessRefusal::Origin);
             }
         }
         let api = path.starts_with("/api/");
         if api && headers.get("sec-fetch-site").is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
-            return Err(Refusal::Origin);
+            return Err(AccessRefusal::Origin);
         }
         let open = !api || (path == "/api/v1/session" && method == Method::POST);
-        if open || self.token_fits(headers) { Ok(()) } else { Err(Refusal::Token) }
+        if open || self.token_fits(headers) { Ok(()) } else { Err(AccessRefusal::Token) }
     }
 
     /// Whether the token that comes with these headers may read.
@@ -202,20 +202,20 @@ impl Access {
     }
 
     /// Returns the person who asks, if they may change policies.
-    pub fn editor(&self, headers: &HeaderMap) -> Result<Editor, Refusal> {
+    pub fn editor(&self, headers: &HeaderMap) -> Result<EditorIdentity, AccessRefusal> {
         let Some(tokens) = &self.tokens else {
             // Behind a proxy of this machine everybody would come from here.
             let is_private = self.bound.ip().is_loopback() && self.hosts.is_empty();
-            let local = || Editor { name: LOCAL.to_owned(), namespaces: None };
-            return is_private.then(local).ok_or(Refusal::ReadOnly);
+            let local = || EditorIdentity { name: LOCAL.to_owned(), namespaces: None };
+            return is_private.then(local).ok_or(AccessRefusal::ReadOnly);
         };
         let found: Vec<_> = tokens_of(headers).filter_map(|token| tokens.find(token)).collect();
-        let refusal = if found.is_empty() { Refusal::Token } else { Refusal::ReadOnly };
+        let refusal = if found.is_empty() { AccessRefusal::Token } else { AccessRefusal::ReadOnly };
         found.into_iter().find_map(|token| token.editor.clone()).ok_or(refusal)
     }
 
     /// Whether a token alone may read.
-    pub fn knows(&self, token: &str) -> bool {
+    pub fn accepts_token(&self, token: &str) -> bool {
         self.tokens.as_ref().is_none_or(|tokens| tokens.find(token).is_some())
     }
 
@@ -249,8 +249,8 @@ fn name_of(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name)
 }
 
-/// Checks each request, and says to browsers what an answer may do.
-pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+/// Checks each request, and sets the security headers of the response.
+pub async fn guard(State(access): State<Arc<AccessRules>>, request: Request, next: Next) -> Response {
     let mut response = match access.check(request.method(), request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
@@ -275,15 +275,15 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef0123";
 
-    fn access(bound: &str, hosts: &[&str], tokens: bool) -> Access {
-        Access {
+    fn access(bound: &str, hosts: &[&str], tokens: bool) -> AccessRules {
+        AccessRules {
             bound: bound.parse().unwrap(),
             hosts: hosts.iter().map(ToString::to_string).collect(),
-            tokens: tokens.then(|| Tokens::parse(TOKEN).unwrap()),
+            tokens: tokens.then(|| AccessTokens::parse(TOKEN).unwrap()),
         }
     }
 
-    fn asked(access: &Access, path: &str, headers: &[(&'static str, &str)]) -> Result<(), Refusal> {
+    fn asked(access: &AccessRules, path: &str, headers: &[(&'static str, &str)]) -> Result<(), AccessRefusal> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, value.parse().unwrap());
@@ -311,7 +311,7 @@ mod tests {
         ] {
             assert_eq!(asked(of, "/", &[("host", host)]).is_ok(), fits, "{host}");
         }
-        assert_eq!(asked(&local, "/", &[]), Err(Refusal::Host));
+        assert_eq!(asked(&local, "/", &[]), Err(AccessRefusal::Host));
     }
 
     #[test]
@@ -349,29 +349,29 @@ mod tests {
             (vec![host, ("cookie", &*cookies)], true),
             (vec![host, ("cookie", "eadt_token=")], false),
         ] {
-            let refused = if fits { Ok(()) } else { Err(Refusal::Token) };
+            let refused = if fits { Ok(()) } else { Err(AccessRefusal::Token) };
             assert_eq!(asked(&wide, "/api/v1/fleet", &headers), refused, "{headers:?}");
         }
     }
 
     #[test]
     fn a_name_after_a_token_lets_it_change_policies() {
-        let tokens = Tokens::parse(&format!("{TOKEN}\nfedcba9876543210\talice@example.org\n")).unwrap();
-        let wide = Access { tokens: Some(tokens), ..access("0.0.0.0:9580", &[], false) };
-        let asked = |access: &Access, headers: &HeaderMap| access.editor(headers).map(|editor| editor.name);
+        let tokens = AccessTokens::parse(&format!("{TOKEN}\nfedcba9876543210\talice@example.org\n")).unwrap();
+        let wide = AccessRules { tokens: Some(tokens), ..access("0.0.0.0:9580", &[], false) };
+        let asked = |access: &AccessRules, headers: &HeaderMap| access.editor(headers).map(|editor| editor.name);
         let headers = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
         assert_eq!(asked(&wide, &headers("Bearer fedcba9876543210")), Ok("alice@example.org".to_owned()));
-        assert_eq!(asked(&wide, &headers(&format!("Bearer {TOKEN}"))), Err(Refusal::ReadOnly));
-        assert_eq!(asked(&wide, &headers("Bearer alice@example.org")), Err(Refusal::Token));
-        assert_eq!(asked(&wide, &HeaderMap::new()), Err(Refusal::Token));
+        assert_eq!(asked(&wide, &headers(&format!("Bearer {TOKEN}"))), Err(AccessRefusal::ReadOnly));
+        assert_eq!(asked(&wide, &headers("Bearer alice@example.org")), Err(AccessRefusal::Token));
+        assert_eq!(asked(&wide, &HeaderMap::new()), Err(AccessRefusal::Token));
         assert_eq!(asked(&access("127.0.0.1:9580", &[], false), &HeaderMap::new()), Ok(LOCAL.to_owned()));
         let proxied = access("127.0.0.1:9580", &["eadt.example.org"], false);
-        assert_eq!(asked(&proxied, &HeaderMap::new()), Err(Refusal::ReadOnly), "everybody comes from here");
+        assert_eq!(asked(&proxied, &HeaderMap::new()), Err(AccessRefusal::ReadOnly), "everybody comes from here");
     }
 
     #[test]
     fn namespaces_after_a_name_limit_what_it_changes() {
-        let tokens = Tokens::parse(&format!("{TOKEN} alice\nfedcba9876543210 bob  namespaces=team-a,team-2\n")).unwrap();
+        let tokens = AccessTokens::parse(&format!("{TOKEN} alice\nfedcba9876543210 bob  namespaces=team-a,team-2\n")).unwrap();
         let editor = |token: &str| tokens.find(token).unwrap().editor.clone().unwrap();
         let (alice, bob) = (editor(TOKEN), editor("fedcba9876543210"));
         assert!(alice.may_change("team-a") && alice.may_change("other"));
@@ -380,15 +380,15 @@ mod tests {
         let long = "a".repeat(64);
         for names in ["", "a,", "a, b", "a/b", "*", "A", &long] {
             let text = format!("{TOKEN} alice namespaces={names}\n");
-            let refused = Tokens::parse(&text).unwrap_err();
+            let refused = AccessTokens::parse(&text).unwrap_err();
             assert!(refused.contains("line 1") && refused.contains("namespaces=team-a,team-b"), "{text:?}: {refused}");
         }
-        assert!(Tokens::parse(&format!("{TOKEN} namespaces=a\n")).is_err(), "nobody has a name with =");
+        assert!(AccessTokens::parse(&format!("{TOKEN} namespaces=a\n")).is_err(), "nobody has a name with =");
     }
 
     #[test]
     fn a_file_of_tokens_is_read_line_by_line() {
-        let tokens = Tokens::parse("# readers\n\n  0123456789abcdef0123  \nfedcba9876543210\n").unwrap();
+        let tokens = AccessTokens::parse("# readers\n\n  0123456789abcdef0123  \nfedcba9876543210\n").unwrap();
         let reads = |token: &str| tokens.find(token).is_some_and(|token| token.editor.is_none());
         assert!(reads(TOKEN) && reads("fedcba9876543210") && tokens.find("# readers").is_none());
         let long = format!("{TOKEN} {}\n", "a".repeat(64));
@@ -401,9 +401,9 @@ mod tests {
             ("0123456789abcdef0123 al/ice\n", "line 1"),
             (&long, "line 1"),
         ] {
-            let refused = Tokens::parse(text).unwrap_err();
+            let refused = AccessTokens::parse(text).unwrap_err();
             assert!(refused.contains(why), "{text:?}: {refused}");
         }
-        assert_eq!(format!("{tokens:?}"), "Tokens(2)");
+        assert_eq!(format!("{tokens:?}"), "AccessTokens(2)");
     }
 }

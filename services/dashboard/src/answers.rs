@@ -1,7 +1,8 @@
 //! Answers that are used again, so that ten viewers of a large fleet cost little more than one.
 //!
-//! An answer holds as long as nothing is new. Where something is, it is given for two hundred times as long as it took to make, at most ten seconds:
-//! one question then takes half a percent of a core however often it is asked. What takes microseconds is always made anew.
+//! An answer holds as long as nothing is new. Where something is, it is given for two hundred times as long as it took to make,
+//! at most ten seconds: one question then takes half a percent of a core however often it is asked. What takes microseconds is
+//! always made anew.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,14 +12,14 @@ use axum::body::Bytes;
 
 /// An answer is given for so many times as long as it took to make, and at most for so long.
 const REUSE: u32 = 200;
-const OLDEST: Duration = Duration::from_secs(10);
+const MAX_RESPONSE_AGE: Duration = Duration::from_secs(10);
 /// Cheaper answers are not worth their memory.
-const WORTH: Duration = Duration::from_micros(500);
+const MIN_CACHED_COST: Duration = Duration::from_micros(500);
 /// Bytes of all answers.
 const MOST_BYTES: usize = 8 << 20;
 
 #[derive(Debug)]
-struct Answer {
+struct CachedResponse {
     version: u64,
     made: Instant,
     took: Duration,
@@ -27,27 +28,27 @@ struct Answer {
 
 /// Answers by what was asked.
 #[derive(Debug, Default)]
-pub struct Answers(Mutex<HashMap<String, Answer>>);
+pub struct ResponseCache(Mutex<HashMap<String, CachedResponse>>);
 
-impl Answers {
+impl ResponseCache {
     /// The kept answer, or a new one. Questions wait for each other, so that the same one is not worked on twice.
     pub fn get<E>(&self, asked: &str, version: u64, make: impl FnOnce() -> Result<Bytes, E>) -> Result<Bytes, E> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if let Some(answer) = kept.get(asked)
-            && (answer.version == version || now.duration_since(answer.made) < (answer.took * REUSE).min(OLDEST))
+            && (answer.version == version || now.duration_since(answer.made) < (answer.took * REUSE).min(MAX_RESPONSE_AGE))
         {
             return Ok(answer.body.clone());
         }
         let body = make()?;
-        keep(&mut kept, asked, Answer { version, made: now, took: now.elapsed(), body: body.clone() });
+        store_response(&mut kept, asked, CachedResponse { version, made: now, took: now.elapsed(), body: body.clone() });
         Ok(body)
     }
 }
 
 /// Keeps an answer that is worth it, in place of the one before.
-fn keep(kept: &mut HashMap<String, Answer>, asked: &str, answer: Answer) {
-    if answer.took < WORTH {
+fn store_response(kept: &mut HashMap<String, CachedResponse>, asked: &str, answer: CachedResponse) {
+    if answer.took < MIN_CACHED_COST {
         kept.remove(asked);
         return;
     }
@@ -64,11 +65,11 @@ mod tests {
 
     use super::*;
 
-    fn ask(answers: &Answers, asked: &str, version: u64) -> (Bytes, bool) {
+    fn ask(answers: &ResponseCache, asked: &str, version: u64) -> (Bytes, bool) {
         let mut made = false;
         let body = answers.get(asked, version, || {
             made = true;
-            std::thread::sleep(WORTH);
+            std::thread::sleep(MIN_CACHED_COST);
             Ok::<_, Infallible>(Bytes::from(format!("{asked} {version}")))
         });
         let Ok(body) = body;
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_took_long_is_given_again_and_what_did_not_is_always_new() {
-        let answers = Answers::default();
+        let answers = ResponseCache::default();
         assert!(ask(&answers, "slow", 1).1);
         assert!(!ask(&answers, "slow", 1).1, "nothing is new");
         // On a busy machine a moment takes its time.
@@ -88,9 +89,9 @@ mod tests {
         answers.0.lock().unwrap().get_mut("slow").unwrap().took = Duration::ZERO;
         let (body, made) = ask(&answers, "slow", 2);
         assert!(made && body == "slow 2");
-        for (took, kept) in [(WORTH, true), (WORTH.saturating_sub(Duration::from_nanos(1)), false)] {
-            let answer = Answer { version: 1, made: Instant::now(), took, body: Bytes::new() };
-            keep(&mut answers.0.lock().unwrap(), "quick", answer);
+        for (took, kept) in [(MIN_CACHED_COST, true), (MIN_CACHED_COST.saturating_sub(Duration::from_nanos(1)), false)] {
+            let answer = CachedResponse { version: 1, made: Instant::now(), took, body: Bytes::new() };
+            store_response(&mut answers.0.lock().unwrap(), "quick", answer);
             assert_eq!(ask(&answers, "quick", 1).1, !kept, "{took:?}");
         }
         let refused = answers.get("slow and refused", 1, || Err::<Bytes, _>("no"));

@@ -1,5 +1,5 @@
-//! `/api/v1`: what the page asks for. JSON, times as milliseconds since the Unix epoch, units in the names of the fields. It only reads,
-//! but for the terms of a workload ([`crate::terms`]).
+//! `/api/v1`: what the page asks for. JSON, times as milliseconds since the Unix epoch, units in the names of the fields. It only
+//! reads, but for the terms of a workload ([`crate::terms`]).
 
 use std::sync::Arc;
 
@@ -17,50 +17,50 @@ use eadt_service::Shutdown;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use crate::access::{Access, COOKIE, Refusal};
-use crate::answers::Answers;
+use crate::access::{AccessRefusal, AccessRules, COOKIE};
+use crate::answers::ResponseCache;
 use crate::export::{self, ExportQuery};
 use crate::log::{self, LogSource};
 use crate::model::compare::CompareQuery;
 use crate::model::decisions::DecisionQuery;
 use crate::model::detail::SeriesQuery;
 use crate::model::fleet::{FleetQuery, InvalidQuery};
-use crate::model::overview::Overview;
+use crate::model::overview::FleetOverview;
 use crate::model::policies::PolicyQuery;
 use crate::model::sharing::SharingQuery;
 use crate::model::stages::StageProgress;
-use crate::past::{Moment, Past, PastError};
-use crate::server::SharedModel;
+use crate::past::{PastError, PastModel, PastReader};
+use crate::shared_model::SharedModel;
 use crate::whatif::{WhatIf, WhatIfError, WhatIfQuery};
 use crate::{stream, terms};
 
 /// What every handler may use.
 #[derive(Debug, Clone)]
-pub struct Context {
+pub struct ApiContext {
     pub model: SharedModel,
-    pub access: Arc<Access>,
+    pub access: Arc<AccessRules>,
     pub what_if: Option<WhatIf>,
     /// Earlier moments; `None`: the record still grows.
-    pub past: Option<Past>,
+    pub past: Option<PastReader>,
     /// The log behind the page; `None`: it shows an archive.
     pub log: Option<LogSource>,
     /// What changes the terms of workloads; `None`: nothing here can.
     pub editor: Option<Arc<dyn ChangeTerms>>,
-    pub answers: Arc<Answers>,
+    pub answers: Arc<ResponseCache>,
     /// One file is made at a time.
     pub export_turn: Arc<Semaphore>,
     pub shutdown: Shutdown,
 }
 
-impl Context {
-    pub fn new(model: SharedModel, access: Arc<Access>, what_if: Option<WhatIf>, shutdown: Shutdown) -> Self {
+impl ApiContext {
+    pub fn new(model: SharedModel, access: Arc<AccessRules>, what_if: Option<WhatIf>, shutdown: Shutdown) -> Self {
         let export_turn = Arc::new(Semaphore::new(1));
         Self { model, access, what_if, past: None, log: None, editor: None, answers: Arc::default(), export_turn, shutdown }
     }
 }
 
 /// The routes of the interface.
-pub fn routes(context: Context) -> Router {
+pub fn routes(context: ApiContext) -> Router {
     Router::new()
         .route("/api/v1/overview", get(overview))
         .route("/api/v1/power", get(power))
@@ -79,22 +79,22 @@ pub fn routes(context: Context) -> Router {
         .route("/api/v1/events", get(stream::events))
         .route("/api/v1/log", get(log::follow))
         .route("/api/v1/session", get(terms::session).post(open_session).delete(close_session))
-        .route("/api/{*rest}", get(|| async { Problem::not_found("there is no such address in /api/v1") }))
+        .route("/api/{*rest}", get(|| async { ApiError::not_found("there is no such address in /api/v1") }))
         .layer(DefaultBodyLimit::max(4096))
         .with_state(context)
 }
 
 /// An error as JSON.
 #[derive(Debug)]
-pub(crate) struct Problem(pub StatusCode, pub String);
+pub(crate) struct ApiError(pub StatusCode, pub String);
 
-impl Problem {
+impl ApiError {
     pub(crate) fn not_found(text: impl Into<String>) -> Self {
         Self(StatusCode::NOT_FOUND, text.into())
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         (self.0, Json(serde_json::json!({ "error": self.1 }))).into_response()
     }
@@ -103,25 +103,25 @@ impl IntoResponse for Problem {
 /// Names the moment that a question is about, in milliseconds since the Unix epoch.
 const MOMENT: &str = "eadt-at-ms";
 
-/// What a question is about: the newest state, or that of an earlier moment. It is taken after the parameters of a question: reading a
-/// moment costs much, and nothing is read for a question that is refused.
-struct Asked(Context);
+/// What a question is about: the newest state, or that of an earlier moment. It is taken after the parameters of a question:
+/// reading a moment costs much, and nothing is read for a question that is refused.
+struct AsOfContext(ApiContext);
 
-impl FromRequestParts<Context> for Asked {
-    type Rejection = Problem;
+impl FromRequestParts<ApiContext> for AsOfContext {
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, context: &Context) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, context: &ApiContext) -> Result<Self, ApiError> {
         let Some(text) = parts.headers.get(MOMENT) else { return Ok(Self(context.clone())) };
-        let refused = |text: &str| Problem(StatusCode::BAD_REQUEST, format!("{MOMENT}: {text}"));
+        let refused = |text: &str| ApiError(StatusCode::BAD_REQUEST, format!("{MOMENT}: {text}"));
         let millis = text.to_str().ok().and_then(|text| text.parse::<i64>().ok());
         let millis = millis.ok_or_else(|| refused("milliseconds since the Unix epoch"))?;
         let past = context.past.as_ref().ok_or_else(|| refused("only the page of an archive shows earlier moments"))?;
-        let Moment { model, answers } = past.at(EventTime::from_millis(millis)).await?;
-        Ok(Self(Context { model, answers, ..context.clone() }))
+        let PastModel { model, answers } = past.at(EventTime::from_millis(millis)).await?;
+        Ok(Self(ApiContext { model, answers, ..context.clone() }))
     }
 }
 
-impl From<PastError> for Problem {
+impl From<PastError> for ApiError {
     fn from(error: PastError) -> Self {
         let status = match &error {
             PastError::Busy => StatusCode::SERVICE_UNAVAILABLE,
@@ -131,22 +131,26 @@ impl From<PastError> for Problem {
     }
 }
 
-impl From<InvalidQuery> for Problem {
+impl From<InvalidQuery> for ApiError {
     fn from(error: InvalidQuery) -> Self {
         Self(StatusCode::BAD_REQUEST, error.0)
     }
 }
 
 /// JSON that no cache keeps.
-pub(crate) fn fresh(value: impl Serialize) -> Response {
+pub(crate) fn uncached_json(value: impl Serialize) -> Response {
     ([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(value)).into_response()
 }
 
-impl Context {
+impl ApiContext {
     /// Returns the answer of the model as JSON, from the cache if it is recent enough.
-    fn answer<T: Serialize, E>(&self, uri: &Uri, ask: impl FnOnce(&crate::Model) -> Result<T, E>) -> Result<Response, E> {
+    fn answer<T: Serialize, E>(
+        &self,
+        uri: &Uri,
+        ask: impl FnOnce(&crate::DashboardModel) -> Result<T, E>,
+    ) -> Result<Response, E> {
         let asked = uri.path_and_query().map_or("", PathAndQuery::as_str);
-        let version = self.model.read(crate::Model::version);
+        let version = self.model.read(crate::DashboardModel::version);
         let body = self.answers.get(asked, version, || {
             let value = self.model.read(ask)?;
             Ok(Bytes::from(serde_json::to_vec(&value).expect("every key is a string")))
@@ -159,31 +163,35 @@ impl Context {
     }
 }
 
-async fn overview(Asked(context): Asked) -> Response {
-    fresh(context.model.read(crate::Model::overview))
+async fn overview(AsOfContext(context): AsOfContext) -> Response {
+    uncached_json(context.model.read(crate::DashboardModel::overview))
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Range {
+struct PowerQuery {
     from_ms: Option<i64>,
     to_ms: Option<i64>,
 }
 
-async fn power(uri: Uri, Query(range): Query<Range>, Asked(context): Asked) -> Result<Response, Problem> {
+async fn power(uri: Uri, Query(range): Query<PowerQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
     let (from, to) = (range.from_ms.map(EventTime::from_millis), range.to_ms.map(EventTime::from_millis));
     context.answer(&uri, |model| Ok(model.power_history(from, to)))
 }
 
-async fn fleet(uri: Uri, Query(query): Query<FleetQuery>, Asked(context): Asked) -> Result<Response, Problem> {
+async fn fleet(uri: Uri, Query(query): Query<FleetQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
     Ok(context.answer(&uri, |model| model.fleet(&query))?)
 }
 
-fn unknown_workload(name: &str) -> Problem {
-    Problem::not_found(InvalidQuery::no_workload(name).0)
+fn unknown_workload(name: &str) -> ApiError {
+    ApiError::not_found(InvalidQuery::no_workload(name).0)
 }
 
-async fn workload(Asked(context): Asked, uri: Uri, Path((namespace, name)): Path<(String, String)>) -> Result<Response, Problem> {
+async fn workload(
+    AsOfContext(context): AsOfContext,
+    uri: Uri,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
     let name = format!("{namespace}/{name}");
     context.answer(&uri, |model| model.workload_detail(&name).ok_or_else(|| unknown_workload(&name)))
 }
@@ -192,13 +200,17 @@ async fn series(
     uri: Uri,
     Path((namespace, name)): Path<(String, String)>,
     Query(query): Query<SeriesQuery>,
-    Asked(context): Asked,
-) -> Result<Response, Problem> {
+    AsOfContext(context): AsOfContext,
+) -> Result<Response, ApiError> {
     let name = format!("{namespace}/{name}");
     context.answer(&uri, |model| model.series(&name, &query).ok_or_else(|| unknown_workload(&name)))
 }
 
-async fn decisions(uri: Uri, Query(query): Query<DecisionQuery>, Asked(context): Asked) -> Result<Response, Problem> {
+async fn decisions(
+    uri: Uri,
+    Query(query): Query<DecisionQuery>,
+    AsOfContext(context): AsOfContext,
+) -> Result<Response, ApiError> {
     Ok(context.answer(&uri, |model| model.decision_page(&query))?)
 }
 
@@ -209,26 +221,26 @@ struct DecisionKey {
     id: String,
 }
 
-async fn decision(Query(key): Query<DecisionKey>, Asked(context): Asked) -> Result<Response, Problem> {
+async fn decision(Query(key): Query<DecisionKey>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
     let detail = context.model.read(|model| model.decision_detail(&key.workload, &key.id));
     let missing =
         || format!("no decision {:?} of {:?} is kept here: `eadt tail decisions --from-start` has all", key.id, key.workload);
-    detail.map(fresh).ok_or_else(|| Problem::not_found(missing()))
+    detail.map(uncached_json).ok_or_else(|| ApiError::not_found(missing()))
 }
 
-async fn sharing(uri: Uri, Query(query): Query<SharingQuery>, Asked(context): Asked) -> Result<Response, Problem> {
+async fn sharing(uri: Uri, Query(query): Query<SharingQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
     context.answer(&uri, |model| Ok(model.sharing(&query)))
 }
 
-async fn policies(uri: Uri, Query(query): Query<PolicyQuery>, Asked(context): Asked) -> Result<Response, Problem> {
+async fn policies(uri: Uri, Query(query): Query<PolicyQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
     Ok(context.answer(&uri, |model| model.policies(&query))?)
 }
 
-async fn compare(uri: Uri, Query(query): Query<CompareQuery>, Asked(context): Asked) -> Result<Response, Problem> {
+async fn compare(uri: Uri, Query(query): Query<CompareQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
     Ok(context.answer(&uri, |model| model.compare(&query))?)
 }
 
-impl From<WhatIfError> for Problem {
+impl From<WhatIfError> for ApiError {
     fn from(error: WhatIfError) -> Self {
         let status = match &error {
             WhatIfError::Invalid(_) => StatusCode::BAD_REQUEST,
@@ -246,26 +258,26 @@ impl From<WhatIfError> for Problem {
     }
 }
 
-async fn ask_what_if(State(context): State<Context>, Query(query): Query<WhatIfQuery>) -> Result<Response, Problem> {
+async fn ask_what_if(State(context): State<ApiContext>, Query(query): Query<WhatIfQuery>) -> Result<Response, ApiError> {
     let Some(what_if) = &context.what_if else {
-        return Err(Problem::not_found("there is no record here to look back on"));
+        return Err(ApiError::not_found("there is no record here to look back on"));
     };
     let workload = query.workload.clone();
     let mut page = what_if.ask(query).await?;
     page.report = context.model.read(|model| model.workload_detail(&workload)).and_then(|detail| detail.report);
-    Ok(fresh(page))
+    Ok(uncached_json(page))
 }
 
 /// A run in one file, made off the serving threads.
-async fn export(State(context): State<Context>, Query(query): Query<ExportQuery>) -> Result<Response, Problem> {
+async fn export(State(context): State<ApiContext>, Query(query): Query<ExportQuery>) -> Result<Response, ApiError> {
     let Ok(turn) = context.export_turn.clone().try_acquire_owned() else {
-        return Err(Problem(
+        return Err(ApiError(
             StatusCode::SERVICE_UNAVAILABLE,
             "another file is being made: ask again in a few seconds".to_owned(),
         ));
     };
     let model = context.model.clone();
-    let failed = |_| Problem(StatusCode::INTERNAL_SERVER_ERROR, "the export failed: see the log of this process".to_owned());
+    let failed = |_| ApiError(StatusCode::INTERNAL_SERVER_ERROR, "the export failed: see the log of this process".to_owned());
     let work = move || export::file(turn, &model, &query);
     let file = tokio::task::spawn_blocking(work).await.map_err(failed)??;
     let headers = [
@@ -277,40 +289,40 @@ async fn export(State(context): State<Context>, Query(query): Query<ExportQuery>
 }
 
 #[derive(Debug, Serialize)]
-struct Pipeline {
+struct PipelineStatus {
     source: crate::SourceFacts,
-    counts: crate::model::Counts,
+    counts: crate::model::DashboardCounts,
     dead_letters: Vec<(String, u64)>,
     stages: Vec<StageProgress>,
     problem: Option<String>,
     newest_record_ms: Option<i64>,
 }
 
-impl From<Overview> for Pipeline {
-    fn from(overview: Overview) -> Self {
-        let Overview { source, counts, dead_letters, stages, problem, newest_record_ms, .. } = overview;
+impl From<FleetOverview> for PipelineStatus {
+    fn from(overview: FleetOverview) -> Self {
+        let FleetOverview { source, counts, dead_letters, stages, problem, newest_record_ms, .. } = overview;
         Self { source, counts, dead_letters, stages, problem, newest_record_ms }
     }
 }
 
-async fn pipeline(Asked(context): Asked) -> Response {
-    fresh(Pipeline::from(context.model.read(crate::Model::overview)))
+async fn pipeline(AsOfContext(context): AsOfContext) -> Response {
+    uncached_json(PipelineStatus::from(context.model.read(crate::DashboardModel::overview)))
 }
 
 #[derive(Debug, Deserialize)]
-struct Credentials {
+struct LoginRequest {
     token: String,
 }
 
 /// Keeps a token in a cookie that no script reads and no other site sends.
-async fn open_session(State(context): State<Context>, Json(given): Json<Credentials>) -> Response {
-    if !context.access.knows(&given.token) {
-        return Refusal::Token.into_response();
+async fn open_session(State(context): State<ApiContext>, Json(given): Json<LoginRequest>) -> Response {
+    if !context.access.accepts_token(&given.token) {
+        return AccessRefusal::Token.into_response();
     }
     let cookie = format!("{COOKIE}={}; HttpOnly; SameSite=Strict; Path=/api", given.token);
     match HeaderValue::from_str(&cookie).ok().filter(|_| !given.token.contains([';', ','])) {
         Some(cookie) => (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response(),
-        None => Refusal::Token.into_response(),
+        None => AccessRefusal::Token.into_response(),
     }
 }
 

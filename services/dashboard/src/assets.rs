@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 /// A file of the page.
-struct Asset {
+struct WebAsset {
     path: &'static str,
     kind: &'static str,
     plain: &'static [u8],
@@ -15,7 +15,7 @@ struct Asset {
 
 macro_rules! asset {
     ($path:literal, $file:literal, $kind:literal) => {
-        Asset {
+        WebAsset {
             path: $path,
             kind: $kind,
             plain: include_bytes!(concat!("../web/dist/", $file)),
@@ -29,7 +29,7 @@ pub const INDEX: &str = include_str!("../web/dist/index.html");
 pub const SCRIPT: &str = include_str!("../web/dist/app.js");
 pub const STYLE: &str = include_str!("../web/dist/app.css");
 
-static ASSETS: [Asset; 3] = [
+static ASSETS: [WebAsset; 3] = [
     asset!("/", "index.html", "text/html; charset=utf-8"),
     asset!("/app.js", "app.js", "text/javascript; charset=utf-8"),
     asset!("/app.css", "app.css", "text/css; charset=utf-8"),

@@ -10,12 +10,12 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::assets;
 use crate::model::decisions::{DecisionDetail, DecisionQuery};
-use crate::model::detail::{Series, SeriesQuery, WorkloadDetail};
+use crate::model::detail::{SeriesQuery, WindowSeries, WorkloadDetail};
 use crate::model::fleet::{FleetPage, FleetQuery, InvalidQuery, SortKey};
-use crate::model::overview::{Overview, PowerHistory};
+use crate::model::overview::{FleetOverview, PowerHistory};
 use crate::model::policies::{PolicyPage, PolicyQuery};
 use crate::model::sharing::{SharingPage, SharingQuery};
-use crate::server::SharedModel;
+use crate::shared_model::SharedModel;
 
 /// Bounds of a file: workloads with the most energy, decisions of each, the newest ones, and points of each chart.
 const MOST_WORKLOADS: usize = 200;
@@ -34,9 +34,9 @@ pub struct ExportQuery {
 
 /// One workload in a file.
 #[derive(Debug, Serialize)]
-struct Exported {
+struct ExportedWorkload {
     detail: WorkloadDetail,
-    series: Series,
+    series: WindowSeries,
     /// Newest first.
     decisions: Vec<DecisionDetail>,
     /// Of how many.
@@ -45,12 +45,12 @@ struct Exported {
 
 /// What the page in the file answers itself with.
 #[derive(Debug, Serialize)]
-struct Data {
-    overview: Overview,
+struct ExportBundle {
+    overview: FleetOverview,
     power: Option<PowerHistory>,
     /// The rows of the workloads that are here, by energy.
     fleet: FleetPage,
-    workloads: Vec<Exported>,
+    workloads: Vec<ExportedWorkload>,
     sharing: SharingPage,
     policies: PolicyPage,
     /// Workloads that are not here.
@@ -65,7 +65,7 @@ pub fn file(turn: OwnedSemaphorePermit, model: &SharedModel, query: &ExportQuery
     Ok(file)
 }
 
-fn collect(model: &SharedModel, query: &ExportQuery) -> Result<Data, InvalidQuery> {
+fn collect(model: &SharedModel, query: &ExportQuery) -> Result<ExportBundle, InvalidQuery> {
     let by_energy = FleetQuery { sort: SortKey::Energy, limit: Some(MOST_WORKLOADS), ..FleetQuery::default() };
     let mut fleet = model.read(|model| model.fleet(&by_energy))?;
     if let Some(name) = &query.workload {
@@ -75,20 +75,20 @@ fn collect(model: &SharedModel, query: &ExportQuery) -> Result<Data, InvalidQuer
     }
     let left_out = fleet.total - fleet.rows.len();
     fleet.next = None;
-    let workloads = fleet.rows.iter().filter_map(|row| exported(model, &row.workload)).collect();
+    let workloads = fleet.rows.iter().filter_map(|row| export_workload(model, &row.workload)).collect();
     let (overview, power) = model.read(|model| (model.overview(), model.power_history(None, None)));
     let q = query.workload.clone().unwrap_or_default();
     let sharing = SharingQuery { limit: Some(MOST_ROWS), q: q.clone(), ..SharingQuery::default() };
     let policies = PolicyQuery { limit: Some(MOST_ROWS), q, ..PolicyQuery::default() };
     let (sharing, policies) = model.read(|model| (model.sharing(&sharing), model.policies(&policies)));
-    Ok(Data { overview, power, fleet, workloads, sharing, policies: policies?, left_out })
+    Ok(ExportBundle { overview, power, fleet, workloads, sharing, policies: policies?, left_out })
 }
 
-fn exported(model: &SharedModel, name: &str) -> Option<Exported> {
+fn export_workload(model: &SharedModel, name: &str) -> Option<ExportedWorkload> {
     model.read(|model| {
         let query = DecisionQuery { workload: Some(name.to_owned()), skip: 0, limit: Some(MOST_DECISIONS) };
         let page = model.decision_page(&query).ok()?;
-        Some(Exported {
+        Some(ExportedWorkload {
             detail: model.workload_detail(name)?,
             series: model.series(name, &SeriesQuery { points: Some(POINTS), ..SeriesQuery::default() })?,
             decisions: page.rows.iter().filter_map(|row| model.decision_detail(name, &row.id)).collect(),
@@ -125,7 +125,7 @@ fn digest(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text.as_bytes()))
 }
 
-/// JSON that holds no markup: what a name says ends no block and begins no comment.
+/// Returns JSON that holds no markup: no name ends a block or begins a comment.
 fn inert(json: &str) -> String {
     json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }

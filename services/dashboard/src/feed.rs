@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Isolation, Polled, Record, Remedy, Start, TopicPartition, TopicSpec};
+use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, Remedy, StartOffset, TopicPartition, TopicSpec};
 use eadt_lake::{Archive, LakeError, Listing};
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, GpuTelemetry, Workload, dead_letter_header};
 use eadt_service::Shutdown;
 
-use crate::model::Model;
-use crate::server::SharedModel;
+use crate::model::DashboardModel;
+use crate::shared_model::SharedModel;
 
-/// What the page is made of.
+/// Topics that the page is made of.
 const TOPICS: [Topic; 5] = [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::DeadLetters];
-/// What tells of GPUs. A log without them has a page without GPUs.
+/// Topics about GPUs. A log without them has a page without GPUs.
 const DEVICE_TOPICS: [Topic; 4] = [Topic::DeviceIntents, Topic::DeviceStates, Topic::DeviceHolders, Topic::GpuTelemetry];
 /// Samples at the end of a partition that are read at the start: the newest of each GPU counts.
 const NEWEST_SAMPLES: i64 = 2_000;
@@ -30,7 +30,7 @@ const BATCH: usize = 4096;
 const POLL: Duration = Duration::from_millis(200);
 /// Waits after an error that passes.
 const RETRY: Duration = Duration::from_secs(1);
-/// Stands for the reason of a dead letter that has none.
+/// Shown as the reason of a dead letter that has none.
 const NO_REASON: &str = "no reason given";
 /// Part of the time that savings may take, and how many workloads are looked at between two looks at the clock.
 const REFRESH_PART: f64 = 0.25;
@@ -69,13 +69,14 @@ pub fn follow(bus: &dyn Bus, prefix: &str, model: &SharedModel, shutdown: &Shutd
     Ok(())
 }
 
-fn positions(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<TopicPartition, Start>, FeedError> {
+fn positions(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<TopicPartition, StartOffset>, FeedError> {
     let existing = bus.topics(prefix)?;
     let mut positions = BTreeMap::new();
     for topic in TOPICS {
         let name = format!("{prefix}{topic}");
         let spec = topic_spec(&existing, &name).ok_or(FeedError::NoTopic(name))?;
-        positions.extend((0..spec.partitions).map(|number| (TopicPartition::new(spec.name.clone(), number), Start::Earliest)));
+        positions
+            .extend((0..spec.partitions).map(|number| (TopicPartition::new(spec.name.clone(), number), StartOffset::Earliest)));
     }
     for topic in DEVICE_TOPICS {
         let name = format!("{prefix}{topic}");
@@ -84,9 +85,9 @@ fn positions(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<TopicPartition, Sta
             let at = TopicPartition::new(spec.name.clone(), number);
             let start = if topic == Topic::GpuTelemetry {
                 let marks = bus.watermarks(&at)?;
-                Start::At((marks.high - NEWEST_SAMPLES).max(marks.low))
+                StartOffset::At((marks.high - NEWEST_SAMPLES).max(marks.low))
             } else {
-                Start::Earliest
+                StartOffset::Earliest
             };
             positions.insert(at, start);
         }
@@ -98,7 +99,8 @@ pub(crate) fn topic_spec<'a>(existing: &'a [TopicSpec], name: &str) -> Option<&'
     existing.iter().find(|spec| *spec.name == *name)
 }
 
-/// How many samples may be decoded now: a page that decoded all samples of 10,000 GPUs would take a core for figures that nobody reads.
+/// How many samples may be decoded now: a page that decoded all samples of 10,000 GPUs would take a core for figures that nobody
+/// reads.
 #[derive(Debug)]
 struct SampleBudget {
     left: f64,
@@ -127,12 +129,12 @@ fn read_on(
     prefix: &str,
     model: &SharedModel,
     shutdown: &Shutdown,
-    positions: &mut BTreeMap<TopicPartition, Start>,
+    positions: &mut BTreeMap<TopicPartition, StartOffset>,
     ahead: &mut BTreeSet<TopicPartition>,
     budget: &mut SampleBudget,
 ) -> Result<(), BusError> {
     let from: Vec<_> = positions.iter().map(|(at, start)| (at.clone(), *start)).collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let mut batch = Vec::new();
     while !shutdown.is_cancelled() {
         reader.poll(BATCH, POLL, &mut batch)?;
@@ -142,13 +144,13 @@ fn read_on(
             model.set_problem(None);
             for polled in batch.drain(..) {
                 match polled {
-                    Polled::Record(record) => {
-                        positions.insert(record.at.clone(), Start::At(record.offset + 1));
+                    PollEvent::Record(record) => {
+                        positions.insert(record.at.clone(), StartOffset::At(record.offset + 1));
                         if let Some(topic) = Topic::from_name(&record.at.topic, prefix) {
                             take(model, topic, &record, budget);
                         }
                     }
-                    Polled::End { at, .. } => {
+                    PollEvent::End { at, .. } => {
                         ahead.remove(&at);
                     }
                     _ => {}
@@ -165,7 +167,7 @@ fn read_on(
     Ok(())
 }
 
-fn take(model: &mut Model, topic: Topic, record: &Record, budget: &mut SampleBudget) {
+fn take(model: &mut DashboardModel, topic: Topic, record: &ConsumerRecord, budget: &mut SampleBudget) {
     model.stamp(record.stamp);
     if topic == Topic::GpuTelemetry && !budget.take() {
         return;
@@ -186,7 +188,7 @@ pub struct ArchivedIds {
 }
 
 impl ArchivedIds {
-    fn has(&self, topic: Topic, record: &Record) -> bool {
+    fn has(&self, topic: Topic, record: &ConsumerRecord) -> bool {
         match topic {
             // They have no id of their own.
             Topic::DeadLetters | Topic::Workloads => {
@@ -197,9 +199,9 @@ impl ArchivedIds {
     }
 }
 
-/// Takes in everything that a log holds now, but what the archive beside it held already. Returns how many events that is, without those
-/// of GPUs.
-pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut Model) -> Result<u64, FeedError> {
+/// Takes in everything that a log holds now, but what the archive beside it held already. Returns how many events that is,
+/// without those of GPUs.
+pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut DashboardModel) -> Result<u64, FeedError> {
     let mut taken = 0;
     let from: Vec<_> = positions(bus, prefix)?.into_iter().collect();
     let mut budget = SampleBudget { left: f64::INFINITY, refilled: Instant::now() };
@@ -221,7 +223,7 @@ pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut
 }
 
 /// Takes in everything that an archive, or the output of a replay, holds.
-pub fn load_archive(path: &Path, model: &mut Model) -> Result<ArchivedIds, FeedError> {
+pub fn load_archive(path: &Path, model: &mut DashboardModel) -> Result<ArchivedIds, FeedError> {
     let archive = Archive::find(path)?;
     // Before anything is read: what is archived meanwhile is taken from the log.
     let listing = archive.files()?;
@@ -258,7 +260,7 @@ pub fn load_archive(path: &Path, model: &mut Model) -> Result<ArchivedIds, FeedE
 }
 
 /// Counts the dead letters in these files of an archive by their reasons.
-fn load_dead_letters(archive: &Archive, listing: &Listing, model: &mut Model) -> Result<(), FeedError> {
+fn load_dead_letters(archive: &Archive, listing: &Listing, model: &mut DashboardModel) -> Result<(), FeedError> {
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| *topic == Topic::DeadLetters) {
         for row in archive.rows(listing, topic, partition) {
             let row = row?;
@@ -268,8 +270,8 @@ fn load_dead_letters(archive: &Archive, listing: &Listing, model: &mut Model) ->
     Ok(())
 }
 
-/// Takes in what an archive says of GPUs: the newest samples, and everything that nodes were asked for.
-fn load_devices(archive: &Archive, model: &mut Model) -> Result<(), FeedError> {
+/// Reads the GPU events of an archive: the newest samples, and all intents, states and holders.
+fn load_devices(archive: &Archive, model: &mut DashboardModel) -> Result<(), FeedError> {
     eadt_lake::read_events(archive, Topic::DeviceIntents)?.events.iter().for_each(|event| model.device_intent(event));
     eadt_lake::read_events(archive, Topic::DeviceStates)?.events.iter().for_each(|event| model.device_state(event));
     eadt_lake::read_events(archive, Topic::DeviceHolders)?.events.iter().for_each(|event| model.device_holders(event));

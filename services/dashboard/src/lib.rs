@@ -1,10 +1,11 @@
 //! The dashboard: a web page on what the pipeline does, and the JSON and the stream of events behind it.
 //!
 //! In: windows, decisions, actuations and workloads, read from the log outside of any group ([`follow`]) or from an archive
-//! ([`load_archive`]), and samples and settings of GPUs. Out: an HTTP listener of its own ([`Server`]) with the page and `/api/v1`. Every figure is [`eadt_report`]'s or an
-//! event's own; the page computes none. It never writes to the log, never joins a group, and holds no more than [`Limits`] allow. With an
-//! editor ([`Server::with_editor`]) people pause, approve and set modes through it. Of an archive it also shows earlier moments ([`Past`]). Terminals follow the log
-//! behind it over HTTP ([`Server::with_log`]).
+//! ([`load_archive`]), and samples and settings of GPUs. Out: an HTTP listener of its own ([`DashboardServer`]) with the page and
+//! `/api/v1`. Every figure is [`eadt_report`]'s or an event's own; the page computes none. It never writes to the log, never
+//! joins a group, and holds no more than [`DashboardLimits`] allow. With an editor ([`DashboardServer::with_editor`]) people
+//! pause, approve and set modes through it. Of an archive it also shows earlier moments ([`PastReader`]). Terminals follow the
+//! log behind it over HTTP ([`DashboardServer::with_log`]).
 
 mod access;
 mod answers;
@@ -18,6 +19,7 @@ mod past;
 mod records;
 mod server;
 mod settings;
+mod shared_model;
 mod stream;
 mod terms;
 mod whatif;
@@ -28,10 +30,11 @@ pub use model::compare::{ComparePage, CompareQuery};
 pub use model::decisions::{DecisionPage, DecisionQuery};
 pub use model::fleet::{FleetPage, FleetQuery, SortKey};
 pub use model::policies::{PolicyPage, PolicyQuery};
-pub use model::sharing::{Basis, SharingPage, SharingQuery};
-pub use model::{Limits, Model, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind};
-pub use past::Past;
-pub use records::Records;
-pub use server::{ListenError, Server, SharedModel};
-pub use settings::Settings;
+pub use model::sharing::{AttributionBasis, SharingPage, SharingQuery};
+pub use model::{DashboardLimits, DashboardModel, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind};
+pub use past::PastReader;
+pub use records::RecordStore;
+pub use server::{DashboardServer, ListenError};
+pub use settings::DashboardSettings;
+pub use shared_model::SharedModel;
 pub use whatif::WhatIf;

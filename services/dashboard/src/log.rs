@@ -1,8 +1,10 @@
-//! `GET /api/v1/log`: the events of the log as lines of an event log, first those that it holds, then new ones as they are appended.
+//! `GET /api/v1/log`: the events of the log as lines of an event log, first those that it holds, then new ones as they are
+//! appended.
 //!
-//! The first line is `{"from":"…"}` with the positions at which reading begins. A line `{"end":"…"}` with the positions reached follows
-//! when everything is read that was there at the begin, and each time that every partition is read to its end. A blank line keeps the connection alive. Every other line is an event. A client
-//! that lost the connection asks with `at=` and the positions that it reached.
+//! The first line is `{"from":"…"}` with the positions at which reading begins. A line `{"end":"…"}` with the positions reached
+//! follows when everything is read that was there at the begin, and each time that every partition is read to its end. A blank
+//! line keeps the connection alive. Every other line is an event. A client that lost the connection asks with `at=` and the
+//! positions that it reached.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -15,7 +17,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use eadt_bus::{Bus, BusError, Isolation, Polled, Reader, Record, Start, TopicPartition};
+use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PartitionReader, PollEvent, StartOffset, TopicPartition};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Shutdown, tasks};
 use futures::stream;
@@ -23,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::api::{Context, Problem};
+use crate::api::{ApiContext, ApiError};
 
 /// Media type of the stream.
 pub const LOG_MEDIA_TYPE: &str = "application/x-ndjson";
@@ -38,9 +40,9 @@ const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS: usize = 2;
 /// How often a full channel is looked at, and how long a client may take nothing: its place is for those who read.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
-const STUCK: Duration = Duration::from_mins(1);
+const STALLED_CLIENT_TIMEOUT: Duration = Duration::from_mins(1);
 /// Longest time without a line.
-const ALIVE: Duration = Duration::from_secs(3);
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// Longest span that can be asked for, in seconds: about 300 years.
 const LONGEST_SECONDS: f64 = 1e10;
 /// Beyond any topic's partitions: what another program sends takes no memory for more.
@@ -148,12 +150,12 @@ impl LogMark {
 
 /// Chooses what is read of the log and writes it as text; the program passes it in.
 pub trait LogLines: fmt::Debug + Send + Sync {
-    /// Returns every partition of the topics that terminal views read, and where reading begins: with `since` at the records that are
-    /// as new, and perhaps some before. Blocks. An error is in words for the client.
-    fn starts(&self, since: Option<EventTime>) -> Result<Vec<(TopicPartition, Start)>, String>;
+    /// Returns every partition of the topics that terminal views read, and where reading begins: with `since` at the records that
+    /// are as new, and perhaps some before. Blocks. An error is in words for the client.
+    fn starts(&self, since: Option<EventTime>) -> Result<Vec<(TopicPartition, StartOffset)>, String>;
 
     /// Returns the records as lines of an event log.
-    fn encode(&self, records: &[(Topic, Record)]) -> Vec<u8>;
+    fn encode(&self, records: &[(Topic, ConsumerRecord)]) -> Vec<u8>;
 }
 
 /// The log behind the page, for those who read it over HTTP. Clones share the limit of streams.
@@ -181,7 +183,7 @@ impl From<BusError> for OpenError {
     }
 }
 
-impl From<OpenError> for Problem {
+impl From<OpenError> for ApiError {
     fn from(error: OpenError) -> Self {
         let status = match &error {
             OpenError::Unreadable(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -211,9 +213,9 @@ impl LogSource {
             let Some(topic) = self.topic(place) else { continue };
             let marks = self.bus.watermarks(place)?;
             let mut offset = match *start {
-                Start::Earliest => marks.low,
-                Start::Latest => marks.high,
-                Start::At(offset) => offset.max(marks.low),
+                StartOffset::Earliest => marks.low,
+                StartOffset::Latest => marks.high,
+                StartOffset::At(offset) => offset.max(marks.low),
             };
             if let Some(asked) = at.and_then(|at| at.offset(topic, place.partition)) {
                 if asked > marks.high {
@@ -223,9 +225,9 @@ impl LogSource {
             }
             positions.advance(topic, place.partition, offset);
             ends.advance(topic, place.partition, marks.high);
-            *start = Start::At(offset);
+            *start = StartOffset::At(offset);
         }
-        let reader = self.bus.reader(&from, Isolation::ReadCommitted)?;
+        let reader = self.bus.reader(&from, IsolationLevel::ReadCommitted)?;
         let (ended, sent) = (BTreeSet::new(), Instant::now());
         Ok(LogStream { source: self, reader, positions, ends: Some(ends), ended, is_end_sent: false, sent })
     }
@@ -235,10 +237,10 @@ impl LogSource {
 #[derive(Debug)]
 struct LogStream {
     source: LogSource,
-    reader: Box<dyn Reader>,
+    reader: Box<dyn PartitionReader>,
     positions: LogPositions,
-    /// Where each partition ended at the begin; `None`: the client knows that it has everything up to there. A busy log may never be at
-    /// all of its ends at once.
+    /// Where each partition ended at the begin; `None`: the client knows that it has everything up to there. A busy log may never
+    /// be at all of its ends at once.
     ends: Option<LogPositions>,
     /// Partitions that are read to their ends.
     ended: BTreeSet<TopicPartition>,
@@ -256,7 +258,7 @@ impl LogStream {
         while is_there && !shutdown.is_cancelled() && !lines.is_closed() {
             self.reader.poll(RECORDS, POLL, &mut batch)?;
             is_there = self.pass_on(&mut batch, lines);
-            if is_there && self.sent.elapsed() >= ALIVE {
+            if is_there && self.sent.elapsed() >= KEEP_ALIVE {
                 is_there = self.send(lines, b"\n".to_vec());
             }
         }
@@ -268,7 +270,7 @@ impl LogStream {
         if text.is_empty() {
             return true;
         }
-        let is_there = send_within(STUCK, lines, text.into());
+        let is_there = send_within(STALLED_CLIENT_TIMEOUT, lines, text.into());
         self.sent = Instant::now();
         is_there
     }
@@ -281,11 +283,11 @@ impl LogStream {
     }
 
     /// Sends what was polled. Returns whether the client is still there.
-    fn pass_on(&mut self, batch: &mut Vec<Polled>, lines: &mpsc::Sender<Bytes>) -> bool {
+    fn pass_on(&mut self, batch: &mut Vec<PollEvent>, lines: &mpsc::Sender<Bytes>) -> bool {
         let (mut records, mut bytes) = (Vec::new(), 0);
         for polled in batch.drain(..) {
             match polled {
-                Polled::Record(record) => {
+                PollEvent::Record(record) => {
                     let Some(topic) = self.source.topic(&record.at) else { continue };
                     self.ended.remove(&record.at);
                     self.is_end_sent = false;
@@ -300,7 +302,7 @@ impl LogStream {
                         (records, bytes) = (Vec::new(), 0);
                     }
                 }
-                Polled::End { at, position } => {
+                PollEvent::End { at, position } => {
                     if let Some(topic) = self.source.topic(&at) {
                         self.positions.advance(topic, at.partition, position);
                     }
@@ -341,11 +343,11 @@ pub(crate) struct LogQuery {
 }
 
 /// `GET /api/v1/log`.
-pub(crate) async fn follow(State(context): State<Context>, Query(query): Query<LogQuery>) -> Result<Response, Problem> {
-    let refused = |text: String| Problem(StatusCode::BAD_REQUEST, text);
+pub(crate) async fn follow(State(context): State<ApiContext>, Query(query): Query<LogQuery>) -> Result<Response, ApiError> {
+    let refused = |text: String| ApiError(StatusCode::BAD_REQUEST, text);
     let Some(source) = context.log.clone() else {
         let text = "this page shows an archive: `eadt get` and `eadt describe` read it with --from PATH";
-        return Err(Problem(StatusCode::CONFLICT, text.to_owned()));
+        return Err(ApiError(StatusCode::CONFLICT, text.to_owned()));
     };
     if query.since.is_some_and(|seconds| !(0.0..=LONGEST_SECONDS).contains(&seconds)) {
         return Err(refused(format!("since: give seconds, from 0 to {LONGEST_SECONDS}")));
@@ -354,12 +356,13 @@ pub(crate) async fn follow(State(context): State<Context>, Query(query): Query<L
     let Ok(turn) = source.turns.clone().try_acquire_owned() else {
         let text =
             format!("{MOST_STREAMS} clients read the log, and there is room for no more: end one of them, or try again later");
-        return Err(Problem(StatusCode::SERVICE_UNAVAILABLE, text));
+        return Err(ApiError(StatusCode::SERVICE_UNAVAILABLE, text));
     };
     // Back from the newest record: simulated time is not the clock's.
-    let newest = context.model.read(crate::Model::newest_record);
+    let newest = context.model.read(crate::DashboardModel::newest_record);
     let since = query.since.zip(newest).map(|(seconds, newest)| newest.plus_seconds(-seconds));
-    let failed = |_| Problem(StatusCode::INTERNAL_SERVER_ERROR, "opening the log failed: see the log of this process".to_owned());
+    let failed =
+        |_| ApiError(StatusCode::INTERNAL_SERVER_ERROR, "opening the log failed: see the log of this process".to_owned());
     // The place is taken until the search is over, even if the client has gone meanwhile.
     let open = move || source.open(since, at.as_ref()).map(|opened| (opened, turn));
     let (opened, turn) = tokio::task::spawn_blocking(open).await.map_err(failed)??;
@@ -394,7 +397,7 @@ fn respond(opened: LogStream, turn: OwnedSemaphorePermit, shutdown: Shutdown) ->
 #[cfg(test)]
 mod tests {
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-    use eadt_bus::{Outgoing, TopicSpec};
+    use eadt_bus::{ProducerRecord, TopicSpec};
 
     use super::*;
 
@@ -405,11 +408,11 @@ mod tests {
     struct NoLines;
 
     impl LogLines for NoLines {
-        fn starts(&self, _: Option<EventTime>) -> Result<Vec<(TopicPartition, Start)>, String> {
-            Ok((0..2).map(|partition| (TopicPartition::new(NAME, partition), Start::Earliest)).collect())
+        fn starts(&self, _: Option<EventTime>) -> Result<Vec<(TopicPartition, StartOffset)>, String> {
+            Ok((0..2).map(|partition| (TopicPartition::new(NAME, partition), StartOffset::Earliest)).collect())
         }
 
-        fn encode(&self, _: &[(Topic, Record)]) -> Vec<u8> {
+        fn encode(&self, _: &[(Topic, ConsumerRecord)]) -> Vec<u8> {
             Vec::new()
         }
     }
@@ -422,23 +425,30 @@ mod tests {
         bus.create_topic(&TopicSpec { name: NAME.into(), partitions: 2, replication: 1, settings: [].into() }).unwrap();
         let mut producer = bus.producer("test").unwrap();
         let value = Some(b"{}".as_slice().into());
-        producer.send(Outgoing { topic: NAME.into(), partition: Some(0), key: None, value, headers: Vec::new() }).unwrap();
+        producer.send(ProducerRecord { topic: NAME.into(), partition: Some(0), key: None, value, headers: Vec::new() }).unwrap();
         assert!(producer.flush(Duration::from_secs(30)).unwrap());
         let mut stream = LogSource::new(Arc::new(bus), "eadt.".to_owned(), Arc::new(NoLines)).open(None, None).unwrap();
         let (lines, mut received) = mpsc::channel(4);
         let at = |partition| TopicPartition::new(NAME, partition);
         let record = |offset| {
-            let headers = eadt_bus::Headers::default();
-            Polled::Record(Record { at: at(0), offset, stamp: EventTime::from_millis(0), key: None, value: None, headers })
+            let headers = eadt_bus::RecordHeaders::default();
+            PollEvent::Record(ConsumerRecord {
+                at: at(0),
+                offset,
+                stamp: EventTime::from_millis(0),
+                key: None,
+                value: None,
+                headers,
+            })
         };
-        let mut passed_on = |mut batch: Vec<Polled>| {
+        let mut passed_on = |mut batch: Vec<PollEvent>| {
             assert!(stream.pass_on(&mut batch, &lines));
             received.try_recv().ok().map(|text| String::from_utf8(text.to_vec()).unwrap())
         };
         // Neither partition was ever seen at its end.
         assert_eq!(passed_on(vec![record(0)]).as_deref(), Some("{\"end\":\"decisions.v1:1,0\"}\n"));
         assert_eq!(passed_on(vec![record(1)]), None);
-        let ends = vec![Polled::End { at: at(0), position: 2 }, Polled::End { at: at(1), position: 0 }];
+        let ends = vec![PollEvent::End { at: at(0), position: 2 }, PollEvent::End { at: at(1), position: 0 }];
         assert_eq!(passed_on(ends).as_deref(), Some("{\"end\":\"decisions.v1:2,0\"}\n"));
     }
 

@@ -6,16 +6,16 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use eadt_schemas::EventTime;
-use eadt_service::supervise::beside;
+use eadt_service::supervise::spawn_detached;
 use eadt_service::tasks;
 use tokio::sync::{Mutex, Semaphore};
 
-use crate::answers::Answers;
-use crate::model::Model;
-use crate::server::SharedModel;
+use crate::answers::ResponseCache;
+use crate::model::DashboardModel;
+use crate::shared_model::SharedModel;
 
 /// A moment that nobody asked about for so long is dropped: it takes as much memory as the newest state.
-const UNUSED: Duration = Duration::from_mins(5);
+const UNUSED_TTL: Duration = Duration::from_mins(5);
 /// Questions that wait at once. A page asks several about each moment.
 const MOST_WAITING: usize = 16;
 
@@ -32,61 +32,61 @@ pub(crate) enum PastError {
 
 /// What was known at a time, and the answers that were made of it.
 #[derive(Debug, Clone)]
-pub(crate) struct Moment {
+pub(crate) struct PastModel {
     pub model: SharedModel,
-    pub answers: Arc<Answers>,
+    pub answers: Arc<ResponseCache>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedPastModel {
     time: EventTime,
-    moment: Moment,
+    moment: PastModel,
     /// When it was asked about last.
     used: Instant,
 }
 
 /// Reads a record up to a moment. The moment that was asked for last is kept: a page asks several questions about it.
 #[derive(Clone)]
-pub struct Past {
-    load: Arc<dyn Fn(EventTime) -> Result<Model, String> + Send + Sync>,
-    kept: Arc<Mutex<Option<Kept>>>,
-    places: Arc<Semaphore>,
+pub struct PastReader {
+    load: Arc<dyn Fn(EventTime) -> Result<DashboardModel, String> + Send + Sync>,
+    cached: Arc<Mutex<Option<CachedPastModel>>>,
+    request_permits: Arc<Semaphore>,
 }
 
-impl fmt::Debug for Past {
+impl fmt::Debug for PastReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Past").finish_non_exhaustive()
+        f.debug_struct("PastReader").finish_non_exhaustive()
     }
 }
 
-impl Past {
+impl PastReader {
     /// `load` returns everything up to a time; it may block.
-    pub fn new(load: impl Fn(EventTime) -> Result<Model, String> + Send + Sync + 'static) -> Self {
-        Self { load: Arc::new(load), kept: Arc::default(), places: Arc::new(Semaphore::new(MOST_WAITING)) }
+    pub fn new(load: impl Fn(EventTime) -> Result<DashboardModel, String> + Send + Sync + 'static) -> Self {
+        Self { load: Arc::new(load), cached: Arc::default(), request_permits: Arc::new(Semaphore::new(MOST_WAITING)) }
     }
 
     /// Returns what was known at a time. Moments are read one after the other, so that no more than one is in memory.
-    pub(crate) async fn at(&self, time: EventTime) -> Result<Moment, PastError> {
-        let Ok(_place) = self.places.try_acquire() else { return Err(PastError::Busy) };
-        let mut kept = self.kept.clone().lock_owned().await;
+    pub(crate) async fn at(&self, time: EventTime) -> Result<PastModel, PastError> {
+        let Ok(_place) = self.request_permits.try_acquire() else { return Err(PastError::Busy) };
+        let mut kept = self.cached.clone().lock_owned().await;
         if let Some(known) = kept.as_mut()
             && known.time == time
         {
             known.used = Instant::now();
             return Ok(known.moment.clone());
         }
-        let kept_for_long = Arc::downgrade(&self.kept);
-        drop(beside(&tasks::CONNECTION, async move {
+        let kept_for_long = Arc::downgrade(&self.cached);
+        drop(spawn_detached(&tasks::CONNECTION, async move {
             forget_unused(kept_for_long, time).await;
             Ok::<_, Infallible>(())
         }));
         let load = self.load.clone();
         // The turn ends with the work, even if whoever asked has gone.
-        let work = move || -> Result<Moment, PastError> {
+        let work = move || -> Result<PastModel, PastError> {
             *kept = None;
             let model = SharedModel::new(load(time).map_err(PastError::Unreadable)?);
-            let moment = Moment { model, answers: Arc::default() };
-            *kept = Some(Kept { time, moment: moment.clone(), used: Instant::now() });
+            let moment = PastModel { model, answers: Arc::default() };
+            *kept = Some(CachedPastModel { time, moment: moment.clone(), used: Instant::now() });
             Ok(moment)
         };
         tokio::task::spawn_blocking(work).await.map_err(|_| PastError::Failed)?
@@ -94,13 +94,13 @@ impl Past {
 }
 
 /// Drops a moment when nobody has asked about it for long.
-async fn forget_unused(kept: Weak<Mutex<Option<Kept>>>, time: EventTime) {
+async fn forget_unused(kept: Weak<Mutex<Option<CachedPastModel>>>, time: EventTime) {
     loop {
-        tokio::time::sleep(UNUSED).await;
+        tokio::time::sleep(UNUSED_TTL).await;
         let Some(kept) = kept.upgrade() else { return };
         let mut kept = kept.lock().await;
         let Some(known) = kept.as_ref().filter(|known| known.time == time) else { return };
-        if known.used.elapsed() >= UNUSED {
+        if known.used.elapsed() >= UNUSED_TTL {
             *kept = None;
             return;
         }
@@ -116,12 +116,12 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::model::{Limits, SourceFacts, SourceKind};
+    use crate::model::{DashboardLimits, SourceFacts, SourceKind};
 
-    fn empty() -> Model {
+    fn empty() -> DashboardModel {
         let source =
             SourceFacts { kind: SourceKind::Archive, place: "a test".to_owned(), window_seconds: None, version: "0".to_owned() };
-        Model::new(source, Limits::default())
+        DashboardModel::new(source, DashboardLimits::default())
     }
 
     #[tokio::test]
@@ -130,7 +130,7 @@ mod tests {
         let (begun, mut loads) = mpsc::channel(2);
         let (release, gate) = sync_channel::<()>(2);
         let (gate, running) = (std::sync::Mutex::new(gate), AtomicUsize::new(0));
-        let past = Past::new(move |_| {
+        let past = PastReader::new(move |_| {
             begun.try_send(running.fetch_add(1, Ordering::SeqCst) + 1).map_err(|error| error.to_string())?;
             gate.lock().map_err(|error| error.to_string())?.recv().map_err(|error| error.to_string())?;
             running.fetch_sub(1, Ordering::SeqCst);
@@ -155,13 +155,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_moment_is_kept_with_its_answers_and_too_many_questions_are_refused() {
-        let past = Past::new(|_| Ok(empty()));
+        let past = PastReader::new(|_| Ok(empty()));
         let time = EventTime::from_millis(1);
         let (first, again) = (past.at(time).await.unwrap(), past.at(time).await.unwrap());
         assert!(Arc::ptr_eq(&first.answers, &again.answers) && first.model.boot == again.model.boot);
         let other = past.at(EventTime::from_millis(2)).await.unwrap();
         assert!(!Arc::ptr_eq(&first.answers, &other.answers));
-        let places = past.places.try_acquire_many(16).unwrap();
+        let places = past.request_permits.try_acquire_many(16).unwrap();
         assert!(matches!(past.at(time).await, Err(PastError::Busy)));
         drop(places);
         assert!(past.at(time).await.is_ok());

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_backtest::Record;
+use eadt_backtest::HindsightInput;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, BusError, Start, TopicPartition, partition_for_key, read_to_end};
+use eadt_bus::{Bus, BusError, StartOffset, TopicPartition, partition_for_key, read_to_end};
 use eadt_lake::Archive;
-use eadt_schemas::decode::Check;
+use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{Actuation, EfficiencyWindow, Workload};
 use eadt_schemas::{Topic, decode};
 
@@ -21,7 +21,7 @@ const MOST_WINDOWS: usize = 20_000;
 
 /// Where records are.
 #[derive(Debug, Clone)]
-pub enum Records {
+pub enum RecordStore {
     /// In a log, the page's own.
     Log { bus: Arc<dyn Bus>, prefix: String },
     /// In an archive, and perhaps in the embedded log beside it.
@@ -51,11 +51,11 @@ impl From<eadt_lake::LakeError> for RecordError {
     }
 }
 
-impl Records {
+impl RecordStore {
     /// Reads everything of one workload. Blocks.
-    pub fn read(&self, workload: &str) -> Result<Record, RecordError> {
+    pub fn read(&self, workload: &str) -> Result<HindsightInput, RecordError> {
         let until = Instant::now() + LONGEST;
-        let mut reading = Reading { workload, until, windows: HashSet::new(), record: Record::default() };
+        let mut reading = WorkloadRecordReader { workload, until, windows: HashSet::new(), record: HindsightInput::default() };
         match self {
             Self::Log { bus, prefix } => reading.log(&**bus, prefix)?,
             Self::Folder { path, prefix } => {
@@ -75,15 +75,15 @@ impl Records {
     }
 }
 
-struct Reading<'a> {
+struct WorkloadRecordReader<'a> {
     workload: &'a str,
     until: Instant,
     /// Ids of windows that were read: an archive and the log beside it hold the same.
     windows: HashSet<String>,
-    record: Record,
+    record: HindsightInput,
 }
 
-impl Reading<'_> {
+impl WorkloadRecordReader<'_> {
     fn archive(&mut self, archive: &Archive) -> Result<(), RecordError> {
         let listing = archive.files()?;
         for topic in [Topic::Workloads, Topic::EfficiencyWindows, Topic::Actuations] {
@@ -110,7 +110,7 @@ impl Reading<'_> {
             let name = format!("{prefix}{topic}");
             let spec = topic_spec(&existing, &name).ok_or(FeedError::NoTopic(name))?;
             let partition = partition_for_key(self.workload.as_bytes(), spec.partitions);
-            from.push((TopicPartition::new(spec.name.clone(), partition), Start::Earliest));
+            from.push((TopicPartition::new(spec.name.clone(), partition), StartOffset::Earliest));
         }
         let until = self.until;
         let whole = read_to_end(
@@ -136,7 +136,7 @@ impl Reading<'_> {
 
     /// Takes an event; what is none was refused and counted when it was read for the page.
     fn take(&mut self, topic: Topic, value: &[u8]) -> Result<(), RecordError> {
-        fn push<T: Check>(events: &mut Vec<T>, value: &[u8]) {
+        fn push<T: DecodableEvent>(events: &mut Vec<T>, value: &[u8]) {
             events.extend(decode::<T>(value));
         }
         match topic {

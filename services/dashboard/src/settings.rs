@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 /// The web page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// Address of the page: an IP address or `localhost`, with a port; port 0 takes a free one, and `eadt up` the next that is free. On
-    /// any other than a loopback address `token_file` is needed. Default: `127.0.0.1:9580`.
+pub struct DashboardSettings {
+    /// Address of the page: an IP address or `localhost`, with a port; port 0 takes a free one, and `eadt up` the next that is
+    /// free. On any other than a loopback address `token_file` is needed. Default: `127.0.0.1:9580`.
     pub address: String,
-    /// File with the tokens of those who may read, one a line, at least 16 characters each; a name after a token (`TOKEN alice`) is of a
-    /// person who may pause, approve and set modes by it, too, and namespaces after the name (`TOKEN alice namespaces=team-a,team-b`) are
-    /// the only ones in which they may. Lines that begin with `#` are comments.
-    /// Default: none, which only a loopback address allows.
+    /// File with the tokens of those who may read, one a line, at least 16 characters each; a name after a token (`TOKEN alice`)
+    /// is of a person who may pause, approve and set modes by it, too, and namespaces after the name (`TOKEN alice
+    /// namespaces=team-a,team-b`) are the only ones in which they may. Lines that begin with `#` are comments. Default: none,
+    /// which only a loopback address allows.
     pub token_file: Option<PathBuf>,
     /// Names under which the page may be asked for beside its address, without port: `eadt.example.org`. Requests with another
     /// `Host` are refused, so that no foreign page reads this one by a name of its own. Default: none.
     pub hosts: Vec<String>,
-    /// Windows of all workloads together of which savings are computed, 1,000 to 100,000,000; each takes about 0.5 KiB of memory. Beyond
-    /// it the longest records are shown without a saving, and `eadt report` computes it. Default: 300,000.
+    /// Windows of all workloads together of which savings are computed, 1,000 to 100,000,000; each takes about 0.5 KiB of memory.
+    /// Beyond it the longest records are shown without a saving, and `eadt report` computes it. Default: 300,000.
     pub windows: usize,
 }
 
-impl Default for Settings {
+impl Default for DashboardSettings {
     fn default() -> Self {
         Self { address: "127.0.0.1:9580".to_owned(), token_file: None, hosts: Vec::new(), windows: 300_000 }
     }
 }
 
-impl Settings {
+impl DashboardSettings {
     /// The first value that cannot be used, in words.
     pub fn check(&self) -> Result<(), String> {
         let address = self.socket()?;
@@ -63,10 +63,10 @@ mod tests {
 
     #[test]
     fn an_address_that_others_reach_needs_tokens() {
-        let on = |address: &str, tokens: bool| Settings {
+        let on = |address: &str, tokens: bool| DashboardSettings {
             address: address.to_owned(),
             token_file: tokens.then(|| PathBuf::from("tokens")),
-            ..Settings::default()
+            ..DashboardSettings::default()
         };
         for (address, tokens, fits) in [
             ("127.0.0.1:9580", false, true),
@@ -81,8 +81,8 @@ mod tests {
         }
         let refused = on("0.0.0.0:9580", false).check().unwrap_err();
         assert!(refused.contains("dashboard.token_file"), "{refused}");
-        let hosts = Settings { hosts: vec!["a.example:80".to_owned()], ..Settings::default() };
+        let hosts = DashboardSettings { hosts: vec!["a.example:80".to_owned()], ..DashboardSettings::default() };
         assert!(hosts.check().unwrap_err().contains("a.example:80"));
-        assert!(Settings { windows: 10, ..Settings::default() }.check().is_err());
+        assert!(DashboardSettings { windows: 10, ..DashboardSettings::default() }.check().is_err());
     }
 }

@@ -15,8 +15,8 @@ use futures::stream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::api::Context;
-use crate::server::UPDATE_PAUSE;
+use crate::api::ApiContext;
+use crate::shared_model::UPDATE_PAUSE;
 
 /// A snapshot that holds nothing new is looked at again after so long.
 const SOON: Duration = Duration::from_millis(50);
@@ -26,8 +26,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Browsers wait so long before they connect again.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-struct Subscription {
-    context: Context,
+struct SseSubscription {
+    context: ApiContext,
     versions: watch::Receiver<u64>,
     /// Everything up to this version was sent.
     sent: Option<u64>,
@@ -35,7 +35,7 @@ struct Subscription {
     next: Instant,
 }
 
-impl Subscription {
+impl SseSubscription {
     /// The next event; `None` ends the stream.
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
         loop {
@@ -85,12 +85,14 @@ fn event(name: &str, boot: u64, version: u64, json: &str) -> Event {
 }
 
 /// `GET /api/v1/events`.
-pub async fn events(State(context): State<Context>, headers: HeaderMap) -> Response {
+pub async fn events(State(context): State<ApiContext>, headers: HeaderMap) -> Response {
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let sent = last.and_then(|id| version_of(id, context.model.boot));
     let subscription =
-        Subscription { versions: context.model.versions(), context, sent, queue: VecDeque::new(), next: Instant::now() };
-    Sse::new(stream::unfold(subscription, Subscription::next)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+        SseSubscription { versions: context.model.versions(), context, sent, queue: VecDeque::new(), next: Instant::now() };
+    Sse::new(stream::unfold(subscription, SseSubscription::next))
+        .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
+        .into_response()
 }
 
 /// The version in an id; `None` if another process gave it.

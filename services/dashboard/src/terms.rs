@@ -1,5 +1,5 @@
-//! Changes what may be done to a workload, for the person who looks at it: pause, resume, mode, approval. Who did it travels with the
-//! change; what it comes to is shown when the actuator has declared it.
+//! Changes what may be done to a workload, for the person who looks at it: pause, resume, mode, approval. Who did it travels with
+//! the change; what it comes to is shown when the actuator has declared it.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use eadt_cluster::{ChangeTerms, ClusterRemedy, TermsChange};
 use eadt_schemas::v1::UpdateMode;
 use serde::{Deserialize, Serialize};
 
-use crate::access::Editor;
-use crate::api::{Context, Problem, fresh};
+use crate::access::EditorIdentity;
+use crate::api::{ApiContext, ApiError, uncached_json};
 use crate::model::policies::PolicyTerms;
 
 /// What is asked for.
@@ -43,7 +43,7 @@ struct TermsAnswer {
 
 /// Who is asking, and what they may do.
 #[derive(Debug, Serialize)]
-struct Session {
+struct ViewerSession {
     /// `None`: they may only read.
     editor: Option<String>,
     /// The only namespaces whose policies they may change; `None`: there is no such limit.
@@ -55,19 +55,19 @@ struct Session {
 const NOTHING_TO_CHANGE: &str = "this page only reads: `eadt up` with simulated GPUs or --kubernetes, and `eadt dashboard --kubernetes`, serve one \
                                  through which policies are changed";
 
-pub async fn session(State(context): State<Context>, headers: HeaderMap) -> Response {
-    let reads = |why| Session { editor: None, namespaces: None, read_only: Some(why) };
-    fresh(match (&context.editor, context.access.editor(&headers)) {
+pub async fn session(State(context): State<ApiContext>, headers: HeaderMap) -> Response {
+    let reads = |why| ViewerSession { editor: None, namespaces: None, read_only: Some(why) };
+    uncached_json(match (&context.editor, context.access.editor(&headers)) {
         (None, _) => reads(NOTHING_TO_CHANGE),
         (Some(_), Err(_)) => {
             reads("you may only read here: a token with a name after it in dashboard.token_file changes policies")
         }
-        (Some(_), Ok(Editor { name, namespaces })) => Session { editor: Some(name), namespaces, read_only: None },
+        (Some(_), Ok(EditorIdentity { name, namespaces })) => ViewerSession { editor: Some(name), namespaces, read_only: None },
     })
 }
 
 pub async fn change(
-    State(context): State<Context>,
+    State(context): State<ApiContext>,
     Path((namespace, name)): Path<(String, String)>,
     headers: HeaderMap,
     Json(request): Json<TermsRequest>,
@@ -81,27 +81,27 @@ pub async fn change(
         }
     };
     match check_and_change(&context, &namespace, &workload, request.clone(), &by).await {
-        Ok(changed) => fresh(TermsAnswer { workload, changed, by: by.name }),
-        Err(Problem(status, text)) => {
+        Ok(changed) => uncached_json(TermsAnswer { workload, changed, by: by.name }),
+        Err(ApiError(status, text)) => {
             tracing::warn!(workload, ?request, by = by.name, text, "terms not changed");
-            Problem(status, text).into_response()
+            ApiError(status, text).into_response()
         }
     }
 }
 
 async fn check_and_change(
-    context: &Context,
+    context: &ApiContext,
     namespace: &str,
     workload: &str,
     request: TermsRequest,
-    by: &Editor,
-) -> Result<bool, Problem> {
+    by: &EditorIdentity,
+) -> Result<bool, ApiError> {
     let Some(editor) = context.editor.clone() else {
-        return Err(Problem(StatusCode::FORBIDDEN, NOTHING_TO_CHANGE.to_owned()));
+        return Err(ApiError(StatusCode::FORBIDDEN, NOTHING_TO_CHANGE.to_owned()));
     };
     if !by.may_change(namespace) {
         let own = by.namespaces.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(", ");
-        return Err(Problem(
+        return Err(ApiError(
             StatusCode::FORBIDDEN,
             format!(
                 "{} may change policies of {own} only, by dashboard.token_file: nothing of {workload} was changed, which is in namespace \
@@ -111,16 +111,16 @@ async fn check_and_change(
         ));
     }
     let Some((kind, terms)) = context.model.read(|model| model.declared_terms(workload)) else {
-        return Err(Problem::not_found(format!(
+        return Err(ApiError::not_found(format!(
             "nobody has declared {workload}: it has no policy, so there is nothing to change"
         )));
     };
-    let change = checked(request, workload, &terms)?;
+    let change = build_change(request, workload, &terms)?;
     carry_out(editor, workload, kind, change, &by.name).await
 }
 
 /// The change, if it is one of what the person saw.
-fn checked(request: TermsRequest, workload: &str, terms: &PolicyTerms) -> Result<TermsChange, Problem> {
+fn build_change(request: TermsRequest, workload: &str, terms: &PolicyTerms) -> Result<TermsChange, ApiError> {
     Ok(match request {
         TermsRequest::Pause => TermsChange::Pause,
         TermsRequest::Resume => TermsChange::Resume,
@@ -130,7 +130,7 @@ fn checked(request: TermsRequest, workload: &str, terms: &PolicyTerms) -> Result
         }
         TermsRequest::SetMode { .. } => {
             let text = format!("the mode of {workload} changed meanwhile: look again, then repeat it");
-            return Err(Problem(StatusCode::CONFLICT, text));
+            return Err(ApiError(StatusCode::CONFLICT, text));
         }
     })
 }
@@ -141,7 +141,7 @@ async fn carry_out(
     kind: String,
     change: TermsChange,
     by: &str,
-) -> Result<bool, Problem> {
+) -> Result<bool, ApiError> {
     let (name, by) = (workload.to_owned(), by.to_owned());
     // Whoever asked may have gone meanwhile: what is done is noted where it is done.
     let work = move || {
@@ -158,9 +158,9 @@ async fn carry_out(
                 ClusterRemedy::Refused | ClusterRemedy::Conflict => StatusCode::CONFLICT,
                 ClusterRemedy::Retry | ClusterRemedy::Stopped => StatusCode::SERVICE_UNAVAILABLE,
             };
-            Err(Problem(status, error.detail))
+            Err(ApiError(status, error.detail))
         }
-        Err(_) => Err(Problem(
+        Err(_) => Err(ApiError(
             StatusCode::INTERNAL_SERVER_ERROR,
             "the change failed and may or may not be in force; see the log of this process".to_owned(),
         )),

@@ -1,21 +1,22 @@
 //! What another controller would have decided on the record of a workload: `eadt backtest --archive`, beside what was recorded.
 //!
-//! One question at a time, on a thread of its own and within bounds ([`Records`]): whoever looks at the page is answered meanwhile.
+//! One question at a time, on a thread of its own and within bounds ([`RecordStore`]): whoever looks at the page is answered
+//! meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use eadt_backtest::{Considered, Estimate, Hindsight, RefusedChange, look_back};
+use eadt_backtest::{CounterfactualChange, Estimate, HindsightRow, RefusedChange, evaluate_record};
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_report::WorkloadReport;
-use eadt_schemas::v1::{Action, Layout, Origin};
+use eadt_schemas::v1::{ControllerAction, Layout, Origin};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::records::{RecordError, Records};
+use crate::records::{RecordError, RecordStore};
 
-/// How long a question waits for the one before it.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for which a question waits for the one before it.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Changes and refusals that are shown, the first ones.
 const MOST_CHANGES: usize = 200;
 
@@ -27,7 +28,7 @@ pub struct WhatIfQuery {
     pub controller: String,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum WhatIfError {
     #[error("{0}")]
@@ -46,7 +47,7 @@ pub enum WhatIfError {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConsideredRow {
     pub time_ms: i64,
-    pub action: Action,
+    pub action: ControllerAction,
     pub from: Layout,
     pub to: Layout,
     pub phase: usize,
@@ -59,19 +60,19 @@ pub struct ConsideredRow {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RefusedRow {
     pub time_ms: i64,
-    pub action: Action,
+    pub action: ControllerAction,
     pub from: Layout,
     pub to: Layout,
     pub count: u64,
     pub reason: String,
 }
 
-/// The answer: [`Hindsight`] for a page.
+/// The answer: [`HindsightRow`] for a page.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WhatIfPage {
     pub workload: String,
     pub controller: ControllerName,
-    /// Of the record; the controller's part is imagined whatever this says.
+    /// The origin of the record; the controller's part is imagined whatever this is.
     pub origin: Origin,
     pub windows: u64,
     pub windows_as_recorded: u64,
@@ -97,18 +98,18 @@ pub struct WhatIfPage {
 /// Answers one question at a time.
 #[derive(Debug, Clone)]
 pub struct WhatIf {
-    records: Records,
+    records: RecordStore,
     settings: Arc<ControllerSettings>,
     turn: Arc<Semaphore>,
 }
 
 impl WhatIf {
     /// `settings` are those of workloads that declare none.
-    pub fn new(records: Records, settings: ControllerSettings) -> Self {
+    pub fn new(records: RecordStore, settings: ControllerSettings) -> Self {
         Self { records, settings: Arc::new(settings), turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// What a controller would have decided; without the report.
+    /// Returns the decisions that a controller would have made; without the report.
     pub(crate) async fn ask(&self, query: WhatIfQuery) -> Result<WhatIfPage, WhatIfError> {
         let controller: ControllerName = query
             .controller
@@ -119,7 +120,7 @@ impl WhatIf {
                 "{controller} decides nothing here: it needs the jobs beside this one, or what the job reports of its training"
             )));
         }
-        let turn = tokio::time::timeout(PATIENCE, self.turn.clone().acquire_owned()).await;
+        let turn = tokio::time::timeout(QUEUE_TIMEOUT, self.turn.clone().acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(WhatIfError::Busy) };
         let (records, settings) = (self.records.clone(), self.settings.clone());
         let work = move || answer(turn, &records, &query.workload, controller, &settings);
@@ -130,7 +131,7 @@ impl WhatIf {
 /// Answers a question. Its turn ends with it, even if whoever asked has gone away meanwhile.
 fn answer(
     turn: OwnedSemaphorePermit,
-    records: &Records,
+    records: &RecordStore,
     workload: &str,
     controller: ControllerName,
     settings: &ControllerSettings,
@@ -138,10 +139,10 @@ fn answer(
     let record = records.read(workload)?;
     let declared = record.workloads.iter().max_by_key(|declared| (declared.time, declared.generation));
     let recorded_controller = declared.and_then(|declared| declared.controller.clone());
-    let found = look_back(&record, &[controller], settings).into_iter().find(|found| found.workload == workload);
+    let found = evaluate_record(&record, &[controller], settings).into_iter().find(|found| found.workload == workload);
     let found = found.ok_or_else(|| WhatIfError::NoWindows(workload.to_owned()))?;
     let mut page = page(found, recorded_controller);
-    if matches!(records, Records::Log { .. }) {
+    if matches!(records, RecordStore::Log { .. }) {
         page.notes.push(
             "a log keeps the newest declaration of a workload for sure: earlier modes and bounds may be missing".to_owned(),
         );
@@ -150,9 +151,9 @@ fn answer(
     Ok(page)
 }
 
-fn page(found: Hindsight, recorded_controller: Option<String>) -> WhatIfPage {
+fn page(found: HindsightRow, recorded_controller: Option<String>) -> WhatIfPage {
     let left_out = found.changes.len().saturating_sub(MOST_CHANGES) + found.refused.len().saturating_sub(MOST_CHANGES);
-    let considered = |change: Considered| ConsideredRow {
+    let considered = |change: CounterfactualChange| ConsideredRow {
         time_ms: change.time.millis(),
         action: change.action,
         from: change.from,

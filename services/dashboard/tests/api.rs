@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use eadt_dashboard::{FleetQuery, Settings, SortKey};
+use eadt_dashboard::{DashboardSettings, FleetQuery, SortKey};
 use eadt_schemas::v1::Layout;
 
 use crate::support::{HOSTILE, model, serve, story, take, window};
@@ -19,7 +19,7 @@ async fn pages_hold_each_workload_once_in_every_order() {
         model.window(&window(&format!("team-{}/job-{number:03}", number % 3), 0, joules, &Layout::default()));
     }
     while model.refresh(64) {}
-    let served = serve(model, Settings::default()).await;
+    let served = serve(model, DashboardSettings::default()).await;
     for sort in ["name", "power", "joules_per_sample", "saving", "state"] {
         for order in ["asc", "desc"] {
             let mut seen = BTreeSet::new();
@@ -50,7 +50,7 @@ async fn pages_hold_each_workload_once_in_every_order() {
 
 #[tokio::test]
 async fn what_cannot_be_answered_is_refused_in_words() {
-    let served = serve(model(), Settings::default()).await;
+    let served = serve(model(), DashboardSettings::default()).await;
     for (path, status, words) in [
         ("/api/v1/fleet?sort=colour", 400, "colour"),
         ("/api/v1/fleet?state=happy", 400, "happy"),
@@ -81,7 +81,7 @@ async fn a_hostile_name_is_text_and_nothing_else() {
     }
     let longest = format!("team/{}", "n".repeat(248));
     model.window(&window(&longest, 0, 600.0, &Layout::default()));
-    let served = serve(model, Settings::default()).await;
+    let served = serve(model, DashboardSettings::default()).await;
     let page = served.get("/api/v1/fleet?sort=name").await;
     for wanted in
         ["content-type: application/json", "x-content-type-options: nosniff", "content-security-policy: default-src 'none'"]
@@ -103,7 +103,7 @@ async fn a_foreign_name_a_foreign_page_and_a_missing_token_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tokens");
     std::fs::write(&file, "0123456789abcdef0123\n").unwrap();
-    let served = serve(model(), Settings { token_file: Some(file), ..Settings::default() }).await;
+    let served = serve(model(), DashboardSettings { token_file: Some(file), ..DashboardSettings::default() }).await;
     assert_eq!(served.ask("GET", "/", &[("host", "evil.example")], "").await.status, 421);
     assert_eq!(served.ask("GET", "/api/v1/fleet", &[("origin", "http://evil.example")], "").await.status, 403);
     for path in ["/api/v1/fleet", "/api/v1/events", "/api/v1/log", "/api/v1/overview"] {
@@ -123,7 +123,7 @@ async fn a_foreign_name_a_foreign_page_and_a_missing_token_are_refused() {
 
 #[tokio::test]
 async fn files_of_the_page_come_compressed_to_those_who_take_it() {
-    let served = serve(model(), Settings::default()).await;
+    let served = serve(model(), DashboardSettings::default()).await;
     for (path, kind) in [("/", "text/html"), ("/app.js", "text/javascript"), ("/app.css", "text/css")] {
         let plain = served.get(path).await;
         assert!(plain.head.contains(kind) && !plain.head.contains("content-encoding"), "{}", plain.head);
@@ -143,7 +143,7 @@ async fn files_of_the_page_come_compressed_to_those_who_take_it() {
 async fn a_stream_goes_on_where_it_ended_and_starts_anew_elsewhere() {
     let mut first = model();
     story("team/a", &mut |event| take(&mut first, &event));
-    let served = serve(first, Settings::default()).await;
+    let served = serve(first, DashboardSettings::default()).await;
     let begun = served.events_until(&[], "event: update").await;
     assert!(begun.contains("event: reset") && !begun.contains("event: notice"), "{begun}");
     let id = begun.lines().rfind(|line| line.starts_with("id: ")).unwrap()[4..].to_owned();
@@ -165,8 +165,13 @@ async fn a_stream_goes_on_where_it_ended_and_starts_anew_elsewhere() {
     let mut waiting = served.events(&[]).await;
     waiting.until("event: reset").await;
     served.model.change(|model| {
-        let event =
-            crate::support::decision("team/b", 30, eadt_schemas::v1::Action::Revert, eadt_schemas::v1::Validation::Failed, None);
+        let event = crate::support::decision(
+            "team/b",
+            30,
+            eadt_schemas::v1::ControllerAction::Revert,
+            eadt_schemas::v1::ChangeValidation::Failed,
+            None,
+        );
         model.take(eadt_schemas::Topic::Decisions, &serde_json::to_vec(&event).unwrap());
     });
     let heard = waiting.until("decided at minute 30").await;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Bytes;
-use eadt_dashboard::{Limits, Model, Past, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind, load_archive};
-use eadt_lake::{Archive, Row, Writer};
+use eadt_dashboard::{
+    DashboardLimits, DashboardModel, PastReader, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind, load_archive,
+};
+use eadt_lake::{Archive, ArchiveRow, ArchiveWriter};
 use eadt_schemas::v1::{Layout, dead_letter_header};
 use eadt_schemas::{EventTime, Topic};
 
@@ -14,8 +16,8 @@ use crate::support::{at, facts, model, serve, serve_past, window};
 
 /// The window of each of 20 minutes, and events that were refused after five and after fifteen.
 fn write(folder: &Path) {
-    let mut writer = Writer::new(Archive::folder(folder).unwrap(), eadt_lake::Limits::default());
-    let row = |topic, offset, stamp, value: Vec<u8>| Row {
+    let mut writer = ArchiveWriter::new(Archive::folder(folder).unwrap(), eadt_lake::RollLimits::default());
+    let row = |topic, offset, stamp, value: Vec<u8>| ArchiveRow {
         topic,
         partition: 0,
         offset,
@@ -30,7 +32,7 @@ fn write(folder: &Path) {
     }
     for (offset, minute, reason) in [(0, 5, "malformed"), (1, 15, "late")] {
         let reason = (Arc::from(dead_letter_header::REASON), Bytes::from_static(reason.as_bytes()));
-        let letter = Row { headers: vec![reason], ..row(Topic::DeadLetters, offset, at(minute), b"{".to_vec()) };
+        let letter = ArchiveRow { headers: vec![reason], ..row(Topic::DeadLetters, offset, at(minute), b"{".to_vec()) };
         writer.push(&letter, at(0)).unwrap();
     }
     for topic in [Topic::EfficiencyWindows, Topic::DeadLetters] {
@@ -38,8 +40,8 @@ fn write(folder: &Path) {
     }
 }
 
-fn load(folder: &Path, until: Option<EventTime>) -> Model {
-    let empty = Model::new(SourceFacts { kind: SourceKind::Archive, ..facts() }, Limits::default());
+fn load(folder: &Path, until: Option<EventTime>) -> DashboardModel {
+    let empty = DashboardModel::new(SourceFacts { kind: SourceKind::Archive, ..facts() }, DashboardLimits::default());
     let mut model = match until {
         Some(time) => empty.as_of(time),
         None => empty,
@@ -72,7 +74,7 @@ async fn a_question_about_an_earlier_moment_is_answered_as_of_then() {
     newest.set_replay(ReplayCheck { verdict: ReplayVerdict::Identical, text: "20 windows".to_owned() });
     let loads = Arc::new(AtomicUsize::new(0));
     let counted = loads.clone();
-    let past = Past::new(move |time| {
+    let past = PastReader::new(move |time| {
         counted.fetch_add(1, Ordering::SeqCst);
         Ok(load(&place, Some(time)))
     });
@@ -96,7 +98,7 @@ async fn a_question_about_an_earlier_moment_is_answered_as_of_then() {
         assert_eq!(served.ask("GET", path, &[("eadt-at-ms", &other)], "").await.status, 400, "{path}");
     }
     assert_eq!((begun, loads.load(Ordering::SeqCst)), (1, 1), "one moment, once for all of its questions");
-    let live = serve(model(), eadt_dashboard::Settings::default()).await;
+    let live = serve(model(), eadt_dashboard::DashboardSettings::default()).await;
     let refused = live.ask("GET", "/api/v1/overview", &[("eadt-at-ms", &moment)], "").await;
     assert!(refused.status == 400 && String::from_utf8_lossy(&refused.body).contains("archive"), "a log grows");
 }

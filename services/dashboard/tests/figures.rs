@@ -1,13 +1,15 @@
 //! What is shown is what the report says of the same events, and stays within bounds.
 
-use eadt_dashboard::{DecisionQuery, FleetQuery, Limits, Model, SortKey, SourceFacts, SourceKind};
-use eadt_report::{Reporter, Settings, Summary};
-use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, GpuTelemetry, Layout, Outcome, UpdateMode, Validation, Workload};
+use eadt_dashboard::{DashboardLimits, DashboardModel, DecisionQuery, FleetQuery, SortKey, SourceFacts, SourceKind};
+use eadt_report::{ReportSettings, Reporter, SavingSummary};
+use eadt_schemas::v1::{
+    ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, UpdateMode, Workload,
+};
 
 use crate::support::{Event, actuation, at, decision, facts, model, story, take, window};
 
 /// The model and the report of the same events.
-fn both(names: &[&str]) -> (Model, eadt_report::Report) {
+fn both(names: &[&str]) -> (DashboardModel, eadt_report::EnergyReport) {
     let (mut model, mut reporter) = (model(), Reporter::default());
     for name in names {
         story(name, &mut |event| {
@@ -21,7 +23,7 @@ fn both(names: &[&str]) -> (Model, eadt_report::Report) {
         });
     }
     while model.refresh(8) {}
-    (model, reporter.report(&Settings::default()))
+    (model, reporter.report(&ReportSettings::default()))
 }
 
 #[test]
@@ -41,7 +43,7 @@ fn every_figure_of_a_row_is_the_reports() {
         assert_eq!(detail.notes, wanted.notes);
         assert_eq!(detail.joules_per_sample, wanted.joules_per_sample);
     }
-    let (totals, summary) = (model.overview().totals, Summary::of(&report.workloads));
+    let (totals, summary) = (model.overview().totals, SavingSummary::of(&report.workloads));
     assert_eq!((totals.energy_joules, totals.saving_joules), (summary.energy_joules, summary.saving_joules()));
     assert_eq!((totals.saving_ratio, totals.compared_energy_ratio), (summary.saving_ratio(), summary.compared_ratio()));
     let width = totals.saving_ratio_high.zip(totals.saving_ratio_low).map(|(high, low)| 0.5 * (high - low));
@@ -101,62 +103,62 @@ fn an_actuation_that_is_read_before_its_decision_is_still_its_own() {
         take(&mut model, event);
     }
     while model.refresh(8) {}
-    let outcomes = |model: &Model| {
+    let outcomes = |model: &DashboardModel| {
         let page = model.decision_page(&DecisionQuery::default()).unwrap();
         page.rows.into_iter().map(|row| (row.id, row.outcome)).collect::<Vec<_>>()
     };
     assert_eq!(outcomes(&model), outcomes(&in_order));
-    assert!(outcomes(&model).contains(&("team/a/d10".to_owned(), Some(Outcome::Ready))), "{:?}", outcomes(&model));
+    assert!(outcomes(&model).contains(&("team/a/d10".to_owned(), Some(ActuationOutcome::Ready))), "{:?}", outcomes(&model));
     assert_eq!(model.decision_detail("team/a", "team/a/d10"), in_order.decision_detail("team/a", "team/a/d10"));
 }
 
 #[test]
 fn actuations_whose_decisions_never_come_are_kept_within_bounds() {
-    let limits = Limits { decisions: 10, ..Limits::default() };
-    let mut model = Model::new(facts(), limits);
+    let limits = DashboardLimits { decisions: 10, ..DashboardLimits::default() };
+    let mut model = DashboardModel::new(facts(), limits);
     for minute in 0..100 {
         let lost = format!("team/a/d{minute:03}");
-        model.actuation(&actuation("team/a", minute, &lost, Outcome::Applied));
+        model.actuation(&actuation("team/a", minute, &lost, ActuationOutcome::Applied));
     }
     let late = |minute| {
         let id = format!("team/a/d{minute:03}");
-        Decision { id, ..decision("team/a", minute, Action::SetPowerLimit, Validation::Pending, None) }
+        Decision { id, ..decision("team/a", minute, ControllerAction::SetPowerLimit, ChangeValidation::Pending, None) }
     };
     model.decision(&late(20));
     model.decision(&late(99));
     let page = model.decision_page(&DecisionQuery::default()).unwrap();
     let outcomes: Vec<_> = page.rows.iter().map(|row| row.outcome).collect();
-    assert_eq!(outcomes, [Some(Outcome::Applied), None], "the newest are kept");
+    assert_eq!(outcomes, [Some(ActuationOutcome::Applied), None], "the newest are kept");
 }
 
 #[test]
 fn an_actuation_of_a_decision_that_was_dropped_is_not_kept() {
-    let mut model = Model::new(facts(), Limits { decisions: 8, ..Limits::default() });
+    let mut model = DashboardModel::new(facts(), DashboardLimits { decisions: 8, ..DashboardLimits::default() });
     let made = |minute| {
         let id = format!("team/a/d{minute:03}");
-        Decision { id, ..decision("team/a", minute, Action::SetPowerLimit, Validation::Pending, None) }
+        Decision { id, ..decision("team/a", minute, ControllerAction::SetPowerLimit, ChangeValidation::Pending, None) }
     };
     (0..20).for_each(|minute| model.decision(&made(minute)));
     assert_eq!(model.counts().decisions_dropped, 12);
     for minute in [5, 20] {
-        model.actuation(&actuation("team/a", minute, &made(minute).id, Outcome::Applied));
+        model.actuation(&actuation("team/a", minute, &made(minute).id, ActuationOutcome::Applied));
         model.decision(&made(minute));
     }
     let page = model.decision_page(&DecisionQuery::default()).unwrap();
     let outcome = |minute| page.rows.iter().find(|row| row.id == made(minute).id).unwrap().outcome;
     assert_eq!(
         (outcome(5), outcome(20)),
-        (None, Some(Outcome::Applied)),
+        (None, Some(ActuationOutcome::Applied)),
         "the one that was dropped, and one that was not read yet"
     );
 }
 
 #[test]
 fn a_stage_that_has_stopped_is_named_with_how_far_it_is_behind() {
-    let stages = |model: &Model| serde_json::to_value(model.overview()).unwrap()["stages"].clone();
+    let stages = |model: &DashboardModel| serde_json::to_value(model.overview()).unwrap()["stages"].clone();
     let sample = |minute| GpuTelemetry { time: at(minute), device: "GPU-1".into(), ..GpuTelemetry::default() };
     for kind in [SourceKind::Live, SourceKind::Archive] {
-        let mut model = Model::new(SourceFacts { kind, ..facts() }, Limits::default());
+        let mut model = DashboardModel::new(SourceFacts { kind, ..facts() }, DashboardLimits::default());
         story("team/a", &mut |event| take(&mut model, &event));
         let enforced = Workload { time: at(20), workload: "team/a".into(), mode: UpdateMode::Enforce, ..Workload::default() };
         model.declaration(&enforced);
@@ -185,7 +187,7 @@ fn a_stage_that_has_stopped_is_named_with_how_far_it_is_behind() {
         let live = kind == SourceKind::Live;
         assert_eq!(texts.map(|text| text.contains("windows are far behind the samples")), [live, false], "{texts:?}");
         assert_eq!(texts.map(|text| text.contains("a decision has had no outcome for long")), [false, live], "{texts:?}");
-        model.actuation(&actuation("team/a", 29, "team/a/d24", Outcome::Applied));
+        model.actuation(&actuation("team/a", 29, "team/a/d24", ActuationOutcome::Applied));
         assert_eq!(stages(&model)[3]["behind_seconds"], serde_json::Value::Null);
     }
     // The processor's windows are longer than the page's own settings say.
@@ -204,9 +206,9 @@ fn the_chart_of_power_marks_every_change_and_counts_those_that_are_too_many() {
     let mut marked = |minutes: std::ops::Range<i64>| {
         // The newest first, as a reader of several partitions may get them.
         for minute in minutes.rev() {
-            model.decision(&decision("team/a", minute, Action::SetPowerLimit, Validation::Pending, None));
+            model.decision(&decision("team/a", minute, ControllerAction::SetPowerLimit, ChangeValidation::Pending, None));
         }
-        model.actuation(&actuation("team/a", 5, "team/a/d5", Outcome::Refused));
+        model.actuation(&actuation("team/a", 5, "team/a/d5", ActuationOutcome::Refused));
         let power = serde_json::to_value(model.power_history(None, None)).unwrap();
         let marks: Vec<_> = power["marks"].as_array().unwrap().iter().map(|mark| mark["time_ms"].as_i64().unwrap()).collect();
         assert!(marks.is_sorted(), "{marks:?}");
@@ -231,22 +233,22 @@ fn an_event_that_comes_twice_counts_once() {
 
 #[test]
 fn changes_and_reverts_count_when_they_are_made_as_in_the_report() {
-    let counts = |model: &Model| {
+    let counts = |model: &DashboardModel| {
         let counted = model.counts().changes;
         (counted.decided_changes, counted.recommendations, counted.changes, counted.reverts)
     };
     let (mut model, report) = both(&["team/a", "team/b"]);
-    let sum = Summary::of(&report.workloads);
+    let sum = SavingSummary::of(&report.workloads);
     assert_eq!(counts(&model), (sum.decided_changes, sum.recommendations, sum.changes, sum.reverts));
     assert_eq!(counts(&model), (6, 0, 2, 0), "both reverts were decided, and nobody made them");
     // Too many windows for a report: the decisions and what became of them are counted.
-    let mut long = Model::new(facts(), Limits { windows: 10, ..Limits::default() });
+    let mut long = DashboardModel::new(facts(), DashboardLimits { windows: 10, ..DashboardLimits::default() });
     for name in ["team/a", "team/b"] {
         story(name, &mut |event| take(&mut long, &event));
     }
     for model in [&mut model, &mut long] {
-        model.actuation(&actuation("team/b", 21, "team/b/d21", Outcome::Recommended));
-        let made = actuation("team/a", 24, "team/a/d24", Outcome::Applied);
+        model.actuation(&actuation("team/b", 21, "team/b/d21", ActuationOutcome::Recommended));
+        let made = actuation("team/a", 24, "team/a/d24", ActuationOutcome::Applied);
         (0..2).for_each(|_| model.actuation(&made));
         while model.refresh(8) {}
         assert_eq!(counts(model), (6, 1, 3, 1));
@@ -283,8 +285,8 @@ fn why_no_energy_is_known_is_said_apart() {
 
 #[test]
 fn what_is_kept_is_bounded_and_what_is_left_out_is_said() {
-    let limits = Limits { windows: 50, decisions: 12, workloads: 4, ..Limits::default() };
-    let mut model = Model::new(facts(), limits);
+    let limits = DashboardLimits { windows: 50, decisions: 12, workloads: 4, ..DashboardLimits::default() };
+    let mut model = DashboardModel::new(facts(), limits);
     for name in ["t/a", "t/b", "t/c", "t/d", "t/e"] {
         story(name, &mut |event| take(&mut model, &event));
     }
@@ -340,7 +342,7 @@ fn two_workloads_and_two_times_are_compared_by_the_reports_figures() {
     let (model, report) = both(&["team/a", "team/b"]);
     let query = |text: String| serde_json::from_str::<eadt_dashboard::CompareQuery>(&text).unwrap();
     let page = model.compare(&query(r#"{"a": "team/a", "b": "team/b"}"#.into())).unwrap();
-    assert_eq!(page.figures, eadt_report::Comparison::of(&report.workloads[1], &report.workloads[0]));
+    assert_eq!(page.figures, eadt_report::ReportComparison::of(&report.workloads[1], &report.workloads[0]));
     assert_eq!((page.a.report.saving_ratio, page.a.part), (report.workloads[0].saving_ratio, false));
     // Ten minutes at 6 J a sample, then ten at 4.8.
     let times = |from: i64, to: i64, side: char| {

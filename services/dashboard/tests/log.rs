@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Outgoing, Record, Start, TopicPartition, TopicSpec};
-use eadt_dashboard::{LogLines, LogSource, Settings};
+use eadt_bus::{Bus, ConsumerRecord, ProducerRecord, StartOffset, TopicPartition, TopicSpec};
+use eadt_dashboard::{DashboardSettings, LogLines, LogSource};
 use eadt_schemas::{EventTime, Topic};
 
 use crate::support::{Events, Served, at, model, serve, serve_log};
@@ -20,13 +20,13 @@ struct Places {
 }
 
 impl LogLines for Places {
-    fn starts(&self, since: Option<EventTime>) -> Result<Vec<(TopicPartition, Start)>, String> {
+    fn starts(&self, since: Option<EventTime>) -> Result<Vec<(TopicPartition, StartOffset)>, String> {
         self.since.lock().unwrap().push(since);
-        Ok((0..2).map(|partition| (TopicPartition::new(NAME, partition), Start::Earliest)).collect())
+        Ok((0..2).map(|partition| (TopicPartition::new(NAME, partition), StartOffset::Earliest)).collect())
     }
 
-    fn encode(&self, records: &[(Topic, Record)]) -> Vec<u8> {
-        let line = |(topic, record): &(Topic, Record)| format!("{topic} {} {}\n", record.at.partition, record.offset);
+    fn encode(&self, records: &[(Topic, ConsumerRecord)]) -> Vec<u8> {
+        let line = |(topic, record): &(Topic, ConsumerRecord)| format!("{topic} {} {}\n", record.at.partition, record.offset);
         records.iter().map(line).collect::<Vec<_>>().concat().into_bytes()
     }
 }
@@ -51,7 +51,7 @@ impl TestLog {
         let mut producer = self.bus.producer("test").unwrap();
         for _ in 0..count {
             let (topic, key, value) = (NAME.into(), Some(b"team/a".as_slice().into()), Some(b"{}".as_slice().into()));
-            producer.send(Outgoing { topic, partition: Some(partition), key, value, headers: Vec::new() }).unwrap();
+            producer.send(ProducerRecord { topic, partition: Some(partition), key, value, headers: Vec::new() }).unwrap();
         }
         assert!(producer.flush(Duration::from_secs(30)).unwrap());
     }
@@ -117,7 +117,7 @@ async fn what_cannot_be_followed_is_refused_in_words() {
         let body = String::from_utf8_lossy(&answer.body).into_owned();
         assert!(answer.status == status && body.contains(words), "{query}: {} {body}", answer.status);
     }
-    let archive = serve(model(), Settings::default()).await;
+    let archive = serve(model(), DashboardSettings::default()).await;
     let answer = archive.get("/api/v1/log").await;
     assert!(answer.status == 409 && answer.json()["error"].as_str().unwrap().contains("--from"), "{}", answer.status);
 }

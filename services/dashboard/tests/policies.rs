@@ -3,18 +3,19 @@
 use std::sync::{Arc, Mutex};
 
 use eadt_cluster::{ChangeTerms, ClusterError, ClusterRemedy, TermsChange};
-use eadt_dashboard::{Model, PolicyQuery, Settings};
-use eadt_schemas::v1::{Action, Bounds, Outcome, UpdateMode, Validation, Workload};
+use eadt_dashboard::{DashboardModel, DashboardSettings, PolicyQuery};
+use eadt_schemas::v1::{ActuationOutcome, ChangeValidation, ControllerAction, LayoutBounds, UpdateMode, Workload};
 
 use crate::support::{HOSTILE, Served, actuation, at, decision, model, serve, serve_with, window};
 
 fn declared(workload: &str, minute: i64, mode: UpdateMode, paused: bool) -> Workload {
-    let bounds = Bounds { power_limit_watts_min: Some(150.0), power_limit_watts_max: Some(300.0), ..Bounds::default() };
+    let bounds =
+        LayoutBounds { power_limit_watts_min: Some(150.0), power_limit_watts_max: Some(300.0), ..LayoutBounds::default() };
     let workload = workload.to_owned();
     Workload { time: at(minute), workload, kind: "Job".into(), mode, paused, bounds, ..Workload::default() }
 }
 
-fn page(model: &Model, mode: &str) -> eadt_dashboard::PolicyPage {
+fn page(model: &DashboardModel, mode: &str) -> eadt_dashboard::PolicyPage {
     model.policies(&PolicyQuery { mode: mode.to_owned(), ..PolicyQuery::default() }).unwrap()
 }
 
@@ -26,14 +27,14 @@ fn a_policy_shows_its_terms_and_what_was_changed_of_them() {
     let mut layout = declared("team/a", 1, UpdateMode::Recommend, false);
     layout.generation = 2;
     model.declaration(&layout);
-    let only = |model: &Model| page(model, "recommend").rows.remove(0);
+    let only = |model: &DashboardModel| page(model, "recommend").rows.remove(0);
     assert_eq!(only(&model).changed, None, "a layout is no policy");
     // A recommendation waits until it is applied or expires.
-    let mut recommended = decision("team/a", 2, Action::SetPowerLimit, Validation::Pending, None);
+    let mut recommended = decision("team/a", 2, ControllerAction::SetPowerLimit, ChangeValidation::Pending, None);
     recommended.expires = at(20);
     model.decision(&recommended);
     assert_eq!(only(&model).recommended, None, "nobody has recommended it to anybody yet");
-    model.actuation(&actuation("team/a", 2, &recommended.id, Outcome::Recommended));
+    model.actuation(&actuation("team/a", 2, &recommended.id, ActuationOutcome::Recommended));
     assert_eq!(only(&model).recommended.unwrap().id, recommended.id);
     model.declaration(&declared("team/a", 5, UpdateMode::Enforce, true));
     let row = page(&model, "paused").rows.remove(0);
@@ -57,7 +58,7 @@ async fn policies_come_in_pages_and_hostile_names_are_text() {
         model.declaration(&declared(&format!("team/job-{number:03}"), 0, mode, false));
     }
     model.declaration(&declared(&format!("zz/{}", HOSTILE[1]), 0, UpdateMode::Observe, false));
-    let served = serve(model, Settings::default()).await;
+    let served = serve(model, DashboardSettings::default()).await;
     let all = served.get("/api/v1/policies?skip=100").await.json();
     assert_eq!((&all["matching"], all["rows"].as_array().unwrap().len()), (&121.into(), 21));
     assert_eq!(all["rows"][20]["workload"], format!("zz/{}", HOSTILE[1]));
@@ -84,7 +85,7 @@ impl ChangeTerms for Notes {
     }
 }
 
-async fn with_editor(notes: &Arc<Notes>, settings: Settings) -> Served {
+async fn with_editor(notes: &Arc<Notes>, settings: DashboardSettings) -> Served {
     let mut model = model();
     model.declaration(&declared("team/a", 0, UpdateMode::Recommend, false));
     model.declaration(&declared("team/refused", 0, UpdateMode::Recommend, false));
@@ -98,7 +99,7 @@ const TERMS: &str = "/api/v1/workloads/team/a/terms";
 #[tokio::test]
 async fn a_change_is_carried_out_in_the_name_of_whoever_asks() {
     let notes = Arc::new(Notes::default());
-    let served = with_editor(&notes, Settings::default()).await;
+    let served = with_editor(&notes, DashboardSettings::default()).await;
     let local = serde_json::json!({"editor": "local", "namespaces": null, "read_only": null});
     assert_eq!(served.get("/api/v1/session").await.json(), local);
     let asked = [
@@ -119,7 +120,7 @@ async fn a_change_is_carried_out_in_the_name_of_whoever_asks() {
 #[tokio::test]
 async fn what_cannot_be_changed_is_refused_in_words_and_nothing_is_asked_of_the_cluster() {
     let notes = Arc::new(Notes::default());
-    let served = with_editor(&notes, Settings::default()).await;
+    let served = with_editor(&notes, DashboardSettings::default()).await;
     let stale = r#"{"change":"set_mode","mode":"observe","shown":"enforce"}"#;
     let pause = r#"{"change":"pause"}"#;
     let refused = "/api/v1/workloads/team/refused/terms";
@@ -144,7 +145,7 @@ async fn what_cannot_be_changed_is_refused_in_words_and_nothing_is_asked_of_the_
     }
     assert_eq!(served.ask("GET", TERMS, &[], "").await.status, 405);
     assert!(notes.0.lock().unwrap().is_empty(), "{notes:?}");
-    let reading = serve(model(), Settings::default()).await;
+    let reading = serve(model(), DashboardSettings::default()).await;
     let answer = reading.ask("POST", TERMS, &[JSON], pause).await;
     assert!(answer.status == 403 && String::from_utf8_lossy(&answer.body).contains("only reads"));
 }
@@ -153,7 +154,7 @@ async fn what_cannot_be_changed_is_refused_in_words_and_nothing_is_asked_of_the_
 async fn a_token_without_a_name_only_reads() {
     let tokens = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(tokens.path(), "0123456789abcdef0123\nfedcba98765432100123 alice\n").unwrap();
-    let settings = Settings { token_file: Some(tokens.path().to_owned()), ..Settings::default() };
+    let settings = DashboardSettings { token_file: Some(tokens.path().to_owned()), ..DashboardSettings::default() };
     let notes = Arc::new(Notes::default());
     let served = with_editor(&notes, settings).await;
     let (reader, alice) = ("Bearer 0123456789abcdef0123", "Bearer fedcba98765432100123");
@@ -172,7 +173,7 @@ async fn a_token_with_namespaces_changes_policies_in_them_and_reads_everything()
     let tokens = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(tokens.path(), "fedcba98765432100123 alice namespaces=team,lab\n0123456789abcdef0123 bob namespaces=lab\n")
         .unwrap();
-    let settings = Settings { token_file: Some(tokens.path().to_owned()), ..Settings::default() };
+    let settings = DashboardSettings { token_file: Some(tokens.path().to_owned()), ..DashboardSettings::default() };
     let notes = Arc::new(Notes::default());
     let served = with_editor(&notes, settings).await;
     let (alice, bob) = (("authorization", "Bearer fedcba98765432100123"), ("authorization", "Bearer 0123456789abcdef0123"));

@@ -1,6 +1,6 @@
 //! Who shares which GPU: parts, what is nobody's, what is not known, and nodes where there are many.
 
-use eadt_dashboard::{Basis, Model, SharingQuery};
+use eadt_dashboard::{AttributionBasis, DashboardModel, SharingQuery};
 use eadt_schemas::v1::{
     DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, GpuTelemetry, HeldDevice, Origin, PodName,
     SettingOutcome, ShareMethod,
@@ -25,7 +25,7 @@ fn sample(device: &str, workload: Option<&str>, share: Option<f64>, method: Opti
     }
 }
 
-fn shared(model: &mut Model, minute: i64) {
+fn shared(model: &mut DashboardModel, minute: i64) {
     let method = Some(ShareMethod::MpsPercentage);
     model.telemetry(&sample("GPU-1", Some("team/a"), Some(0.5), method, minute));
     model.telemetry(&sample("GPU-1", Some("team/b"), Some(0.3), method, minute));
@@ -44,7 +44,7 @@ fn the_parts_of_a_gpu_sum_to_what_its_meter_says() {
     let [first, second, third] = &page.devices[..] else { panic!("{page:?}") };
     assert_eq!((first.device.as_str(), first.shared, first.tenants.len()), ("GPU-1", true, 2));
     assert_eq!(first.tenants[0].power_watts, Some(200.0));
-    assert_eq!(first.tenants[0].basis, Basis::Allotment);
+    assert_eq!(first.tenants[0].basis, AttributionBasis::Allotment);
     let report = model.workload_detail("team/a").unwrap().report.unwrap();
     assert_eq!(first.tenants[0].energy_joules, report.energy_joules);
     assert!(report.energy_joules.is_some());
@@ -52,7 +52,7 @@ fn the_parts_of_a_gpu_sum_to_what_its_meter_says() {
     let parts: f64 = first.tenants.iter().filter_map(|tenant| tenant.power_watts).sum();
     assert!((parts + first.unassigned_power_watts.unwrap() - 400.0).abs() < 1e-9);
     assert!(first.unknown.iter().any(|text| text.contains("given")), "{:?}", first.unknown);
-    assert_eq!((second.tenants[0].basis, second.unassigned_power_watts), (Basis::Whole, Some(0.0)));
+    assert_eq!((second.tenants[0].basis, second.unassigned_power_watts), (AttributionBasis::Whole, Some(0.0)));
     assert_eq!((third.tenants.len(), third.unassigned_power_watts), (0, Some(400.0)));
     let totals = &page.totals;
     assert_eq!((totals.gpus, totals.shared, totals.idle), (3, 1, 1));
@@ -73,7 +73,7 @@ fn who_left_is_gone_and_who_is_silent_counts_for_nothing() {
     let mut model = model();
     shared(&mut model, 0);
     model.telemetry(&GpuTelemetry { last: true, ..sample("GPU-1", Some("team/b"), Some(0.3), None, 0) });
-    let row = |model: &Model| model.sharing(&SharingQuery::default()).devices.remove(0);
+    let row = |model: &DashboardModel| model.sharing(&SharingQuery::default()).devices.remove(0);
     assert_eq!(row(&model).tenants.len(), 1);
     // Alone from now on, without anybody saying that the parts of before have ended.
     model.telemetry(&sample("GPU-1", Some("team/a"), None, None, 5));
@@ -196,7 +196,7 @@ async fn a_large_fleet_is_grouped_by_node_and_hostile_names_are_text() {
     }
     let hostile = format!("team/{}", HOSTILE[0]);
     model.telemetry(&GpuTelemetry { node: None, ..sample("GPU-x", Some(&hostile), None, None, 0) });
-    let served = serve(model, eadt_dashboard::Settings::default()).await;
+    let served = serve(model, eadt_dashboard::DashboardSettings::default()).await;
     let all = served.get("/api/v1/sharing?limit=200").await.json();
     assert_eq!((&all["grouped"], &all["matching"], &all["devices"]), (&true.into(), &31.into(), &serde_json::json!([])));
     let nodes = all["nodes"].as_array().unwrap();

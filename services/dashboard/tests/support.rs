@@ -4,9 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use eadt_cluster::ChangeTerms;
-use eadt_dashboard::{Limits, LogSource, Model, Past, Server, Settings, SharedModel, SourceFacts, SourceKind};
+use eadt_dashboard::{
+    DashboardLimits, DashboardModel, DashboardServer, DashboardSettings, LogSource, PastReader, SharedModel, SourceFacts,
+    SourceKind,
+};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, Validation, Workload};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, Workload,
+};
 use eadt_service::Shutdown;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -22,8 +27,8 @@ pub fn facts() -> SourceFacts {
     SourceFacts { kind: SourceKind::Live, place: "a test".to_owned(), window_seconds: Some(60.0), version: "0".to_owned() }
 }
 
-pub fn model() -> Model {
-    Model::new(facts(), Limits::default())
+pub fn model() -> DashboardModel {
+    DashboardModel::new(facts(), DashboardLimits::default())
 }
 
 /// A window of so many joules for 6,000 samples.
@@ -54,7 +59,13 @@ pub fn capped(watts: f64) -> Layout {
     Layout { power_limit_watts: Some(watts), ..Layout::default() }
 }
 
-pub fn decision(workload: &str, minute: i64, action: Action, validation: Validation, concerns: Option<&str>) -> Decision {
+pub fn decision(
+    workload: &str,
+    minute: i64,
+    action: ControllerAction,
+    validation: ChangeValidation,
+    concerns: Option<&str>,
+) -> Decision {
     Decision {
         id: format!("{workload}/d{minute}"),
         workload: workload.to_owned(),
@@ -71,7 +82,7 @@ pub fn decision(workload: &str, minute: i64, action: Action, validation: Validat
     }
 }
 
-pub fn actuation(workload: &str, minute: i64, decision_id: &str, outcome: Outcome) -> Actuation {
+pub fn actuation(workload: &str, minute: i64, decision_id: &str, outcome: ActuationOutcome) -> Actuation {
     Actuation {
         id: format!("{decision_id}/{minute}/{outcome:?}"),
         decision_id: decision_id.to_owned(),
@@ -95,15 +106,15 @@ pub fn story(workload: &str, into: &mut impl FnMut(Event)) {
     };
     into(Event::Workload(declared));
     (0..10).for_each(|minute| into(Event::Window(window(workload, minute, 36_000.0, &Layout::default()))));
-    let cap = decision(workload, 10, Action::SetPowerLimit, Validation::Pending, None);
+    let cap = decision(workload, 10, ControllerAction::SetPowerLimit, ChangeValidation::Pending, None);
     into(Event::Decision(cap.clone()));
-    into(Event::Actuation(actuation(workload, 10, &cap.id, Outcome::Applied)));
-    into(Event::Actuation(actuation(workload, 10, &cap.id, Outcome::Ready)));
+    into(Event::Actuation(actuation(workload, 10, &cap.id, ActuationOutcome::Applied)));
+    into(Event::Actuation(actuation(workload, 10, &cap.id, ActuationOutcome::Ready)));
     (10..20).for_each(|minute| into(Event::Window(window(workload, minute, 28_800.0, &capped(300.0)))));
-    into(Event::Decision(decision(workload, 20, Action::Maintain, Validation::Kept, Some(&cap.id))));
-    let tried = decision(workload, 21, Action::SetPowerLimit, Validation::Pending, None);
+    into(Event::Decision(decision(workload, 20, ControllerAction::Maintain, ChangeValidation::Kept, Some(&cap.id))));
+    let tried = decision(workload, 21, ControllerAction::SetPowerLimit, ChangeValidation::Pending, None);
     into(Event::Decision(tried.clone()));
-    into(Event::Decision(decision(workload, 24, Action::Revert, Validation::Failed, Some(&tried.id))));
+    into(Event::Decision(decision(workload, 24, ControllerAction::Revert, ChangeValidation::Failed, Some(&tried.id))));
 }
 
 #[derive(Debug, Clone)]
@@ -115,7 +126,7 @@ pub enum Event {
     Actuation(Actuation),
 }
 
-pub fn take(model: &mut Model, event: &Event) {
+pub fn take(model: &mut DashboardModel, event: &Event) {
     match event {
         Event::Workload(event) => model.declaration(event),
         Event::Window(event) => model.window(event),
@@ -137,12 +148,12 @@ impl Drop for Served {
     }
 }
 
-pub async fn serve(model: Model, settings: Settings) -> Served {
+pub async fn serve(model: DashboardModel, settings: DashboardSettings) -> Served {
     serve_with(model, settings, None).await
 }
 
 /// With what changes policies.
-pub async fn serve_with(model: Model, settings: Settings, editor: Option<Arc<dyn ChangeTerms>>) -> Served {
+pub async fn serve_with(model: DashboardModel, settings: DashboardSettings, editor: Option<Arc<dyn ChangeTerms>>) -> Served {
     serve_as(model, settings, |server| match editor {
         Some(editor) => server.with_editor(editor),
         None => server,
@@ -151,19 +162,23 @@ pub async fn serve_with(model: Model, settings: Settings, editor: Option<Arc<dyn
 }
 
 /// With earlier moments.
-pub async fn serve_past(model: Model, past: Past) -> Served {
-    serve_as(model, Settings::default(), |server| server.with_past(past)).await
+pub async fn serve_past(model: DashboardModel, past: PastReader) -> Served {
+    serve_as(model, DashboardSettings::default(), |server| server.with_past(past)).await
 }
 
 /// With a log to follow.
-pub async fn serve_log(model: Model, log: LogSource) -> Served {
-    serve_as(model, Settings::default(), |server| server.with_log(log)).await
+pub async fn serve_log(model: DashboardModel, log: LogSource) -> Served {
+    serve_as(model, DashboardSettings::default(), |server| server.with_log(log)).await
 }
 
-async fn serve_as(model: Model, settings: Settings, prepare: impl FnOnce(Server) -> Server) -> Served {
+async fn serve_as(
+    model: DashboardModel,
+    settings: DashboardSettings,
+    prepare: impl FnOnce(DashboardServer) -> DashboardServer,
+) -> Served {
     let (model, stop) = (SharedModel::new(model), Shutdown::new());
-    let settings = Settings { address: "127.0.0.1:0".to_owned(), ..settings };
-    let server = Server::bind(&settings, 0, model.clone(), None, stop.clone()).await.expect("a free port");
+    let settings = DashboardSettings { address: "127.0.0.1:0".to_owned(), ..settings };
+    let server = DashboardServer::bind(&settings, 0, model.clone(), None, stop.clone()).await.expect("a free port");
     let server = prepare(server);
     let address = server.address();
     tokio::spawn(server.run());

@@ -11,6 +11,6 @@ mod publish;
 mod service;
 mod settings;
 
-pub use learn::{Proposal, Training, Verdict, learn};
-pub use service::{Error, Round, Service, read, run};
-pub use settings::Settings;
+pub use learn::{ModelProposal, ModelVerdict, TrainingData, learn};
+pub use service::{OptimizerError, OptimizerRound, OptimizerService, read, run};
+pub use settings::OptimizerSettings;

@@ -1,12 +1,12 @@
 //! Metrics of the optimizer; names are prefixed with `eadt_optimizer_`.
 
-use eadt_service::Metrics;
+use eadt_service::MetricsRegistry;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use crate::learn::Verdict;
+use crate::learn::ModelVerdict;
 
 /// What became of a fit: `publish`, `keep` or `cannot_tell`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -23,7 +23,7 @@ pub struct OptimizerMetrics {
 }
 
 impl OptimizerMetrics {
-    pub fn new(metrics: &Metrics) -> Self {
+    pub fn new(metrics: &MetricsRegistry) -> Self {
         metrics.register("optimizer", |registry| {
             let this = Self {
                 rounds: Counter::default(),
@@ -39,11 +39,11 @@ impl OptimizerMetrics {
         })
     }
 
-    pub fn count(&self, verdict: Verdict) {
+    pub fn count(&self, verdict: ModelVerdict) {
         let verdict = match verdict {
-            Verdict::Publish => "publish",
-            Verdict::Keep => "keep",
-            Verdict::CannotTell => "cannot_tell",
+            ModelVerdict::Publish => "publish",
+            ModelVerdict::Keep => "keep",
+            ModelVerdict::CannotTell => "cannot_tell",
         };
         self.fits.get_or_create(&VerdictLabel { verdict }).inc();
     }

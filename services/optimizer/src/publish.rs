@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Outgoing, Remedy, Start, TopicPartition, read_to_end};
+use eadt_bus::{Bus, BusError, ProducerRecord, Remedy, StartOffset, TopicPartition, read_to_end};
 use eadt_schemas::v1::Model;
 use eadt_schemas::{Envelope, EventType, Topic};
 
-use crate::service::Error;
+use crate::service::OptimizerError;
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// Limit of unacknowledged bytes.
 const BUFFER_BYTES: usize = 4 << 20;
 
 /// The models topic, and what each of its partitions has.
-pub(crate) struct Published {
+pub(crate) struct PublishedModels {
     topic: Arc<str>,
     /// Models in the log, by partition and name.
     partitions: Vec<BTreeMap<String, Model>>,
@@ -25,12 +25,12 @@ fn number(model: &Model) -> u64 {
     model.version.parse().unwrap_or(0)
 }
 
-impl Published {
-    pub(crate) fn read(bus: &dyn Bus, prefix: &str) -> Result<Self, Error> {
+impl PublishedModels {
+    pub(crate) fn read(bus: &dyn Bus, prefix: &str) -> Result<Self, OptimizerError> {
         let topic: Arc<str> = format!("{prefix}{}", Topic::Models).into();
-        let missing = || Error::NoTopic { topic: topic.to_string() };
+        let missing = || OptimizerError::NoTopic { topic: topic.to_string() };
         let count = bus.topics(prefix)?.into_iter().find(|spec| spec.name == topic).ok_or_else(missing)?.partitions;
-        let from: Vec<_> = (0..count).map(|p| (TopicPartition::new(topic.clone(), p), Start::Earliest)).collect();
+        let from: Vec<_> = (0..count).map(|p| (TopicPartition::new(topic.clone(), p), StartOffset::Earliest)).collect();
         let mut partitions = vec![BTreeMap::new(); from.len()];
         let until = Instant::now() + TIMEOUT;
         let read = read_to_end(
@@ -69,7 +69,7 @@ impl Published {
     }
 
     /// Writes `new`, and what an interrupted run left out: afterwards every partition has the same models.
-    pub(crate) fn write(&self, bus: &dyn Bus, new: &[Model]) -> Result<usize, Error> {
+    pub(crate) fn write(&self, bus: &dyn Bus, new: &[Model]) -> Result<usize, OptimizerError> {
         let mut wanted = self.in_force();
         wanted.extend(new.iter().map(|model| (model.name.clone(), model.clone())));
         let mut producer = bus.producer("optimizer")?;
@@ -102,7 +102,7 @@ impl Published {
         Ok(sent)
     }
 
-    fn record(&self, partition: usize, model: &Model) -> Outgoing {
+    fn record(&self, partition: usize, model: &Model) -> ProducerRecord {
         let envelope = Envelope {
             id: format!("{}@{}", model.name, model.version),
             source: "/optimizer".to_owned(),
@@ -110,6 +110,6 @@ impl Published {
             time: model.time,
             subject: model.name.clone(),
         };
-        Outgoing { partition: Some(partition as i32), ..Outgoing::event(&self.topic, &model.name, &envelope, model) }
+        ProducerRecord { partition: Some(partition as i32), ..ProducerRecord::event(&self.topic, &model.name, &envelope, model) }
     }
 }

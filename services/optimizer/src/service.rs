@@ -5,38 +5,38 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{Bus, BusError, Remedy};
-use eadt_dataset::{Builder, usable};
+use eadt_dataset::{DatasetBuilder, usable};
 use eadt_lake::{Archive, LakeError, read_events};
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, WindowKind, Workload};
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::http::Ready;
-use eadt_service::{Clock, Metrics, Shutdown};
+use eadt_service::http::ReadinessFlag;
+use eadt_service::{MetricsRegistry, ServiceClock, Shutdown};
 
-use crate::learn::{Proposal, Training, Verdict, learn};
+use crate::learn::{ModelProposal, ModelVerdict, TrainingData, learn};
 use crate::metrics::OptimizerMetrics;
-use crate::publish::Published;
-use crate::settings::Settings;
+use crate::publish::PublishedModels;
+use crate::settings::OptimizerSettings;
 
 /// Everything that the optimizer needs.
 #[derive(Debug)]
-pub struct Service {
-    pub settings: Settings,
+pub struct OptimizerService {
+    pub settings: OptimizerSettings,
     /// Prefix of every topic.
     pub prefix: String,
     pub bus: Arc<dyn Bus>,
     /// Clock for the event time of published models.
-    pub clock: Clock,
+    pub clock: ServiceClock,
     pub shutdown: Shutdown,
-    pub metrics: Metrics,
+    pub metrics: MetricsRegistry,
     /// Set after the first round.
-    pub ready: Ready,
+    pub ready: ReadinessFlag,
     /// One round, then end.
     pub once: bool,
 }
 
 /// Why the optimizer ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum OptimizerError {
     #[error("{0}")]
     Settings(String),
     #[error("topic {topic} does not exist: run `eadt topics apply`")]
@@ -47,7 +47,7 @@ pub enum Error {
     Lake(#[from] LakeError),
 }
 
-impl Error {
+impl OptimizerError {
     fn passes(&self) -> bool {
         match self {
             Self::Settings(_) | Self::NoTopic { .. } => false,
@@ -59,8 +59,8 @@ impl Error {
 
 /// The result of a round.
 #[derive(Debug, Clone, Default)]
-pub struct Round {
-    pub proposals: Vec<Proposal>,
+pub struct OptimizerRound {
+    pub proposals: Vec<ModelProposal>,
     /// Records written to the bus.
     pub sent: usize,
 }
@@ -81,14 +81,14 @@ fn latest(mut events: Vec<Workload>) -> (BTreeMap<String, Workload>, BTreeMap<St
 }
 
 /// Returns the training data of an archive, and the number of its records that are no valid events.
-pub fn read(archive: &Archive) -> Result<(Training, usize), LakeError> {
+pub fn read(archive: &Archive) -> Result<(TrainingData, usize), LakeError> {
     let windows = read_events::<EfficiencyWindow>(archive, Topic::EfficiencyWindows)?;
     let decisions = read_events::<Decision>(archive, Topic::Decisions)?;
     let actuations = read_events::<Actuation>(archive, Topic::Actuations)?;
     let workloads = read_events::<Workload>(archive, Topic::Workloads)?;
     let refused = windows.refused.len() + decisions.refused.len() + actuations.refused.len() + workloads.refused.len();
     let (latest, moved) = latest(workloads.events);
-    let mut builder = Builder::default();
+    let mut builder = DatasetBuilder::default();
     windows.events.iter().cloned().for_each(|event| builder.window(event));
     decisions.events.into_iter().for_each(|event| builder.decision(event));
     actuations.events.into_iter().for_each(|event| builder.actuation(event));
@@ -98,13 +98,13 @@ pub fn read(archive: &Archive) -> Result<(Training, usize), LakeError> {
     for window in windows.events.into_iter().filter(|w| w.kind == WindowKind::Tumbling && usable(w) && on_its_board(w)) {
         once.insert((window.workload.clone(), window.window_start), window);
     }
-    Ok((Training { windows: once.into_values().collect(), workloads: latest, fingerprint }, refused))
+    Ok((TrainingData { windows: once.into_values().collect(), workloads: latest, fingerprint }, refused))
 }
 
 /// Learns until `shutdown`; blocks, so give it a thread that runs no async tasks. What fails for a while is tried again at the
 /// next interval.
-pub fn run(service: &Service) -> Result<Round, Error> {
-    service.settings.check().map_err(Error::Settings)?;
+pub fn run(service: &OptimizerService) -> Result<OptimizerRound, OptimizerError> {
+    service.settings.check().map_err(OptimizerError::Settings)?;
     let metrics = OptimizerMetrics::new(&service.metrics);
     let archive = Archive::open(&service.settings.location)?;
     let mut seen = None;
@@ -126,7 +126,7 @@ pub fn run(service: &Service) -> Result<Round, Error> {
         let until = Instant::now() + Duration::from_secs_f64(service.settings.interval_seconds);
         while Instant::now() < until {
             if service.shutdown.is_cancelled() {
-                return Ok(Round::default());
+                return Ok(OptimizerRound::default());
             }
             std::thread::sleep(until.saturating_duration_since(Instant::now()).min(Duration::from_millis(100)));
         }
@@ -136,16 +136,16 @@ pub fn run(service: &Service) -> Result<Round, Error> {
 type ArchivedOffsets = BTreeMap<(Topic, i32), (i64, i64)>;
 
 fn round(
-    service: &Service,
+    service: &OptimizerService,
     archive: &Archive,
     metrics: &OptimizerMetrics,
     seen: &mut Option<ArchivedOffsets>,
-) -> Result<Round, Error> {
-    let published = Published::read(&*service.bus, &service.prefix)?;
+) -> Result<OptimizerRound, OptimizerError> {
+    let published = PublishedModels::read(&*service.bus, &service.prefix)?;
     let there = archive.files()?.partitions();
     if seen.as_ref() == Some(&there) {
         // Models that an interrupted round did not publish are still due.
-        return Ok(Round { proposals: Vec::new(), sent: published.write(&*service.bus, &[])? });
+        return Ok(OptimizerRound { proposals: Vec::new(), sent: published.write(&*service.bus, &[])? });
     }
     let (training, refused) = read(archive)?;
     if refused > 0 {
@@ -156,17 +156,17 @@ fn round(
     let proposals = learn(&training, &published.in_force(), &service.settings, service.clock.now());
     for proposal in &proposals {
         metrics.count(proposal.verdict);
-        let Proposal { name, verdict, reason, .. } = proposal;
+        let ModelProposal { name, verdict, reason, .. } = proposal;
         match verdict {
-            Verdict::Publish => tracing::info!(model = name, reason, "a new version"),
-            Verdict::Keep => tracing::info!(model = name, reason, "nothing better"),
-            Verdict::CannotTell => tracing::info!(model = name, reason, "no model: the data are not sufficient"),
+            ModelVerdict::Publish => tracing::info!(model = name, reason, "a new version"),
+            ModelVerdict::Keep => tracing::info!(model = name, reason, "nothing better"),
+            ModelVerdict::CannotTell => tracing::info!(model = name, reason, "no model: the data are not sufficient"),
         }
     }
     let new: Vec<_> = proposals.iter().filter_map(|proposal| proposal.model.clone()).collect();
     let sent = published.write(&*service.bus, &new)?;
     *seen = Some(there);
-    Ok(Round { proposals, sent })
+    Ok(OptimizerRound { proposals, sent })
 }
 
 #[cfg(test)]

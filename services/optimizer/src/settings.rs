@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 /// When and from what models are learned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct OptimizerSettings {
     /// The archive to learn from: a folder or an object-store URL. Default: the archiver's.
     pub location: String,
     /// Seconds between two reads of the archive, 1 to 604,800; without new files nothing is trained. Default: 3600.
@@ -21,7 +21,7 @@ pub struct Settings {
     pub margin_ratio: f64,
 }
 
-impl Default for Settings {
+impl Default for OptimizerSettings {
     fn default() -> Self {
         Self {
             location: String::new(),
@@ -34,7 +34,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl OptimizerSettings {
     /// Returns an error about the first value out of its range.
     pub fn check(&self) -> Result<(), String> {
         if self.location.is_empty() {
@@ -61,15 +61,15 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        let good = || Settings { location: "archive".to_owned(), ..Settings::default() };
+        let good = || OptimizerSettings { location: "archive".to_owned(), ..OptimizerSettings::default() };
         assert_eq!(good().check(), Ok(()));
         for (settings, name) in [
-            (Settings::default(), "location"),
-            (Settings { interval_seconds: 0.0, ..good() }, "interval_seconds"),
-            (Settings { held_back_ratio: f64::NAN, ..good() }, "held_back_ratio"),
-            (Settings { windows_min: 1, ..good() }, "windows_min"),
-            (Settings { windows_max: 59, ..good() }, "windows_max"),
-            (Settings { margin_ratio: 0.6, ..good() }, "margin_ratio"),
+            (OptimizerSettings::default(), "location"),
+            (OptimizerSettings { interval_seconds: 0.0, ..good() }, "interval_seconds"),
+            (OptimizerSettings { held_back_ratio: f64::NAN, ..good() }, "held_back_ratio"),
+            (OptimizerSettings { windows_min: 1, ..good() }, "windows_min"),
+            (OptimizerSettings { windows_max: 59, ..good() }, "windows_max"),
+            (OptimizerSettings { margin_ratio: 0.6, ..good() }, "margin_ratio"),
         ] {
             assert!(settings.check().unwrap_err().contains(name));
         }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, topics};
-use eadt_lake::{Archive, Limits, Row, Writer};
-use eadt_optimizer::{Service, Settings, Training, Verdict, learn};
+use eadt_bus::{Bus, IsolationLevel, PollEvent, StartOffset, TopicPartition, topics};
+use eadt_lake::{Archive, ArchiveRow, ArchiveWriter, RollLimits};
+use eadt_optimizer::{ModelVerdict, OptimizerService, OptimizerSettings, TrainingData, learn};
 use eadt_schemas::envelope::Envelope;
 use eadt_schemas::v1::{EfficiencyWindow, Layout, Model, Origin, Workload};
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::{Clock, Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -63,12 +63,12 @@ fn workload() -> Workload {
     Workload { time: minute(0), workload: JOB.to_owned(), gpu_model: Some(BOARD.to_owned()), ..Workload::default() }
 }
 
-fn training(windows: Vec<EfficiencyWindow>) -> Training {
-    Training { windows, workloads: BTreeMap::from([(JOB.to_owned(), workload())]), fingerprint: "f".to_owned() }
+fn training(windows: Vec<EfficiencyWindow>) -> TrainingData {
+    TrainingData { windows, workloads: BTreeMap::from([(JOB.to_owned(), workload())]), fingerprint: "f".to_owned() }
 }
 
-fn settings() -> Settings {
-    Settings { location: "unused".to_owned(), ..Settings::default() }
+fn settings() -> OptimizerSettings {
+    OptimizerSettings { location: "unused".to_owned(), ..OptimizerSettings::default() }
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn both_models_are_found_and_said_to_be_simulated() {
     let names: Vec<_> = proposals.iter().map(|proposal| proposal.name.as_str()).collect();
     assert_eq!(names, ["power/A100-SXM4-40GB", "cap-curve/team/job"]);
     for proposal in &proposals {
-        assert_eq!(proposal.verdict, Verdict::Publish, "{proposal:?}");
+        assert_eq!(proposal.verdict, ModelVerdict::Publish, "{proposal:?}");
         let error = proposal.metrics["held_back_mape_ratio"];
         assert!(error < 0.02, "{proposal:?}");
         assert!(error < proposal.metrics["held_back_constant_mape_ratio"] / 3.0, "{proposal:?}");
@@ -97,14 +97,14 @@ fn a_model_is_kept_until_a_better_one_is_there() {
     let first = learn(&data, &BTreeMap::new(), &settings(), minute(500));
     let present: BTreeMap<String, Model> = first.iter().filter_map(|p| p.model.clone()).map(|m| (m.name.clone(), m)).collect();
     for proposal in learn(&data, &present, &settings(), minute(501)) {
-        assert_eq!(proposal.verdict, Verdict::Keep, "{proposal:?}");
+        assert_eq!(proposal.verdict, ModelVerdict::Keep, "{proposal:?}");
         assert!(proposal.reason.contains("version 1 in force") && proposal.model.is_none(), "{proposal:?}");
     }
     // The job became 30 % faster: the old curve misses what is new, the new one does not.
     let faster = training(windows(400, 1000, 1.3, 2));
     let proposals = learn(&faster, &present, &settings(), minute(1500));
     let curve = proposals.iter().find(|p| p.name == "cap-curve/team/job").unwrap();
-    assert_eq!(curve.verdict, Verdict::Publish, "{curve:?}");
+    assert_eq!(curve.verdict, ModelVerdict::Publish, "{curve:?}");
     assert_eq!(curve.model.as_ref().unwrap().version, "2");
     assert!(curve.metrics["held_back_present_mape_ratio"] > 0.2, "{curve:?}");
 }
@@ -118,7 +118,7 @@ fn data_that_cannot_tell_say_why() {
         (proposal.verdict, proposal.reason)
     };
     let (verdict, few) = reason(windows(20, 0, 1.0, 1), "power/");
-    assert_eq!(verdict, Verdict::CannotTell);
+    assert_eq!(verdict, ModelVerdict::CannotTell);
     assert!(few.starts_with("20 usable windows; optimizer.windows_min asks for 60"), "{few}");
 
     let mut one_cap = windows(200, 0, 1.0, 1);
@@ -126,7 +126,7 @@ fn data_that_cannot_tell_say_why() {
         window.layout.as_mut().unwrap().power_limit_watts = None;
     }
     let (verdict, caps) = reason(one_cap, "cap-curve/");
-    assert_eq!(verdict, Verdict::CannotTell);
+    assert_eq!(verdict, ModelVerdict::CannotTell);
     assert!(caps.starts_with("1 power cap(s) were in force; 3 are needed"), "{caps}");
 
     let mut blind = windows(200, 0, 1.0, 1);
@@ -134,7 +134,7 @@ fn data_that_cannot_tell_say_why() {
         window.mean_sm_active_ratio = None;
     }
     let (verdict, blind) = reason(blind, "power/");
-    assert_eq!(verdict, Verdict::CannotTell);
+    assert_eq!(verdict, ModelVerdict::CannotTell);
     assert!(blind.contains("lacks profiling metrics"), "{blind}");
 
     // The rate has nothing to do with power: a constant is as good, or the fit itself says so.
@@ -144,11 +144,11 @@ fn data_that_cannot_tell_say_why() {
         window.samples_per_second = Some(100.0 * (1.0 + 0.3 * chance.random::<f64>()));
     }
     let (verdict, why) = reason(unrelated, "cap-curve/");
-    assert_ne!(verdict, Verdict::Publish, "{why}");
+    assert_ne!(verdict, ModelVerdict::Publish, "{why}");
 }
 
 fn rows(archive: &Path, windows: &[EfficiencyWindow], from: i64) {
-    let mut writer = Writer::new(Archive::folder(archive).unwrap(), Limits::default());
+    let mut writer = ArchiveWriter::new(Archive::folder(archive).unwrap(), RollLimits::default());
     let row = |topic: Topic, offset: i64, value: Vec<u8>| {
         let envelope = Envelope {
             id: offset.to_string(),
@@ -157,7 +157,7 @@ fn rows(archive: &Path, windows: &[EfficiencyWindow], from: i64) {
             time: minute(offset as usize),
             subject: JOB.to_owned(),
         };
-        Row {
+        ArchiveRow {
             topic,
             partition: 0,
             offset,
@@ -182,17 +182,17 @@ fn published(bus: &EmbeddedLog, partitions: i32) -> Vec<Vec<Model>> {
     let at = |p| TopicPartition::new("eadt.models.v1", p);
     let mut found = vec![Vec::new(); partitions as usize];
     for partition in 0..partitions {
-        let mut reader = bus.reader(&[(at(partition), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        let mut reader = bus.reader(&[(at(partition), StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
         let (mut polled, mut open) = (Vec::new(), true);
         while open {
             reader.poll(100, Duration::from_secs(1), &mut polled).unwrap();
             for item in polled.drain(..) {
                 match item {
-                    Polled::Record(record) => {
+                    PollEvent::Record(record) => {
                         assert_eq!(record.header("ce_type"), Some("io.eadt.model.v1"));
                         found[partition as usize].push(eadt_schemas::decode(record.value.as_ref().unwrap()).unwrap());
                     }
-                    Polled::End { .. } => open = false,
+                    PollEvent::End { .. } => open = false,
                     other => panic!("{other:?}"),
                 }
             }
@@ -211,15 +211,16 @@ fn every_partition_gets_each_version_once() {
         bus.create_topic(&plan).unwrap();
     }
     let once = || {
-        let settings = Settings { location: archive.display().to_string(), windows_max: 800, ..Settings::default() };
-        eadt_optimizer::run(&Service {
+        let settings =
+            OptimizerSettings { location: archive.display().to_string(), windows_max: 800, ..OptimizerSettings::default() };
+        eadt_optimizer::run(&OptimizerService {
             settings,
             prefix: "eadt.".to_owned(),
             bus: bus.clone(),
-            clock: Clock::new(|| minute(600)),
+            clock: ServiceClock::new(|| minute(600)),
             shutdown: Shutdown::new(),
-            metrics: Metrics::default(),
-            ready: Health::default().part("optimizer"),
+            metrics: MetricsRegistry::default(),
+            ready: HealthRegistry::default().part("optimizer"),
             once: true,
         })
         .unwrap()
@@ -234,7 +235,7 @@ fn every_partition_gets_each_version_once() {
     newer.version = "7".to_owned();
     let mut producer = bus.producer("killed").unwrap();
     producer
-        .send(eadt_bus::Outgoing {
+        .send(eadt_bus::ProducerRecord {
             topic: "eadt.models.v1".into(),
             partition: Some(1),
             key: Some(newer.name.clone().into()),
@@ -248,27 +249,28 @@ fn every_partition_gets_each_version_once() {
     // Another half of the archive, of a job that became faster.
     rows(&archive, &windows(800, 1000, 1.3, 2), 1000);
     let round = once();
-    assert!(round.proposals.iter().any(|p| p.name == "cap-curve/team/job" && p.verdict == Verdict::Publish), "{round:?}");
+    assert!(round.proposals.iter().any(|p| p.name == "cap-curve/team/job" && p.verdict == ModelVerdict::Publish), "{round:?}");
 }
 
 #[test]
 fn settings_and_topics_that_cannot_be_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let bus = Arc::new(EmbeddedLog::open(&dir.path().join("log"), EmbeddedOptions::default()).unwrap());
-    let run = |settings: Settings| {
-        let service = Service {
+    let run = |settings: OptimizerSettings| {
+        let service = OptimizerService {
             settings,
             prefix: "eadt.".to_owned(),
             bus: bus.clone(),
-            clock: Clock::new(|| minute(0)),
+            clock: ServiceClock::new(|| minute(0)),
             shutdown: Shutdown::new(),
-            metrics: Metrics::default(),
-            ready: Health::default().part("optimizer"),
+            metrics: MetricsRegistry::default(),
+            ready: HealthRegistry::default().part("optimizer"),
             once: true,
         };
         eadt_optimizer::run(&service).unwrap_err().to_string()
     };
-    assert!(run(Settings::default()).contains("optimizer.location is empty"));
-    let said = run(Settings { location: dir.path().join("archive").display().to_string(), ..Settings::default() });
+    assert!(run(OptimizerSettings::default()).contains("optimizer.location is empty"));
+    let said =
+        run(OptimizerSettings { location: dir.path().join("archive").display().to_string(), ..OptimizerSettings::default() });
     assert_eq!(said, "topic eadt.models.v1 does not exist: run `eadt topics apply`");
 }

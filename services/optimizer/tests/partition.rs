@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use eadt_gpu_sharing::published::PartitionDocument;
 use eadt_gpu_sharing::{
-    AdditivePredictor, ChoiceSettings, CoRun, GpuTenants, Measurements, Predictor, ProfileMetric, ShareCandidate, SoloPoint,
-    SoloProfile, choose,
+    AdditivePredictor, ChoiceSettings, CoRun, GpuMeasurements, GpuTenants, ProfileMetric, ShareCandidate, SharePredictor,
+    SoloPoint, SoloProfile, choose,
 };
 use eadt_models::published::partition_name;
-use eadt_optimizer::{Proposal, Settings, Training, Verdict, learn};
+use eadt_optimizer::{ModelProposal, ModelVerdict, OptimizerSettings, TrainingData, learn};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{EfficiencyWindow, Layout, Model, Origin, Workload};
 use eadt_simulator::gpu::BoardModel;
-use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, Plan, paper_suite, tenths};
+use eadt_simulator::sharing::{LabNoise, LabPlan, PAPER_MEMORY_GIB, SharingLab, paper_suite, tenths};
 
 /// Windows of each setting, and the shares at which each job was alone.
 const WINDOWS: i64 = 3;
@@ -23,14 +23,14 @@ fn minute(n: i64) -> EventTime {
 }
 
 /// Simulated measurements of pairs of the paper's suite, at five partitions each.
-fn measured(seed: u64) -> Measurements {
-    let lab = Lab::new(BoardModel::V100, paper_suite(), LabNoise::usual(seed));
+fn measured(seed: u64) -> GpuMeasurements {
+    let lab = SharingLab::new(BoardModel::V100, paper_suite(), LabNoise::usual(seed));
     let pairs = lab.pairs(PAPER_MEMORY_GIB).into_iter().filter(|pair| pair[0] != pair[1]);
     // Not in the order of the suite: neighbours there are alike.
     let mut groups: Vec<Vec<usize>> = pairs.collect();
     groups.sort_by_key(|pair| (pair[0] * 7 + pair[1] * 11) % 16);
     let partitions = [10, 30, 50, 70, 90].map(|share| vec![share, 100 - share]).to_vec();
-    lab.measure(&Plan { groups, partitions, clocks: vec![None] }).unwrap()
+    lab.measure(&LabPlan { groups, partitions, clocks: vec![None] }).unwrap()
 }
 
 fn window(workload: &str, at: i64, share: u32, samples_per_second: f64, watts: f64) -> EfficiencyWindow {
@@ -52,12 +52,13 @@ fn window(workload: &str, at: i64, share: u32, samples_per_second: f64, watts: f
     }
 }
 
-/// The windows that such measurements would have left: each job alone at some shares, then so many of the pairs, one after the other.
-fn windows(measured: &Measurements, pairs: usize) -> Vec<EfficiencyWindow> {
+/// The windows that such measurements would have left: each job alone at some shares, then so many of the pairs, one after the
+/// other.
+fn windows(measured: &GpuMeasurements, pairs: usize) -> Vec<EfficiencyWindow> {
     windows_of(measured, 5 * pairs)
 }
 
-fn windows_of(measured: &Measurements, runs: usize) -> Vec<EfficiencyWindow> {
+fn windows_of(measured: &GpuMeasurements, runs: usize) -> Vec<EfficiencyWindow> {
     let mut windows = Vec::new();
     for (profile, at) in measured.profiles().values().zip((0..).step_by(20)) {
         let points: Vec<&SoloPoint> = profile.points().filter(|point| ALONE.contains(&point.mps_thread_percentage)).collect();
@@ -89,29 +90,29 @@ fn windows_of(measured: &Measurements, runs: usize) -> Vec<EfficiencyWindow> {
     windows
 }
 
-fn training(measured: &Measurements, windows: Vec<EfficiencyWindow>) -> Training {
+fn training(measured: &GpuMeasurements, windows: Vec<EfficiencyWindow>) -> TrainingData {
     let workload = |name: &String| Workload {
         workload: name.clone(),
         gpu_model: Some(measured.gpu_model().to_owned()),
         ..Workload::default()
     };
-    Training {
+    TrainingData {
         windows,
         workloads: measured.profiles().keys().map(|name| (name.clone(), workload(name))).collect(),
         fingerprint: "f".to_owned(),
     }
 }
 
-fn settings() -> Settings {
-    Settings { location: "unused".to_owned(), ..Settings::default() }
+fn settings() -> OptimizerSettings {
+    OptimizerSettings { location: "unused".to_owned(), ..OptimizerSettings::default() }
 }
 
-fn propose(training: &Training, present: &BTreeMap<String, Model>) -> Option<Proposal> {
+fn propose(training: &TrainingData, present: &BTreeMap<String, Model>) -> Option<ModelProposal> {
     let proposals = learn(training, present, &settings(), minute(100_000));
     proposals.into_iter().find(|proposal| proposal.name.starts_with("partition/"))
 }
 
-fn first(measured: &Measurements, windows: Vec<EfficiencyWindow>) -> Proposal {
+fn first(measured: &GpuMeasurements, windows: Vec<EfficiencyWindow>) -> ModelProposal {
     propose(&training(measured, windows), &BTreeMap::new()).unwrap()
 }
 
@@ -127,7 +128,7 @@ fn what_jobs_do_to_each_other_is_learned_and_beats_adding_up() {
             figure("held_back_power_mape_ratio") * 100.0,
             figure("held_back_additive_mape_ratio") * 100.0
         );
-        assert_eq!(proposal.verdict, Verdict::Publish, "{}", proposal.reason);
+        assert_eq!(proposal.verdict, ModelVerdict::Publish, "{}", proposal.reason);
         assert_eq!(figure("sets"), pairs as f64);
         assert_eq!(figure("held_back_sets"), (pairs as f64 / 4.0).round());
         assert_eq!(figure("training_co_runs") + figure("held_back_co_runs"), 5.0 * pairs as f64);
@@ -151,17 +152,17 @@ fn few_pairs_are_enough_to_choose_better_for_others_than_adding_up() {
     let quartile = ChoiceSettings { risk_quantile: Some(0.25), ..mean };
     let (mut gains, mut losses, mut worse, mut best, mut choices, mut published) = ([0.0; 3], [0.0; 3], [0; 3], 0.0, 0, 0);
     for seed in 0..6 {
-        let lab = |noise| Lab::new(BoardModel::V100, paper_suite(), noise);
+        let lab = |noise| SharingLab::new(BoardModel::V100, paper_suite(), noise);
         let (seen, really) = (lab(LabNoise::usual(seed)), lab(LabNoise::NONE));
         let mut groups: Vec<Vec<usize>> = seen.pairs(PAPER_MEMORY_GIB).into_iter().filter(|pair| pair[0] != pair[1]).collect();
         groups.sort_by_key(|pair| (pair[0] * 131 + pair[1] * 31 + 17 * seed as usize) % 101);
         let others = groups.split_off(20);
-        let learned_from = Plan { groups, partitions: vec![vec![50, 50], vec![30, 70]], clocks: vec![None] };
+        let learned_from = LabPlan { groups, partitions: vec![vec![50, 50], vec![30, 70]], clocks: vec![None] };
         let measured = seen.measure(&learned_from).unwrap();
         let Some(event) = first(&measured, windows_of(&measured, 40)).model else { continue };
         published += 1;
         let model = PartitionDocument::of(&event).unwrap().unwrap().model;
-        let truth = really.measure(&Plan { groups: others, partitions: tenths(), clocks: vec![None] }).unwrap();
+        let truth = really.measure(&LabPlan { groups: others, partitions: tenths(), clocks: vec![None] }).unwrap();
         for group in truth.groups() {
             let runs: Vec<&CoRun> = truth.runs().iter().filter(|run| run.group() == group).collect();
             let profiles = runs[0].tenants.iter().map(|tenant| &measured.profiles()[&tenant.workload]).collect();
@@ -194,9 +195,9 @@ fn few_pairs_are_enough_to_choose_better_for_others_than_adding_up() {
             };
             choices += 1;
             best += candidates.iter().filter(keeps_floor).map(gain).fold(0.0, f64::max);
-            let ways = [(&model as &dyn Predictor, &mean), (&model, &quartile), (&AdditivePredictor, &mean)];
+            let ways = [(&model as &dyn SharePredictor, &mean), (&model, &quartile), (&AdditivePredictor, &mean)];
             for (i, (predictor, choice)) in ways.into_iter().enumerate() {
-                let outlook = predictor.outlook(&together, &candidates).unwrap();
+                let outlook = predictor.predict(&together, &candidates).unwrap();
                 let taken = gain(&choose(&together, &candidates, &outlook, choice).candidate);
                 gains[i] += taken;
                 if taken < -0.001 {
@@ -226,10 +227,10 @@ fn a_document_that_would_be_too_large_has_fewer_trees() {
     let measured = measured(1);
     let mut all = windows(&measured, 100);
     // The same pairs once more, at the shares between, later.
-    let lab = Lab::new(BoardModel::V100, paper_suite(), LabNoise::usual(3));
+    let lab = SharingLab::new(BoardModel::V100, paper_suite(), LabNoise::usual(3));
     let groups: Vec<Vec<usize>> = lab.pairs(PAPER_MEMORY_GIB).into_iter().filter(|pair| pair[0] != pair[1]).collect();
     let partitions = [20, 40, 60, 80].map(|share| vec![share, 100 - share]).to_vec();
-    let more = lab.measure(&Plan { groups, partitions, clocks: vec![None] }).unwrap();
+    let more = lab.measure(&LabPlan { groups, partitions, clocks: vec![None] }).unwrap();
     all.extend(windows(&more, 125).into_iter().filter(|window| window.tenants.is_some()).map(|window| EfficiencyWindow {
         window_start: window.window_start.plus_seconds(1e6),
         window_end: window.window_end.plus_seconds(1e6),
@@ -250,10 +251,10 @@ fn a_version_stays_until_a_better_one_is_there() {
     let old = propose(&few, &BTreeMap::new()).unwrap().model.unwrap();
     let present = BTreeMap::from([(old.name.clone(), old)]);
     let same = propose(&few, &present).unwrap();
-    assert_eq!((same.verdict, same.model), (Verdict::Keep, None));
+    assert_eq!((same.verdict, same.model), (ModelVerdict::Keep, None));
     assert!(same.reason.contains("version 1 in force by"), "{}", same.reason);
     let better = propose(&training(&measured, windows(&measured, 100)), &present).unwrap();
-    assert_eq!(better.verdict, Verdict::Publish, "{}", better.reason);
+    assert_eq!(better.verdict, ModelVerdict::Publish, "{}", better.reason);
     assert!(
         better.metrics["held_back_mape_ratio"] < 0.9 * better.metrics["held_back_present_mape_ratio"],
         "{:?}",
@@ -266,7 +267,7 @@ fn a_version_stays_until_a_better_one_is_there() {
         model.parameters["format"] = "eadt.partition-model.v9".into();
     }
     let anew = propose(&few, &foreign).unwrap();
-    assert_eq!((anew.verdict, anew.model.unwrap().version.as_str()), (Verdict::Publish, "2"), "{}", anew.reason);
+    assert_eq!((anew.verdict, anew.model.unwrap().version.as_str()), (ModelVerdict::Publish, "2"), "{}", anew.reason);
 }
 
 /// Where jobs do nothing to each other, adding up is right, and a model that is no better is not published.
@@ -290,7 +291,7 @@ fn adding_up_stays_where_it_is_as_good() {
         }
     }
     let proposal = first(&measured, all);
-    assert_eq!(proposal.verdict, Verdict::Keep, "{}", proposal.reason);
+    assert_eq!(proposal.verdict, ModelVerdict::Keep, "{}", proposal.reason);
     assert!(proposal.reason.contains("the additive model by"), "{}", proposal.reason);
 }
 
@@ -301,7 +302,7 @@ fn data_that_cannot_tell_say_why() {
     assert!(propose(&training(&measured, alone), &BTreeMap::new()).is_none(), "nobody shared a GPU: nothing is to be said");
 
     let few = first(&measured, windows(&measured, 5));
-    assert_eq!(few.verdict, Verdict::CannotTell);
+    assert_eq!(few.verdict, ModelVerdict::CannotTell);
     assert!(
         few.reason.starts_with("25 co-runs of 5 sets of workloads in 150 usable windows: 6 sets are needed"),
         "{}",
@@ -317,7 +318,8 @@ fn data_that_cannot_tell_say_why() {
         unknown.reason
     );
 
-    // Windows that say nothing are counted: the other job's is missing, somebody holds the power down, shares that are more than the GPU.
+    // Windows that say nothing are counted: the other job's is missing, somebody holds the power down, shares that are more than
+    // the GPU.
     let spoilt = |spoil: &dyn Fn(&mut Vec<EfficiencyWindow>)| {
         let mut all = windows(&measured, 12);
         spoil(&mut all);

@@ -1,9 +1,9 @@
 //! The window path on the embedded log: read, decode, merge, fold, decide, commit; windows of 10 s.
 //!
-//! `cargo bench -p eadt-processor --bench windows [-- SECONDS [RUNS [GPUS [WORKLOADS]]]]`. A process fills a log with SECONDS of 512 GPUs at
-//! 10 Hz and their eight jobs; then for each run a fresh process works through a copy of it, so that CPU and memory are the
-//! processor's and the log's alone. `-- sizes [RUNS]` does that for fleets of several sizes, each with about as many events, and prints
-//! the cost of an event beside that of the first.
+//! `cargo bench -p eadt-processor --bench windows [-- SECONDS [RUNS [GPUS [WORKLOADS]]]]`. A process fills a log with SECONDS of
+//! 512 GPUs at 10 Hz and their eight jobs; then for each run a fresh process works through a copy of it, so that CPU and memory
+//! are the processor's and the log's alone. `-- sizes [RUNS]` does that for fleets of several sizes, each with about as many
+//! events, and prints the cost of an event beside that of the first.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Maker, PARTITIONS, WORKLOADS, cpu_seconds, peak_mib, send};
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
 use eadt_bus::{Bus, topics};
 use eadt_core::settings::SECOND;
 use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
 use eadt_schemas::EventTime;
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
 #[allow(dead_code, reason = "each benchmark uses its part")]
 mod common;
@@ -116,7 +116,7 @@ fn again(what: &str, dir: &Path, load: Load) -> Result<String, Error> {
 fn fill(dir: &Path, load: Load) -> Result<(), Error> {
     let now = Arc::new(AtomicI64::new(BASE));
     let clock = now.clone();
-    let stamps = Stamps::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::Relaxed))));
+    let stamps = StampSource::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::Relaxed))));
     let linger = Duration::from_millis(1);
     let log = EmbeddedLog::open(dir, EmbeddedOptions { stamps, linger, ..EmbeddedOptions::default() })?;
     for topic in topics::desired("eadt.", PARTITIONS, 1) {
@@ -164,7 +164,7 @@ fn metric(text: &str, name: &str) -> f64 {
 
 fn work(dir: &Path, load: Load) -> Result<(), Error> {
     let log = EmbeddedLog::open(dir, EmbeddedOptions::default())?;
-    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+    let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
     let settings = ProcessorSettings { window_seconds: WINDOW as f64, ..ProcessorSettings::default() };
     // It stands: nothing is quiet.
     let clock = HeartbeatClock::new(|| EventTime::from_micros(BASE));

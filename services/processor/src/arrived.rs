@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use eadt_bus::{Record, RecordBatch, RecordView};
+use eadt_bus::{ConsumerRecord, RecordBatch, RecordView};
 
 /// Records of one input in the order of their offsets. The first one that was not taken is the head.
 #[derive(Debug, Default)]
 pub struct ArrivedRecords {
-    waiting: VecDeque<Arrived>,
+    waiting: VecDeque<InputChunk>,
     /// Of the first batch, how many records were taken.
     taken: usize,
 }
@@ -15,12 +15,12 @@ pub struct ArrivedRecords {
 const IN_STEP: &str = "the merge has an entry for each record";
 
 #[derive(Debug)]
-enum Arrived {
-    Record(Record),
+enum InputChunk {
+    Record(ConsumerRecord),
     Batch(RecordBatch),
 }
 
-impl Arrived {
+impl InputChunk {
     fn len(&self) -> usize {
         match self {
             Self::Record(_) => 1,
@@ -30,13 +30,13 @@ impl Arrived {
 }
 
 impl ArrivedRecords {
-    pub fn push(&mut self, record: Record) {
-        self.waiting.push_back(Arrived::Record(record));
+    pub fn push(&mut self, record: ConsumerRecord) {
+        self.waiting.push_back(InputChunk::Record(record));
     }
 
     pub fn push_batch(&mut self, batch: RecordBatch) {
         if !batch.is_empty() {
-            self.waiting.push_back(Arrived::Batch(batch));
+            self.waiting.push_back(InputChunk::Batch(batch));
         }
     }
 
@@ -47,22 +47,22 @@ impl ArrivedRecords {
     /// If there is none: whoever asks has taken a record from the merge, which has one entry for each.
     pub fn head(&self) -> RecordView<'_> {
         let view = match self.first() {
-            Arrived::Record(record) => Some(record.view()),
-            Arrived::Batch(batch) => batch.view(self.taken),
+            InputChunk::Record(record) => Some(record.view()),
+            InputChunk::Batch(batch) => batch.view(self.taken),
         };
         view.expect(IN_STEP)
     }
 
     /// Returns the head with all that belongs to it, for a dead letter. Panics as [`Self::head`] does.
-    pub fn head_record(&self) -> Record {
+    pub fn head_record(&self) -> ConsumerRecord {
         let record = match self.first() {
-            Arrived::Record(record) => Some(record.clone()),
-            Arrived::Batch(batch) => batch.record(self.taken),
+            InputChunk::Record(record) => Some(record.clone()),
+            InputChunk::Batch(batch) => batch.record(self.taken),
         };
         record.expect(IN_STEP)
     }
 
-    fn first(&self) -> &Arrived {
+    fn first(&self) -> &InputChunk {
         self.waiting.front().expect(IN_STEP)
     }
 
@@ -81,11 +81,11 @@ mod tests {
     use eadt_schemas::Topic;
 
     use super::*;
-    use crate::scripted::Scripted;
+    use crate::scripted::ScriptedBus;
 
     #[test]
     fn single_records_and_those_of_batches_come_in_their_order() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let records: Vec<_> = (0..6).map(|n| bus.put(Topic::GpuTelemetry, 0, n, "key", format!("{n}").as_str())).collect();
         let mut arrived = ArrivedRecords::default();
         arrived.push(records[0].clone());

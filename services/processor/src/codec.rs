@@ -2,16 +2,16 @@
 
 use std::borrow::Cow;
 
-use eadt_core::Event;
-use eadt_schemas::decode::{Check, MAX_VALUE_BYTES, Refusal, decode, decode_into};
+use eadt_core::InputEvent;
+use eadt_schemas::decode::{DecodableEvent, DecodeError, MAX_VALUE_BYTES, decode, decode_into};
 use eadt_schemas::v1::{Actuation, DeadLetterReason, GpuTelemetry, Model, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, EventType, Topic};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// An event in the structured mode of `CloudEvents`: its attributes stand in the value, around the data, and not in headers.
+/// An event in the structured mode of `CloudEvents`: its attributes are in the value, around the data, and not in headers.
 #[derive(Debug, Deserialize)]
-pub struct Structured<'a> {
+pub struct StructuredEvent<'a> {
     #[serde(borrow)]
     #[expect(dead_code, reason = "whoever has it is such an event")]
     specversion: Cow<'a, str>,
@@ -29,7 +29,7 @@ pub struct Structured<'a> {
     data: Option<&'a RawValue>,
 }
 
-impl<'a> Structured<'a> {
+impl<'a> StructuredEvent<'a> {
     /// Reads such an event (`application/cloudevents+json`); `None` for the values of binary mode, which have no `specversion`.
     pub fn of(value: &'a [u8]) -> Option<Self> {
         let is_likely = value.first().is_some_and(|byte| *byte == b'{' || byte.is_ascii_whitespace())
@@ -58,7 +58,7 @@ pub enum DecodedRecord {
     ModelGone,
     /// It moves the log clock and nothing else.
     Heartbeat,
-    Refused(Box<Refusal>),
+    Refused(Box<DecodeError>),
 }
 
 impl DecodedRecord {
@@ -82,11 +82,11 @@ impl DecodedRecord {
         }
     }
 
-    /// As [`Self::decode_into`], but only for a value in the form that EADT itself writes; false for all others, after which this holds
-    /// nothing of use.
+    /// As [`Self::decode_into`], but only for a value in the form that EADT itself writes; false for all others, after which this
+    /// holds nothing of use.
     pub fn decode_canonical_into(&mut self, topic: Topic, kind: Option<&str>, value: &[u8]) -> bool {
-        fn read<T: Check>(event: &mut T, value: &[u8]) -> Option<Result<(), Refusal>> {
-            (value.len() <= MAX_VALUE_BYTES).then(|| event.fast(value)).flatten().map(|()| event.check_plain())
+        fn read<T: DecodableEvent>(event: &mut T, value: &[u8]) -> Option<Result<(), DecodeError>> {
+            (value.len() <= MAX_VALUE_BYTES).then(|| event.decode_fast(value)).flatten().map(|()| event.check_plain())
         }
         if kind != Some(topic.event_type().name()) {
             return false;
@@ -109,10 +109,10 @@ impl DecodedRecord {
         checked.is_some()
     }
 
-    /// Decodes a record of an input topic. `kind` is its `ce_type`; without one it is that of an event in structured mode, else the
-    /// topic's.
+    /// Decodes a record of an input topic. `kind` is its `ce_type`; without one it is that of an event in structured mode, else
+    /// the topic's.
     pub fn decode(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
-        if let Some(event) = value.filter(|_| kind.is_none()).and_then(Structured::of) {
+        if let Some(event) = value.filter(|_| kind.is_none()).and_then(StructuredEvent::of) {
             return Self::decode(topic, Some(&event.kind), event.data().map(str::as_bytes));
         }
         let expected = topic.event_type();
@@ -143,25 +143,25 @@ impl DecodedRecord {
         }
     }
 
-    fn checked<T: Check>(value: &[u8], wrap: impl FnOnce(T) -> Self) -> Self {
+    fn checked<T: DecodableEvent>(value: &[u8], wrap: impl FnOnce(T) -> Self) -> Self {
         decode(value).map_or_else(|refusal| Self::Refused(Box::new(refusal)), wrap)
     }
 
     fn refused(reason: DeadLetterReason, detail: String) -> Self {
-        Self::Refused(Box::new(Refusal { reason, field: None, detail }))
+        Self::Refused(Box::new(DecodeError { reason, field: None, detail }))
     }
 
-    pub fn event(&self) -> Event<'_> {
+    pub fn event(&self) -> InputEvent<'_> {
         match self {
-            Self::Telemetry(event) => Event::Telemetry(event),
-            Self::Progress(event) => Event::Progress(event),
-            Self::Workload(event) => Event::Workload(event),
-            Self::WorkloadGone => Event::WorkloadGone,
-            Self::Actuation(event) => Event::Actuation(event),
-            Self::Model(event) => Event::Model(event),
-            Self::ModelGone => Event::ModelGone,
-            Self::Heartbeat => Event::Heartbeat,
-            Self::Refused(refusal) => Event::Refused(refusal),
+            Self::Telemetry(event) => InputEvent::Telemetry(event),
+            Self::Progress(event) => InputEvent::Progress(event),
+            Self::Workload(event) => InputEvent::Workload(event),
+            Self::WorkloadGone => InputEvent::WorkloadGone,
+            Self::Actuation(event) => InputEvent::Actuation(event),
+            Self::Model(event) => InputEvent::Model(event),
+            Self::ModelGone => InputEvent::ModelGone,
+            Self::Heartbeat => InputEvent::Heartbeat,
+            Self::Refused(refusal) => InputEvent::Refused(refusal),
         }
     }
 }

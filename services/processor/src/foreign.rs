@@ -1,8 +1,8 @@
-//! Records that lie in another partition than their key belongs to, because their producer has another partitioner: the events of one
-//! workload are then folded in two partitions, each of which knows half.
+//! Records that lie in another partition than their key belongs to, because their producer has another partitioner. The
+//! events of one workload are then folded in two partitions, each of which knows half.
 
 use eadt_bus::{Bus, RecordView, Result, TopicPartition, partition_for_key};
-use eadt_schemas::decode::Refusal;
+use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::DeadLetterReason;
 use eadt_schemas::{EventType, Topic};
 use schemars::JsonSchema;
@@ -32,8 +32,8 @@ pub fn partition_counts(bus: &dyn Bus, prefix: &str) -> Result<PartitionCounts> 
     Ok(INPUTS.map(|topic| of(topic).map_or(0, |spec| spec.partitions)))
 }
 
-/// Returns the partition that a key belongs to, if the record lies in another one. Heartbeats, records without a key and models, which
-/// every partition has, lie where they should.
+/// Returns the partition that a key belongs to, if the record lies in another one. Heartbeats, records without a key and
+/// models, which every partition has, lie where they should.
 pub fn belongs_to(topic: Topic, record: &RecordView<'_>, partitions: i32) -> Option<i32> {
     let key = record.key.filter(|key| !key.is_empty())?;
     if partitions < 1 || topic == Topic::Models || record.raw_event_type == Some(EventType::Heartbeat.name().as_bytes()) {
@@ -55,15 +55,15 @@ impl ForeignCheck {
         Self { setting, counts, warned: [false; INPUTS.len()] }
     }
 
-    /// Counts a record that lies in a partition that its key does not belong to, with one warning a topic. Returns why it is refused, if
-    /// the settings say so.
+    /// Counts a record that lies in a partition that its key does not belong to, with one warning a topic. Returns why it is
+    /// refused, if the settings refuse it.
     pub fn check(
         &mut self,
         input: usize,
         at: &TopicPartition,
         record: &RecordView<'_>,
         metrics: &ProcessorMetrics,
-    ) -> Option<Refusal> {
+    ) -> Option<DecodeError> {
         let topic = INPUTS[input];
         let partition = belongs_to(topic, record, self.counts[input])?;
         metrics.foreign_partition(topic);
@@ -74,7 +74,7 @@ impl ForeignCheck {
                 "a record lies in another partition than its key belongs to: its producer needs the partitioner murmur2_random; further ones are only counted"
             );
         }
-        (self.setting == ForeignPartitions::DeadLetter).then(|| Refusal {
+        (self.setting == ForeignPartitions::DeadLetter).then(|| DecodeError {
             reason: DeadLetterReason::WrongKey,
             field: None,
             detail: format!(
@@ -88,22 +88,22 @@ impl ForeignCheck {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use eadt_bus::{Headers, Record};
+    use eadt_bus::{ConsumerRecord, RecordHeaders};
     use eadt_schemas::envelope::header;
 
     use super::*;
     use crate::scripted::{place, seconds};
 
-    fn record(topic: Topic, partition: i32, key: Option<&str>, kind: Option<&str>) -> Record {
+    fn record(topic: Topic, partition: i32, key: Option<&str>, kind: Option<&str>) -> ConsumerRecord {
         let headers: Vec<_> =
             kind.map(|kind| (header::TYPE.into(), Bytes::copy_from_slice(kind.as_bytes()))).into_iter().collect();
-        Record {
+        ConsumerRecord {
             at: place(topic, partition),
             offset: 7,
             stamp: seconds(0),
             key: key.map(|key| Bytes::copy_from_slice(key.as_bytes())),
             value: None,
-            headers: Headers::from(headers),
+            headers: RecordHeaders::from(headers),
         }
     }
 

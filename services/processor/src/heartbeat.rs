@@ -6,15 +6,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_bus::{Bus, Outgoing, Producer, Remedy, Result};
+use eadt_bus::{Bus, Producer, ProducerRecord, Remedy, Result};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
-/// Says when a partition was quiet for long enough: the clock that the log's stamps come from, the wall clock or simulated time.
-pub type HeartbeatClock = eadt_service::Clock;
+/// Clock that shows when a partition was quiet for long enough: the one that the log's stamps come from, the wall clock or
+/// simulated time.
+pub type HeartbeatClock = eadt_service::ServiceClock;
 
 /// Appends heartbeats, outside any transaction.
 #[derive(Debug)]
-pub struct Heartbeats {
+pub struct HeartbeatWriter {
     producer: Box<dyn Producer>,
     clock: HeartbeatClock,
     topic: Arc<str>,
@@ -22,7 +23,7 @@ pub struct Heartbeats {
     interval: i64,
 }
 
-impl Heartbeats {
+impl HeartbeatWriter {
     pub fn new(bus: &dyn Bus, settings: &crate::ProcessorSettings, clock: HeartbeatClock) -> Result<Self> {
         Ok(Self {
             producer: bus.producer(&format!("{}-heartbeat", settings.instance))?,
@@ -37,8 +38,9 @@ impl Heartbeats {
         self.clock.now()
     }
 
-    /// Appends a heartbeat where `heard` is long ago; returns when the partition was heard last. A full buffer is no error:
-    /// there is another turn. `end` is where the partition ends as far as it was read; `None`: there is more, so it is not quiet.
+    /// Appends a heartbeat if the partition's last event is at least the interval ago. Returns the time of its last event, the
+    /// heartbeat included, and whether one was appended. A full buffer is no error: there is another turn. `end` is where the
+    /// partition ends as far as it was read; `None`: there is more, so it is not quiet.
     ///
     /// Ids are unique: this process gives none twice at one time, and another one after it begins only where it has read what
     /// the former appended. The position comes from the log, the time from the clock, so ids follow the host's scheduling.
@@ -52,8 +54,8 @@ impl Heartbeats {
             time: now,
             subject: String::new(),
         };
-        let beat = Outgoing::enveloped(&self.topic, "", &envelope, Some(Bytes::from_static(b"{}")));
-        let record = Outgoing { partition: Some(partition), key: None, ..beat };
+        let beat = ProducerRecord::enveloped(&self.topic, "", &envelope, Some(Bytes::from_static(b"{}")));
+        let record = ProducerRecord { partition: Some(partition), key: None, ..beat };
         match self.producer.send(record) {
             Ok(()) => Ok((now, true)),
             Err(error) if error.remedy == Remedy::Retry => Ok((heard, false)),
@@ -67,25 +69,25 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::scripted::{Scripted, seconds};
+    use crate::scripted::{ScriptedBus, seconds};
     use eadt_schemas::envelope::header;
 
     const HEARD: EventTime = EventTime::from_micros(1_000_000_000);
 
-    fn heartbeats(bus: &Scripted, micros_later: i64) -> Heartbeats {
+    fn heartbeats(bus: &ScriptedBus, micros_later: i64) -> HeartbeatWriter {
         bus.now.store(HEARD.micros() + micros_later, Ordering::SeqCst);
         let settings = crate::ProcessorSettings {
             heartbeat_seconds: 2.5,
             instance: "processor-7".into(),
             ..crate::ProcessorSettings::default()
         };
-        Heartbeats::new(bus, &settings, bus.service(&settings).clock).unwrap()
+        HeartbeatWriter::new(bus, &settings, bus.service(&settings).clock).unwrap()
     }
 
     #[test]
     fn a_partition_is_quiet_after_the_interval_and_only_where_all_of_it_was_read() {
         for (micros_later, end, beats) in [(2_499_999, Some(7), false), (2_500_000, Some(7), true), (9_000_000, None, false)] {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             let mut heartbeats = heartbeats(&bus, micros_later);
             let heard = if beats { heartbeats.now() } else { HEARD };
             assert_eq!(heartbeats.beat(3, HEARD, end).unwrap(), (heard, beats), "{micros_later} {end:?}");
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_heartbeat_goes_to_the_partitions_telemetry_under_no_key_and_says_which_it_is() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         heartbeats(&bus, 2_500_000).beat(3, HEARD, Some(7)).unwrap();
         let script = bus.script();
         let sent = &script.sent[0];
@@ -116,7 +118,7 @@ mod tests {
     #[test]
     fn a_full_buffer_leaves_it_for_another_turn_and_anything_else_is_an_error() {
         for (remedy, error) in [(Remedy::Retry, false), (Remedy::Stop, true), (Remedy::Restart, true)] {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             bus.script().sends = [remedy].into();
             let mut heartbeats = heartbeats(&bus, 5_000_000);
             let beat = heartbeats.beat(3, HEARD, Some(7));

@@ -1,12 +1,12 @@
 //! The processor: event-time windows, efficiency, decisions; exactly once.
 //!
 //! In: telemetry, progress, workloads, actuations and models, merged partition by partition. Out: windows, decisions, dead
-//! letters, and the state that a restart goes on from, all in one atomic step with the positions of the inputs. What is
-//! decided is decided by `eadt-core`; this crate only reads, merges, commits and counts. It never reads a clock to say what
-//! time it is in the data, and nothing of a step is visible before all of it is.
+//! letters, and the state that a restart goes on from, all in one atomic step with the positions of the inputs. What is decided
+//! is decided by `eadt-core`; this crate only reads, merges, commits and counts. It never reads a clock to determine the time in
+//! the data, and nothing of a step is visible before all of it is.
 //!
-//! What concerns several workloads is decided by second stages ([`run_power_budget`], [`run_gpu_sharing`]), which read windows and write decisions
-//! by the same rules; of all processors of a group one runs each.
+//! What concerns several workloads is decided by second stages ([`run_power_budget`], [`run_gpu_sharing`]), which read windows
+//! and write decisions by the same rules; of all processors of a group one runs each.
 
 mod arrived;
 pub mod codec;
@@ -29,4 +29,4 @@ pub use heartbeat::HeartbeatClock;
 pub use joint::{run_gpu_sharing, run_power_budget};
 pub use positions::{INPUTS, PartitionOffsets};
 pub use service::{ProcessorError, ProcessorService, run_processor};
-pub use settings::{Limit, ProcessorSettings};
+pub use settings::{OptionalSeconds, ProcessorSettings};

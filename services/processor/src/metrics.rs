@@ -2,13 +2,13 @@
 
 use std::sync::atomic::AtomicU64;
 
-use eadt_core::Tally;
+use eadt_core::PartitionTally;
 use eadt_core::partition::ModelsIgnored;
 use eadt_core::power_budget::PowerBudgetTally;
 use eadt_gpu_sharing::fold::GpuSharingTally;
 use eadt_schemas::Topic;
 use eadt_schemas::v1::DeadLetterReason;
-use eadt_service::Metrics;
+use eadt_service::MetricsRegistry;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -105,7 +105,7 @@ pub struct PowerBudgetMetrics {
 }
 
 impl PowerBudgetMetrics {
-    pub fn new(metrics: &Metrics) -> Self {
+    pub fn new(metrics: &MetricsRegistry) -> Self {
         metrics.register("power_budget", |registry| {
             let this = Self {
                 joint: JointMetrics::new(
@@ -167,7 +167,7 @@ pub struct GpuSharingMetrics {
 }
 
 impl GpuSharingMetrics {
-    pub fn new(metrics: &Metrics) -> Self {
+    pub fn new(metrics: &MetricsRegistry) -> Self {
         metrics.register("sm_partition", |registry| {
             let this = Self {
                 joint: JointMetrics::new(
@@ -225,7 +225,7 @@ impl GpuSharingMetrics {
 }
 
 impl ProcessorMetrics {
-    pub fn new(metrics: &Metrics) -> Self {
+    pub fn new(metrics: &MetricsRegistry) -> Self {
         metrics.register("processor", |registry| {
             let this = Self {
                 events: Counter::default(),
@@ -303,7 +303,7 @@ impl ProcessorMetrics {
     }
 
     /// Adds what was folded since `before`.
-    pub fn folded(&self, before: Tally, now: Tally) {
+    pub fn folded(&self, before: PartitionTally, now: PartitionTally) {
         self.events.inc_by(now.events - before.events);
         self.duplicates.inc_by(now.duplicates - before.duplicates);
         self.late.inc_by(now.late - before.late);

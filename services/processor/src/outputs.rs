@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_bus::{Header, Outgoing, Record, headers};
+use eadt_bus::{ConsumerRecord, ProducerRecord, RecordHeader, headers};
 use eadt_core::StateRecord;
-use eadt_schemas::decode::Refusal;
+use eadt_schemas::decode::DecodeError;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
@@ -21,12 +21,12 @@ pub struct OutputTopics {
     pub dead_letters: Arc<str>,
     pub state: Arc<str>,
     /// Headers of every record of the state: one step may write thousands.
-    of_state: Vec<Header>,
+    of_state: Vec<RecordHeader>,
     settings: Bytes,
 }
 
 impl OutputTopics {
-    /// `settings`: what the outputs say about the settings that they were made by.
+    /// `settings`: the header value that names the settings by which the outputs were made.
     pub fn new(prefix: &str, settings: String) -> Self {
         let name = |topic: Topic| Arc::from(format!("{prefix}{topic}"));
         let mut of_state = headers(&envelope("", EventType::ProcessorState, EventTime::from_micros(0), ""));
@@ -42,31 +42,32 @@ impl OutputTopics {
         }
     }
 
-    pub fn window(&self, window: &EfficiencyWindow, positions: &Bytes) -> Outgoing {
+    pub fn window(&self, window: &EfficiencyWindow, positions: &Bytes) -> ProducerRecord {
         let envelope = envelope(&window.id, EventType::EfficiencyWindow, window.window_end, &window.workload);
-        self.with_positions(Outgoing::event(&self.windows, &window.workload, &envelope, window), positions)
+        self.with_positions(ProducerRecord::event(&self.windows, &window.workload, &envelope, window), positions)
     }
 
-    pub fn decision(&self, decision: &Decision, positions: &Bytes) -> Outgoing {
+    pub fn decision(&self, decision: &Decision, positions: &Bytes) -> ProducerRecord {
         let envelope = envelope(&decision.id, EventType::Decision, decision.time, &decision.workload);
-        self.with_positions(Outgoing::event(&self.decisions, &decision.workload, &envelope, decision), positions)
+        self.with_positions(ProducerRecord::event(&self.decisions, &decision.workload, &envelope, decision), positions)
     }
 
-    /// Says where the inputs stood, and by what settings this was made.
-    fn with_positions(&self, mut output: Outgoing, positions: &Bytes) -> Outgoing {
+    /// Adds headers with the positions of the inputs and with the settings by which this was made.
+    fn with_positions(&self, mut output: ProducerRecord, positions: &Bytes) -> ProducerRecord {
         output.headers.push((Arc::from(header::INPUT_POSITIONS), positions.clone()));
         output.headers.push((Arc::from(header::SETTINGS), self.settings.clone()));
         output
     }
 
-    /// A refused record: its own bytes, and in the headers why, where from, and by which stage (`processor`, `processor/cluster`).
-    pub fn dead_letter(&self, record: &Record, refusal: &Refusal, stage: &'static str) -> Outgoing {
-        Outgoing::dead_letter(&self.dead_letters, record, refusal, stage)
+    /// A refused record: its own bytes, and in the headers why, where from, and by which stage (`processor`,
+    /// `processor/cluster`).
+    pub fn dead_letter(&self, record: &ConsumerRecord, refusal: &DecodeError, stage: &'static str) -> ProducerRecord {
+        ProducerRecord::dead_letter(&self.dead_letters, record, refusal, stage)
     }
 
     /// State goes to the partition that it is the state of, whatever its key.
-    pub fn state(&self, partition: i32, record: StateRecord) -> Outgoing {
-        Outgoing {
+    pub fn state(&self, partition: i32, record: StateRecord) -> ProducerRecord {
+        ProducerRecord {
             topic: Arc::clone(&self.state),
             partition: Some(partition),
             key: Some(record.key.into()),
@@ -84,7 +85,7 @@ fn envelope(id: &str, kind: EventType, time: EventTime, subject: &str) -> Envelo
 mod tests {
     use super::*;
 
-    fn headers(output: &Outgoing) -> Vec<(&str, &str)> {
+    fn headers(output: &ProducerRecord) -> Vec<(&str, &str)> {
         output.headers.iter().map(|(name, value)| (&**name, std::str::from_utf8(value).unwrap())).collect()
     }
 

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, Member, Outgoing, Reader, Record, RecordBatch, Remedy, Result, Step, TopicPartition, Watermarks, chaos,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, PartitionReader, ProducerRecord, RecordBatch, Remedy, Result,
+    TopicPartition, WatermarkOffsets, chaos,
 };
 use eadt_core::state::{GPU_SHARING_PREFIX, PARTITION_KEY, POWER_BUDGET_PREFIX};
 use eadt_core::workload::UNASSIGNED;
-use eadt_core::{Event, FoldSettings, Input, Merge, Output, Partition, Tally};
+use eadt_core::{FoldOutput, FoldSettings, InputEvent, InputMerge, InputRecord, PartitionFold, PartitionTally};
 use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
@@ -51,9 +52,9 @@ pub struct PartitionContext<'a> {
 pub struct PartitionTask {
     pub number: i32,
     inputs: Vec<TopicPartition>,
-    partition: Partition,
+    partition: PartitionFold,
     /// Whose turn it is; the records themselves are in `arrived`.
-    merge: Merge<()>,
+    merge: InputMerge<()>,
     /// By input.
     arrived: Vec<ArrivedRecords>,
     heads: Vec<DecodedRecord>,
@@ -62,14 +63,14 @@ pub struct PartitionTask {
     pub last_record_time: EventTime,
     /// Where the input that heartbeats are appended to ends; `None` while there is more to read.
     telemetry_end: Option<i64>,
-    tally_counted: Tally,
+    tally_counted: PartitionTally,
     foreign: ForeignCheck,
     folded_since_commit: bool,
     /// State bytes of its last commit: an estimate for the next one.
     pub state_bytes: usize,
     /// Outputs that are in the log already, of a step whose state was lost.
-    said: EmittedIds,
-    scratch: Vec<Output>,
+    emitted_ids: EmittedIds,
+    scratch: Vec<FoldOutput>,
 }
 
 impl StageRecords for PartitionTask {
@@ -88,7 +89,7 @@ impl StageRecords for PartitionTask {
         PartitionOffsets::from_json(text).filter(|stood| stood.partition == number)
     }
 
-    fn emitted(record: &Record) -> Option<(i32, PartitionOffsets)> {
+    fn emitted(record: &ConsumerRecord) -> Option<(i32, PartitionOffsets)> {
         let positions = record.header(header::INPUT_POSITIONS).and_then(PartitionOffsets::from_json)?;
         Some((positions.partition, positions))
     }
@@ -102,7 +103,7 @@ impl PartitionTask {
     /// Restores partitions from what was committed, and begins to read there.
     pub fn restore_partitions(
         numbers: &[i32],
-        member: &mut dyn Member,
+        member: &mut dyn GroupMember,
         heard: EventTime,
         with: &PartitionContext<'_>,
     ) -> Result<BTreeMap<i32, Self>> {
@@ -133,7 +134,7 @@ impl PartitionTask {
         inputs: Vec<TopicPartition>,
         committed: &[Option<i64>],
         mut state: RestoredState<PartitionOffsets>,
-        member: &mut dyn Member,
+        member: &mut dyn GroupMember,
         heard: EventTime,
         with: &PartitionContext<'_>,
     ) -> Result<Self> {
@@ -145,14 +146,14 @@ impl PartitionTask {
         } else if state.is_new() && committed.iter().any(Option::is_some) {
             tracing::warn!(partition = number, topic = %names.state, "positions were committed and the state is not there: everything is folded again");
         }
-        let mut partition = Partition::restore(settings.clone(), std::mem::take(&mut state.records)).map_err(|error| {
+        let mut partition = PartitionFold::restore(settings.clone(), std::mem::take(&mut state.records)).map_err(|error| {
             let detail = format!("{error}; to give it up delete {} and the group's positions", names.state);
             BusError::new(Remedy::Stop, format!("restoring partition {number}"), detail)
         })?;
         let mut positions = Vec::with_capacity(inputs.len());
         let mut gap = false;
         for ((topic, at), committed) in INPUTS.into_iter().zip(&inputs).zip(committed.iter().copied()) {
-            let Watermarks { low, high } = bus.watermarks(at)?;
+            let WatermarkOffsets { low, high } = bus.watermarks(at)?;
             let position = if was_given_up { committed } else { state.resume_offset(topic, at, committed, high) };
             if let Some(position) = position.filter(|position| *position < low) {
                 tracing::error!(%at, position, oldest = low, "retention has deleted records that were not folded yet; the windows concerned are marked as gaps");
@@ -174,7 +175,7 @@ impl PartitionTask {
         tracing::info!(partition = number, ?positions, workloads = partition.size().0, "partition taken over");
         Ok(Self {
             number,
-            merge: Merge::new(&positions, settings.max_future),
+            merge: InputMerge::new(&positions, settings.max_future),
             arrived: inputs.iter().map(|_| ArrivedRecords::default()).collect(),
             heads: vec![DecodedRecord::Heartbeat; inputs.len()],
             paused: vec![false; inputs.len()],
@@ -186,7 +187,7 @@ impl PartitionTask {
             foreign: ForeignCheck::new(with.foreign, PartitionCounts::default()),
             folded_since_commit: false,
             state_bytes: 0,
-            said: state.emitted,
+            emitted_ids: state.emitted,
             scratch: Vec::new(),
         })
     }
@@ -205,12 +206,12 @@ impl PartitionTask {
     }
 
     /// Takes a record in; returns its size.
-    pub fn push(&mut self, record: Record) -> usize {
+    pub fn push(&mut self, record: ConsumerRecord) -> usize {
         let Some(input) = self.input_index(&record.at) else { return 0 };
         let bytes = record_size(&record);
         self.merge.push(input, record.offset, record.stamp, bytes + RECORD_OVERHEAD_BYTES, ());
         self.arrived[input].push(record);
-        self.heard(input);
+        self.on_records_arrived(input);
         bytes
     }
 
@@ -223,11 +224,11 @@ impl PartitionTask {
             self.merge.push(input, offset, stamp, record_bytes + RECORD_OVERHEAD_BYTES, ());
         }
         self.arrived[input].push_batch(batch);
-        self.heard(input);
+        self.on_records_arrived(input);
         bytes
     }
 
-    fn heard(&mut self, input: usize) {
+    fn on_records_arrived(&mut self, input: usize) {
         if INPUTS[input] == Topic::GpuTelemetry {
             self.telemetry_end = None;
         }
@@ -251,12 +252,13 @@ impl PartitionTask {
         self.telemetry_end
     }
 
-    /// Folds what can be folded, at most `limit` records and as many bytes of dead letters as are committed at once, and appends what is to be written.
+    /// Folds what can be folded, at most `limit` records and as many bytes of dead letters as are committed at once, and appends
+    /// what is to be written.
     pub fn fold(
         &mut self,
         limit: usize,
         names: &OutputTopics,
-        outputs: &mut Vec<Outgoing>,
+        outputs: &mut Vec<ProducerRecord>,
         metrics: &ProcessorMetrics,
     ) -> FoldCounts {
         let mut folded = FoldCounts::default();
@@ -273,32 +275,32 @@ impl PartitionTask {
             let record = self.arrived[next.input].head();
             let refusal = self.foreign.check(next.input, &self.inputs[next.input], &record, metrics);
             let key = record.key.map_or(Some(""), |key| std::str::from_utf8(key).ok());
-            let input = Input {
+            let input = InputRecord {
                 topic: INPUTS[next.input],
                 stamp: next.stamp,
                 key: key.or(Some("\u{fffd}")),
-                event: refusal.as_ref().map_or_else(|| self.heads[next.input].event(), Event::Refused),
+                event: refusal.as_ref().map_or_else(|| self.heads[next.input].event(), InputEvent::Refused),
             };
             self.partition.fold(&input, &mut self.scratch);
             let positions = if self.scratch.is_empty() { Bytes::new() } else { self.positions_json() };
             for output in self.scratch.drain(..) {
                 match output {
-                    Output::Window(window) if self.said.remove(&window.id) => {}
-                    Output::Decision(decision) if self.said.remove(&decision.id) => {}
-                    Output::Window(window) => {
+                    FoldOutput::Window(window) if self.emitted_ids.remove(&window.id) => {}
+                    FoldOutput::Decision(decision) if self.emitted_ids.remove(&decision.id) => {}
+                    FoldOutput::Window(window) => {
                         metrics.windows.inc();
                         folded.outputs += 1;
                         outputs.push(names.window(&window, &positions));
                     }
-                    Output::Decision(decision) => {
+                    FoldOutput::Decision(decision) => {
                         metrics.decisions.inc();
                         folded.outputs += 1;
                         outputs.push(names.decision(&decision, &positions));
                     }
-                    Output::Refused(_) if chaos::is_off("dead-letters") => {}
-                    Output::Refused(refusal) => {
+                    FoldOutput::Refused(_) if chaos::is_off("dead-letters") => {}
+                    FoldOutput::Refused(refusal) => {
                         let record = self.arrived[next.input].head_record();
-                        if self.said.remove_dead_letter(&record) {
+                        if self.emitted_ids.remove_dead_letter(&record) {
                             continue;
                         }
                         metrics.dead_letter(refusal.reason);
@@ -335,7 +337,7 @@ impl PartitionTask {
 
     /// Adds this partition's part of a commit: changed state, and the position of the first record not folded of every input.
     /// Returns the bytes of state.
-    pub fn commit(&mut self, names: &OutputTopics, step: &mut Step) -> usize {
+    pub fn commit(&mut self, names: &OutputTopics, step: &mut CommitStep) -> usize {
         if !self.folded_since_commit {
             return 0;
         }
@@ -352,7 +354,7 @@ impl PartitionTask {
     }
 
     /// Pauses inputs that are far ahead of the merge and resumes those that no longer are.
-    pub fn balance(&mut self, member: &mut dyn Member, budget: usize) -> Result<()> {
+    pub fn balance(&mut self, member: &mut dyn GroupMember, budget: usize) -> Result<()> {
         balance_inputs(member, self.inputs.iter(), &self.merge, &mut self.paused, budget)
     }
 
@@ -366,7 +368,7 @@ impl PartitionTask {
 }
 
 /// What a record holds, in bytes.
-pub fn record_size(record: &Record) -> usize {
+pub fn record_size(record: &ConsumerRecord) -> usize {
     record.key.as_ref().map_or(0, Bytes::len) + record.value.as_ref().map_or(0, Bytes::len)
 }
 
@@ -382,9 +384,9 @@ pub fn input_buffer_share(buffer_bytes: usize, inputs: usize) -> usize {
 
 /// Pauses inputs of which the merge has more than `budget` bytes, and resumes those of which it has half of it.
 pub fn balance_inputs<'a, T>(
-    reader: &mut dyn Reader,
+    reader: &mut dyn PartitionReader,
     inputs: impl Iterator<Item = &'a TopicPartition>,
-    merge: &Merge<T>,
+    merge: &InputMerge<T>,
     paused: &mut [bool],
     budget: usize,
 ) -> Result<()> {
@@ -405,20 +407,20 @@ pub fn balance_inputs<'a, T>(
 mod tests {
     use std::time::Duration;
 
-    use eadt_bus::{Headers, Polled};
+    use eadt_bus::{PollEvent, RecordHeaders};
     use eadt_schemas::v1::EfficiencyWindow;
     use eadt_testing::lines;
 
     use super::*;
     use crate::ProcessorSettings;
-    use crate::scripted::{Scripted, gpu, place, rank, seconds};
+    use crate::scripted::{ScriptedBus, gpu, place, rank, seconds};
 
     /// Notes what is paused and resumed.
     #[derive(Debug, Default)]
     struct Noted(Vec<(&'static str, i32)>);
 
-    impl Reader for Noted {
-        fn poll(&mut self, _: usize, _: Duration, _: &mut Vec<Polled>) -> Result<()> {
+    impl PartitionReader for Noted {
+        fn poll(&mut self, _: usize, _: Duration, _: &mut Vec<PollEvent>) -> Result<()> {
             Ok(())
         }
 
@@ -447,7 +449,7 @@ mod tests {
             ([10, 0], &[("resume", 1)]),
             ([11, 0], &[("pause", 0)]),
         ] {
-            let mut merge = Merge::new(&[0, 0], None);
+            let mut merge = InputMerge::new(&[0, 0], None);
             for (input, bytes) in bytes.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
                 merge.push(input, 0, EventTime::default(), bytes, ());
             }
@@ -474,13 +476,13 @@ mod tests {
         for (key, value, bytes) in
             [(Some("key"), Some("value"), 8), (Some("key"), None, 3), (None, Some("value"), 5), (None, None, 0)]
         {
-            let record = Record {
+            let record = ConsumerRecord {
                 at: place(Topic::GpuTelemetry, 0),
                 offset: 0,
                 stamp: seconds(0),
                 key: key.map(Bytes::from),
                 value: value.map(Bytes::from),
-                headers: Headers::default(),
+                headers: RecordHeaders::default(),
             };
             assert_eq!(record_size(&record), bytes);
         }
@@ -488,7 +490,7 @@ mod tests {
 
     /// What partitions are begun with.
     struct Rig {
-        bus: Scripted,
+        bus: ScriptedBus,
         names: OutputTopics,
         metrics: ProcessorMetrics,
         foreign: ForeignPartitions,
@@ -496,7 +498,7 @@ mod tests {
 
     impl Rig {
         fn new() -> Self {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             let metrics = ProcessorMetrics::new(&bus.metrics);
             Self { bus, names: OutputTopics::new("eadt.", "{}".to_owned()), metrics, foreign: ForeignPartitions::Process }
         }
@@ -518,7 +520,7 @@ mod tests {
 
         /// State of a partition that has no workload; it says where it stands, or does not.
         fn state(&self, number: i32, stands: Option<PartitionOffsets>) {
-            for record in Partition::new(ProcessorSettings::default().fold()).take_changes() {
+            for record in PartitionFold::new(ProcessorSettings::default().fold()).take_changes() {
                 let stands = stands.map(|stands| stands.to_json());
                 let headers: Vec<_> = stands.iter().map(|stands| (header::INPUT_POSITIONS, &**stands)).collect();
                 self.bus.append(Topic::ProcessorState, number, 1, &record.key, record.value.as_deref(), &headers);
@@ -536,19 +538,19 @@ mod tests {
 
         fn end(&self, owned: &mut PartitionTask) {
             for end in self.bus.ends(&[owned.number]) {
-                let Polled::End { at, position } = end else { panic!("{end:?}") };
+                let PollEvent::End { at, position } = end else { panic!("{end:?}") };
                 owned.end(&at, position);
             }
         }
 
-        fn fold(&self, owned: &mut PartitionTask, limit: usize) -> (FoldCounts, Vec<Outgoing>) {
+        fn fold(&self, owned: &mut PartitionTask, limit: usize) -> (FoldCounts, Vec<ProducerRecord>) {
             let mut outputs = Vec::new();
             let folded = owned.fold(limit, &self.names, &mut outputs, &self.metrics);
             (folded, outputs)
         }
     }
 
-    fn windows(outputs: &[Outgoing]) -> Vec<EfficiencyWindow> {
+    fn windows(outputs: &[ProducerRecord]) -> Vec<EfficiencyWindow> {
         let own = outputs.iter().filter(|output| *output.topic == *"eadt.efficiency.windows.v1");
         own.map(|output| serde_json::from_slice(output.value.as_ref().unwrap()).unwrap()).collect()
     }
@@ -560,7 +562,7 @@ mod tests {
             let mut owned = before.begin(0);
             before.feed(&mut owned, 0, 30);
             before.fold(&mut owned, 100);
-            let mut step = Step::default();
+            let mut step = CommitStep::default();
             owned.commit(&before.names, &mut step);
             let rig = Rig::new();
             let telemetry = place(Topic::GpuTelemetry, 0);
@@ -682,18 +684,19 @@ mod tests {
     fn a_commit_has_the_changed_state_once_and_says_in_its_first_record_where_the_inputs_stand() {
         let rig = Rig::new();
         let mut owned = rig.begin(1);
-        let mut step = Step::default();
+        let mut step = CommitStep::default();
         assert_eq!(owned.commit(&rig.names, &mut step), 0);
         assert!(step.outputs.is_empty() && step.positions.is_empty(), "nothing was folded");
         rig.feed(&mut owned, 0, 10);
         rig.fold(&mut owned, 100);
         let bytes = owned.commit(&rig.names, &mut step);
-        let of = |output: &Outgoing| output.key.as_ref().map_or(0, Bytes::len) + output.value.as_ref().map_or(0, Bytes::len);
+        let of =
+            |output: &ProducerRecord| output.key.as_ref().map_or(0, Bytes::len) + output.value.as_ref().map_or(0, Bytes::len);
         assert_eq!(bytes, step.outputs.iter().map(of).sum::<usize>());
         assert!(bytes > 100, "{bytes}");
         assert_eq!(owned.state_bytes, bytes);
         assert!(step.outputs.iter().all(|output| output.partition == Some(1)));
-        let stands = |output: &Outgoing| {
+        let stands = |output: &ProducerRecord| {
             let text =
                 output.headers.iter().find(|(name, _)| &**name == header::INPUT_POSITIONS).map(|(_, value)| value.clone())?;
             PartitionOffsets::from_json(std::str::from_utf8(&text).unwrap())
@@ -703,7 +706,7 @@ mod tests {
         assert_eq!(stood, [Some(expected), None]);
         let positions: Vec<_> = owned.inputs().iter().cloned().zip(expected.offsets).collect();
         assert_eq!(step.positions, positions);
-        let mut again = Step::default();
+        let mut again = CommitStep::default();
         assert_eq!((owned.commit(&rig.names, &mut again), owned.is_dirty()), (0, false));
         assert!(again.outputs.is_empty());
     }
@@ -761,7 +764,7 @@ mod tests {
             (PartitionTask::parse_state_offsets(2, &stands.to_json()), PartitionTask::parse_state_offsets(3, "{}")),
             (None, None)
         );
-        let output = |headers: &[(&str, &str)]| Scripted::default().append(Topic::Decisions, 3, 0, "", None, headers);
+        let output = |headers: &[(&str, &str)]| ScriptedBus::default().append(Topic::Decisions, 3, 0, "", None, headers);
         assert_eq!(PartitionTask::emitted(&output(&[(header::INPUT_POSITIONS, &stands.to_json())])), Some((3, stands)));
         assert_eq!(PartitionTask::emitted(&output(&[(header::INPUT_POSITIONS, "{\"efficiency.windows.v1\":[1]}")])), None);
         assert_eq!(PartitionTask::emitted(&output(&[])), None);

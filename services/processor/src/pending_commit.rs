@@ -3,32 +3,32 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use eadt_bus::Outgoing;
+use eadt_bus::ProducerRecord;
 
 use crate::partition_task::FoldCounts;
 use crate::settings::ProcessorSettings;
 
 /// Longest wait for the next record; it bounds how late a commit that waits for company is made.
 const POLL_TIMEOUT: Duration = Duration::from_millis(5);
-/// Dead letters are committed once there are so many, or so many bytes of them: each has its record's value, which is as large as its
-/// sender likes.
+/// Dead letters are committed once there are so many, or so many bytes of them: each has its record's value, which is as large as
+/// its sender likes.
 const MAX_DEAD_LETTERS: usize = 1_000;
 pub const MAX_DEAD_LETTER_BYTES: usize = 1 << 20;
-/// As many sources that were not there before are committed at once: what is written of each takes memory, too, and whoever invents GPUs
-/// says nothing else for which a commit is made.
+/// So many new sources are committed at once: the state entry of each takes memory, too, and a sender of invented GPUs
+/// publishes nothing else for which a commit is made.
 const MAX_NEW_SOURCES: usize = 1_024;
 /// An output that waits for a commit takes memory: this many are committed at once.
 pub const MAX_OUTPUTS: usize = 8_192;
-/// Limits state writes to 5 % of the input bytes: every input byte adds a twentieth of a byte of credit, every commit spends its state.
-/// A commit without credit waits, at most [`MAX_LINGER`]; state below this size never waits.
+/// Limits state writes to 5 % of the input bytes: every input byte adds a twentieth of a byte of credit, every commit spends its
+/// state. A commit without credit waits, at most [`MAX_LINGER`]; state below this size never waits.
 const LARGE_STATE_BYTES: usize = 4 << 20;
 const INPUT_BYTES_PER_STATE_BYTE: usize = 20;
 /// Largest credit: between the ends of two windows nothing is committed, and at an end every workload is.
 const MAX_STATE_WRITE_CREDIT: usize = 64 << 20;
 const MAX_LINGER: Duration = Duration::from_secs(5);
-/// While a backlog is worked through, what a step costs beyond its records is shared by more of them: an output waits up to so many
-/// times as long as otherwise, but at most [`MAX_LINGER`] and this part of how late it is anyway. What is read live is a moment late, and
-/// waits for nothing.
+/// While a backlog is worked through, what a step costs beyond its records is shared by more of them: an output waits up to so
+/// many times as long as otherwise, but at most [`MAX_LINGER`] and this part of how late it is anyway. What is read live is a
+/// moment late, and waits for nothing.
 const BACKLOG_LINGER_FACTOR: u32 = 200;
 const LATENESS_PER_LINGER: u32 = 20;
 
@@ -44,7 +44,7 @@ pub enum CommitScope {
 /// Outputs and counts since the last commit.
 #[derive(Debug, Default)]
 pub struct PendingCommit {
-    pub outputs: Vec<Outgoing>,
+    pub outputs: Vec<ProducerRecord>,
     /// Partitions with outputs: each is consistent in itself, so the others' state need not be written with theirs.
     pub partitions_with_output: BTreeSet<i32>,
     /// The first window or decision.
@@ -121,8 +121,8 @@ impl PendingCommit {
     }
 }
 
-/// How long an output waits for company whose commit writes so many bytes of state, at least `least`; `late`: how long ago the newest
-/// record that was read came into the log.
+/// How long an output waits for company whose commit writes so many bytes of state, at least `least`; `late`: how long ago the
+/// newest record that was read came into the log.
 pub fn output_linger(state_bytes: usize, credit: usize, least: Duration, late: Duration) -> Duration {
     if state_bytes < LARGE_STATE_BYTES || credit >= state_bytes {
         least.max((least * BACKLOG_LINGER_FACTOR).min(MAX_LINGER).min(late / LATENESS_PER_LINGER))
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((waiting.is_full(), waiting.due_scope(now, SECOND, &settings())), (true, Some(CommitScope::WithOutput)));
 
         let mut waiting = PendingCommit::default();
-        let output = Outgoing { topic: "topic".into(), partition: None, key: None, value: None, headers: vec![] };
+        let output = ProducerRecord { topic: "topic".into(), partition: None, key: None, value: None, headers: vec![] };
         waiting.outputs = vec![output; 8_191];
         assert!(!waiting.is_full());
         waiting.outputs.extend_from_within(..1);

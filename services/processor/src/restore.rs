@@ -1,9 +1,9 @@
 //! Restores a stage: its state, the offsets at which its inputs resume, and the outputs that are in the log beyond that state.
 //!
-//! A step is atomic, so state, outputs and positions are of one step, unless a broker forgot a part of it. The state goes before the
-//! others: every step writes some, and says in it where the inputs stood. A start goes on there, whatever the group's positions say,
-//! and does not repeat outputs that say of themselves that they came after it: their step lost its state, and is done again.
-//! A step that has its state and lost its outputs cannot be told.
+//! A step is atomic, so state, outputs and positions are of one step, unless a broker forgot a part of it. The state goes before
+//! the others: every step writes some, and records in it the offsets of its inputs. A start goes on there, whatever the group's
+//! positions are. It does not repeat outputs whose own offsets are beyond the state's: their step lost its state, and is done
+//! again. A step that has its state and lost its outputs cannot be recognised.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, Outgoing, Record, Remedy, Result, Start, TopicPartition, Watermarks, chaos, partition_for_key, read_to_end,
+    Bus, BusError, ConsumerRecord, ProducerRecord, Remedy, Result, StartOffset, TopicPartition, WatermarkOffsets, chaos,
+    partition_for_key, read_to_end,
 };
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
@@ -20,15 +21,16 @@ use eadt_service::Shutdown;
 
 use crate::outputs::OutputTopics;
 
-/// Newest records of a partition among which what a stage said last is looked for first, and how much further each time that it
-/// is not enough. Dead letters are as large as what was refused, and an eighth of them is looked at.
+/// Newest records of a partition that are searched first for the last output of a stage, and the factor by which the search grows
+/// each time that they are not enough. Dead letters are as large as what was refused, and an eighth of them is looked at.
 const SCAN_RECORDS: i64 = 256;
 const SCAN_FACTOR: i64 = 8;
-/// Of more partitions than this it begins with an eighth, too.
+/// With more partitions than this, the search begins with an eighth, too.
 const MANY_PARTITIONS: usize = 16;
-/// Where there is no state, it is looked no further back: the one step that there was said no more than half of it.
+/// If there is no state, the search goes no further back: the one step that there was emitted no more than half of it.
 const MAX_SCAN_RECORDS: i64 = SCAN_RECORDS * SCAN_FACTOR * SCAN_FACTOR;
-/// Two brokers' clocks may be so far apart, in seconds: what one stamped earlier than this before the state was said before it.
+/// Two brokers' clocks may be so far apart, in seconds: an output stamped earlier than this before the state was emitted before
+/// it.
 const BROKER_SKEW_SECONDS: f64 = 10.0;
 
 /// Offsets at which the inputs of a stage resume, as its state and its outputs record them.
@@ -44,7 +46,7 @@ pub trait InputOffsets {
 pub trait StageRecords {
     type Offsets: InputOffsets;
 
-    /// What its dead letters are refused by.
+    /// The name in its dead letters of the service that refused them.
     const SERVICE: &'static str;
     const INPUTS: &'static [Topic];
     /// Beside dead letters and state.
@@ -62,20 +64,20 @@ pub trait StageRecords {
     fn parse_state_offsets(number: i32, text: &str) -> Option<Self::Offsets>;
 
     /// Returns the state partition of a window or decision, and its input offsets; `None` if it is another stage's.
-    fn emitted(record: &Record) -> Option<(i32, Self::Offsets)>;
+    fn emitted(record: &ConsumerRecord) -> Option<(i32, Self::Offsets)>;
 
     /// Returns the state partition of an input partition; outputs are in the partition of the same number.
     fn state_partition(partition: i32) -> i32;
 }
 
-/// What a state partition holds, and what is in the log beyond it.
+/// The content of a state partition, and the outputs in the log beyond it.
 #[derive(Debug)]
 pub struct RestoredState<P> {
     /// The newest record of every key.
     pub records: Vec<(String, Option<Bytes>)>,
     offsets: RestoredOffsets<P>,
     pub emitted: EmittedIds,
-    /// Whether more was said than a first step says, though there is no state: somebody took it away.
+    /// More was emitted than a first step emits, though there is no state: somebody took it away.
     pub was_given_up: bool,
 }
 
@@ -89,15 +91,15 @@ impl EmittedIds {
         self.0.remove(id)
     }
 
-    /// Whether a dead letter of this record is there.
-    pub fn remove_dead_letter(&mut self, record: &Record) -> bool {
-        !self.0.is_empty() && self.remove(&record.place())
+    /// Removes the id of this record's dead letter; returns whether it was there.
+    pub fn remove_dead_letter(&mut self, record: &ConsumerRecord) -> bool {
+        !self.0.is_empty() && self.remove(&record.location())
     }
 }
 
-/// Writes the input offsets into a step's state: in its first record, which has [`StageRecords::HEAD_KEY`] as its key. A later one may be a
-/// tombstone, which compaction forgets.
-pub fn write_offsets_header(state: &mut [Outgoing], positions: impl FnOnce() -> Bytes) {
+/// Writes the input offsets into a step's state: in its first record, which has [`StageRecords::HEAD_KEY`] as its key. A later
+/// one may be a tombstone, which compaction forgets.
+pub fn write_offsets_header(state: &mut [ProducerRecord], positions: impl FnOnce() -> Bytes) {
     if let Some(first) = state.first_mut() {
         first.headers.push((Arc::from(header::INPUT_POSITIONS), positions()));
     }
@@ -120,15 +122,15 @@ impl<P> Default for RestoredState<P> {
 }
 
 impl<P> RestoredState<P> {
-    /// Whether there is none.
+    /// Returns whether there is no state.
     pub fn is_new(&self) -> bool {
         matches!(self.offsets, RestoredOffsets::NoState)
     }
 }
 
 impl<P: InputOffsets> RestoredState<P> {
-    /// Returns where an input resumes: at the state's offset, or at the group's position if the state has none. `None`: at its beginning.
-    /// `high`: the end of the input.
+    /// Returns the offset at which an input resumes: at the state's offset, or at the group's position if the state has none.
+    /// `None`: at its beginning. `high`: the end of the input.
     pub fn resume_offset(&self, topic: Topic, at: &TopicPartition, committed: Option<i64>, high: i64) -> Option<i64> {
         let stood = match &self.offsets {
             RestoredOffsets::Known(stood, _) => stood.offset(topic, at.partition).filter(|stood| *stood <= high),
@@ -149,7 +151,7 @@ impl<P: InputOffsets> RestoredState<P> {
     }
 }
 
-/// How a state stands beside the group's position, in words.
+/// Describes the state's offset relative to the group's position, in words; `None` if they are equal.
 fn describe_mismatch(stood: i64, committed: i64) -> Option<&'static str> {
     match stood.cmp(&committed) {
         Ordering::Less => Some("behind"),
@@ -158,7 +160,7 @@ fn describe_mismatch(stood: i64, committed: i64) -> Option<&'static str> {
     }
 }
 
-/// Reads these partitions of the state to their ends, and what was said beyond it. All at once: what a client takes to begin to
+/// Reads these partitions of the state to their ends, and the outputs beyond it. All at once: what a client takes to begin to
 /// read, a tenth of a second, is taken once.
 pub fn read_states_and_outputs<S: StageRecords>(
     bus: &dyn Bus,
@@ -184,7 +186,7 @@ fn read_states<S: StageRecords>(
     type Newest<P> = (BTreeMap<String, Option<Bytes>>, Option<(P, EventTime)>);
     let mut newest: BTreeMap<i32, Newest<S::Offsets>> = numbers.iter().map(|number| (*number, (BTreeMap::new(), None))).collect();
     let from: Vec<_> =
-        numbers.iter().map(|number| (TopicPartition::new(names.state.clone(), *number), Start::Earliest)).collect();
+        numbers.iter().map(|number| (TopicPartition::new(names.state.clone(), *number), StartOffset::Earliest)).collect();
     let read = read_to_end(
         bus,
         &from,
@@ -194,7 +196,7 @@ fn read_states<S: StageRecords>(
             let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
             if let Some((records, stood)) = newest.get_mut(&number).filter(|_| S::is_state_key(&key)) {
                 if key == S::HEAD_KEY {
-                    // Another step; one of an older release may not say where it stands.
+                    // Another step; a state of an older release may not record its offsets.
                     *stood = None;
                 }
                 if let Some(newer) = record.header(header::INPUT_POSITIONS).and_then(|text| S::parse_state_offsets(number, text))
@@ -251,52 +253,53 @@ fn output_partitions<S: StageRecords>(
     Ok(places)
 }
 
-/// How far back a partition of outputs is looked at.
+/// The range of a partition of outputs that is searched.
 #[derive(Debug)]
 struct OutputScan {
     start: i64,
     is_whole: bool,
-    /// Where its newer half begins.
+    /// The offset at which its newer half begins.
     half: i64,
-    /// Of its first record.
+    /// Stamp of its first record.
     oldest: Option<EventTime>,
 }
 
 impl OutputScan {
     /// At so many of a partition's newest records, or at all that there are.
-    fn from_watermarks(Watermarks { low, high }: Watermarks, depth: i64) -> Self {
+    fn from_watermarks(WatermarkOffsets { low, high }: WatermarkOffsets, depth: i64) -> Self {
         let start = low.max(high - depth);
         Self { start, is_whole: start == low, half: start.midpoint(high), oldest: None }
     }
 
-    /// Whether an offset lies in the older half of what was looked at.
+    /// Returns whether an offset lies in the older half of the range.
     fn is_early(&self, offset: i64) -> bool {
         offset < self.half
     }
 
-    /// Whether what was looked at may all have been said after a state that was written then.
+    /// Returns whether all outputs in the range may have been emitted after a state that was written then.
     fn is_all_after(&self, written: EventTime) -> bool {
         self.oldest.is_none_or(|oldest| written.seconds_since(oldest) <= BROKER_SKEW_SECONDS)
     }
 }
 
-/// How many of the newest records are looked at first, of each of so many partitions.
+/// Returns how many of the newest records are searched first, of each of so many partitions.
 fn first_depth(partitions: usize) -> i64 {
     if partitions > MANY_PARTITIONS { SCAN_RECORDS / SCAN_FACTOR } else { SCAN_RECORDS }
 }
 
-/// Where there is no state: whether it is looked further back than so many records, in whose older half the stage spoke or did not.
+/// Returns whether the search goes further back than so many records if there is no state. `spoke_early`: the stage has outputs
+/// in their older half.
 fn must_scan_further(depth: i64, spoke_early: bool) -> bool {
-    // Others may have said much since.
+    // Others may have written much since.
     depth < MAX_SCAN_RECORDS && (spoke_early || depth < MAX_SCAN_RECORDS / SCAN_FACTOR)
 }
 
-/// Where there is no state: whether more was said than a first step says. Nobody knows how many dead letters that is.
+/// Returns whether more was emitted than a first step emits, if there is no state. Nobody knows how many dead letters that is.
 fn is_state_given_up(depth: i64, spoke_early: bool, is_letters: bool) -> bool {
     spoke_early && depth >= MAX_SCAN_RECORDS && !is_letters
 }
 
-/// Notes what says of itself that it came after where its state stands.
+/// Records the ids of outputs whose own offsets are beyond those of their state.
 fn find_outputs_beyond_state<S: StageRecords>(
     bus: &dyn Bus,
     names: &OutputTopics,
@@ -318,7 +321,7 @@ fn find_outputs_beyond_state<S: StageRecords>(
         }
         // In the older half of what was looked at.
         let mut spoke_early = BTreeSet::new();
-        let from: Vec<_> = looks.iter().map(|(at, look)| (at.clone(), Start::At(look.start))).collect();
+        let from: Vec<_> = looks.iter().map(|(at, look)| (at.clone(), StartOffset::At(look.start))).collect();
         let read = read_to_end(
             bus,
             &from,
@@ -365,11 +368,11 @@ fn find_outputs_beyond_state<S: StageRecords>(
     Ok(())
 }
 
-/// Of which of the states an output is, and whether it came after where that stands.
+/// Returns the state partition of an output, and whether the output is beyond the offsets of that state.
 fn classify_output<S: StageRecords>(
     names: &OutputTopics,
     states: &BTreeMap<i32, RestoredState<S::Offsets>>,
-    record: &Record,
+    record: &ConsumerRecord,
 ) -> Option<(i32, bool)> {
     if record.at.topic != names.dead_letters {
         let (number, said) = S::emitted(record)?;
@@ -401,14 +404,14 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
     use std::time::Duration;
 
-    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
-    use eadt_bus::{Isolation, Member, MemberOptions, Producer, Reader, TopicSpec, topics};
+    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
+    use eadt_bus::{GroupMember, IsolationLevel, MemberOptions, PartitionReader, Producer, TopicSpec, topics};
     use eadt_testing::lines;
 
     use super::*;
     use crate::PartitionOffsets;
     use crate::partition_task::PartitionTask;
-    use crate::scripted::{Scripted, place, seconds};
+    use crate::scripted::{ScriptedBus, place, seconds};
 
     const HOUR: i64 = 3_600_000_000;
 
@@ -426,7 +429,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let now = Arc::new(AtomicI64::new(HOUR));
             let clock = now.clone();
-            let stamps = Stamps::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::SeqCst))));
+            let stamps = StampSource::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::SeqCst))));
             let log = EmbeddedLog::open(dir.path(), EmbeddedOptions { stamps, ..EmbeddedOptions::default() }).unwrap();
             for topic in topics::desired("eadt.", 1, 1) {
                 log.create_topic(&topic).unwrap();
@@ -441,7 +444,7 @@ mod tests {
                     vec![(Arc::from(header::ID), Bytes::from(id)), (Arc::from(header::INPUT_POSITIONS), Bytes::from(positions))];
                 let topic = Arc::from(format!("eadt.{topic}"));
                 producer
-                    .send(Outgoing { topic, partition: Some(0), key: Some("#".into()), value: Some("{}".into()), headers })
+                    .send(ProducerRecord { topic, partition: Some(0), key: Some("#".into()), value: Some("{}".into()), headers })
                     .unwrap();
             }
             assert!(producer.flush(Duration::from_mins(1)).unwrap());
@@ -475,21 +478,21 @@ mod tests {
         fn add_partitions(&self, name: &str, partitions: i32) -> Result<()> {
             self.inner.add_partitions(name, partitions)
         }
-        fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+        fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
             self.inner.watermarks(at)
         }
         fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {
             self.inner.producer(name)
         }
-        fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>> {
+        fn reader(&self, from: &[(TopicPartition, StartOffset)], isolation: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
             for (at, start) in from {
-                if let Start::At(start) = start {
+                if let StartOffset::At(start) = start {
                     self.asked.fetch_add(self.inner.watermarks(at)?.high - start, Ordering::SeqCst);
                 }
             }
             self.inner.reader(from, isolation)
         }
-        fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+        fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>> {
             self.inner.member(options)
         }
         fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
@@ -592,7 +595,8 @@ mod tests {
         log.state(7);
         assert!(!log.start().is_new());
         let mut producer = log.inner.producer("test").unwrap();
-        let tombstone = Outgoing { partition: Some(0), ..Outgoing::tombstone(&"eadt.processor-state.v1".into(), "#") };
+        let tombstone =
+            ProducerRecord { partition: Some(0), ..ProducerRecord::tombstone(&"eadt.processor-state.v1".into(), "#") };
         producer.send(tombstone).unwrap();
         assert!(producer.flush(Duration::from_mins(1)).unwrap());
         let state = log.start();
@@ -604,10 +608,10 @@ mod tests {
 
     #[test]
     fn what_was_said_is_taken_once() {
-        let letter = Scripted::default().put(Topic::GpuTelemetry, 3, 0, "key", "value");
+        let letter = ScriptedBus::default().put(Topic::GpuTelemetry, 3, 0, "key", "value");
         let mut said = EmittedIds::default();
         assert!(!said.remove("a") && !said.remove_dead_letter(&letter));
-        said.0.extend(["a".to_owned(), letter.place()]);
+        said.0.extend(["a".to_owned(), letter.location()]);
         assert!(!said.remove("b") && said.remove("a") && !said.remove("a"));
         assert!(said.remove_dead_letter(&letter) && !said.remove_dead_letter(&letter));
         said.0.insert("c".to_owned());
@@ -650,7 +654,7 @@ mod tests {
             (0, 31, 30, 1, false, 16),
             (0, 0, 9, 0, true, 0),
         ] {
-            let look = OutputScan::from_watermarks(Watermarks { low, high }, depth);
+            let look = OutputScan::from_watermarks(WatermarkOffsets { low, high }, depth);
             assert_eq!((look.start, look.is_whole, look.half), (start, is_whole, half), "{low} {high} {depth}");
             assert_eq!((look.is_early(half - 1), look.is_early(half)), (true, false));
         }
@@ -658,7 +662,7 @@ mod tests {
 
     #[test]
     fn what_was_stamped_ten_seconds_before_the_state_was_said_before_it() {
-        let look = |oldest| OutputScan { oldest, ..OutputScan::from_watermarks(Watermarks { low: 0, high: 9 }, 3) };
+        let look = |oldest| OutputScan { oldest, ..OutputScan::from_watermarks(WatermarkOffsets { low: 0, high: 9 }, 3) };
         let at = |millis| EventTime::from_millis(millis);
         for (oldest, all_after) in [(None, true), (Some(at(60_000)), true), (Some(at(20_000)), true), (Some(at(19_999)), false)] {
             assert_eq!(look(oldest).is_all_after(at(30_000)), all_after, "{oldest:?}");
@@ -694,7 +698,7 @@ mod tests {
 
     #[test]
     fn outputs_are_looked_for_where_they_are_of_the_partition_and_where_all_come_together() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let names = OutputTopics::new("eadt.", String::new());
         bus.script().partitions.extend([(Topic::EfficiencyWindows, 7), (Topic::Decisions, 7), (Topic::DeadLetters, 5)]);
         let shared = |topic, key: &str, partitions| place(topic, partition_for_key(key.as_bytes(), partitions));
@@ -715,7 +719,7 @@ mod tests {
 
     #[test]
     fn an_output_says_whose_it_is_and_whether_its_state_is_there() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let names = OutputTopics::new("eadt.", String::new());
         let mut stands = PartitionOffsets::start(3);
         stands.advance(Topic::GpuTelemetry, 6);

@@ -1,4 +1,4 @@
-//! A bus of which a test lays down every word: what the log holds, what a member is told poll by poll, and which calls fail.
+//! A bus that a test scripts: the records of the log, what a member receives poll by poll, and the calls that fail.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -9,30 +9,31 @@ use std::time::Duration;
 use bytes::Bytes;
 use eadt_bus::simulation::batch_runs;
 use eadt_bus::{
-    Bus, BusError, Header, Headers, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, ProducerCounts, Reader, Record,
-    Remedy, Result, Start, Step, TopicPartition, TopicSpec, Watermarks,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, IsolationLevel, MemberOptions, PartitionReader, PollEvent, Producer,
+    ProducerCounts, ProducerRecord, RecordHeader, RecordHeaders, Remedy, Result, StartOffset, TopicPartition, TopicSpec,
+    WatermarkOffsets,
 };
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{GpuTelemetry, Phase, TrainingProgress};
+use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, Topic};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
 use crate::{HeartbeatClock, ProcessorService, ProcessorSettings};
 
-/// Partitions of every topic, but where a test says otherwise.
+/// Partitions of every topic, unless a test sets another number.
 pub const PARTITIONS: i32 = 2;
-/// A member that is asked more often than this after its script has ended is told so.
+/// A member that is polled more often than this after its script has ended returns an error.
 const PATIENCE: usize = 20;
 
-/// What the next poll of a member does.
-pub enum Turn {
-    Say(Vec<Polled>),
+/// The effect of the next poll of a member.
+pub enum ScriptedPoll {
+    Say(Vec<PollEvent>),
     Fail(Remedy),
-    /// Looks how things stand, or changes them; nothing is said.
+    /// Inspects the state or changes it; the poll returns nothing.
     Do(Box<dyn FnOnce() + Send>),
 }
 
-impl Turn {
+impl ScriptedPoll {
     pub fn look(look: impl FnOnce() + Send + 'static) -> Self {
         Self::Do(Box::new(look))
     }
@@ -40,20 +41,20 @@ impl Turn {
 
 #[derive(Default)]
 pub struct Script {
-    pub log: BTreeMap<TopicPartition, Vec<Record>>,
+    pub log: BTreeMap<TopicPartition, Vec<ConsumerRecord>>,
     /// Where partitions begin of which retention has deleted something.
     pub lows: BTreeMap<TopicPartition, i64>,
     pub partitions: BTreeMap<Topic, i32>,
     pub committed: BTreeMap<TopicPartition, i64>,
-    pub turns: VecDeque<Turn>,
+    pub turns: VecDeque<ScriptedPoll>,
     /// How the next polls of a reader fail.
     pub reads: VecDeque<Remedy>,
     /// How the next commits fail, none of which takes place.
     pub commits: VecDeque<Remedy>,
     /// How the next records of a producer fail.
     pub sends: VecDeque<Remedy>,
-    pub steps: Vec<Step>,
-    pub sent: Vec<Outgoing>,
+    pub steps: Vec<CommitStep>,
+    pub sent: Vec<ProducerRecord>,
     pub started: Vec<(TopicPartition, i64)>,
     /// `pause` and `resume`, in order.
     pub paused: Vec<(&'static str, TopicPartition)>,
@@ -67,19 +68,19 @@ pub struct Script {
 }
 
 #[derive(Clone, Default)]
-pub struct Scripted {
+pub struct ScriptedBus {
     script: Arc<Mutex<Script>>,
     /// Microseconds.
     pub now: Arc<AtomicI64>,
     /// Cancelled where the script ends.
     pub shutdown: Shutdown,
-    pub metrics: Metrics,
-    pub health: Health,
+    pub metrics: MetricsRegistry,
+    pub health: HealthRegistry,
 }
 
-impl fmt::Debug for Scripted {
+impl fmt::Debug for ScriptedBus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Scripted")
+        f.write_str("ScriptedBus")
     }
 }
 
@@ -109,18 +110,18 @@ pub fn rank(workload: &str, at: i64) -> Vec<u8> {
         workload: workload.to_owned(),
         collector: "http/n".to_owned(),
         samples_total: Some(at as f64 * 3.0),
-        phase: if at == 0 { Phase::Started } else { Phase::Progress },
+        phase: if at == 0 { JobLifecycle::Started } else { JobLifecycle::Progress },
         ..TrainingProgress::default()
     };
     serde_json::to_vec(&event).unwrap()
 }
 
-impl Scripted {
+impl ScriptedBus {
     pub fn script(&self) -> MutexGuard<'_, Script> {
         self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn turns(&self, turns: impl IntoIterator<Item = Turn>) {
+    pub fn turns(&self, turns: impl IntoIterator<Item = ScriptedPoll>) {
         self.script().turns.extend(turns);
     }
 
@@ -133,41 +134,41 @@ impl Scripted {
         key: &str,
         value: Option<&[u8]>,
         headers: &[(&str, &str)],
-    ) -> Record {
+    ) -> ConsumerRecord {
         let place = place(topic, number);
         let mut script = self.script();
         let low = script.lows.get(&place).copied().unwrap_or(0);
         let log = script.log.entry(place.clone()).or_default();
-        let headers: Vec<Header> =
+        let headers: Vec<RecordHeader> =
             headers.iter().map(|(name, value)| (Arc::from(*name), Bytes::copy_from_slice(value.as_bytes()))).collect();
-        let record = Record {
+        let record = ConsumerRecord {
             at: place,
             offset: low + log.len() as i64,
             stamp: seconds(at),
             key: Some(Bytes::copy_from_slice(key.as_bytes())),
             value: value.map(Bytes::copy_from_slice),
-            headers: Headers::from(headers),
+            headers: RecordHeaders::from(headers),
         };
         log.push(record.clone());
         record
     }
 
-    pub fn put(&self, topic: Topic, number: i32, at: i64, key: &str, value: impl AsRef<[u8]>) -> Record {
+    pub fn put(&self, topic: Topic, number: i32, at: i64, key: &str, value: impl AsRef<[u8]>) -> ConsumerRecord {
         self.append(topic, number, at, key, Some(value.as_ref()), &[])
     }
 
-    pub fn heartbeat(&self, number: i32, at: i64) -> Record {
+    pub fn heartbeat(&self, number: i32, at: i64) -> ConsumerRecord {
         self.append(Topic::GpuTelemetry, number, at, "", Some(b"{}"), &[(header::TYPE, EventType::Heartbeat.name())])
     }
 
     /// That these partitions of all inputs are this member's now.
-    pub fn assigned(numbers: &[i32]) -> Polled {
-        Polled::Assigned(inputs(numbers))
+    pub fn assigned(numbers: &[i32]) -> PollEvent {
+        PollEvent::Assigned(inputs(numbers))
     }
 
     /// That all inputs of these partitions end where the log does.
-    pub fn ends(&self, numbers: &[i32]) -> Vec<Polled> {
-        let end = |at: TopicPartition| Polled::End { position: self.high(&at), at };
+    pub fn ends(&self, numbers: &[i32]) -> Vec<PollEvent> {
+        let end = |at: TopicPartition| PollEvent::End { position: self.high(&at), at };
         inputs(numbers).into_iter().map(end).collect()
     }
 
@@ -188,7 +189,7 @@ impl Scripted {
         }
     }
 
-    /// What a metric's series says, by its whole name; `None`: it is not there.
+    /// Returns the value of a metric's series, by its whole name; `None` if it is not there.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let text = self.metrics.text();
         let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
@@ -204,7 +205,7 @@ pub fn on_purpose(remedy: Remedy) -> BusError {
     BusError::new(remedy, "calling", "failed on purpose")
 }
 
-impl Bus for Scripted {
+impl Bus for ScriptedBus {
     fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
         let script = self.script();
         let spec = |topic| TopicSpec {
@@ -224,19 +225,19 @@ impl Bus for Scripted {
     fn add_partitions(&self, _: &str, _: i32) -> Result<()> {
         Err(on_purpose(Remedy::Stop))
     }
-    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+    fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
         let low = self.script().lows.get(at).copied().unwrap_or(0);
-        Ok(Watermarks { low, high: self.high(at) })
+        Ok(WatermarkOffsets { low, high: self.high(at) })
     }
     fn producer(&self, _: &str) -> Result<Box<dyn Producer>> {
         Ok(Box::new(self.clone()))
     }
-    fn reader(&self, from: &[(TopicPartition, Start)], _: Isolation) -> Result<Box<dyn Reader>> {
-        let first = |start: &Start| if let Start::At(offset) = start { *offset } else { 0 };
+    fn reader(&self, from: &[(TopicPartition, StartOffset)], _: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
+        let first = |start: &StartOffset| if let StartOffset::At(offset) = start { *offset } else { 0 };
         let next = from.iter().map(|(at, start)| (at.clone(), first(start))).collect();
-        Ok(Box::new(Reading { bus: self.clone(), next, ended: BTreeSet::new() }))
+        Ok(Box::new(ScriptedReader { bus: self.clone(), next, ended: BTreeSet::new() }))
     }
-    fn member(&self, _: MemberOptions) -> Result<Box<dyn Member>> {
+    fn member(&self, _: MemberOptions) -> Result<Box<dyn GroupMember>> {
         Ok(Box::new(self.clone()))
     }
     fn committed(&self, _: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
@@ -245,8 +246,8 @@ impl Bus for Scripted {
     }
 }
 
-impl Producer for Scripted {
-    fn send(&mut self, record: Outgoing) -> Result<()> {
+impl Producer for ScriptedBus {
+    fn send(&mut self, record: ProducerRecord) -> Result<()> {
         let mut script = self.script();
         if let Some(remedy) = script.sends.pop_front() {
             return Err(on_purpose(remedy));
@@ -263,11 +264,11 @@ impl Producer for Scripted {
 }
 
 /// A member.
-impl Reader for Scripted {
-    fn poll(&mut self, _: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for ScriptedBus {
+    fn poll(&mut self, _: usize, _: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         let turn = self.script().turns.pop_front();
         match turn {
-            Some(Turn::Say(said)) => {
+            Some(ScriptedPoll::Say(said)) => {
                 let before = into.len();
                 into.extend(said);
                 let script = self.script();
@@ -275,8 +276,8 @@ impl Reader for Scripted {
                     batch_runs(into, before);
                 }
             }
-            Some(Turn::Fail(remedy)) => return Err(on_purpose(remedy)),
-            Some(Turn::Do(look)) => look(),
+            Some(ScriptedPoll::Fail(remedy)) => return Err(on_purpose(remedy)),
+            Some(ScriptedPoll::Do(look)) => look(),
             None => {
                 self.shutdown.cancel();
                 let mut script = self.script();
@@ -301,7 +302,7 @@ impl Reader for Scripted {
     }
 }
 
-impl Member for Scripted {
+impl GroupMember for ScriptedBus {
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         self.script().started.push((at.clone(), offset));
         Ok(())
@@ -309,7 +310,7 @@ impl Member for Scripted {
     fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
         Bus::committed(self, "", of)
     }
-    fn commit(&mut self, step: &Step) -> Result<()> {
+    fn commit(&mut self, step: &CommitStep) -> Result<()> {
         let mut script = self.script();
         script.attempts += 1;
         if let Some(remedy) = script.commits.pop_front() {
@@ -322,30 +323,30 @@ impl Member for Scripted {
 }
 
 #[derive(Debug)]
-struct Reading {
-    bus: Scripted,
+struct ScriptedReader {
+    bus: ScriptedBus,
     next: BTreeMap<TopicPartition, i64>,
     ended: BTreeSet<TopicPartition>,
 }
 
-impl Reader for Reading {
-    fn poll(&mut self, max: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for ScriptedReader {
+    fn poll(&mut self, max: usize, _: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         let script = self.bus.script().reads.pop_front();
         if let Some(remedy) = script {
             return Err(on_purpose(remedy));
         }
         for (at, next) in &mut self.next {
             let script = self.bus.script();
-            let new: Vec<Record> =
+            let new: Vec<ConsumerRecord> =
                 script.log.get(at).into_iter().flatten().filter(|r| r.offset >= *next).take(max).cloned().collect();
             drop(script);
             if let Some(last) = new.last() {
                 *next = last.offset + 1;
-                into.extend(new.into_iter().map(Polled::Record));
+                into.extend(new.into_iter().map(PollEvent::Record));
                 self.ended.remove(at);
             }
             if *next >= self.bus.high(at) && self.ended.insert(at.clone()) {
-                into.push(Polled::End { at: at.clone(), position: *next });
+                into.push(PollEvent::End { at: at.clone(), position: *next });
             }
         }
         Ok(())

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Remedy, Standby, Step, TopicPartition, chaos,
+    Bus, BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff, StandbyCheck,
+    TopicPartition, chaos,
 };
 use eadt_core::FoldSettings;
 use eadt_schemas::EventTime;
-use eadt_service::http::Ready;
-use eadt_service::{Metrics, Shutdown};
+use eadt_service::http::ReadinessFlag;
+use eadt_service::{MetricsRegistry, Shutdown};
 use prometheus_client::metrics::counter::Counter;
 
-use crate::heartbeat::{HeartbeatClock, Heartbeats};
+use crate::heartbeat::{HeartbeatClock, HeartbeatWriter};
 use crate::metrics::ProcessorMetrics;
 use crate::outputs::OutputTopics;
 use crate::partition_task::{PartitionContext, PartitionTask, input_buffer_share};
@@ -31,10 +32,10 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// A pause is slept in pieces, so that it ends soon after the end is asked for.
 const SLEEP_PIECE: Duration = Duration::from_millis(10);
-/// What is tried again, in the words of the log lines.
+/// The step that is tried again, in the words of the log lines.
 const COMMITTING: &str = "the log does not take what was decided";
 
-/// Why the processor ended.
+/// Error that ended the processor.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessorError {
     #[error("cannot start: {0}")]
@@ -43,7 +44,7 @@ pub enum ProcessorError {
     Bus(#[from] BusError),
 }
 
-/// What the processor works with.
+/// Settings and dependencies of the processor.
 #[derive(Debug)]
 pub struct ProcessorService {
     pub settings: ProcessorSettings,
@@ -51,16 +52,18 @@ pub struct ProcessorService {
     /// The clock that the log's stamps come from, for heartbeats only.
     pub clock: HeartbeatClock,
     pub shutdown: Shutdown,
-    pub metrics: Metrics,
+    pub metrics: MetricsRegistry,
     /// Set once the state of the first partitions is restored.
-    pub ready: Ready,
+    pub ready: ReadinessFlag,
 }
 
 /// Runs until `shutdown`; blocks, so give it a thread. Stopping folds what the inputs held when it was asked for, for at most ten
 /// seconds, commits, and closes no window early.
 pub fn run_processor(service: &ProcessorService) -> Result<(), ProcessorError> {
     let metrics = ProcessorMetrics::new(&service.metrics);
-    run_with_restarts(service, &metrics.restarts, || Session::open(service, &metrics, &Instant::now).and_then(Session::run))
+    run_with_restarts(service, &metrics.restarts, || {
+        ProcessorSession::open(service, &metrics, &Instant::now).and_then(ProcessorSession::run)
+    })
 }
 
 /// Runs one session after another until `shutdown`, or until one fails in a way that another one would, too.
@@ -90,7 +93,7 @@ pub fn run_with_restarts(
     Ok(())
 }
 
-/// How long is waited before a session begins anew: each time twice as long, and as at first after a session that went well for a while.
+/// Pause before a session begins anew: each time twice as long, and as at first after a session that went well for a while.
 #[derive(Debug)]
 struct RestartBackoff {
     least: Duration,
@@ -120,9 +123,9 @@ fn wait(shutdown: &Shutdown, time: Duration, mut sleep: impl FnMut(Duration)) {
 }
 
 /// Makes a step. Where nothing was done it is the same step again, until it succeeds or somebody stops the processor.
-pub fn commit(service: &ProcessorService, member: &mut dyn Member, step: &Step) -> Result<(), BusError> {
+pub fn commit(service: &ProcessorService, member: &mut dyn GroupMember, step: &CommitStep) -> Result<(), BusError> {
     let least = Duration::from_secs_f64(service.settings.retry_seconds);
-    let mut patience = Patience::new(least, MAX_PAUSE);
+    let mut patience = RetryBackoff::new(least, MAX_PAUSE);
     loop {
         match member.commit(step) {
             Ok(()) => {
@@ -137,7 +140,7 @@ pub fn commit(service: &ProcessorService, member: &mut dyn Member, step: &Step) 
     }
 }
 
-/// What is still to be folded when the end is asked for: every input up to where it ended at that moment.
+/// Records that are still to be folded when the end is asked for: every input up to where it ended at that moment.
 #[derive(Debug)]
 struct StopBacklog {
     ends: BTreeMap<i32, Vec<i64>>,
@@ -167,27 +170,27 @@ impl StopBacklog {
 }
 
 /// From joining the group to the first error.
-struct Session<'a> {
+struct ProcessorSession<'a> {
     service: &'a ProcessorService,
     metrics: &'a ProcessorMetrics,
-    /// What says how long something has waited.
+    /// Clock for waiting times.
     now: &'a dyn Fn() -> Instant,
     names: OutputTopics,
     fold: FoldSettings,
-    member: Box<dyn Member>,
-    heartbeats: Heartbeats,
+    member: Box<dyn GroupMember>,
+    heartbeats: HeartbeatWriter,
     owned: BTreeMap<i32, PartitionTask>,
     /// Partitions of which not all inputs are assigned yet.
     arriving: BTreeMap<i32, BTreeSet<TopicPartition>>,
-    standby: Standby,
+    standby: StandbyCheck,
     waiting: PendingCommit,
     /// Bytes of state that input has paid for and no commit has spent.
     state_credit_bytes: usize,
-    /// How long ago the newest record of the last ones that were read came into the log.
+    /// Age of the newest record of the last ones that were read, since it came into the log.
     late: Duration,
 }
 
-impl<'a> Session<'a> {
+impl<'a> ProcessorSession<'a> {
     fn open(
         service: &'a ProcessorService,
         metrics: &'a ProcessorMetrics,
@@ -207,10 +210,10 @@ impl<'a> Session<'a> {
             names: OutputTopics::new(&settings.prefix, settings.recorded()),
             fold: settings.fold(),
             member,
-            heartbeats: Heartbeats::new(&*service.bus, settings, service.clock.clone())?,
+            heartbeats: HeartbeatWriter::new(&*service.bus, settings, service.clock.clone())?,
             owned: BTreeMap::new(),
             arriving: BTreeMap::new(),
-            standby: Standby::new(&*settings.group, format!("{}{}", settings.prefix, INPUTS[0])),
+            standby: StandbyCheck::new(&*settings.group, format!("{}{}", settings.prefix, INPUTS[0])),
             waiting: PendingCommit::default(),
             state_credit_bytes: 0,
             late: Duration::ZERO,
@@ -234,29 +237,29 @@ impl<'a> Session<'a> {
             let mut newest = None;
             for item in polled.drain(..) {
                 match item {
-                    Polled::Record(record) => {
+                    PollEvent::Record(record) => {
                         newest = newest.max(Some(record.stamp));
                         self.push(record.at.partition, now, |owned| owned.push(record));
                     }
-                    Polled::Batch(batch) => {
+                    PollEvent::Batch(batch) => {
                         newest = newest.max(batch.newest_stamp());
                         self.push(batch.at.partition, now, |owned| owned.push_batch(batch));
                     }
-                    Polled::End { at, position } => {
+                    PollEvent::End { at, position } => {
                         if let Some(owned) = self.owned.get_mut(&at.partition) {
                             owned.end(&at, position);
                         }
                     }
-                    Polled::Assigned(partitions) => self.assigned(partitions)?,
-                    Polled::Revoked(partitions) => {
+                    PollEvent::Assigned(partitions) => self.assigned(partitions)?,
+                    PollEvent::Revoked(partitions) => {
                         chaos::reach("rebalance.revoked");
                         // Still ours: what is folded is committed before somebody else goes on.
                         self.commit(CommitScope::Everything)?;
                         self.drop_partitions(&partitions);
                     }
-                    Polled::Lost(partitions) => {
+                    PollEvent::Lost(partitions) => {
                         tracing::warn!(partitions = partitions.len(), "partitions lost: what was folded of them is given up");
-                        // Their outputs stand among the others' that wait: nothing of this session may be committed any more.
+                        // Their outputs are among the others' that wait: nothing of this session may be committed any more.
                         if self.waiting.first_folded.is_some() {
                             return Err(BusError::new(Remedy::Restart, "folding", "partitions were lost with uncommitted work"));
                         }
@@ -390,7 +393,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// How long an output waits for company.
+    /// Returns the time that an output waits for others.
     fn linger(&self) -> Duration {
         let speakers = self.waiting.partitions_with_output.iter().filter_map(|number| self.owned.get(number));
         let state_bytes = speakers.map(|owned| owned.state_bytes).sum();
@@ -398,7 +401,7 @@ impl<'a> Session<'a> {
         output_linger(state_bytes, credit, Duration::from_millis(self.service.settings.linger_milliseconds), self.late)
     }
 
-    /// One atomic step with everything that was said, and everything that was folded in the partitions concerned.
+    /// Commits in one atomic step all outputs, and everything that was folded in the partitions concerned.
     fn commit(&mut self, scope: CommitScope) -> Result<(), BusError> {
         let speakers = std::mem::take(&mut self.waiting.partitions_with_output);
         let concerned = |owned: &PartitionTask| scope == CommitScope::Everything || speakers.contains(&owned.number);
@@ -407,11 +410,11 @@ impl<'a> Session<'a> {
         }
         let credit = state_write_credit(self.state_credit_bytes, self.waiting.input_bytes);
         let waiting = std::mem::take(&mut self.waiting);
-        let mut step = Step { outputs: waiting.outputs, positions: Vec::new() };
+        let mut step = CommitStep { outputs: waiting.outputs, positions: Vec::new() };
         if chaos::is_off("atomic-steps") {
             let outputs = std::mem::take(&mut step.outputs);
             chaos::reach("step.outputs");
-            self.member.commit(&Step { outputs, positions: Vec::new() })?;
+            self.member.commit(&CommitStep { outputs, positions: Vec::new() })?;
             chaos::reach("step.torn");
         }
         let concerned = self.owned.values_mut().filter(|owned| concerned(owned));
@@ -435,7 +438,7 @@ mod tests {
 
     use super::*;
     use crate::pending_commit::MAX_DEAD_LETTER_BYTES;
-    use crate::scripted::{Scripted, Turn, gpu, inputs, on_purpose, place, rank, seconds};
+    use crate::scripted::{ScriptedBus, ScriptedPoll, gpu, inputs, on_purpose, place, rank, seconds};
     use eadt_schemas::Topic;
 
     /// What is said is committed at once, and everything else at the end: nothing depends on time.
@@ -449,12 +452,12 @@ mod tests {
         }
     }
 
-    fn say(said: impl IntoIterator<Item = Polled>) -> Turn {
-        Turn::Say(said.into_iter().collect())
+    fn say(said: impl IntoIterator<Item = PollEvent>) -> ScriptedPoll {
+        ScriptedPoll::Say(said.into_iter().collect())
     }
 
     /// Plays a script to its end.
-    fn play(bus: &Scripted, settings: &ProcessorSettings) -> Result<(), ProcessorError> {
+    fn play(bus: &ScriptedBus, settings: &ProcessorSettings) -> Result<(), ProcessorError> {
         let ended = run_processor(&bus.service(settings));
         assert_eq!(bus.script().turns.len(), 0, "turns that were not played: {ended:?}");
         ended
@@ -465,8 +468,8 @@ mod tests {
     }
 
     /// The positions of each step that are not 0.
-    fn positions(bus: &Scripted) -> Vec<Vec<(TopicPartition, i64)>> {
-        let of = |step: &Step| step.positions.iter().filter(|(_, position)| *position > 0).cloned().collect();
+    fn positions(bus: &ScriptedBus) -> Vec<Vec<(TopicPartition, i64)>> {
+        let of = |step: &CommitStep| step.positions.iter().filter(|(_, position)| *position > 0).cloned().collect();
         bus.script().steps.iter().map(of).collect()
     }
 
@@ -507,7 +510,7 @@ mod tests {
             (vec![Some(Restart), Some(Retry), None], 3, None),
             (vec![Some(Restart), Some(Stop), None], 2, Some("calling: failed on purpose")),
         ] {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             let service = bus.service(&settings());
             let (mut ends, mut begun, restarts) = (ends.into_iter(), 0, Counter::default());
             let ended = run_with_restarts(&service, &restarts, || {
@@ -523,10 +526,10 @@ mod tests {
 
     #[test]
     fn once_the_end_is_asked_for_no_error_counts_and_no_session_begins() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let (service, restarts) = (bus.service(&settings()), Counter::default());
         for remedy in [Remedy::Stop, Remedy::Restart] {
-            let (service, restarts) = (Scripted::default().service(&settings()), Counter::default());
+            let (service, restarts) = (ScriptedBus::default().service(&settings()), Counter::default());
             let ended = run_with_restarts(&service, &restarts, || {
                 service.shutdown.cancel();
                 Err(on_purpose(remedy))
@@ -539,7 +542,7 @@ mod tests {
 
     #[test]
     fn settings_out_of_their_range_begin_nothing() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let wrong = ProcessorSettings { window_seconds: 0.5, ..settings() };
         let error = run_with_restarts(&bus.service(&wrong), &Counter::default(), || panic!("a session begins")).unwrap_err();
         assert!(matches!(&error, ProcessorError::Settings(why) if why.contains("window_seconds")), "{error}");
@@ -554,9 +557,9 @@ mod tests {
             (vec![Retry, Restart], 2, Some(Restart)),
             (vec![Stop], 1, Some(Stop)),
         ] {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             bus.script().commits = fails.into();
-            let step = Step { outputs: vec![], positions: vec![(place(Topic::Models, 0), 7)] };
+            let step = CommitStep { outputs: vec![], positions: vec![(place(Topic::Models, 0), 7)] };
             let ended = commit(&bus.service(&settings()), &mut bus.clone(), &step);
             assert_eq!((bus.script().attempts, ended.map_err(|error| error.remedy).err()), (attempts, error));
             assert_eq!(
@@ -567,10 +570,10 @@ mod tests {
                 }
             );
         }
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         bus.script().commits = vec![Retry, Retry].into();
         bus.shutdown.cancel();
-        let ended = commit(&bus.service(&settings()), &mut bus.clone(), &Step::default());
+        let ended = commit(&bus.service(&settings()), &mut bus.clone(), &CommitStep::default());
         assert_eq!((bus.script().attempts, ended.unwrap_err().remedy), (1, Retry), "whoever ends does not try for ever");
     }
 
@@ -579,8 +582,8 @@ mod tests {
         for (remedy, ends_well, restarts) in
             [(Remedy::Retry, true, 0.0), (Remedy::Restart, true, 1.0), (Remedy::Stop, false, 0.0)]
         {
-            let bus = Scripted::default();
-            bus.turns([say([Scripted::assigned(&[0])]), Turn::Fail(remedy)]);
+            let bus = ScriptedBus::default();
+            bus.turns([say([ScriptedBus::assigned(&[0])]), ScriptedPoll::Fail(remedy)]);
             let ended = play(&bus, &settings());
             assert_eq!(ended.is_ok(), ends_well, "{remedy:?}: {ended:?}");
             assert_eq!(bus.metric("eadt_processor_restarts_total"), Some(restarts), "{remedy:?}");
@@ -589,26 +592,26 @@ mod tests {
 
     #[test]
     fn large_dead_letters_are_committed_before_more_is_folded() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let large = "x".repeat(MAX_DEAD_LETTER_BYTES / 2);
         let refused: Vec<_> =
-            (0..5).map(|_| Polled::Record(bus.put(Topic::GpuTelemetry, 0, 5, "team/one", large.as_str()))).collect();
-        bus.turns([say([Scripted::assigned(&[0])].into_iter().chain(refused).chain(bus.ends(&[0])))]);
+            (0..5).map(|_| PollEvent::Record(bus.put(Topic::GpuTelemetry, 0, 5, "team/one", large.as_str()))).collect();
+        bus.turns([say([ScriptedBus::assigned(&[0])].into_iter().chain(refused).chain(bus.ends(&[0])))]);
         play(&bus, &settings()).unwrap();
-        let letters = |step: &Step| step.outputs.iter().filter(|output| *output.topic == *"eadt.dead-letters.v1").count();
+        let letters = |step: &CommitStep| step.outputs.iter().filter(|output| *output.topic == *"eadt.dead-letters.v1").count();
         assert_eq!(bus.script().steps.iter().map(letters).collect::<Vec<_>>(), [2, 2, 1]);
     }
 
     #[test]
     fn many_new_sources_are_written_in_several_steps() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let new = |n: usize| {
             let (device, number) = (format!("GPU-{n}"), (n % 2) as i32);
             let event = serde_json::json!({"time": seconds(5), "device": device, "collector": "nvml/n", "power_watts": 5.0});
-            Polled::Record(bus.put(Topic::GpuTelemetry, number, 5, &device, event.to_string().as_str()))
+            PollEvent::Record(bus.put(Topic::GpuTelemetry, number, 5, &device, event.to_string().as_str()))
         };
         let all: Vec<_> = (0..3_000).map(new).collect();
-        bus.turns([say([Scripted::assigned(&[0, 1])].into_iter().chain(all).chain(bus.ends(&[0, 1])))]);
+        bus.turns([say([ScriptedBus::assigned(&[0, 1])].into_iter().chain(all).chain(bus.ends(&[0, 1])))]);
         play(&bus, &settings()).unwrap();
         let script = bus.script();
         let written: Vec<_> =
@@ -620,20 +623,20 @@ mod tests {
 
     #[test]
     fn a_step_is_of_those_who_say_something_and_the_others_follow_at_the_end() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let quiet = bus.put(Topic::GpuTelemetry, 0, 5, "team/one", gpu("team/one", "GPU-1", 5));
         let refused = bus.put(Topic::GpuTelemetry, 1, 5, "team/two", "no JSON");
-        bus.turns([say([Scripted::assigned(&[0, 1]), Polled::Record(quiet), Polled::Record(refused)]
+        bus.turns([say([ScriptedBus::assigned(&[0, 1]), PollEvent::Record(quiet), PollEvent::Record(refused)]
             .into_iter()
             .chain(bus.ends(&[0, 1])))]);
         let at_once = bus.clone();
         // Nothing is said twice, and an idle turn commits nothing.
-        bus.turns([Turn::look(|| {}), Turn::look(move || assert_eq!(at_once.script().steps.len(), 1))]);
+        bus.turns([ScriptedPoll::look(|| {}), ScriptedPoll::look(move || assert_eq!(at_once.script().steps.len(), 1))]);
         play(&bus, &settings()).unwrap();
         let telemetry = |number| (place(Topic::GpuTelemetry, number), 1);
         assert_eq!(positions(&bus), [vec![telemetry(1)], vec![telemetry(0)]]);
         let script = bus.script();
-        let written = |step: &Step| -> Vec<(String, Option<i32>)> {
+        let written = |step: &CommitStep| -> Vec<(String, Option<i32>)> {
             step.outputs.iter().map(|output| (output.topic.to_string(), output.partition)).collect()
         };
         let state = |number| ("eadt.processor-state.v1".to_owned(), Some(number));
@@ -647,12 +650,12 @@ mod tests {
     }
 
     fn all_that_came_is_folded(is_unbatched: bool) {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         bus.script().is_unbatched = is_unbatched;
-        let records: Vec<_> = (0..300).map(|n| Polled::Record(bus.heartbeat(0, n))).collect();
-        bus.turns([say([Scripted::assigned(&[0])].into_iter().chain(records).chain(bus.ends(&[0])))]);
+        let records: Vec<_> = (0..300).map(|n| PollEvent::Record(bus.heartbeat(0, n))).collect();
+        bus.turns([say([ScriptedBus::assigned(&[0])].into_iter().chain(records).chain(bus.ends(&[0])))]);
         let then = bus.clone();
-        bus.turns([Turn::look(move || {
+        bus.turns([ScriptedPoll::look(move || {
             assert_eq!(then.metric("eadt_processor_events_total"), Some(300.0));
             assert_eq!(then.metric("eadt_processor_input_bytes_total"), Some(600.0), "of keys and values");
             assert!(then.script().steps.is_empty() && then.health.waiting().is_empty());
@@ -664,13 +667,13 @@ mod tests {
 
     #[test]
     fn whoever_is_asked_to_end_folds_what_the_inputs_held_at_that_moment() {
-        let bus = Scripted::default();
-        let mut records: Vec<_> = (0..6).map(|n| Polled::Record(bus.heartbeat(1, n))).collect();
+        let bus = ScriptedBus::default();
+        let mut records: Vec<_> = (0..6).map(|n| PollEvent::Record(bus.heartbeat(1, n))).collect();
         let last = records.split_off(2);
-        bus.turns([say([Scripted::assigned(&[0, 1])].into_iter().chain(records))]);
+        bus.turns([say([ScriptedBus::assigned(&[0, 1])].into_iter().chain(records))]);
         let asked = bus.shutdown.clone();
-        bus.turns([Turn::look(move || asked.cancel()), say([]), say(last.into_iter().chain(bus.ends(&[0, 1])))]);
-        bus.turns([Turn::look(|| panic!("nothing is left to be asked for"))]);
+        bus.turns([ScriptedPoll::look(move || asked.cancel()), say([]), say(last.into_iter().chain(bus.ends(&[0, 1])))]);
+        bus.turns([ScriptedPoll::look(|| panic!("nothing is left to be asked for"))]);
         run_processor(&bus.service(&settings())).unwrap();
         assert_eq!(positions(&bus), [[(place(Topic::GpuTelemetry, 1), 6)]]);
     }
@@ -685,32 +688,32 @@ mod tests {
         }
 
         /// So many milliseconds after the beginning.
-        fn set(&self, millis: u64) -> Turn {
+        fn set(&self, millis: u64) -> ScriptedPoll {
             let now = self.1.clone();
-            Turn::look(move || now.store(millis, Ordering::SeqCst))
+            ScriptedPoll::look(move || now.store(millis, Ordering::SeqCst))
         }
 
-        fn play(&self, bus: &Scripted, settings: &ProcessorSettings) {
+        fn play(&self, bus: &ScriptedBus, settings: &ProcessorSettings) {
             let (service, metrics) = (bus.service(settings), ProcessorMetrics::new(&bus.metrics));
             let now = || self.0 + Duration::from_millis(self.1.load(Ordering::SeqCst));
-            Session::open(&service, &metrics, &now).and_then(Session::run).unwrap();
+            ProcessorSession::open(&service, &metrics, &now).and_then(ProcessorSession::run).unwrap();
         }
     }
 
-    fn steps(bus: &Scripted, number: usize) -> Turn {
+    fn steps(bus: &ScriptedBus, number: usize) -> ScriptedPoll {
         let bus = bus.clone();
-        Turn::look(move || assert_eq!(bus.script().steps.len(), number))
+        ScriptedPoll::look(move || assert_eq!(bus.script().steps.len(), number))
     }
 
     #[test]
     fn a_window_lingers_and_other_work_waits_for_its_own_time() {
         let settings = ProcessorSettings { linger_milliseconds: 20, commit_seconds: 10.0, ..settings() };
-        let (bus, time) = (Scripted::default(), Time::new());
-        let mut turn = vec![Scripted::assigned(&[0, 1])];
-        let mut feed = |bus: &Scripted, number, second| {
+        let (bus, time) = (ScriptedBus::default(), Time::new());
+        let mut turn = vec![ScriptedBus::assigned(&[0, 1])];
+        let mut feed = |bus: &ScriptedBus, number, second| {
             let value = gpu("team/one", "GPU-1", second);
-            turn.push(Polled::Record(bus.put(Topic::GpuTelemetry, number, second, "team/one", value)));
-            turn.push(Polled::Record(bus.put(Topic::TrainingProgress, number, second, "team/one", rank("team/one", second))));
+            turn.push(PollEvent::Record(bus.put(Topic::GpuTelemetry, number, second, "team/one", value)));
+            turn.push(PollEvent::Record(bus.put(Topic::TrainingProgress, number, second, "team/one", rank("team/one", second))));
         };
         (0..=60).step_by(5).for_each(|second| feed(&bus, 0, second));
         feed(&bus, 1, 0);
@@ -729,18 +732,18 @@ mod tests {
     fn what_a_backlog_says_waits_for_company_until_something_new_is_read() {
         let settings = ProcessorSettings { linger_milliseconds: 20, ..settings() };
         for (new, is_unbatched) in [(false, false), (true, false), (false, true), (true, true)] {
-            let (bus, time) = (Scripted::default(), Time::new());
+            let (bus, time) = (ScriptedBus::default(), Time::new());
             bus.script().is_unbatched = is_unbatched;
             bus.now.store(seconds(62).micros(), Ordering::SeqCst);
-            let mut turn = vec![Scripted::assigned(&[0])];
+            let mut turn = vec![ScriptedBus::assigned(&[0])];
             let put = |second| {
                 let progress = bus.put(Topic::TrainingProgress, 0, second, "team/one", rank("team/one", second));
                 [bus.put(Topic::GpuTelemetry, 0, second, "team/one", gpu("team/one", "GPU-1", second)), progress]
-                    .map(Polled::Record)
+                    .map(PollEvent::Record)
             };
             (0..=60).step_by(5).for_each(|second| turn.extend(put(second)));
             // Runs of a topic, so that batches have several.
-            turn[1..].sort_by_key(|item| matches!(item, Polled::Record(record) if record.at.topic.contains("progress")));
+            turn[1..].sort_by_key(|item| matches!(item, PollEvent::Record(record) if record.at.topic.contains("progress")));
             bus.turns([time.set(1_000), say(turn.into_iter().chain(bus.ends(&[0])))]);
             bus.turns([time.set(1_099), steps(&bus, 0)]);
             let next = if new { say(put(62).into_iter().chain(bus.ends(&[0]))) } else { time.set(1_100) };
@@ -752,11 +755,11 @@ mod tests {
 
     #[test]
     fn whoever_is_asked_to_end_waits_ten_seconds_for_what_does_not_come() {
-        let (bus, time) = (Scripted::default(), Time::new());
+        let (bus, time) = (ScriptedBus::default(), Time::new());
         bus.heartbeat(0, 1);
         let asked = bus.shutdown.clone();
-        bus.turns([say([Scripted::assigned(&[0])]), time.set(5_000), Turn::look(move || asked.cancel())]);
-        bus.turns([time.set(14_999), time.set(15_000), Turn::look(|| panic!("it goes on"))]);
+        bus.turns([say([ScriptedBus::assigned(&[0])]), time.set(5_000), ScriptedPoll::look(move || asked.cancel())]);
+        bus.turns([time.set(14_999), time.set(15_000), ScriptedPoll::look(|| panic!("it goes on"))]);
         time.play(&bus, &settings());
         assert_eq!(bus.script().turns.len(), 1);
     }
@@ -772,39 +775,39 @@ mod tests {
 
     #[test]
     fn inputs_of_other_partition_counts_are_refused_with_words() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let mut some = inputs(&[0, 1]);
         some.truncate(7);
-        bus.turns([say([Polled::Assigned(some)])]);
+        bus.turns([say([PollEvent::Assigned(some)])]);
         let text = words(&play(&bus, &settings()).unwrap_err());
         assert!(text.contains("only 2 of the 5 inputs of partition 1") && text.contains("`eadt topics apply`"), "{text}");
     }
 
     #[test]
     fn what_is_revoked_is_committed_and_forgotten_and_may_come_back() {
-        let bus = Scripted::default();
-        let mut turn = vec![Scripted::assigned(&[0, 1])];
+        let bus = ScriptedBus::default();
+        let mut turn = vec![ScriptedBus::assigned(&[0, 1])];
         for (number, gpus) in [(0, 1), (1, 2)] {
             for device in 0..gpus {
                 let value = gpu("team/one", &format!("GPU-{device}"), 5);
-                turn.push(Polled::Record(bus.put(Topic::GpuTelemetry, number, 5, "team/one", value)));
+                turn.push(PollEvent::Record(bus.put(Topic::GpuTelemetry, number, 5, "team/one", value)));
             }
-            turn.push(Polled::Record(bus.put(Topic::TrainingProgress, number, 5, "team/one", rank("team/one", 5))));
+            turn.push(PollEvent::Record(bus.put(Topic::TrainingProgress, number, 5, "team/one", rank("team/one", 5))));
         }
         bus.turns([say(turn.into_iter().chain(bus.ends(&[0, 1])))]);
-        bus.turns([say([Polled::Revoked(inputs(&[1]))])]);
+        bus.turns([say([PollEvent::Revoked(inputs(&[1]))])]);
         let then = bus.clone();
-        bus.turns([Turn::look(move || {
+        bus.turns([ScriptedPoll::look(move || {
             let now = |name: &str| then.metric(&format!("eadt_processor_{name}"));
             assert_eq!((now("partitions"), now("workloads"), now("sources")), (Some(1.0), Some(1.0), Some(2.0)));
             assert_eq!(then.script().steps.len(), 1, "what was folded of it is committed first");
         })]);
         // It is this member's again, and the other one is gone: nothing of it is uncommitted.
-        bus.turns([say([Scripted::assigned(&[1])])]);
+        bus.turns([say([ScriptedBus::assigned(&[1])])]);
         let then = bus.clone();
         bus.turns([
-            say([Polled::Lost(inputs(&[0]))]),
-            Turn::look(move || assert_eq!(then.metric("eadt_processor_partitions"), Some(1.0))),
+            say([PollEvent::Lost(inputs(&[0]))]),
+            ScriptedPoll::look(move || assert_eq!(then.metric("eadt_processor_partitions"), Some(1.0))),
         ]);
         play(&bus, &settings()).unwrap();
         assert_eq!(bus.metric("eadt_processor_restarts_total"), Some(0.0));
@@ -812,14 +815,14 @@ mod tests {
 
     #[test]
     fn the_gauges_are_sums_over_the_partitions() {
-        let bus = Scripted::default();
-        let mut turn = vec![Scripted::assigned(&[0, 1])];
+        let bus = ScriptedBus::default();
+        let mut turn = vec![ScriptedBus::assigned(&[0, 1])];
         for (number, workloads) in [(0, &["team/one"][..]), (1, &["team/two", "team/three"])] {
             for workload in workloads {
                 for device in ["GPU-1", "GPU-2"] {
-                    turn.push(Polled::Record(bus.put(Topic::GpuTelemetry, number, 5, workload, gpu(workload, device, 5))));
+                    turn.push(PollEvent::Record(bus.put(Topic::GpuTelemetry, number, 5, workload, gpu(workload, device, 5))));
                 }
-                turn.push(Polled::Record(bus.put(Topic::TrainingProgress, number, 5, workload, rank(workload, 5))));
+                turn.push(PollEvent::Record(bus.put(Topic::TrainingProgress, number, 5, workload, rank(workload, 5))));
             }
         }
         bus.turns([say(turn.into_iter().chain(bus.ends(&[0, 1])))]);
@@ -830,14 +833,14 @@ mod tests {
 
     #[test]
     fn what_waits_for_the_other_inputs_is_told_in_bytes() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let waits = bus.put(Topic::GpuTelemetry, 0, 6, "key", "null");
         let refused = bus.put(Topic::GpuTelemetry, 1, 6, "key", "null");
-        let said = [Scripted::assigned(&[0, 1]), Polled::Record(waits), Polled::Record(refused)];
+        let said = [ScriptedBus::assigned(&[0, 1]), PollEvent::Record(waits), PollEvent::Record(refused)];
         bus.turns([say(said.into_iter().chain(bus.ends(&[1])))]);
         let then = bus.clone();
         let waiting = 3.0 + 4.0 + 256.0;
-        bus.turns([Turn::look(move || assert_eq!(then.metric("eadt_processor_buffered_bytes"), Some(waiting)))]);
+        bus.turns([ScriptedPoll::look(move || assert_eq!(then.metric("eadt_processor_buffered_bytes"), Some(waiting)))]);
         bus.turns([say(bus.ends(&[0]))]);
         play(&bus, &settings()).unwrap();
         assert_eq!(bus.metric("eadt_processor_buffered_bytes"), Some(0.0));
@@ -845,10 +848,10 @@ mod tests {
 
     #[test]
     fn partitions_that_are_lost_with_uncommitted_work_begin_everything_anew() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let record = bus.put(Topic::GpuTelemetry, 0, 5, "team/one", gpu("team/one", "GPU-1", 5));
-        bus.turns([say([Scripted::assigned(&[0]), Polled::Record(record)].into_iter().chain(bus.ends(&[0])))]);
-        bus.turns([say([Polled::Lost(inputs(&[0]))])]);
+        bus.turns([say([ScriptedBus::assigned(&[0]), PollEvent::Record(record)].into_iter().chain(bus.ends(&[0])))]);
+        bus.turns([say([PollEvent::Lost(inputs(&[0]))])]);
         play(&bus, &settings()).unwrap();
         assert_eq!(bus.metric("eadt_processor_restarts_total"), Some(1.0));
         assert!(bus.script().steps.is_empty(), "nothing of it is committed");
@@ -856,10 +859,10 @@ mod tests {
 
     #[test]
     fn an_input_that_is_far_ahead_is_paused_until_the_others_have_come() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let large = format!("{{\"pad\":\"{}\"}}", "x".repeat(70_000));
         let record = bus.put(Topic::GpuTelemetry, 0, 5, "team/one", large);
-        bus.turns([say([Scripted::assigned(&[0]), Polled::Record(record)])]);
+        bus.turns([say([ScriptedBus::assigned(&[0]), PollEvent::Record(record)])]);
         bus.turns([say(bus.ends(&[0]))]);
         play(&bus, &ProcessorSettings { buffer_bytes: 65_536, ..settings() }).unwrap();
         let telemetry = place(Topic::GpuTelemetry, 0);
@@ -868,15 +871,15 @@ mod tests {
 
     #[test]
     fn a_quiet_partition_gets_a_heartbeat_once_its_input_is_at_its_end() {
-        let bus = Scripted::default();
-        let later = |bus: &Scripted, seconds: i64| {
+        let bus = ScriptedBus::default();
+        let later = |bus: &ScriptedBus, seconds: i64| {
             let now = bus.now.clone();
-            Turn::look(move || now.store(seconds * 1_000_000, Ordering::SeqCst))
+            ScriptedPoll::look(move || now.store(seconds * 1_000_000, Ordering::SeqCst))
         };
-        bus.turns([say([Scripted::assigned(&[0])]), later(&bus, 10), say(bus.ends(&[0])), later(&bus, 19), later(&bus, 20)]);
-        let end = |bus: &Scripted| bus.script().sent.len();
+        bus.turns([say([ScriptedBus::assigned(&[0])]), later(&bus, 10), say(bus.ends(&[0])), later(&bus, 19), later(&bus, 20)]);
+        let end = |bus: &ScriptedBus| bus.script().sent.len();
         let (a, b) = (bus.clone(), bus.clone());
-        bus.turns([Turn::look(move || assert_eq!(end(&a), 2)), Turn::look(move || assert_eq!(end(&b), 2))]);
+        bus.turns([ScriptedPoll::look(move || assert_eq!(end(&a), 2)), ScriptedPoll::look(move || assert_eq!(end(&b), 2))]);
         play(&bus, &settings()).unwrap();
         assert_eq!(bus.metric("eadt_processor_heartbeats_total"), Some(2.0));
     }

@@ -10,9 +10,9 @@ use crate::foreign::ForeignPartitions;
 
 /// A length of time in seconds, or `"off"`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Limit(pub Option<f64>);
+pub struct OptionalSeconds(pub Option<f64>);
 
-impl Serialize for Limit {
+impl Serialize for OptionalSeconds {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             Some(seconds) => serializer.serialize_f64(seconds),
@@ -21,39 +21,39 @@ impl Serialize for Limit {
     }
 }
 
-impl<'de> Deserialize<'de> for Limit {
+impl<'de> Deserialize<'de> for OptionalSeconds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl serde::de::Visitor<'_> for Visitor {
-            type Value = Limit;
+        struct SecondsVisitor;
+        impl serde::de::Visitor<'_> for SecondsVisitor {
+            type Value = OptionalSeconds;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a number of seconds or \"off\"")
             }
-            fn visit_f64<E>(self, seconds: f64) -> Result<Limit, E> {
-                Ok(Limit(Some(seconds)))
+            fn visit_f64<E>(self, seconds: f64) -> Result<OptionalSeconds, E> {
+                Ok(OptionalSeconds(Some(seconds)))
             }
-            fn visit_i64<E>(self, seconds: i64) -> Result<Limit, E> {
-                Ok(Limit(Some(seconds as f64)))
+            fn visit_i64<E>(self, seconds: i64) -> Result<OptionalSeconds, E> {
+                Ok(OptionalSeconds(Some(seconds as f64)))
             }
-            fn visit_u64<E>(self, seconds: u64) -> Result<Limit, E> {
-                Ok(Limit(Some(seconds as f64)))
+            fn visit_u64<E>(self, seconds: u64) -> Result<OptionalSeconds, E> {
+                Ok(OptionalSeconds(Some(seconds as f64)))
             }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Limit, E> {
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<OptionalSeconds, E> {
                 // The environment knows only texts.
                 match text {
-                    "off" => Ok(Limit(None)),
+                    "off" => Ok(OptionalSeconds(None)),
                     _ => text
                         .parse()
-                        .map(|seconds| Limit(Some(seconds)))
+                        .map(|seconds| OptionalSeconds(Some(seconds)))
                         .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self)),
                 }
             }
         }
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(SecondsVisitor)
     }
 }
 
-impl JsonSchema for Limit {
+impl JsonSchema for OptionalSeconds {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Limit".into()
     }
@@ -80,16 +80,17 @@ pub struct ProcessorSettings {
     pub instance: String,
     /// Length of the tumbling windows, in seconds. 1 to 86,400. Default 60.
     pub window_seconds: f64,
-    /// Version of the rules by which windows are made. 1: `joules_per_sample` leaves downtime out, and energy counters are believed whatever
-    /// power says. 2: downtime is in, and counters are tested. 3: power that no such device can draw is no reading, and windows in which
-    /// nothing restarted say so. A replay takes the version that the record was made by. 1 to 3. Default 3.
+    /// Version of the rules by which windows are made. 1: `joules_per_sample` leaves downtime out, and energy counters are
+    /// believed whatever the power is. 2: downtime is in, and counters are tested. 3: power that no such device can draw is no
+    /// reading, and windows in which nothing restarted are marked. A replay takes the version that the record was made by.
+    /// 1 to 3. Default 3.
     pub window_rules: u32,
     /// How far an event may lie ahead of the log's stamp, in seconds, before it is a dead letter; `off` where event times are
     /// simulated or imported and have nothing to do with the log's. 0 to 86,400. Default 60.
-    pub max_future_seconds: Limit,
+    pub max_future_seconds: OptionalSeconds,
     /// A source that was silent for so long, in log time, is not waited for, in seconds. 1 to 86,400. Default 120.
     pub idle_grace_seconds: f64,
-    /// Two power readings further apart than this say nothing about the time between, in seconds. 0.001 to 86,400.
+    /// If two power readings are further apart than this, the power between them is unknown, in seconds. 0.001 to 86,400.
     /// Default 120.
     pub power_gap_seconds: f64,
     /// No window of a workload closes before this long, in log time, after its first event, in seconds. 0 to 3,600.
@@ -100,13 +101,13 @@ pub struct ProcessorSettings {
     pub retention_days: f64,
     /// Most workloads in one partition, GPUs without one included; new ones beyond it are refused. Default 5,000.
     pub max_workloads: usize,
-    /// Most workloads of one namespace in one partition, and most GPUs without a workload that one collector names; new ones beyond it
-    /// are refused. Default: half of `max_workloads`.
+    /// Most workloads of one namespace in one partition, and most GPUs without a workload that one collector names; new ones
+    /// beyond it are refused. Default: half of `max_workloads`.
     pub max_workloads_per_namespace: Option<usize>,
     /// Most sources (a device or rank seen by a collector) in one partition; new ones beyond it are refused. Default 50,000.
     pub max_sources: usize,
-    /// Most sources of one namespace in one partition. Of sources times stretches of open windows it may have forty times as many:
-    /// events that would make more are refused. Default: half of `max_sources`.
+    /// Most sources of one namespace in one partition. Of sources times stretches of open windows it may have forty times as
+    /// many: events that would make more are refused. Default: half of `max_sources`.
     pub max_sources_per_namespace: Option<usize>,
     /// Most sources of one workload. Default 16,384.
     pub max_sources_per_workload: usize,
@@ -114,16 +115,17 @@ pub struct ProcessorSettings {
     pub controller: ControllerName,
     /// Thresholds and limits of the controllers, for workloads that declare none.
     pub controller_settings: ControllerSettings,
-    /// The power budget that the workloads of the controller `power-budget` share; off without `budget_watts`. All processors of a
-    /// group need the same.
+    /// The power budget that the workloads of the controller `power-budget` share; off without `budget_watts`. All processors of
+    /// a group need the same.
     pub power_budget: BudgetSettings,
     /// How workloads of the controller `sm-partition` share GPUs; off unless `enabled`. All processors of a group need the same.
     pub gpu_sharing: GpuSharingSettings,
-    /// What becomes of records that lie in another partition than their key belongs to (murmur2, as the JVM clients do): `process`, folded
-    /// where they lie, or `dead_letter`, refused. Counted in either case. A replay folds them. Default `process`.
+    /// What becomes of records that lie in another partition than their key belongs to (murmur2, as the JVM clients do):
+    /// `process`, folded where they lie, or `dead_letter`, refused. Counted in either case. A replay folds them. Default
+    /// `process`.
     pub foreign_partitions: ForeignPartitions,
-    /// How long an output waits for company before the commit, in milliseconds of wall time; while a backlog is worked through up to
-    /// two hundred times as long, but no longer than 5 s or a twentieth of how late it is anyway. 0 to 1,000. Default 1.
+    /// How long an output waits for company before the commit, in milliseconds of wall time; while a backlog is worked through up
+    /// to two hundred times as long, but no longer than 5 s or a twentieth of how late it is anyway. 0 to 1,000. Default 1.
     pub linger_milliseconds: u64,
     /// How long folded records without outputs wait for a commit, in seconds of wall time. 0.01 to 3,600. Default 10.
     pub commit_seconds: f64,
@@ -147,7 +149,7 @@ impl Default for ProcessorSettings {
             instance: "processor-0".into(),
             window_seconds: 60.0,
             window_rules: fold.window_rules,
-            max_future_seconds: Limit(Some(60.0)),
+            max_future_seconds: OptionalSeconds(Some(60.0)),
             idle_grace_seconds: 120.0,
             power_gap_seconds: 120.0,
             join_grace_seconds: 10.0,
@@ -192,9 +194,9 @@ const DECISIVE: [&str; 16] = [
     "gpu_sharing",
 ];
 
-type Map = serde_json::Map<String, serde_json::Value>;
+type JsonMap = serde_json::Map<String, serde_json::Value>;
 
-fn json(settings: &ProcessorSettings) -> Map {
+fn json(settings: &ProcessorSettings) -> JsonMap {
     match serde_json::to_value(settings) {
         Ok(serde_json::Value::Object(map)) => map,
         other => unreachable!("settings are a JSON object, not {other:?}"),
@@ -202,7 +204,7 @@ fn json(settings: &ProcessorSettings) -> Map {
 }
 
 /// Takes out what is the same in `standard`.
-fn without(map: &mut Map, standard: &Map) {
+fn without(map: &mut JsonMap, standard: &JsonMap) {
     use serde_json::Value::Object;
     map.retain(|name, value| match (value, standard.get(name)) {
         (Object(inner), Some(Object(standard))) => {
@@ -214,7 +216,7 @@ fn without(map: &mut Map, standard: &Map) {
 }
 
 /// Puts `upper` over `map`, objects name by name.
-fn overlay(map: &mut Map, upper: Map) {
+fn overlay(map: &mut JsonMap, upper: JsonMap) {
     use serde_json::Value::Object;
     for (name, value) in upper {
         match (map.get_mut(&name), value) {
@@ -297,8 +299,8 @@ impl ProcessorSettings {
         self.power_budget.budget_watts.is_some()
     }
 
-    /// What windows and decisions depend on: a JSON object, for the outputs' headers. Of the controllers' settings only what is not
-    /// the default: decisions name the version of their controller.
+    /// What windows and decisions depend on: a JSON object, for the outputs' headers. Of the controllers' settings only what is
+    /// not the default: decisions name the version of their controller.
     pub fn recorded(&self) -> String {
         let mut mine = json(self);
         mine.retain(|name, _| DECISIVE.contains(&name.as_str()));
@@ -308,10 +310,11 @@ impl ProcessorSettings {
         serde_json::Value::Object(mine).to_string()
     }
 
-    /// As a record's outputs say that they were made ([`Self::recorded`]), but for what is not the default here. `Err`: not such an
-    /// object, or a value that this version does not know; [`Self::check`] has the ranges. What is of no name known here is passed over.
+    /// Returns the settings that a record's outputs were made with ([`Self::recorded`]); those that are not the default here
+    /// stay. `Err` if `recorded` is not such an object, or has a value that this version does not know; [`Self::check`] has the
+    /// ranges. Unknown names are ignored.
     pub fn as_recorded(&self, recorded: &str) -> Result<Self, serde_json::Error> {
-        let mut recorded: Map = serde_json::from_str(recorded)?;
+        let mut recorded: JsonMap = serde_json::from_str(recorded)?;
         // Written by a release that called it so.
         if let Some(sharing) = recorded.remove("sm_partition") {
             recorded.insert("gpu_sharing".to_owned(), sharing);
@@ -332,7 +335,7 @@ impl ProcessorSettings {
         Ok(Self { prefix: self.prefix.clone(), ..read })
     }
 
-    /// What the fold needs of it.
+    /// Returns the settings of the fold.
     pub fn fold(&self) -> FoldSettings {
         FoldSettings {
             window: micros(self.window_seconds),
@@ -371,7 +374,7 @@ mod tests {
             "{standard}"
         );
         let mut live =
-            ProcessorSettings { window_seconds: 30.0, max_future_seconds: Limit(None), ..ProcessorSettings::default() };
+            ProcessorSettings { window_seconds: 30.0, max_future_seconds: OptionalSeconds(None), ..ProcessorSettings::default() };
         live.controller = "matrix".parse().unwrap();
         live.controller_settings.power_high_watts = 300.0;
         live.power_budget.budget_watts = Some(5_000.0);
@@ -390,7 +393,7 @@ mod tests {
         let mut here = ProcessorSettings { window_seconds: 10.0, ..ProcessorSettings::default() };
         here.controller_settings.power_low_watts = 1.0;
         let replayed = here.as_recorded(&recorded).unwrap();
-        assert_eq!((replayed.window_seconds, replayed.max_future_seconds), (10.0, Limit(None)));
+        assert_eq!((replayed.window_seconds, replayed.max_future_seconds), (10.0, OptionalSeconds(None)));
         let settings = &replayed.controller_settings;
         assert_eq!((settings.power_low_watts, settings.power_high_watts), (1.0, 300.0));
 
@@ -423,7 +426,7 @@ mod tests {
         assert!(here.as_recorded("").is_err());
     }
 
-    /// A new setting has to be looked at: does what is said depend on it?
+    /// A new setting has to be looked at: does an output depend on it?
     #[test]
     fn settings_decide_or_are_known_not_to() {
         let others = [

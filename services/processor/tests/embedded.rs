@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use eadt_bus::embedded::EmbeddedLog;
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Producer, Reader, Record, Remedy, Result,
-    Start, Step, TopicPartition, TopicSpec, Watermarks,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader,
+    PollEvent, Producer, ProducerRecord, Remedy, Result, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
 use eadt_core::settings::SECOND;
 use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, Phase, TrainingProgress, dead_letter_header};
+use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, JobLifecycle, TrainingProgress, dead_letter_header};
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 use support::{Log, at, text};
 
 struct Rig {
@@ -72,15 +72,15 @@ impl Rig {
             workload: workload.to_owned(),
             collector: "http/n".to_owned(),
             samples_total: Some(samples),
-            phase: if seconds == 0.0 { Phase::Started } else { Phase::Progress },
+            phase: if seconds == 0.0 { JobLifecycle::Started } else { JobLifecycle::Progress },
             ..TrainingProgress::default()
         };
         self.send(seconds, Topic::TrainingProgress, workload, serde_json::to_vec(&event).unwrap());
     }
 
     /// Runs a processor until `done`; it is drained then.
-    fn process(&self, bus: Arc<dyn Bus>, settings: ProcessorSettings, done: impl Fn(&Self) -> bool) -> Metrics {
-        let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+    fn process(&self, bus: Arc<dyn Bus>, settings: ProcessorSettings, done: impl Fn(&Self) -> bool) -> MetricsRegistry {
+        let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
         let now = self.now.clone();
         let stands = self.clock_stands.then(|| now.load(Ordering::SeqCst));
         let clock = HeartbeatClock::new(move || EventTime::from_micros(stands.unwrap_or_else(|| now.load(Ordering::SeqCst))));
@@ -164,7 +164,7 @@ struct Flaky {
 
 #[derive(Debug)]
 struct FlakyMember {
-    inner: Box<dyn Member>,
+    inner: Box<dyn GroupMember>,
     commits: Arc<AtomicU64>,
 }
 
@@ -181,16 +181,16 @@ impl Bus for Flaky {
     fn add_partitions(&self, name: &str, partitions: i32) -> Result<()> {
         self.log.add_partitions(name, partitions)
     }
-    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+    fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
         self.log.watermarks(at)
     }
     fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {
         self.log.producer(name)
     }
-    fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>> {
+    fn reader(&self, from: &[(TopicPartition, StartOffset)], isolation: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
         self.log.reader(from, isolation)
     }
-    fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+    fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>> {
         Ok(Box::new(FlakyMember { inner: self.log.member(options)?, commits: self.commits.clone() }))
     }
     fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
@@ -198,8 +198,8 @@ impl Bus for Flaky {
     }
 }
 
-impl Reader for FlakyMember {
-    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for FlakyMember {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         // Small, slow batches: many commits between the windows.
         std::thread::sleep(Duration::from_millis(5));
         self.inner.poll(max.min(7), timeout, into)
@@ -212,14 +212,14 @@ impl Reader for FlakyMember {
     }
 }
 
-impl Member for FlakyMember {
+impl GroupMember for FlakyMember {
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         self.inner.start(at, offset)
     }
     fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
         self.inner.committed(of)
     }
-    fn commit(&mut self, step: &Step) -> Result<()> {
+    fn commit(&mut self, step: &CommitStep) -> Result<()> {
         let error = |remedy| BusError::new(remedy, "committing", "on purpose");
         match self.commits.fetch_add(1, Ordering::SeqCst) % 5 {
             1 => Err(error(Remedy::Restart)),
@@ -297,7 +297,7 @@ fn positions_that_fall_behind_the_state_double_nothing() {
         topics: vec!["eadt.gpu.telemetry.v1".into()],
     };
     let positions = inputs.iter().cloned().zip(before).filter_map(|(at, position)| Some((at, position?))).collect();
-    rig.bus.member(options).unwrap().commit(&Step { outputs: vec![], positions }).unwrap();
+    rig.bus.member(options).unwrap().commit(&CommitStep { outputs: vec![], positions }).unwrap();
     feed(&mut rig, 100, 250);
     rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
     assert_eq!(sorted(rig.windows()), expected, "nothing is called stale or a duplicate that was sent once");
@@ -323,7 +323,9 @@ fn state_that_falls_behind_what_was_said_loses_and_doubles_nothing() {
     for record in before {
         let headers = record.headers.to_vec();
         let partition = Some(record.at.partition);
-        producer.send(Outgoing { topic: record.at.topic, partition, key: record.key, value: record.value, headers }).unwrap();
+        producer
+            .send(ProducerRecord { topic: record.at.topic, partition, key: record.key, value: record.value, headers })
+            .unwrap();
     }
     assert!(producer.flush(Duration::from_mins(3)).unwrap());
     feed(&mut rig, 130, 250);
@@ -414,7 +416,7 @@ fn no_two_heartbeats_have_one_id_even_where_the_clock_falls_back_with_a_restart(
     rig.clock_stands = false;
     let ids = |rig: &Rig| -> Vec<String> {
         let records = rig.read(Topic::GpuTelemetry);
-        let text = |record: &Record, name: &str| record.header(name).unwrap().to_owned();
+        let text = |record: &ConsumerRecord, name: &str| record.header(name).unwrap().to_owned();
         records.iter().map(|r| format!("{} {}", text(r, header::SOURCE), text(r, header::ID))).collect()
     };
     for round in 1..=3 {
@@ -492,8 +494,8 @@ fn state_that_cannot_be_read_stops_with_words() {
             bus: rig.bus(),
             clock: HeartbeatClock::default(),
             shutdown: Shutdown::new(),
-            metrics: Metrics::default(),
-            ready: Health::default().part("processor"),
+            metrics: MetricsRegistry::default(),
+            ready: HealthRegistry::default().part("processor"),
         };
         let error = run_processor(&service).unwrap_err();
         let text = std::error::Error::source(&error).unwrap().to_string();

@@ -2,12 +2,12 @@
 
 use crate::simulation::{bus, joint, story};
 
-use bus::{Chance, Coming};
+use bus::{Chance, ScheduledRecord};
 use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_gpu_sharing::GpuSharingFold;
 use eadt_processor::{ProcessorSettings, run_gpu_sharing};
 use eadt_schemas::Topic;
-use eadt_schemas::v1::{Actuation, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, EfficiencyWindow, Layout, UpdateMode, Workload};
 use joint::{Story, at, coming, json, one};
 use story::{mend, tear, tell};
 
@@ -61,7 +61,7 @@ fn window(minute: i64, workload: &Workload, with: &[usize], chance: &mut Chance)
 }
 
 /// Forty minutes of some jobs that come to a GPU and go, and whose shares somebody changes; the last one is another controller's.
-fn history(chance: &mut Chance) -> Vec<Coming> {
+fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     let mut all = Vec::new();
     let mut workloads: Vec<Workload> = (0..JOBS)
         .map(|job| Workload {
@@ -95,7 +95,7 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
                     decision_id: format!("{}@{}/sm-partition", name(job), at(minute * 60)),
                     workload: name(job),
                     time: at(seconds),
-                    outcome: if chance.one_in(2) { Outcome::Refused } else { Outcome::RolledBack },
+                    outcome: if chance.one_in(2) { ActuationOutcome::Refused } else { ActuationOutcome::RolledBack },
                     ..Actuation::default()
                 };
                 all.push(coming(Topic::Actuations, at(seconds), &name(job), Some(json(&refused))));

@@ -6,14 +6,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus as _, MemberOptions, Membership, Step, TopicPartition};
+use eadt_bus::{Bus as _, CommitStep, MemberOptions, Membership, TopicPartition};
 use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_core::power_budget::allocation::BudgetSettings;
 use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_gpu_sharing, run_power_budget, run_processor};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, GpuTelemetry, Layout, Phase, TrainingProgress, UpdateMode, Workload};
+use eadt_schemas::v1::{
+    ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, JobLifecycle, Layout, TrainingProgress, UpdateMode, Workload,
+};
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 use support::{Log, PARTITIONS, at, text};
 
 const BUDGET_WATTS: f64 = 1_000.0;
@@ -79,7 +81,7 @@ impl Site {
                     workload: name.to_owned(),
                     collector: "http/n".to_owned(),
                     samples_total: Some(*samples),
-                    phase: if second == 0 { Phase::Started } else { Phase::Progress },
+                    phase: if second == 0 { JobLifecycle::Started } else { JobLifecycle::Progress },
                     ..TrainingProgress::default()
                 };
                 self.log.send(seconds, Topic::TrainingProgress, name, None, serde_json::to_vec(&progress).unwrap());
@@ -103,7 +105,7 @@ impl Site {
     /// Applies what was decided since the last time.
     fn act(&mut self, seconds: f64) {
         let decisions = self.decisions();
-        for decision in decisions.iter().skip(self.applied).filter(|d| d.action == Action::SetPowerLimit) {
+        for decision in decisions.iter().skip(self.applied).filter(|d| d.action == ControllerAction::SetPowerLimit) {
             let workload = self.workloads.get_mut(decision.workload.as_str()).unwrap();
             if decision.generation == Some(workload.generation) {
                 workload.layout = decision.to.clone();
@@ -134,8 +136,8 @@ impl Site {
         &self,
         settings: &ProcessorSettings,
         shutdown: &Shutdown,
-        metrics: &Metrics,
-        health: &Health,
+        metrics: &MetricsRegistry,
+        health: &HealthRegistry,
         part: &'static str,
     ) -> ProcessorService {
         ProcessorService {
@@ -150,7 +152,7 @@ impl Site {
 
     /// Runs both stages until there are so many decisions.
     fn process(&self, settings: &ProcessorSettings, decisions: usize) -> String {
-        let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+        let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
         let first = self.service(settings, &shutdown, &metrics, &health, "processor");
         let second = self.service(settings, &shutdown, &metrics, &health, "cluster");
         let threads = [std::thread::spawn(move || run_processor(&first)), std::thread::spawn(move || run_power_budget(&second))];
@@ -220,7 +222,7 @@ fn positions_that_fall_behind_the_stages_state_make_nothing_late() {
     let membership = Membership::Dynamic;
     let options = MemberOptions { group: "processor-cluster".into(), membership, topics: vec!["eadt.workloads.v1".into()] };
     let positions = inputs.iter().cloned().zip(before).filter_map(|(at, position)| Some((at, position?))).collect();
-    site.log.bus.member(options).unwrap().commit(&Step { outputs: vec![], positions }).unwrap();
+    site.log.bus.member(options).unwrap().commit(&CommitStep { outputs: vec![], positions }).unwrap();
     site.act(126.0);
     site.feed(125, 185);
     site.process(&settings, 9);
@@ -237,7 +239,7 @@ fn without_a_budget_there_is_no_second_stage_and_the_first_says_why_nothing_happ
     let told = site.process(&ProcessorSettings { power_budget: BudgetSettings::default(), ..settings() }, 3);
     assert!(!told.contains("eadt_power_budget"), "{told}");
     for decision in site.decisions() {
-        assert_eq!((decision.action, decision.controller.as_str()), (Action::Maintain, "power-budget"));
+        assert_eq!((decision.action, decision.controller.as_str()), (ControllerAction::Maintain, "power-budget"));
         assert!(decision.reason.contains("processor.power_budget.budget_watts"), "{}", decision.reason);
     }
 }
@@ -274,7 +276,7 @@ fn state_of_a_newer_release_stops_the_stage_that_it_is_of_with_words() {
         let dir = tempfile::tempdir().unwrap();
         let mut site = Site::open(Log::open(dir.path()));
         site.log.send(0.0, Topic::ProcessorState, key, Some(0), value);
-        let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+        let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
         let error = own(&site.service(&settings, &shutdown, &metrics, &health, "stage")).unwrap_err();
         let text = std::error::Error::source(&error).unwrap().to_string();
         assert!(text.contains(&format!("{key:?}")) && text.contains("a newer release, start that one"), "{text}");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
 use eadt_schemas::v1::{Decision, GpuTelemetry, Model, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 use serde::Serialize;
 use serde_json::json;
 use support::{Log, PARTITIONS, at, text};
@@ -77,8 +77,8 @@ impl Rig {
     }
 
     /// Runs a processor until there are so many decisions, then ends it.
-    fn process(&self, decisions: usize) -> Metrics {
-        let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+    fn process(&self, decisions: usize) -> MetricsRegistry {
+        let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
         let now = self.0.now.clone();
         let service = ProcessorService {
             settings: settings(),

@@ -5,12 +5,12 @@
 
 use crate::simulation::{bus, joint, story};
 
-use bus::{Chance, Coming};
+use bus::{Chance, ScheduledRecord};
 use eadt_core::PowerBudgetFold;
 use eadt_core::power_budget::allocation::BudgetSettings;
 use eadt_processor::{ProcessorSettings, run_power_budget};
 use eadt_schemas::Topic;
-use eadt_schemas::v1::{Actuation, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, EfficiencyWindow, Layout, UpdateMode, Workload};
 use joint::{Story, at, coming, json, one};
 use story::{mend, tear, tell};
 
@@ -33,7 +33,7 @@ fn name(member: usize) -> String {
 }
 
 /// Twenty minutes of some jobs whose layouts somebody changes, in the order of the times, which are the stamps, too.
-fn history(chance: &mut Chance) -> Vec<Coming> {
+fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     let mut all = Vec::new();
     let mut workloads: Vec<Workload> = (0..MEMBERS)
         .map(|member| Workload {
@@ -63,7 +63,7 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
                 decision_id: format!("{}@{}/power-budget", name(member), at(minute * 60)),
                 workload: name(member),
                 time: at(seconds),
-                outcome: if chance.one_in(2) { Outcome::Refused } else { Outcome::Applied },
+                outcome: if chance.one_in(2) { ActuationOutcome::Refused } else { ActuationOutcome::Applied },
                 ..Actuation::default()
             };
             all.push(coming(Topic::Actuations, at(seconds), &name(member), Some(json(&refused))));

@@ -1,10 +1,10 @@
-//! The commit path under chance: at every call that the processor makes of the bus, before, during and after a step, it is killed, or
-//! told that nobody knows what became of the call; steps that have to be tried again, rebalances, records that come bit by bit. However
-//! the story goes, what is in the log at its end is what a fold without a story says: each window, decision and dead letter once, and
-//! the same state.
+//! The commit path under chance: at every call that the processor makes of the bus, before, during and after a step, it is
+//! killed, or told that nobody knows what became of the call; steps that have to be tried again, rebalances, records that come
+//! bit by bit. However the story goes, what is in the log at its end is what a fold without a story says: each window, decision
+//! and dead letter once, and the same state.
 //!
-//! One seed is one story. A failing one prints how to repeat it. 250 are told; `cargo xtask test` begins at a fresh seed and goes on for a
-//! while, `EADT_TEST_SEEDS=10000` tells so many.
+//! One seed is one story. A failing one prints how to repeat it. 250 are told; `cargo xtask test` begins at a fresh seed and goes
+//! on for a while, `EADT_TEST_SEEDS=10000` tells so many.
 
 pub mod bus;
 pub mod joint;
@@ -12,15 +12,15 @@ pub mod story;
 
 use std::collections::BTreeMap;
 
-use bus::{Chance, Coming, Flaw, PARTITIONS, SimBus};
+use bus::{Chance, Flaw, PARTITIONS, ScheduledRecord, SimBus};
 use bytes::Bytes;
-use eadt_bus::{Outgoing, partition_for_key};
+use eadt_bus::{ProducerRecord, partition_for_key};
 use eadt_core::settings::SECOND;
-use eadt_core::{Input, Output, Partition};
+use eadt_core::{FoldOutput, InputRecord, PartitionFold};
 use eadt_processor::codec::DecodedRecord;
 use eadt_processor::{ProcessorSettings, run_processor};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress, Workload};
+use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, Layout, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, EventType, Topic};
 use story::{BASE, Said, compare, found, mend, play, tear, tell};
 
@@ -54,7 +54,7 @@ struct Source {
 
 /// A history in the order of stamps, which rise by milliseconds; event times lie as much before them for everybody, so that the
 /// merge has one order only.
-fn history(chance: &mut Chance) -> Vec<Coming> {
+fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     let workloads = 2 + chance.below(3);
     let mut sources: Vec<Source> = Vec::new();
     for workload in 0..workloads {
@@ -97,7 +97,7 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
                     rank: source.number as u32,
                     collector: "http/n".into(),
                     samples_total: (!chance.one_in(5)).then_some(source.total),
-                    phase: if chance.one_in(25) { Phase::Started } else { Phase::Progress },
+                    phase: if chance.one_in(25) { JobLifecycle::Started } else { JobLifecycle::Progress },
                     last: source.ended,
                     ..TrainingProgress::default()
                 };
@@ -119,42 +119,42 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
         };
         // An empty value stands for a heartbeat.
         let kind = if value.is_empty() { EventType::Heartbeat } else { topic.event_type() };
-        let record = Outgoing {
+        let record = ProducerRecord {
             topic: format!("eadt.{topic}").into(),
             partition: None,
             key: Some(key.clone().into()),
             value: Some(value.into()),
             headers: vec![(header::TYPE.into(), Bytes::from_static(kind.name().as_bytes()))],
         };
-        coming.push(Coming { topic, partition: partition_for_key(key.as_bytes(), PARTITIONS), stamp, record, holes: 0 });
+        coming.push(ScheduledRecord { topic, partition: partition_for_key(key.as_bytes(), PARTITIONS), stamp, record, holes: 0 });
     }
     coming
 }
 
 /// What a fold says that nothing ever happens to, and what its partitions say at the end.
-fn straight(coming: &[Coming], settings: &ProcessorSettings) -> (Said, Vec<Vec<Output>>) {
+fn straight(coming: &[ScheduledRecord], settings: &ProcessorSettings) -> (Said, Vec<Vec<FoldOutput>>) {
     let mut said = Said::new();
     let mut say = |topic, key: String, value| said.entry((topic, key)).or_default().push(value);
     let mut ends = Vec::new();
     for number in 0..PARTITIONS {
-        let mut partition = Partition::new(settings.fold());
+        let mut partition = PartitionFold::new(settings.fold());
         let mut offsets: BTreeMap<Topic, i64> = BTreeMap::new();
         let mut out = Vec::new();
-        for Coming { topic, stamp, record, .. } in coming.iter().filter(|coming| coming.partition == number) {
+        for ScheduledRecord { topic, stamp, record, .. } in coming.iter().filter(|coming| coming.partition == number) {
             let offset = offsets.entry(*topic).or_default();
             let kind = record.headers.first().and_then(|(_, kind)| std::str::from_utf8(kind).ok());
             let decoded = DecodedRecord::decode(*topic, kind, record.value.as_deref());
             let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
-            partition.fold(&Input { topic: *topic, stamp: *stamp, key, event: decoded.event() }, &mut out);
+            partition.fold(&InputRecord { topic: *topic, stamp: *stamp, key, event: decoded.event() }, &mut out);
             for output in out.drain(..) {
                 match output {
-                    Output::Window(window) => {
+                    FoldOutput::Window(window) => {
                         say(Topic::EfficiencyWindows, window.workload.clone(), serde_json::to_string(&window).unwrap());
                     }
-                    Output::Decision(decision) => {
+                    FoldOutput::Decision(decision) => {
                         say(Topic::Decisions, decision.workload.clone(), serde_json::to_string(&decision).unwrap());
                     }
-                    Output::Refused(refusal) => {
+                    FoldOutput::Refused(refusal) => {
                         let origin = format!("eadt.{topic}");
                         say(Topic::DeadLetters, origin, format!("{} {number} {offset}", refusal.reason.name()));
                     }
@@ -175,13 +175,13 @@ fn sort_dead_letters(said: &mut Said) {
 }
 
 /// What the committed state says at the end.
-fn ends(bus: &SimBus, settings: &ProcessorSettings) -> Result<Vec<Vec<Output>>, String> {
+fn ends(bus: &SimBus, settings: &ProcessorSettings) -> Result<Vec<Vec<FoldOutput>>, String> {
     let records = bus.records(Topic::ProcessorState);
     let of = |number: i32| {
         let newest = records.iter().filter(|record| record.at.partition == number).map(|record| {
             (String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned(), record.value.clone())
         });
-        let mut partition = Partition::restore(settings.fold(), newest).map_err(|error| error.to_string())?;
+        let mut partition = PartitionFold::restore(settings.fold(), newest).map_err(|error| error.to_string())?;
         let mut out = Vec::new();
         partition.finish(&mut out);
         Ok(out)

@@ -6,7 +6,7 @@ use eadt_schemas::EventTime;
 
 /// Simulated time, to be shared: the stamps of the embedded log and the heartbeats of the processor come from it.
 ///
-/// Before the driver has restored its state it stands at the time it was made with.
+/// Until the driver has restored its state, it is at the time that it was made with.
 #[derive(Clone)]
 pub struct SimClock(Arc<AtomicI64>);
 

@@ -6,23 +6,23 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, Member, MemberOptions, Membership, Outgoing, Patience, Polled, Record, Remedy, Start, Step, TopicPartition,
-    partition_for_key, read_to_end,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, MemberOptions, Membership, PollEvent, ProducerRecord, Remedy,
+    RetryBackoff, StartOffset, TopicPartition, partition_for_key, read_to_end,
 };
 use eadt_cluster::{ClusterError, ClusterRemedy};
-use eadt_schemas::decode::Check;
+use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{Actuation, Decision, Workload};
 use eadt_schemas::{EventTime, EventType, Topic, decode, envelope};
-use eadt_service::http::Ready;
-use eadt_service::{Metrics, Shutdown};
-use eadt_simulator::{Cluster, Scenario, ScenarioError};
+use eadt_service::http::ReadinessFlag;
+use eadt_service::{MetricsRegistry, Shutdown};
+use eadt_simulator::{ClusterSimulation, Scenario, ScenarioError};
 use serde::{Deserialize, Serialize};
 
-use crate::gate::{Gate, MAX_STEP_SECONDS, Rules};
-use crate::handle::{self, Command, Present, Reply, Request, Shared};
+use crate::gate::{GateTiming, MAX_STEP_SECONDS, TimeGate};
+use crate::handle::{self, ClusterCall, ClusterReply, ClusterRequest, CommittedView, SharedSnapshot};
 use crate::metrics::SimulatorMetrics;
-use crate::records::Unreadable;
-use crate::{Settings, SimClock, SimulatedCluster, Speed, records};
+use crate::records::StateReadError;
+use crate::{SimClock, SimulatedCluster, SimulationSpeed, SimulatorSettings, records};
 
 /// Least wall time between two steps, so that steps are worth their commit.
 const TICK: Duration = Duration::from_millis(50);
@@ -62,50 +62,56 @@ pub enum Error {
 
 /// How a simulation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum SimulationEnd {
     /// Its duration is over.
     Duration,
     /// It was asked to stop; started again, it goes on.
     Shutdown,
 }
 
-/// The part that runs; make it with [`Driver::new`] together with the handle for the actuator.
+/// The part that runs; make it with [`SimulationDriver::new`] together with the handle for the actuator.
 #[derive(Debug)]
-pub struct Driver {
-    settings: Settings,
-    rules: Rules,
+pub struct SimulationDriver {
+    settings: SimulatorSettings,
+    rules: GateTiming,
     clock: SimClock,
-    commands: Receiver<Command>,
-    shared: Arc<Shared>,
+    commands: Receiver<ClusterCall>,
+    shared: Arc<SharedSnapshot>,
 }
 
-/// Everything that must survive, as JSON. Fields may come within it, with a default for what was written without them. Its first byte
-/// names the form, as in the processor's state: what means something else by the same text gets a form of its own.
+/// Everything that must survive, as JSON. Fields may come within it, with a default for what was written without them. Its first
+/// byte names the form, as in the processor's state: what means something else by the same text gets a form of its own.
 #[derive(Debug, Serialize, Deserialize)]
-struct State {
-    cluster: Cluster,
-    gate: Gate,
+struct DriverState {
+    cluster: ClusterSimulation,
+    gate: TimeGate,
 }
 
-impl Driver {
+impl SimulationDriver {
     /// A driver and the cluster that it drives. `clock` shows its time; give the embedded log the same one.
-    pub fn new(settings: Settings, clock: SimClock) -> Result<(Self, SimulatedCluster), Error> {
+    pub fn new(settings: SimulatorSettings, clock: SimClock) -> Result<(Self, SimulatedCluster), Error> {
         settings.check().map_err(Error::Settings)?;
         let (cluster, commands, shared) = handle::connect(clock.clone());
-        let rules = Rules::new(&settings);
+        let rules = GateTiming::new(&settings);
         Ok((Self { settings, rules, clock, commands, shared }, cluster))
     }
 
     /// Runs until the duration is over or `shutdown`; blocks, so give it a thread.
-    pub fn run(self, bus: &dyn Bus, shutdown: &Shutdown, metrics: &Metrics, ready: &Ready) -> Result<Ended, Error> {
+    pub fn run(
+        self,
+        bus: &dyn Bus,
+        shutdown: &Shutdown,
+        metrics: &MetricsRegistry,
+        ready: &ReadinessFlag,
+    ) -> Result<SimulationEnd, Error> {
         let metrics = SimulatorMetrics::new(metrics);
         let mut end = None;
-        let mut patience = Patience::new(RETRY.0, RETRY.1);
+        let mut patience = RetryBackoff::new(RETRY.0, RETRY.1);
         let ended = loop {
             if shutdown.is_cancelled() {
-                break Ok(Ended::Shutdown);
+                break Ok(SimulationEnd::Shutdown);
             }
-            let session = Session::open(&self, bus, shutdown, &metrics, &mut end, &mut patience);
+            let session = DriverSession::open(&self, bus, shutdown, &metrics, &mut end, &mut patience);
             match session.and_then(|mut session| session.run(ready)) {
                 Ok(ended) => break Ok(ended),
                 Err(Error::Bus(error)) if error.remedy != Remedy::Stop => {
@@ -124,32 +130,32 @@ impl Driver {
 }
 
 /// From joining the group to the first error.
-struct Session<'a> {
-    driver: &'a Driver,
+struct DriverSession<'a> {
+    driver: &'a SimulationDriver,
     metrics: &'a SimulatorMetrics,
     shutdown: &'a Shutdown,
-    topics: Topics,
-    member: Box<dyn Member>,
-    state: State,
+    topics: SimulatorTopics,
+    member: Box<dyn GroupMember>,
+    state: DriverState,
     state_partition: i32,
     /// Positions read and not committed yet.
     positions: BTreeMap<TopicPartition, i64>,
-    outputs: Vec<Outgoing>,
+    outputs: Vec<ProducerRecord>,
     /// The state changed since the last commit.
     changed: bool,
-    unanswered: Vec<Unanswered>,
+    unanswered: Vec<PendingReply>,
     end: Option<EventTime>,
-    pace: Option<Pace>,
-    patience: &'a mut Patience,
+    pace: Option<SimulationPace>,
+    patience: &'a mut RetryBackoff,
 }
 
 /// A call that was carried out; it is answered when that is durable.
-struct Unanswered {
-    reply: SyncSender<Result<Reply, ClusterError>>,
-    result: Option<Result<Reply, ClusterError>>,
+struct PendingReply {
+    reply: SyncSender<Result<ClusterReply, ClusterError>>,
+    result: Option<Result<ClusterReply, ClusterError>>,
 }
 
-impl Drop for Unanswered {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         // Without a commit nothing of it is left.
         let failed = || Err(ClusterError::new(ClusterRemedy::Retry, "the bus did not take the change"));
@@ -158,7 +164,7 @@ impl Drop for Unanswered {
     }
 }
 
-struct Topics {
+struct SimulatorTopics {
     telemetry: Arc<str>,
     progress: Arc<str>,
     decisions: Arc<str>,
@@ -167,18 +173,18 @@ struct Topics {
     state: Arc<str>,
 }
 
-impl<'a> Session<'a> {
+impl<'a> DriverSession<'a> {
     fn open(
-        driver: &'a Driver,
+        driver: &'a SimulationDriver,
         bus: &dyn Bus,
         shutdown: &'a Shutdown,
         metrics: &'a SimulatorMetrics,
         end: &mut Option<EventTime>,
-        patience: &'a mut Patience,
+        patience: &'a mut RetryBackoff,
     ) -> Result<Self, Error> {
         let settings = &driver.settings;
         let full = |topic: Topic| -> Arc<str> { format!("{}{topic}", settings.prefix).into() };
-        let topics = Topics {
+        let topics = SimulatorTopics {
             telemetry: full(Topic::GpuTelemetry),
             progress: full(Topic::TrainingProgress),
             decisions: full(Topic::Decisions),
@@ -209,9 +215,9 @@ impl<'a> Session<'a> {
             member.poll(1, Duration::from_millis(50), &mut polled)?;
             for item in polled.drain(..) {
                 match item {
-                    Polled::Assigned(mut parts) => assigned.append(&mut parts),
-                    Polled::Revoked(_) | Polled::Lost(_) => assigned.clear(),
-                    Polled::Record(_) | Polled::Batch(_) | Polled::End { .. } => {}
+                    PollEvent::Assigned(mut parts) => assigned.append(&mut parts),
+                    PollEvent::Revoked(_) | PollEvent::Lost(_) => assigned.clear(),
+                    PollEvent::Record(_) | PollEvent::Batch(_) | PollEvent::End { .. } => {}
                 }
             }
         }
@@ -231,11 +237,11 @@ impl<'a> Session<'a> {
                 return Err(Error::OtherScenario { seed: state.cluster.scenario().noise.seed });
             }
             Some(state) => state,
-            None => fresh(&settings.scenario, settings.aligned_start())?,
+            None => initial_state(&settings.scenario, settings.aligned_start())?,
         };
         let now = state.cluster.now();
         if let (None, Some(duration)) = (&end, settings.duration_seconds) {
-            let planned = driver.rules.not_between(now.plus_seconds(duration), state.cluster.start());
+            let planned = driver.rules.align_to_effect(now.plus_seconds(duration), state.cluster.start());
             *end = Some(state.cluster.instant_at_or_after(planned));
         }
         tracing::info!(%now, speed = %settings.speed, seed = state.cluster.scenario().noise.seed, "simulating");
@@ -257,7 +263,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    fn run(&mut self, ready: &Ready) -> Result<Ended, Error> {
+    fn run(&mut self, ready: &ReadinessFlag) -> Result<SimulationEnd, Error> {
         self.driver.clock.set(self.state.cluster.now());
         self.commit()?;
         ready.set(true);
@@ -266,13 +272,13 @@ impl<'a> Session<'a> {
         loop {
             if self.shutdown.is_cancelled() {
                 self.commit()?;
-                return Ok(Ended::Shutdown);
+                return Ok(SimulationEnd::Shutdown);
             }
-            self.take(wait)?;
-            self.obey();
+            self.poll_answers(wait)?;
+            self.execute_calls();
             let now = self.state.cluster.now();
             if self.driver.settings.gate {
-                let owed = self.state.gate.owed(&self.driver.rules, &self.state.cluster.managed(), now);
+                let owed = self.state.gate.pending_answers(&self.driver.rules, &self.state.cluster.managed(), now);
                 self.metrics.owed.set(owed.len() as i64);
                 if let Some(first) = owed.first() {
                     // What waits for an answer must be seen by those who owe it.
@@ -295,9 +301,9 @@ impl<'a> Session<'a> {
             if self.end.is_some_and(|end| now >= end) {
                 self.commit()?;
                 tracing::info!(%now, "the simulation's duration is over");
-                return Ok(Ended::Duration);
+                return Ok(SimulationEnd::Duration);
             }
-            let (to, pause) = self.next(now);
+            let (to, pause) = self.next_step(now);
             if to > now {
                 self.advance(to);
                 self.commit()?;
@@ -309,18 +315,18 @@ impl<'a> Session<'a> {
     }
 
     /// Reads what was answered.
-    fn take(&mut self, wait: Duration) -> Result<(), Error> {
+    fn poll_answers(&mut self, wait: Duration) -> Result<(), Error> {
         let mut polled = Vec::new();
         self.member.poll(1000, wait, &mut polled)?;
         for item in polled {
             match item {
-                Polled::Record(record) => {
-                    self.answered(&record);
+                PollEvent::Record(record) => {
+                    self.on_answer(&record);
                     self.positions.insert(record.at, record.offset + 1);
                     self.changed = true;
                 }
-                Polled::Batch(_) | Polled::End { .. } => {}
-                Polled::Assigned(parts) | Polled::Revoked(parts) | Polled::Lost(parts) => {
+                PollEvent::Batch(_) | PollEvent::End { .. } => {}
+                PollEvent::Assigned(parts) | PollEvent::Revoked(parts) | PollEvent::Lost(parts) => {
                     // New partitions, or somebody else in the group: begin anew with what then is ours.
                     let what = format!("simulating as group {}", self.driver.settings.group);
                     return Err(BusError::new(Remedy::Restart, what, format!("{} partitions moved", parts.len())).into());
@@ -330,16 +336,16 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn answered(&mut self, record: &Record) {
+    fn on_answer(&mut self, record: &ConsumerRecord) {
         let kind = record.header(envelope::header::TYPE).and_then(EventType::from_name);
         let Some(value) = record.value.as_deref().filter(|_| kind != Some(EventType::Heartbeat)) else { return };
         let gate = &mut self.state.gate;
         let read = if record.at.topic == self.topics.decisions {
-            read::<Decision>(value).map(|decision| gate.decided(&decision))
+            read::<Decision>(value).map(|decision| gate.on_decision(&decision))
         } else if record.at.topic == self.topics.actuations {
-            read::<Actuation>(value).map(|actuation| gate.actuated(&actuation))
+            read::<Actuation>(value).map(|actuation| gate.on_actuation(&actuation))
         } else {
-            read::<Workload>(value).map(|workload| gate.announced(&workload.workload))
+            read::<Workload>(value).map(|workload| gate.on_layout(&workload.workload))
         };
         if let Err(detail) = read {
             // Its dead letter is written by the service that owes an answer to it.
@@ -349,25 +355,27 @@ impl<'a> Session<'a> {
     }
 
     /// Carries out the actuator's calls; they are answered by the next commit.
-    fn obey(&mut self) {
-        while let Ok(Command { request, reply }) = self.driver.commands.try_recv() {
+    fn execute_calls(&mut self) {
+        while let Ok(ClusterCall { request, reply }) = self.driver.commands.try_recv() {
             let cluster = &mut self.state.cluster;
             let result = match request {
-                Request::Apply(change) => cluster.apply(&change).map(|managed| Reply::Managed(Box::new(managed))),
-                Request::RollBack(back) => cluster.roll_back(&back).map(|managed| Reply::Managed(Box::new(managed))),
-                Request::Recommend(decision) => cluster.recommend(&decision).map(|()| Reply::Recommended),
-                Request::ChangeTerms { workload, change, by } => {
-                    cluster.change_terms(&workload, &change, &by).map(Reply::TermsChanged)
+                ClusterRequest::Apply(change) => cluster.apply(&change).map(|managed| ClusterReply::Managed(Box::new(managed))),
+                ClusterRequest::RollBack(back) => {
+                    cluster.roll_back(&back).map(|managed| ClusterReply::Managed(Box::new(managed)))
+                }
+                ClusterRequest::Recommend(decision) => cluster.recommend(&decision).map(|()| ClusterReply::Recommended),
+                ClusterRequest::ChangeTerms { workload, change, by } => {
+                    cluster.change_terms(&workload, &change, &by).map(ClusterReply::TermsChanged)
                 }
             };
             self.changed = true;
-            self.unanswered.push(Unanswered { reply, result: Some(result) });
+            self.unanswered.push(PendingReply { reply, result: Some(result) });
         }
     }
 
     /// How far simulated time may go now, and how long to wait after that.
-    fn next(&mut self, now: EventTime) -> (EventTime, Duration) {
-        let Session { driver, state, end, .. } = self;
+    fn next_step(&mut self, now: EventTime) -> (EventTime, Duration) {
+        let DriverSession { driver, state, end, .. } = self;
         let mut stop = now.plus_seconds(MAX_STEP_SECONDS);
         if driver.settings.gate {
             stop = stop.min(state.gate.next_stop(&driver.rules, now));
@@ -375,10 +383,10 @@ impl<'a> Session<'a> {
         stop = stop.min(state.cluster.next_transition().unwrap_or(stop)).min(end.unwrap_or(stop));
         // A moment between two samples comes with the next sample.
         let stop = state.cluster.instant_at_or_after(stop);
-        let Speed::Times(speed) = driver.settings.speed else { return (stop, Duration::ZERO) };
+        let SimulationSpeed::Times(speed) = driver.settings.speed else { return (stop, Duration::ZERO) };
         let wall = Instant::now();
-        let pace = self.pace.get_or_insert(Pace { wall, simulated: now, speed });
-        pace.forgive(wall, now);
+        let pace = self.pace.get_or_insert(SimulationPace { wall, simulated: now, speed });
+        pace.drop_backlog(wall, now);
         let tick = now.plus_seconds(TICK.as_secs_f64() * speed);
         let due = state.cluster.instant_at_or_after(tick.max(now.plus_micros(1))).min(stop);
         let due_wall = pace.wall_at(due);
@@ -392,12 +400,12 @@ impl<'a> Session<'a> {
     }
 
     fn advance(&mut self, to: EventTime) {
-        let State { cluster, gate } = &mut self.state;
-        gate.pass(&self.driver.rules, &cluster.managed(), cluster.now());
+        let DriverState { cluster, gate } = &mut self.state;
+        gate.close_due_windows(&self.driver.rules, &cluster.managed(), cluster.now());
         let mut events = Vec::new();
         cluster.step(to, &mut events);
         for event in &events {
-            gate.reported(&self.driver.rules, event);
+            gate.on_event(&self.driver.rules, event);
             self.outputs.push(records::event(&self.topics.telemetry, &self.topics.progress, event));
         }
         self.metrics.events.inc_by(events.len() as u64);
@@ -412,7 +420,7 @@ impl<'a> Session<'a> {
             let mut outputs = std::mem::take(&mut self.outputs);
             outputs.extend(records::state(&self.topics.state, self.state_partition, now, &self.state));
             let positions = std::mem::take(&mut self.positions).into_iter().collect();
-            if let Err(error) = self.member.commit(&Step { outputs, positions }) {
+            if let Err(error) = self.member.commit(&CommitStep { outputs, positions }) {
                 for unanswered in &mut self.unanswered {
                     unanswered.result = None;
                 }
@@ -422,17 +430,17 @@ impl<'a> Session<'a> {
             self.patience.worked(GOING_ON);
             self.changed = false;
         }
-        let State { cluster, gate } = &self.state;
+        let DriverState { cluster, gate } = &self.state;
         let now = cluster.now();
         self.metrics.simulated_seconds.set(now.seconds_since(cluster.start()));
-        let turns = self.driver.settings.gate.then(|| gate.turns(&self.driver.rules, now));
-        self.driver.shared.show(Present { now, managed: cluster.managed(), approved: cluster.approved(), turns });
+        let turns = self.driver.settings.gate.then(|| gate.decision_horizons(&self.driver.rules, now));
+        self.driver.shared.publish(CommittedView { now, managed: cluster.managed(), approved: cluster.approved(), turns });
         self.unanswered.clear();
         Ok(())
     }
 }
 
-impl Drop for Session<'_> {
+impl Drop for DriverSession<'_> {
     fn drop(&mut self) {
         // What was not committed did not happen.
         for unanswered in &mut self.unanswered {
@@ -441,23 +449,23 @@ impl Drop for Session<'_> {
     }
 }
 
-fn read<T: Check>(value: &[u8]) -> Result<T, String> {
+fn read<T: DecodableEvent>(value: &[u8]) -> Result<T, String> {
     decode(value).map_err(|refusal| refusal.detail)
 }
 
-fn fresh(scenario: &Scenario, start: EventTime) -> Result<State, Error> {
-    let cluster = Cluster::new(scenario.clone(), start)?;
+fn initial_state(scenario: &Scenario, start: EventTime) -> Result<DriverState, Error> {
+    let cluster = ClusterSimulation::new(scenario.clone(), start)?;
     let workloads = scenario.workloads.iter().map(|workload| (workload.name.clone(), workload.opted_in));
-    let gate = Gate::new(workloads, start);
-    Ok(State { cluster, gate })
+    let gate = TimeGate::new(workloads, start);
+    Ok(DriverState { cluster, gate })
 }
 
 /// The newest state on the topic.
-fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Option<State>, Error> {
+fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Option<DriverState>, Error> {
     let mut newest = BTreeMap::new();
     read_to_end(
         bus,
-        &[(at.clone(), Start::Earliest)],
+        &[(at.clone(), StartOffset::Earliest)],
         || shutdown.is_cancelled(),
         |record| {
             match (record.key, record.value) {
@@ -470,21 +478,21 @@ fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result
     )?;
     let unreadable = |detail| Error::State { topic: at.topic.clone(), detail };
     let value = records::whole_state(&newest).map_err(|why| match why {
-        Unreadable::Damaged(detail) => unreadable(detail),
-        Unreadable::Newer(form) => Error::NewerState { topic: at.topic.clone(), form },
+        StateReadError::Damaged(detail) => unreadable(detail),
+        StateReadError::Newer(form) => Error::NewerState { topic: at.topic.clone(), form },
     })?;
     value.map(|value| serde_json::from_slice(&value).map_err(|error| unreadable(error.to_string()))).transpose()
 }
 
 /// Simulated time against wall time.
 #[derive(Debug)]
-struct Pace {
+struct SimulationPace {
     wall: Instant,
     simulated: EventTime,
     speed: f64,
 }
 
-impl Pace {
+impl SimulationPace {
     fn wall_at(&self, simulated: EventTime) -> Instant {
         self.wall + Duration::from_secs_f64((simulated.seconds_since(self.simulated) / self.speed).max(0.0))
     }
@@ -494,7 +502,7 @@ impl Pace {
     }
 
     /// Time lost to a long wait is not caught up on.
-    fn forgive(&mut self, wall: Instant, now: EventTime) {
+    fn drop_backlog(&mut self, wall: Instant, now: EventTime) {
         if wall.saturating_duration_since(self.wall_at(now)) > CATCH_UP {
             (self.wall, self.simulated) = (wall, now);
         }
@@ -507,12 +515,12 @@ mod tests {
 
     #[test]
     fn simulated_time_runs_sixty_times_faster_than_real_time_unless_told_otherwise() {
-        let Speed::Times(speed) = Settings::default().speed else { panic!("a number by default") };
+        let SimulationSpeed::Times(speed) = SimulatorSettings::default().speed else { panic!("a number by default") };
         let (wall, simulated) = (Instant::now(), EventTime::from_micros(1_767_225_600_000_000));
-        let pace = Pace { wall, simulated, speed };
+        let pace = SimulationPace { wall, simulated, speed };
         assert_eq!(pace.simulated_at(wall + Duration::from_secs(2)), simulated.plus_seconds(120.0));
         assert_eq!(pace.wall_at(simulated.plus_seconds(3600.0)), wall + Duration::from_mins(1));
-        let real = Pace { speed: 1.0, ..pace };
+        let real = SimulationPace { speed: 1.0, ..pace };
         assert_eq!(real.simulated_at(wall + Duration::from_secs(2)), simulated.plus_seconds(2.0));
     }
 }

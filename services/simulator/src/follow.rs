@@ -4,39 +4,39 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{Bus, BusError, Producer, Remedy};
-use eadt_cluster::Cluster as Elsewhere;
+use eadt_cluster::Cluster;
 use eadt_schemas::Topic;
-use eadt_service::http::Ready;
-use eadt_service::{Metrics, Shutdown};
-use eadt_simulator::{Cluster, Scenario};
+use eadt_service::http::ReadinessFlag;
+use eadt_service::{MetricsRegistry, Shutdown};
+use eadt_simulator::{ClusterSimulation, Scenario};
 
 use crate::driver::Error;
 use crate::metrics::SimulatorMetrics;
-use crate::{Settings, SimClock, Speed, records};
+use crate::{SimClock, SimulationSpeed, SimulatorSettings, records};
 
 const TICK: Duration = Duration::from_millis(50);
-/// What is in flight at the end has so long.
+/// Time for records that are in flight at the end.
 const FLUSH: Duration = Duration::from_secs(10);
 
 /// The part that runs. It keeps no state: started again, its jobs begin anew.
 #[derive(Debug)]
-pub struct Follower {
-    settings: Settings,
+pub struct ClusterFollower {
+    settings: SimulatorSettings,
     clock: SimClock,
-    cluster: Arc<dyn Elsewhere>,
+    cluster: Arc<dyn Cluster>,
 }
 
-impl Follower {
-    /// `clock` shows its time; `cluster` says what runs. The scenario's workloads are taken by their names for what is known of
-    /// jobs; only those run that the cluster has.
-    pub fn new(settings: Settings, clock: SimClock, cluster: Arc<dyn Elsewhere>) -> Result<Self, Error> {
+impl ClusterFollower {
+    /// `clock` shows its time; `cluster` reports which workloads run. The scenario's workloads are taken by their names for the
+    /// known facts of jobs; only those run that the cluster has.
+    pub fn new(settings: SimulatorSettings, clock: SimClock, cluster: Arc<dyn Cluster>) -> Result<Self, Error> {
         settings.check().map_err(Error::Settings)?;
         Ok(Self { settings, clock, cluster })
     }
 
     /// Runs until `shutdown`, or until its duration is over; blocks, so give it a thread.
-    pub fn run(self, bus: &dyn Bus, shutdown: &Shutdown, metrics: &Metrics, ready: &Ready) -> Result<(), Error> {
-        let Speed::Times(speed) = self.settings.speed else { return Err(Error::NoSpeed) };
+    pub fn run(self, bus: &dyn Bus, shutdown: &Shutdown, metrics: &MetricsRegistry, ready: &ReadinessFlag) -> Result<(), Error> {
+        let SimulationSpeed::Times(speed) = self.settings.speed else { return Err(Error::NoSpeed) };
         let metrics = SimulatorMetrics::new(metrics);
         let [telemetry, progress] = [Topic::GpuTelemetry, Topic::TrainingProgress]
             .map(|topic| -> Arc<str> { format!("{}{topic}", self.settings.prefix).into() });
@@ -44,7 +44,7 @@ impl Follower {
         let jobs = self.settings.scenario.workloads.clone();
         let template = |name: &str| jobs.iter().find(|job| job.name == name).cloned().unwrap_or_default();
         let scenario = Scenario { workloads: Vec::new(), faults: Vec::new(), ..self.settings.scenario.clone() };
-        let mut plant = Cluster::new(scenario, self.settings.aligned_start())?;
+        let mut plant = ClusterSimulation::new(scenario, self.settings.aligned_start())?;
         let (start, began) = (plant.now(), Instant::now());
         let mut revision = None;
         let mut events = Vec::new();
@@ -81,7 +81,7 @@ impl Follower {
 }
 
 /// Hands a record over; waits while the buffer is full.
-fn send(producer: &mut dyn Producer, record: impl Fn() -> eadt_bus::Outgoing, shutdown: &Shutdown) -> Result<(), BusError> {
+fn send(producer: &mut dyn Producer, record: impl Fn() -> eadt_bus::ProducerRecord, shutdown: &Shutdown) -> Result<(), BusError> {
     while !shutdown.is_cancelled() {
         match producer.send(record()) {
             Err(error) if error.remedy == Remedy::Retry => std::thread::sleep(TICK),

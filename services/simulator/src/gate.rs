@@ -1,6 +1,6 @@
 //! Where simulated time waits. Pure.
 //!
-//! Simulated time stands still at a moment at which others owe an answer, until the answer is on the bus:
+//! Simulated time stops at a moment at which others owe an answer, until the answer is on the bus:
 //!
 //! - at the start, until every managed workload's layout is published;
 //! - at each window's end plus the effect delay, until that window's decision of every workload is there and, unless it is
@@ -18,15 +18,15 @@ use std::fmt;
 
 use eadt_cluster::ManagedWorkload;
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, Outcome};
-use eadt_simulator::Event;
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ControllerAction, Decision};
+use eadt_simulator::SimulatedEvent;
 use serde::{Deserialize, Serialize};
 
-use crate::Settings;
+use crate::SimulatorSettings;
 
 /// How the gate counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rules {
+pub struct GateTiming {
     window_micros: i64,
     delay_micros: i64,
     /// Silence after which a source surely holds no window open any more.
@@ -38,8 +38,8 @@ const IDLE_MARGIN_SECONDS: f64 = 2.0 * MAX_STEP_SECONDS;
 /// Longest step of simulated time; the processor counts at most 20 s between two stamps.
 pub const MAX_STEP_SECONDS: f64 = 10.0;
 
-impl Rules {
-    pub fn new(settings: &Settings) -> Self {
+impl GateTiming {
+    pub fn new(settings: &SimulatorSettings) -> Self {
         Self {
             window_micros: i64::from(settings.window_seconds) * 1_000_000,
             delay_micros: i64::from(settings.effect_delay_seconds) * 1_000_000,
@@ -54,7 +54,7 @@ impl Rules {
 
     /// The first moment of effect that is not before `time`, where `time` lies between a window's end and it.
     /// Nothing closes at `start`, where the simulation begins.
-    pub fn not_between(&self, time: EventTime, start: EventTime) -> EventTime {
+    pub fn align_to_effect(&self, time: EventTime, start: EventTime) -> EventTime {
         let edge = time.micros().div_euclid(self.window_micros) * self.window_micros;
         if edge <= start.micros() {
             return time;
@@ -63,14 +63,14 @@ impl Rules {
     }
 }
 
-/// What was reported and answered so far; part of the driver's state.
+/// The reports and answers so far; part of the driver's state.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Gate {
-    workloads: BTreeMap<String, Watched>,
+pub struct TimeGate {
+    workloads: BTreeMap<String, WorkloadGate>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Watched {
+struct WorkloadGate {
     /// Its layout is on `workloads.v1`; always true for one that did not opt in.
     announced: bool,
     /// Windows up to this end are done with.
@@ -81,12 +81,12 @@ struct Watched {
     reported: BTreeSet<EventTime>,
     /// Decisions of windows after `settled`, by window end: id, and whether an outcome is owed.
     decisions: BTreeMap<EventTime, (String, bool)>,
-    outcomes: BTreeMap<String, Vec<Outcome>>,
+    outcomes: BTreeMap<String, Vec<ActuationOutcome>>,
 }
 
 /// An answer that is owed now.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Owed {
+pub enum PendingAnswer {
     Layout { workload: String },
     Decision { workload: String, window_end: EventTime },
     Outcome { workload: String, window_end: EventTime, decision: String },
@@ -94,7 +94,7 @@ pub enum Owed {
     RollBack { workload: String, decision: String },
 }
 
-impl fmt::Display for Owed {
+impl fmt::Display for PendingAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Layout { workload } => write!(f, "the layout of {workload} from the actuator"),
@@ -110,17 +110,17 @@ impl fmt::Display for Owed {
     }
 }
 
-/// Whose turn it is in one workload: see [`Gate::turns`].
+/// Whose turn it is in one workload: see [`TimeGate::decision_horizons`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
+pub struct DecisionHorizon {
     /// Decisions up to this time are acted on now.
     pub through: EventTime,
 }
 
-impl Gate {
-    /// A gate for workloads that begin to report at `start`; the flag says whether a workload opted in.
+impl TimeGate {
+    /// Creates a gate for workloads that begin to report at `start`; the flag is whether a workload opted in.
     pub fn new(workloads: impl IntoIterator<Item = (String, bool)>, start: EventTime) -> Self {
-        let watched = |opted_in: bool| Watched {
+        let watched = |opted_in: bool| WorkloadGate {
             announced: !opted_in,
             settled: start,
             sources: BTreeMap::new(),
@@ -132,10 +132,10 @@ impl Gate {
     }
 
     /// Notes what was reported.
-    pub fn reported(&mut self, rules: &Rules, event: &Event) {
+    pub fn on_event(&mut self, rules: &GateTiming, event: &SimulatedEvent) {
         let (workload, source, time, last) = match event {
-            Event::Telemetry(t) => (t.workload.as_deref(), t.device.as_str(), t.time, t.last),
-            Event::Progress(p) => (Some(p.workload.as_str()), "", p.time, p.last),
+            SimulatedEvent::Telemetry(t) => (t.workload.as_deref(), t.device.as_str(), t.time, t.last),
+            SimulatedEvent::Progress(p) => (Some(p.workload.as_str()), "", p.time, p.last),
         };
         let Some(watched) = workload.and_then(|name| self.workloads.get_mut(name)) else { return };
         if last {
@@ -148,22 +148,22 @@ impl Gate {
         watched.reported.insert(rules.end_of(time));
     }
 
-    pub fn announced(&mut self, workload: &str) {
+    pub fn on_layout(&mut self, workload: &str) {
         if let Some(watched) = self.workloads.get_mut(workload) {
             watched.announced = true;
         }
     }
 
-    pub fn decided(&mut self, decision: &Decision) {
+    pub fn on_decision(&mut self, decision: &Decision) {
         if let Some(watched) = self.workloads.get_mut(&decision.workload)
             && decision.time > watched.settled
         {
-            let owes = decision.action != Action::Maintain;
+            let owes = decision.action != ControllerAction::Maintain;
             watched.decisions.insert(decision.time, (decision.id.clone(), owes));
         }
     }
 
-    pub fn actuated(&mut self, actuation: &Actuation) {
+    pub fn on_actuation(&mut self, actuation: &Actuation) {
         if let Some(watched) = self.workloads.get_mut(&actuation.workload) {
             let outcomes = watched.outcomes.entry(actuation.decision_id.clone()).or_default();
             if !outcomes.contains(&actuation.outcome) {
@@ -172,19 +172,19 @@ impl Gate {
         }
     }
 
-    /// What is owed at `now`; where nothing is, simulated time may go on after [`Gate::pass`].
-    pub fn owed(&self, rules: &Rules, managed: &[ManagedWorkload], now: EventTime) -> Vec<Owed> {
+    /// Returns what is owed at `now`; if nothing is, simulated time may go on after [`TimeGate::close_due_windows`].
+    pub fn pending_answers(&self, rules: &GateTiming, managed: &[ManagedWorkload], now: EventTime) -> Vec<PendingAnswer> {
         let mut owed = Vec::new();
         for (name, watched) in &self.workloads {
             let workload = || name.clone();
             if !watched.announced {
-                owed.push(Owed::Layout { workload: workload() });
+                owed.push(PendingAnswer::Layout { workload: workload() });
             }
             for window_end in watched.due(rules, now).owed {
                 match watched.decisions.get(&window_end) {
-                    None => owed.push(Owed::Decision { workload: workload(), window_end }),
+                    None => owed.push(PendingAnswer::Decision { workload: workload(), window_end }),
                     Some((decision, true)) if !watched.outcomes.contains_key(decision) => {
-                        owed.push(Owed::Outcome { workload: workload(), window_end, decision: decision.clone() });
+                        owed.push(PendingAnswer::Outcome { workload: workload(), window_end, decision: decision.clone() });
                     }
                     Some(_) => {}
                 }
@@ -197,27 +197,27 @@ impl Gate {
                 self.workloads.get(name).and_then(|w| w.outcomes.get(decision)).is_some_and(|said| said.contains(&outcome))
             };
             if applied.ready_time.is_some() {
-                if !said(Outcome::Ready) {
-                    owed.push(Owed::Ready { workload: name.clone(), decision: decision.clone() });
+                if !said(ActuationOutcome::Ready) {
+                    owed.push(PendingAnswer::Ready { workload: name.clone(), decision: decision.clone() });
                 }
             } else if (applied.rolled_back.is_some() || now >= applied.ready_by)
-                && !said(Outcome::RolledBack)
-                && !said(Outcome::Failed)
+                && !said(ActuationOutcome::RolledBack)
+                && !said(ActuationOutcome::Failed)
             {
-                owed.push(Owed::RollBack { workload: name.clone(), decision: decision.clone() });
+                owed.push(PendingAnswer::RollBack { workload: name.clone(), decision: decision.clone() });
             }
         }
         owed
     }
 
     /// Time goes on from `now`: windows that were due are done with.
-    pub fn pass(&mut self, rules: &Rules, managed: &[ManagedWorkload], now: EventTime) {
+    pub fn close_due_windows(&mut self, rules: &GateTiming, managed: &[ManagedWorkload], now: EventTime) {
         for (name, watched) in &mut self.workloads {
             watched.settled = watched.due(rules, now).through;
             watched.reported = watched.reported.split_off(&watched.settled.plus_micros(1));
             watched.decisions = watched.decisions.split_off(&watched.settled.plus_micros(1));
             let applied = managed.iter().find(|m| m.state.workload == *name).and_then(|m| m.applied.as_ref());
-            let Watched { decisions, outcomes, .. } = watched;
+            let WorkloadGate { decisions, outcomes, .. } = watched;
             outcomes.retain(|id, _| {
                 applied.is_some_and(|applied| applied.decision_id == *id) || decisions.values().any(|(open, _)| open == id)
             });
@@ -225,8 +225,8 @@ impl Gate {
     }
 
     /// The next moment after `now` at which something may be owed for a window.
-    pub fn next_stop(&self, rules: &Rules, now: EventTime) -> EventTime {
-        let Rules { window_micros, delay_micros, .. } = *rules;
+    pub fn next_stop(&self, rules: &GateTiming, now: EventTime) -> EventTime {
+        let GateTiming { window_micros, delay_micros, .. } = *rules;
         let edge = (now.micros() - delay_micros).div_euclid(window_micros) + 1;
         let regular = EventTime::from_micros(edge * window_micros + delay_micros);
         if self.workloads.values().any(|watched| watched.due(rules, now).held) {
@@ -237,14 +237,14 @@ impl Gate {
     }
 
     /// Up to which decision time the actuator may act on each workload now. A decision of a later time waits.
-    pub fn turns(&self, rules: &Rules, now: EventTime) -> BTreeMap<String, Turn> {
-        let turn = |watched: &Watched| Turn { through: watched.due(rules, now).through };
+    pub fn decision_horizons(&self, rules: &GateTiming, now: EventTime) -> BTreeMap<String, DecisionHorizon> {
+        let turn = |watched: &WorkloadGate| DecisionHorizon { through: watched.due(rules, now).through };
         self.workloads.iter().map(|(name, watched)| (name.clone(), turn(watched))).collect()
     }
 }
 
 /// The windows of a workload whose moment of effect has come.
-struct Due {
+struct DueWindows {
     /// Those whose decision is owed.
     owed: Vec<EventTime>,
     /// All windows up to this end are due.
@@ -253,9 +253,9 @@ struct Due {
     held: bool,
 }
 
-impl Watched {
-    fn due(&self, rules: &Rules, now: EventTime) -> Due {
-        let mut due = Due { owed: Vec::new(), through: self.settled, held: false };
+impl WorkloadGate {
+    fn due(&self, rules: &GateTiming, now: EventTime) -> DueWindows {
+        let mut due = DueWindows { owed: Vec::new(), through: self.settled, held: false };
         loop {
             let edge = due.through.plus_micros(rules.window_micros);
             if edge.plus_micros(rules.delay_micros) > now {
@@ -291,42 +291,42 @@ mod tests {
         EventTime::from_micros(1_767_225_600_000_000 + seconds * 1_000_000)
     }
 
-    fn rules() -> Rules {
-        Rules::new(&Settings::default())
+    fn rules() -> GateTiming {
+        GateTiming::new(&SimulatorSettings::default())
     }
 
-    fn gate() -> Gate {
-        let mut gate = Gate::new([(W.to_owned(), true)], at(0));
-        gate.announced(W);
+    fn gate() -> TimeGate {
+        let mut gate = TimeGate::new([(W.to_owned(), true)], at(0));
+        gate.on_layout(W);
         gate
     }
 
-    fn device(gate: &mut Gate, name: &str, seconds: impl IntoIterator<Item = i64>) {
+    fn device(gate: &mut TimeGate, name: &str, seconds: impl IntoIterator<Item = i64>) {
         for second in seconds {
             let event =
                 GpuTelemetry { time: at(second), workload: Some(W.into()), device: name.into(), ..GpuTelemetry::default() };
-            gate.reported(&rules(), &Event::Telemetry(Box::new(event)));
+            gate.on_event(&rules(), &SimulatedEvent::Telemetry(Box::new(event)));
         }
     }
 
-    fn decide(gate: &mut Gate, second: i64, action: Action) {
+    fn decide(gate: &mut TimeGate, second: i64, action: ControllerAction) {
         let id = format!("d{second}");
-        gate.decided(&Decision { id, workload: W.into(), time: at(second), action, ..Decision::default() });
+        gate.on_decision(&Decision { id, workload: W.into(), time: at(second), action, ..Decision::default() });
     }
 
-    fn actuate(gate: &mut Gate, second: i64, outcome: Outcome) {
+    fn actuate(gate: &mut TimeGate, second: i64, outcome: ActuationOutcome) {
         let decision_id = format!("d{second}");
-        gate.actuated(&Actuation { decision_id, workload: W.into(), outcome, ..Actuation::default() });
+        gate.on_actuation(&Actuation { decision_id, workload: W.into(), outcome, ..Actuation::default() });
     }
 
-    fn owed(gate: &Gate, now: i64) -> Vec<Owed> {
-        gate.owed(&rules(), &[], at(now))
+    fn owed(gate: &TimeGate, now: i64) -> Vec<PendingAnswer> {
+        gate.pending_answers(&rules(), &[], at(now))
     }
 
     #[test]
     fn the_layout_comes_first() {
-        let gate = Gate::new([(W.to_owned(), true), ("a/unmanaged".to_owned(), false)], at(0));
-        assert_eq!(owed(&gate, 0), [Owed::Layout { workload: W.into() }]);
+        let gate = TimeGate::new([(W.to_owned(), true), ("a/unmanaged".to_owned(), false)], at(0));
+        assert_eq!(owed(&gate, 0), [PendingAnswer::Layout { workload: W.into() }]);
     }
 
     #[test]
@@ -335,20 +335,20 @@ mod tests {
         assert_eq!(gate.next_stop(&rules(), at(10)), at(70));
         device(&mut gate, "g", 0..70);
         assert_eq!(owed(&gate, 69), []);
-        assert_eq!(owed(&gate, 70), [Owed::Decision { workload: W.into(), window_end: at(60) }]);
-        assert_eq!(gate.turns(&rules(), at(69))[W].through, at(0));
-        assert_eq!(gate.turns(&rules(), at(70))[W].through, at(60));
-        decide(&mut gate, 60, Action::Decrease);
-        assert!(matches!(&owed(&gate, 70)[..], [Owed::Outcome { decision, .. }] if decision == "d60"));
-        actuate(&mut gate, 60, Outcome::Refused);
+        assert_eq!(owed(&gate, 70), [PendingAnswer::Decision { workload: W.into(), window_end: at(60) }]);
+        assert_eq!(gate.decision_horizons(&rules(), at(69))[W].through, at(0));
+        assert_eq!(gate.decision_horizons(&rules(), at(70))[W].through, at(60));
+        decide(&mut gate, 60, ControllerAction::Decrease);
+        assert!(matches!(&owed(&gate, 70)[..], [PendingAnswer::Outcome { decision, .. }] if decision == "d60"));
+        actuate(&mut gate, 60, ActuationOutcome::Refused);
         assert_eq!(owed(&gate, 70), []);
-        gate.pass(&rules(), &[], at(70));
+        gate.close_due_windows(&rules(), &[], at(70));
         assert_eq!(gate.next_stop(&rules(), at(70)), at(130));
         device(&mut gate, "g", 70..130);
-        decide(&mut gate, 120, Action::Maintain);
+        decide(&mut gate, 120, ControllerAction::Maintain);
         assert_eq!(owed(&gate, 130), []);
         // What is done with is forgotten.
-        gate.pass(&rules(), &[], at(130));
+        gate.close_due_windows(&rules(), &[], at(130));
         assert!(gate.workloads[W].decisions.is_empty() && gate.workloads[W].outcomes.is_empty());
     }
 
@@ -357,13 +357,13 @@ mod tests {
         let mut gate = gate();
         device(&mut gate, "g", 0..150);
         device(&mut gate, "h", 0..50);
-        gate.pass(&rules(), &[], at(70));
+        gate.close_due_windows(&rules(), &[], at(70));
         assert_eq!(owed(&gate, 70), [], "nobody can close this window yet");
-        assert_eq!(gate.turns(&rules(), at(70))[W].through, at(0), "nor act on a decision for it");
+        assert_eq!(gate.decision_horizons(&rules(), at(70))[W].through, at(0), "nor act on a decision for it");
         assert_eq!(gate.next_stop(&rules(), at(70)), at(80));
         device(&mut gate, "h", 130..150);
         let ends: Vec<_> = owed(&gate, 150).into_iter().collect();
-        let window_end = |second| Owed::Decision { workload: W.into(), window_end: at(second) };
+        let window_end = |second| PendingAnswer::Decision { workload: W.into(), window_end: at(second) };
         assert_eq!(ends, [window_end(60), window_end(120)]);
     }
 
@@ -373,14 +373,14 @@ mod tests {
         device(&mut gate, "g", 0..200);
         device(&mut gate, "h", 0..50);
         assert_eq!(owed(&gate, 189), []);
-        let ends = |gate: &Gate, now| owed(gate, now).len();
+        let ends = |gate: &TimeGate, now| owed(gate, now).len();
         assert_eq!(ends(&gate, 190), 3, "49 + 120 + 20 s are over: windows 60, 120 and 180");
         let mut silent = self::gate();
         device(&mut silent, "g", 0..50);
         assert_eq!(ends(&silent, 70), 0);
         assert_eq!(ends(&silent, 250), 0);
-        silent.pass(&rules(), &[], at(250));
-        assert_eq!(silent.turns(&rules(), at(250))[W].through, at(240));
+        silent.close_due_windows(&rules(), &[], at(250));
+        assert_eq!(silent.decision_horizons(&rules(), at(250))[W].through, at(240));
     }
 
     #[test]
@@ -388,9 +388,12 @@ mod tests {
         let mut gate = gate();
         device(&mut gate, "g", 0..70);
         let end = TrainingProgress { time: at(30), workload: W.into(), last: true, ..TrainingProgress::default() };
-        gate.reported(&rules(), &Event::Progress(Box::new(TrainingProgress { time: at(10), last: false, ..end.clone() })));
+        gate.on_event(
+            &rules(),
+            &SimulatedEvent::Progress(Box::new(TrainingProgress { time: at(10), last: false, ..end.clone() })),
+        );
         assert_eq!(owed(&gate, 70), []);
-        gate.reported(&rules(), &Event::Progress(Box::new(end)));
+        gate.on_event(&rules(), &SimulatedEvent::Progress(Box::new(end)));
         assert_eq!(owed(&gate, 70).len(), 1);
     }
 
@@ -414,27 +417,29 @@ mod tests {
             mps_default_thread_percentage: None,
             restarts: vec![],
         };
-        let owed = |gate: &Gate, managed: &ManagedWorkload, now| gate.owed(&rules(), std::slice::from_ref(managed), at(now));
-        actuate(&mut gate, 60, Outcome::Applied);
+        let owed = |gate: &TimeGate, managed: &ManagedWorkload, now| {
+            gate.pending_answers(&rules(), std::slice::from_ref(managed), at(now))
+        };
+        actuate(&mut gate, 60, ActuationOutcome::Applied);
         assert_eq!(owed(&gate, &managed, 669), []);
-        assert_eq!(owed(&gate, &managed, 670), [Owed::RollBack { workload: W.into(), decision: "d60".into() }]);
+        assert_eq!(owed(&gate, &managed, 670), [PendingAnswer::RollBack { workload: W.into(), decision: "d60".into() }]);
         managed.applied.as_mut().unwrap().ready_time = Some(at(190));
-        assert_eq!(owed(&gate, &managed, 190), [Owed::Ready { workload: W.into(), decision: "d60".into() }]);
-        actuate(&mut gate, 60, Outcome::Ready);
-        // It stays said for as long as the mark is on the object.
-        gate.pass(&rules(), std::slice::from_ref(&managed), at(190));
+        assert_eq!(owed(&gate, &managed, 190), [PendingAnswer::Ready { workload: W.into(), decision: "d60".into() }]);
+        actuate(&mut gate, 60, ActuationOutcome::Ready);
+        // It stays reported for as long as the mark is on the object.
+        gate.close_due_windows(&rules(), std::slice::from_ref(&managed), at(190));
         assert_eq!(owed(&gate, &managed, 700), []);
     }
 
     #[test]
     fn a_run_does_not_end_between_a_close_and_its_effect() {
         for (time, end) in [(3600, 3610), (3609, 3610), (3610, 3610), (3630, 3630)] {
-            assert_eq!(rules().not_between(at(time), at(0)), at(end), "{time}");
+            assert_eq!(rules().align_to_effect(at(time), at(0)), at(end), "{time}");
         }
         // No window has closed yet, so no decision is on its way.
         for time in [3600, 3605, 3659] {
-            assert_eq!(rules().not_between(at(time), at(3600)), at(time), "{time}");
+            assert_eq!(rules().align_to_effect(at(time), at(3600)), at(time), "{time}");
         }
-        assert_eq!(rules().not_between(at(3660), at(3600)), at(3670));
+        assert_eq!(rules().align_to_effect(at(3660), at(3600)), at(3670));
     }
 }

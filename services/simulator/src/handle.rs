@@ -10,7 +10,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::Decision;
 
 use crate::SimClock;
-use crate::gate::Turn;
+use crate::gate::DecisionHorizon;
 
 /// Calls that wait for the driver. One actuator makes one call at a time; the rest is room for tests and tools.
 const QUEUE: usize = 16;
@@ -20,19 +20,19 @@ const START: Duration = Duration::from_secs(2);
 /// The simulated cluster as an actuator sees it: what it shows is durable, and a call is answered once its effect is.
 #[derive(Debug, Clone)]
 pub struct SimulatedCluster {
-    commands: SyncSender<Command>,
-    shared: Arc<Shared>,
+    commands: SyncSender<ClusterCall>,
+    shared: Arc<SharedSnapshot>,
     clock: SimClock,
 }
 
 #[derive(Debug)]
-pub(crate) struct Command {
-    pub request: Request,
-    pub reply: SyncSender<Result<Reply, ClusterError>>,
+pub(crate) struct ClusterCall {
+    pub request: ClusterRequest,
+    pub reply: SyncSender<Result<ClusterReply, ClusterError>>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum ClusterRequest {
     Apply(Box<WorkloadChange>),
     RollBack(RollBack),
     Recommend(Box<Decision>),
@@ -41,7 +41,7 @@ pub(crate) enum Request {
 
 /// What a call gave.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum ClusterReply {
     Managed(Box<ManagedWorkload>),
     Recommended,
     /// Whether the terms were others before.
@@ -50,38 +50,38 @@ pub(crate) enum Reply {
 
 /// What the driver shows.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
-    snapshot: Mutex<Snapshot>,
+pub(crate) struct SharedSnapshot {
+    snapshot: Mutex<DriverSnapshot>,
     shown: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Snapshot {
+struct DriverSnapshot {
     revision: u64,
     /// `None` before the state is restored.
-    present: Option<Present>,
+    present: Option<CommittedView>,
     ended: bool,
 }
 
 /// The state as it was committed last.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Present {
+pub(crate) struct CommittedView {
     pub now: EventTime,
     pub managed: Vec<ManagedWorkload>,
     pub approved: Vec<ApprovedDecision>,
     /// `None`: the gate is off.
-    pub turns: Option<BTreeMap<String, Turn>>,
+    pub turns: Option<BTreeMap<String, DecisionHorizon>>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Snapshot> {
+impl SharedSnapshot {
+    fn lock(&self) -> MutexGuard<'_, DriverSnapshot> {
         // A snapshot is replaced as a whole, so a panic elsewhere does not spoil it.
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn show(&self, present: Present) {
+    pub fn publish(&self, present: CommittedView) {
         let mut snapshot = self.lock();
-        let same = |old: &Present| old.managed == present.managed && old.approved == present.approved;
+        let same = |old: &CommittedView| old.managed == present.managed && old.approved == present.approved;
         let changed = !snapshot.present.as_ref().is_some_and(same);
         snapshot.revision += u64::from(changed);
         snapshot.present = Some(present);
@@ -94,9 +94,9 @@ impl Shared {
     }
 }
 
-pub(crate) fn connect(clock: SimClock) -> (SimulatedCluster, Receiver<Command>, Arc<Shared>) {
+pub(crate) fn connect(clock: SimClock) -> (SimulatedCluster, Receiver<ClusterCall>, Arc<SharedSnapshot>) {
     let (commands, received) = mpsc::sync_channel(QUEUE);
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(SharedSnapshot::default());
     (SimulatedCluster { commands, shared: shared.clone(), clock }, received, shared)
 }
 
@@ -105,25 +105,25 @@ fn stopped() -> ClusterError {
 }
 
 impl SimulatedCluster {
-    fn call(&self, request: Request) -> Result<Reply, ClusterError> {
+    fn call(&self, request: ClusterRequest) -> Result<ClusterReply, ClusterError> {
         let (reply, answer) = mpsc::sync_channel(1);
         // Both ends are gone only together with the driver.
-        self.commands.send(Command { request, reply }).map_err(|_| stopped())?;
+        self.commands.send(ClusterCall { request, reply }).map_err(|_| stopped())?;
         answer.recv().map_err(|_| stopped())?
     }
 
-    fn managed(&self, request: Request) -> Result<ManagedWorkload, ClusterError> {
+    fn managed(&self, request: ClusterRequest) -> Result<ManagedWorkload, ClusterError> {
         match self.call(request)? {
-            Reply::Managed(managed) => Ok(*managed),
-            Reply::Recommended | Reply::TermsChanged(_) => Err(stopped()),
+            ClusterReply::Managed(managed) => Ok(*managed),
+            ClusterReply::Recommended | ClusterReply::TermsChanged(_) => Err(stopped()),
         }
     }
 }
 
 impl ChangeTerms for SimulatedCluster {
     fn change_terms(&self, workload: &str, _kind: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError> {
-        let request = Request::ChangeTerms { workload: workload.to_owned(), change: change.clone(), by: by.to_owned() };
-        Ok(matches!(self.call(request)?, Reply::TermsChanged(true)))
+        let request = ClusterRequest::ChangeTerms { workload: workload.to_owned(), change: change.clone(), by: by.to_owned() };
+        Ok(matches!(self.call(request)?, ClusterReply::TermsChanged(true)))
     }
 }
 
@@ -146,7 +146,7 @@ impl Cluster for SimulatedCluster {
     }
 
     fn workloads(&self) -> Result<Vec<ManagedWorkload>, ClusterError> {
-        let waiting = |snapshot: &mut Snapshot| snapshot.present.is_none() && !snapshot.ended;
+        let waiting = |snapshot: &mut DriverSnapshot| snapshot.present.is_none() && !snapshot.ended;
         let (snapshot, _) =
             self.shared.shown.wait_timeout_while(self.shared.lock(), START, waiting).unwrap_or_else(PoisonError::into_inner);
         match &snapshot.present {
@@ -157,11 +157,11 @@ impl Cluster for SimulatedCluster {
     }
 
     fn apply(&self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError> {
-        self.managed(Request::Apply(Box::new(change.clone())))
+        self.managed(ClusterRequest::Apply(Box::new(change.clone())))
     }
 
     fn roll_back(&self, roll_back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
-        self.managed(Request::RollBack(roll_back.clone()))
+        self.managed(ClusterRequest::RollBack(roll_back.clone()))
     }
 
     fn approved_decisions(&self) -> Vec<ApprovedDecision> {
@@ -169,6 +169,6 @@ impl Cluster for SimulatedCluster {
     }
 
     fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {
-        self.call(Request::Recommend(Box::new(decision.clone()))).map(|_| ())
+        self.call(ClusterRequest::Recommend(Box::new(decision.clone()))).map(|_| ())
     }
 }

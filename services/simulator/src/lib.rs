@@ -1,8 +1,8 @@
 //! The driver of the simulated cluster: it is the cluster's clock, its sensors and its API server.
 //!
-//! In: a [`Settings`] with a scenario, `decisions.v1`, `actuations.v1` and `workloads.v1` (only to know what was answered),
-//! and the actuator's calls on the [`SimulatedCluster`] handle. Out: `gpu.telemetry.v1`, `training.progress.v1`, and the
-//! whole state in `simulator-state.v1`. Everything that one step of simulated time brings about is one atomic step of the
+//! In: a [`SimulatorSettings`] with a scenario, `decisions.v1`, `actuations.v1` and `workloads.v1` (only to know what was
+//! answered), and the actuator's calls on the [`SimulatedCluster`] handle. Out: `gpu.telemetry.v1`, `training.progress.v1`, and
+//! the whole state in `simulator-state.v1`. Everything that one step of simulated time brings about is one atomic step of the
 //! bus, and a call of the actuator is answered only after such a step, so kill -9 loses and doubles nothing.
 //!
 //! Simulated time never passes the moment at which something is owed (see [`gate`]), so the same seed gives the same
@@ -18,8 +18,8 @@ mod records;
 mod settings;
 
 pub use clock::SimClock;
-pub use driver::{Driver, Ended, Error};
-pub use eadt_simulator::{Absence, Fault, Scenario, ScenarioError, WorkloadScenario};
-pub use follow::Follower;
+pub use driver::{Error, SimulationDriver, SimulationEnd};
+pub use eadt_simulator::{Fault, JobSuspension, Scenario, ScenarioError, WorkloadScenario};
+pub use follow::ClusterFollower;
 pub use handle::SimulatedCluster;
-pub use settings::{Settings, Speed};
+pub use settings::{SimulationSpeed, SimulatorSettings};

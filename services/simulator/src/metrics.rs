@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use eadt_service::Metrics;
+use eadt_service::MetricsRegistry;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
@@ -25,7 +25,7 @@ pub struct SimulatorMetrics {
 }
 
 impl SimulatorMetrics {
-    pub fn new(metrics: &Metrics) -> Self {
+    pub fn new(metrics: &MetricsRegistry) -> Self {
         metrics.register("simulator", |registry| {
             let this = Self::default();
             registry.register("simulated_seconds", "Simulated time since the start", this.simulated_seconds.clone());

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_bus::Outgoing;
+use eadt_bus::ProducerRecord;
 use eadt_schemas::decode::MAX_VALUE_BYTES;
 use eadt_schemas::{Envelope, EventTime, EventType};
-use eadt_simulator::Event;
+use eadt_simulator::SimulatedEvent;
 use serde::{Deserialize, Serialize};
 
 const SOURCE: &str = "/simulator";
@@ -15,14 +15,14 @@ const SOURCE: &str = "/simulator";
 pub const STATE_KEY: &str = "simulator";
 
 /// A reported event. Key: the workload, or the device where it has none.
-pub fn event(telemetry: &Arc<str>, progress: &Arc<str>, event: &Event) -> Outgoing {
+pub fn event(telemetry: &Arc<str>, progress: &Arc<str>, event: &SimulatedEvent) -> ProducerRecord {
     match event {
-        Event::Telemetry(t) => {
+        SimulatedEvent::Telemetry(t) => {
             let key = t.workload.as_deref().unwrap_or(&t.device);
             let id = format!("{key}/{}/{}", t.device, t.time.micros());
             record(telemetry, key, id, EventType::GpuTelemetry, t.time, &**t)
         }
-        Event::Progress(p) => {
+        SimulatedEvent::Progress(p) => {
             let id = format!("{}/{}/{}", p.workload, p.rank, p.time.micros());
             record(progress, &p.workload, id, EventType::TrainingProgress, p.time, &**p)
         }
@@ -31,20 +31,20 @@ pub fn event(telemetry: &Arc<str>, progress: &Arc<str>, event: &Event) -> Outgoi
 
 /// First byte of a state in one record, which is JSON.
 const WHOLE: u8 = b'{';
-/// First byte of a state in several records: the rest is [`Pieces`] as JSON, and the pieces are under keys of their own.
+/// First byte of a state in several records: the rest is [`StatePieces`] as JSON, and the pieces are under keys of their own.
 const IN_PIECES: u8 = 1;
 const PIECE_BYTES: usize = MAX_VALUE_BYTES / 2;
 
 /// The parts of a state that is larger than a record.
 #[derive(Debug, Serialize, Deserialize)]
-struct Pieces {
+struct StatePieces {
     pieces: u32,
     bytes: usize,
 }
 
-/// The driver's state at `now`: one record, or the pieces of a state that is larger than a record, and then what names them. They go to
-/// one partition and are committed together, so that the newest of each belong together.
-pub fn state(topic: &Arc<str>, partition: i32, now: EventTime, state: &impl Serialize) -> Vec<Outgoing> {
+/// The driver's state at `now`: one record, or the pieces of a state that is larger than a record, and then what names them. They
+/// go to one partition and are committed together, so that the newest of each belong together.
+pub fn state(topic: &Arc<str>, partition: i32, now: EventTime, state: &impl Serialize) -> Vec<ProducerRecord> {
     let whole = record(topic, STATE_KEY, state_id(STATE_KEY, now), EventType::SimulatorState, now, state);
     let value = whole.value.clone().unwrap_or_default();
     if value.len() <= MAX_VALUE_BYTES {
@@ -52,12 +52,12 @@ pub fn state(topic: &Arc<str>, partition: i32, now: EventTime, state: &impl Seri
     }
     let of = |key: &str, value: Bytes| {
         let envelope = envelope(key, state_id(key, now), EventType::SimulatorState, now);
-        Outgoing { partition: Some(partition), ..Outgoing::enveloped(topic, key, &envelope, Some(value)) }
+        ProducerRecord { partition: Some(partition), ..ProducerRecord::enveloped(topic, key, &envelope, Some(value)) }
     };
     let starts = (0..value.len()).step_by(PIECE_BYTES);
     let pieces = starts.map(|start| value.slice(start..value.len().min(start + PIECE_BYTES)));
     let mut records: Vec<_> = pieces.zip(1..).map(|(piece, number)| of(&piece_key(number), piece)).collect();
-    let head = Pieces { pieces: u32::try_from(records.len()).expect("fewer than 2^32 pieces"), bytes: value.len() };
+    let head = StatePieces { pieces: u32::try_from(records.len()).expect("fewer than 2^32 pieces"), bytes: value.len() };
     let mut named = vec![IN_PIECES];
     serde_json::to_writer(&mut named, &head).expect("numbers have no failing serialiser");
     records.push(of(STATE_KEY, named.into()));
@@ -74,31 +74,34 @@ fn piece_key(number: u32) -> String {
 
 /// Why there is no state.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Unreadable {
+pub enum StateReadError {
     Damaged(String),
     /// Its first byte names a form that this release does not know.
     Newer(u8),
 }
 
 /// Puts the newest state together from the newest value of each key. `None`: there is none.
-pub fn whole_state(values: &BTreeMap<Bytes, Bytes>) -> Result<Option<Bytes>, Unreadable> {
+pub fn whole_state(values: &BTreeMap<Bytes, Bytes>) -> Result<Option<Bytes>, StateReadError> {
     let Some(head) = values.get(STATE_KEY.as_bytes()) else { return Ok(None) };
     match head.first() {
         Some(&WHOLE) => Ok(Some(head.clone())),
         Some(&IN_PIECES) => {
-            let named: Pieces = serde_json::from_slice(&head[1..]).map_err(|error| Unreadable::Damaged(error.to_string()))?;
+            let named: StatePieces =
+                serde_json::from_slice(&head[1..]).map_err(|error| StateReadError::Damaged(error.to_string()))?;
             let mut whole = Vec::new();
             for number in 1..=named.pieces {
                 let piece = values.get(piece_key(number).as_bytes());
-                whole.extend(piece.ok_or_else(|| Unreadable::Damaged(format!("piece {number} of {} is missing", named.pieces)))?);
+                whole.extend(
+                    piece.ok_or_else(|| StateReadError::Damaged(format!("piece {number} of {} is missing", named.pieces)))?,
+                );
             }
             if whole.len() != named.bytes {
-                return Err(Unreadable::Damaged(format!("its pieces have {} bytes instead of {}", whole.len(), named.bytes)));
+                return Err(StateReadError::Damaged(format!("its pieces have {} bytes instead of {}", whole.len(), named.bytes)));
             }
             Ok(Some(whole.into()))
         }
-        Some(form) => Err(Unreadable::Newer(*form)),
-        None => Err(Unreadable::Damaged("it is empty".to_owned())),
+        Some(form) => Err(StateReadError::Newer(*form)),
+        None => Err(StateReadError::Damaged("it is empty".to_owned())),
     }
 }
 
@@ -106,15 +109,15 @@ fn envelope(key: &str, id: String, kind: EventType, time: EventTime) -> Envelope
     Envelope { id, source: SOURCE.into(), kind, time, subject: key.to_owned() }
 }
 
-fn record(topic: &Arc<str>, key: &str, id: String, kind: EventType, time: EventTime, value: &impl Serialize) -> Outgoing {
-    Outgoing::event(topic, key, &envelope(key, id, kind, time), value)
+fn record(topic: &Arc<str>, key: &str, id: String, kind: EventType, time: EventTime, value: &impl Serialize) -> ProducerRecord {
+    ProducerRecord::event(topic, key, &envelope(key, id, kind, time), value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn values(records: Vec<Outgoing>) -> BTreeMap<Bytes, Bytes> {
+    fn values(records: Vec<ProducerRecord>) -> BTreeMap<Bytes, Bytes> {
         records.into_iter().map(|record| (record.key.unwrap(), record.value.unwrap())).collect()
     }
 
@@ -151,9 +154,9 @@ mod tests {
         let sent = values(state(&"t".into(), 0, EventTime::from_micros(7), &written));
         let mut lost = sent.clone();
         lost.remove(piece_key(2).as_bytes());
-        assert_eq!(whole_state(&lost), Err(Unreadable::Damaged("piece 2 of 4 is missing".to_owned())));
+        assert_eq!(whole_state(&lost), Err(StateReadError::Damaged("piece 2 of 4 is missing".to_owned())));
         let mut cut = sent;
         cut.insert(piece_key(1).into(), Bytes::from_static(b"{"));
-        assert!(matches!(whole_state(&cut), Err(Unreadable::Damaged(why)) if why.starts_with("its pieces have")));
+        assert!(matches!(whole_state(&cut), Err(StateReadError::Damaged(why)) if why.starts_with("its pieces have")));
     }
 }

@@ -8,18 +8,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Simulated seconds per second: a positive number, or as fast as the host can.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Speed {
+pub enum SimulationSpeed {
     Times(f64),
     Max,
 }
 
-impl Default for Speed {
+impl Default for SimulationSpeed {
     fn default() -> Self {
         Self::Times(60.0)
     }
 }
 
-impl fmt::Display for Speed {
+impl fmt::Display for SimulationSpeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Times(speed) => write!(f, "{speed}"),
@@ -28,7 +28,7 @@ impl fmt::Display for Speed {
     }
 }
 
-impl FromStr for Speed {
+impl FromStr for SimulationSpeed {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -42,7 +42,7 @@ impl FromStr for Speed {
     }
 }
 
-impl Serialize for Speed {
+impl Serialize for SimulationSpeed {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Times(speed) => serializer.serialize_f64(*speed),
@@ -51,32 +51,32 @@ impl Serialize for Speed {
     }
 }
 
-impl<'de> Deserialize<'de> for Speed {
+impl<'de> Deserialize<'de> for SimulationSpeed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Speed;
+        struct SpeedVisitor;
+        impl de::Visitor<'_> for SpeedVisitor {
+            type Value = SimulationSpeed;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a positive number or \"max\"")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Speed, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<SimulationSpeed, E> {
                 text.parse().map_err(E::custom)
             }
-            fn visit_f64<E: de::Error>(self, speed: f64) -> Result<Speed, E> {
+            fn visit_f64<E: de::Error>(self, speed: f64) -> Result<SimulationSpeed, E> {
                 self.visit_str(&speed.to_string())
             }
-            fn visit_i64<E: de::Error>(self, speed: i64) -> Result<Speed, E> {
+            fn visit_i64<E: de::Error>(self, speed: i64) -> Result<SimulationSpeed, E> {
                 self.visit_str(&speed.to_string())
             }
-            fn visit_u64<E: de::Error>(self, speed: u64) -> Result<Speed, E> {
+            fn visit_u64<E: de::Error>(self, speed: u64) -> Result<SimulationSpeed, E> {
                 self.visit_str(&speed.to_string())
             }
         }
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(SpeedVisitor)
     }
 }
 
-impl JsonSchema for Speed {
+impl JsonSchema for SimulationSpeed {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Speed".into()
     }
@@ -91,7 +91,7 @@ impl JsonSchema for Speed {
 /// How the simulation runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct SimulatorSettings {
     /// Prefix of every topic; the program takes it from its topic settings.
     #[serde(skip)]
     #[schemars(skip)]
@@ -104,14 +104,14 @@ pub struct Settings {
     #[serde(skip)]
     #[schemars(skip)]
     pub scenario: Scenario,
-    /// Go on with the scenario that the log holds, if any, whatever `scenario` says.
+    /// Go on with the scenario that the log holds, if any, whatever `scenario` is.
     #[serde(skip)]
     #[schemars(skip)]
     pub adopt: bool,
     /// Simulated time at which a new simulation begins, rounded down to a window. Default 2026-01-01T00:00:00Z.
     pub start: EventTime,
     /// Simulated seconds per second, 0.001 to 1,000,000, or `max`. Default 60.
-    pub speed: Speed,
+    pub speed: SimulationSpeed,
     /// Ends after so much simulated time from this start, in seconds; absent: never. Ends at the moment of effect of a
     /// window's decisions where it would end between them and the window's close.
     pub duration_seconds: Option<f64>,
@@ -128,7 +128,7 @@ pub struct Settings {
     pub join_grace_seconds: f64,
 }
 
-impl Default for Settings {
+impl Default for SimulatorSettings {
     fn default() -> Self {
         Self {
             prefix: "eadt.".into(),
@@ -137,7 +137,7 @@ impl Default for Settings {
             scenario: Scenario::default(),
             adopt: false,
             start: EventTime::from_micros(1_767_225_600_000_000),
-            speed: Speed::default(),
+            speed: SimulationSpeed::default(),
             duration_seconds: None,
             gate: true,
             window_seconds: 60,
@@ -148,7 +148,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl SimulatorSettings {
     /// The first thing that is wrong, in words.
     pub fn check(&self) -> Result<(), String> {
         self.scenario.check().map_err(|error| error.to_string())?;
@@ -190,23 +190,23 @@ mod tests {
 
     #[test]
     fn a_speed_is_a_positive_number_or_max() {
-        assert_eq!(serde_json::from_str::<Speed>("60").unwrap(), Speed::Times(60.0));
-        assert_eq!(serde_json::from_str::<Speed>("0.5").unwrap(), Speed::Times(0.5));
-        assert_eq!(serde_json::from_str::<Speed>("\"max\"").unwrap(), Speed::Max);
+        assert_eq!(serde_json::from_str::<SimulationSpeed>("60").unwrap(), SimulationSpeed::Times(60.0));
+        assert_eq!(serde_json::from_str::<SimulationSpeed>("0.5").unwrap(), SimulationSpeed::Times(0.5));
+        assert_eq!(serde_json::from_str::<SimulationSpeed>("\"max\"").unwrap(), SimulationSpeed::Max);
         for wrong in ["0", "-1", "\"fast\"", "1e300"] {
-            assert!(serde_json::from_str::<Speed>(wrong).is_err(), "{wrong}");
+            assert!(serde_json::from_str::<SimulationSpeed>(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn settings_that_would_wait_for_ever_are_refused() {
-        assert_eq!(Settings::default().check(), Ok(()));
-        let waits = Settings { window_seconds: 5, effect_delay_seconds: 5, ..Settings::default() };
+        assert_eq!(SimulatorSettings::default().check(), Ok(()));
+        let waits = SimulatorSettings { window_seconds: 5, effect_delay_seconds: 5, ..SimulatorSettings::default() };
         assert!(waits.check().unwrap_err().contains("join_grace_seconds"));
-        let no_sample = Settings { effect_delay_seconds: 1, ..Settings::default() };
+        let no_sample = SimulatorSettings { effect_delay_seconds: 1, ..SimulatorSettings::default() };
         assert!(no_sample.check().unwrap_err().contains("sample interval"));
-        let long = Settings { effect_delay_seconds: 61, ..Settings::default() };
+        let long = SimulatorSettings { effect_delay_seconds: 61, ..SimulatorSettings::default() };
         assert!(long.check().unwrap_err().contains("effect_delay_seconds is 61"));
-        assert_eq!(Settings { gate: false, effect_delay_seconds: 1, ..Settings::default() }.check(), Ok(()));
+        assert_eq!(SimulatorSettings { gate: false, effect_delay_seconds: 1, ..SimulatorSettings::default() }.check(), Ok(()));
     }
 }

@@ -12,14 +12,16 @@ use bytes::Bytes;
 use common::{LLM, Run, VISION, at, events, layout, outcomes, resumed, script, values};
 use eadt_bus::embedded::EmbeddedLog;
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, Reader, Remedy, Start, Step, TopicPartition,
-    TopicSpec, Watermarks,
+    Bus, BusError, CommitStep, GroupMember, IsolationLevel, MemberOptions, PartitionReader, PollEvent, Producer, ProducerRecord,
+    Remedy, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
 use eadt_cluster::{Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, WorkloadChange};
-use eadt_schemas::v1::Outcome::{Applied, Ready, Refused};
-use eadt_schemas::v1::{Action, Actuation, Decision, GpuTelemetry, Outcome, TrainingProgress, UpdateMode, Workload};
+use eadt_schemas::v1::ActuationOutcome::{Applied, Ready, Refused};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ControllerAction, Decision, GpuTelemetry, TrainingProgress, UpdateMode, Workload,
+};
 use eadt_schemas::{EventTime, Topic};
-use eadt_simulator_service::{Absence, Ended, Error, Fault, Scenario, SimClock, WorkloadScenario};
+use eadt_simulator_service::{Error, Fault, JobSuspension, Scenario, SimClock, SimulationEnd, WorkloadScenario};
 
 /// The topics that a history consists of.
 const HISTORY: [Topic; 5] = [Topic::GpuTelemetry, Topic::TrainingProgress, Topic::Workloads, Topic::Actuations, Topic::Decisions];
@@ -50,7 +52,7 @@ fn tempdir() -> tempfile::TempDir {
 fn decisions_take_effect_at_a_fixed_delay_and_every_one_has_an_outcome() {
     let dir = tempdir();
     let (ended, log) = Run::new(dir.path(), 900.0, script).run();
-    assert_eq!(ended, Ended::Duration);
+    assert_eq!(ended, SimulationEnd::Duration);
     assert_eq!(
         outcomes(&log, LLM),
         [
@@ -115,7 +117,7 @@ fn the_same_seed_gives_the_same_bytes_however_often_it_is_stopped_and_started() 
         run.stop_after = Some(940.0 * f64::from(10 + 4 * stops) / 100.0);
         let (ended, log) = run.run();
         stops += 1;
-        if ended == Ended::Duration {
+        if ended == SimulationEnd::Duration {
             assert_same(&history(&log), &expected, &format!("after {stops} starts"));
         }
         assert!(stops < 100, "no progress");
@@ -194,7 +196,7 @@ fn the_process_that_is_killed() {
     if let Some(mut run) = resumed(std::path::Path::new(&dir), 640.0, script) {
         run.stop_after = std::env::var("EADT_TEST_AFTER").ok().map(|after| after.parse().unwrap());
         run.mark = std::env::var_os("EADT_TEST_MARK").map(Into::into);
-        assert_eq!(run.run().0, Ended::Duration);
+        assert_eq!(run.run().0, SimulationEnd::Duration);
     }
 }
 
@@ -202,16 +204,16 @@ fn the_process_that_is_killed() {
 fn another_scenario_in_the_same_folder_is_refused() {
     let dir = tempdir();
     Run::new(dir.path(), 70.0, script).run();
-    let settings = eadt_simulator_service::Settings {
+    let settings = eadt_simulator_service::SimulatorSettings {
         scenario: Scenario { ambient_celsius: 20.0, ..Scenario::default() },
-        ..eadt_simulator_service::Settings::default()
+        ..eadt_simulator_service::SimulatorSettings::default()
     };
     let clock = SimClock::new(settings.start);
     let log = common::open(dir.path(), &clock);
-    let (driver, _) = eadt_simulator_service::Driver::new(settings, clock).unwrap();
-    let health = eadt_service::Health::default();
+    let (driver, _) = eadt_simulator_service::SimulationDriver::new(settings, clock).unwrap();
+    let health = eadt_service::HealthRegistry::default();
     let error = driver
-        .run(&log, &eadt_service::Shutdown::new(), &eadt_service::Metrics::default(), &health.part("simulator"))
+        .run(&log, &eadt_service::Shutdown::new(), &eadt_service::MetricsRegistry::default(), &health.part("simulator"))
         .unwrap_err();
     assert!(matches!(error, Error::OtherScenario { .. }), "{error}");
 }
@@ -234,7 +236,7 @@ fn eventful() -> Scenario {
         mps_thread_percentage: 30,
         planned_samples: Some(1e9),
         shares_gpus_of: Some(VISION.into()),
-        away: vec![Absence { from_seconds: 200.0, until_seconds: 300.0 }],
+        away: vec![JobSuspension { from_seconds: 200.0, until_seconds: 300.0 }],
         ..WorkloadScenario::default()
     };
     scenario.workloads.push(guest);
@@ -248,22 +250,22 @@ fn eventful() -> Scenario {
 }
 
 /// Starts a driver over a log whose newest state is this value; nothing is decided.
-fn from_state(value: Vec<u8>, seconds: f64) -> (Result<Ended, Error>, EmbeddedLog, tempfile::TempDir) {
+fn from_state(value: Vec<u8>, seconds: f64) -> (Result<SimulationEnd, Error>, EmbeddedLog, tempfile::TempDir) {
     let (dir, clock) = (tempdir(), SimClock::new(at(0.0)));
     let log = common::open(dir.path(), &clock);
     let mut producer = log.producer("test").unwrap();
     let (topic, key) = (common::full(Topic::SimulatorState).into(), Some("simulator".into()));
-    producer.send(Outgoing { topic, partition: None, key, value: Some(value.into()), headers: vec![] }).unwrap();
+    producer.send(ProducerRecord { topic, partition: None, key, value: Some(value.into()), headers: vec![] }).unwrap();
     assert!(producer.flush(Duration::from_mins(1)).unwrap());
-    let settings = eadt_simulator_service::Settings {
+    let settings = eadt_simulator_service::SimulatorSettings {
         adopt: true,
         gate: false,
-        speed: eadt_simulator_service::Speed::Max,
+        speed: eadt_simulator_service::SimulationSpeed::Max,
         duration_seconds: Some(seconds),
-        ..eadt_simulator_service::Settings::default()
+        ..eadt_simulator_service::SimulatorSettings::default()
     };
-    let (driver, _) = eadt_simulator_service::Driver::new(settings, clock).unwrap();
-    let (metrics, health) = (eadt_service::Metrics::default(), eadt_service::Health::default());
+    let (driver, _) = eadt_simulator_service::SimulationDriver::new(settings, clock).unwrap();
+    let (metrics, health) = (eadt_service::MetricsRegistry::default(), eadt_service::HealthRegistry::default());
     let ended = driver.run(&log, &eadt_service::Shutdown::new(), &metrics, &health.part("simulator"));
     (ended, log, dir)
 }
@@ -280,7 +282,7 @@ fn state_that_was_ever_written_is_read_and_the_simulation_goes_on_from_it() {
     let sample = std::fs::read(STATE_SAMPLE).unwrap();
     let before: serde_json::Value = serde_json::from_slice(&sample).unwrap();
     let (ended, log, _dir) = from_state(sample, 120.0);
-    assert_eq!(ended.unwrap(), Ended::Duration);
+    assert_eq!(ended.unwrap(), SimulationEnd::Duration);
     let after: serde_json::Value = serde_json::from_slice(values(&log, Topic::SimulatorState).last().unwrap()).unwrap();
     for same in ["scenario", "start"] {
         assert_eq!(after["cluster"][same], before["cluster"][same], "{same}");
@@ -321,19 +323,19 @@ fn a_state_that_is_larger_than_a_record_is_kept_and_gone_on_from() {
     let workload = |number| WorkloadScenario { name: format!("eadt/job-{number}"), gpus: 8, replicas: 8, ..template.clone() };
     let scenario = Scenario { workloads: (0..200).map(workload).collect(), ..Scenario::default() };
     let seen = [3.0, 2.0].map(|seconds| {
-        let settings = eadt_simulator_service::Settings {
+        let settings = eadt_simulator_service::SimulatorSettings {
             scenario: scenario.clone(),
             gate: false,
-            speed: eadt_simulator_service::Speed::Max,
+            speed: eadt_simulator_service::SimulationSpeed::Max,
             duration_seconds: Some(seconds),
-            ..eadt_simulator_service::Settings::default()
+            ..eadt_simulator_service::SimulatorSettings::default()
         };
         let clock = SimClock::new(settings.start);
         let log = common::open(dir.path(), &clock);
-        let (driver, _) = eadt_simulator_service::Driver::new(settings, clock).unwrap();
-        let (metrics, health) = (eadt_service::Metrics::default(), eadt_service::Health::default());
+        let (driver, _) = eadt_simulator_service::SimulationDriver::new(settings, clock).unwrap();
+        let (metrics, health) = (eadt_service::MetricsRegistry::default(), eadt_service::HealthRegistry::default());
         let ended = driver.run(&log, &eadt_service::Shutdown::new(), &metrics, &health.part("simulator"));
-        assert_eq!(ended.unwrap(), Ended::Duration);
+        assert_eq!(ended.unwrap(), SimulationEnd::Duration);
         let state = values(&log, Topic::SimulatorState);
         assert!(state.iter().map(Bytes::len).max().unwrap() < 1 << 20, "each record is within the limit");
         values(&log, Topic::GpuTelemetry).len()
@@ -363,13 +365,16 @@ fn what_does_not_become_ready_is_rolled_back_at_its_deadline() {
     let dir = tempdir();
     let mut run = Run::new(dir.path(), 1020.0, |workload, seconds, decision| {
         if workload.workload == LLM && seconds == 120.0 {
-            decision.action = Action::ScaleReplicas;
+            decision.action = ControllerAction::ScaleReplicas;
             decision.to = layout(9, 35);
         }
     });
     run.settings.scenario.faults = vec![Fault::NeverReady { workload: LLM.into(), from_seconds: 0.0, until_seconds: 200.0 }];
     let (_, log) = run.run();
-    assert_eq!(outcomes(&log, LLM), [(120.0, Outcome::Applied, 130.0, 2), (120.0, Outcome::RolledBack, 730.0, 3)]);
+    assert_eq!(
+        outcomes(&log, LLM),
+        [(120.0, ActuationOutcome::Applied, 130.0, 2), (120.0, ActuationOutcome::RolledBack, 730.0, 3)]
+    );
     let last = events::<Workload>(&log, Topic::Workloads).into_iter().rfind(|w| w.workload == LLM).unwrap();
     assert_eq!((last.generation, last.layout, last.ready_time), (3, layout(6, 50), Some(at(850.0))));
 }
@@ -383,10 +388,10 @@ fn lost_devices_and_gaps_do_not_stop_simulated_time() {
         Fault::Gap { workload: VISION.into(), from_seconds: 300.0, until_seconds: 500.0 },
     ];
     let (ended, log) = run.run();
-    assert_eq!(ended, Ended::Duration);
+    assert_eq!(ended, SimulationEnd::Duration);
     // The lost device holds the windows of its workload open until it counts as dead; the change of 480 s is not late.
     let llm = outcomes(&log, LLM);
-    assert!(llm.contains(&(480.0, Outcome::Applied, 490.0, 3)), "{llm:?}");
+    assert!(llm.contains(&(480.0, ActuationOutcome::Applied, 490.0, 3)), "{llm:?}");
 }
 
 #[test]
@@ -396,7 +401,7 @@ fn mode_recommend_changes_nothing_and_says_so() {
     run.settings.scenario.workloads[0].mode = UpdateMode::Recommend;
     run.settings.scenario.workloads[1].opted_in = false;
     let (_, log) = run.run();
-    assert_eq!(outcomes(&log, LLM), [(120.0, Outcome::Recommended, 130.0, 1)]);
+    assert_eq!(outcomes(&log, LLM), [(120.0, ActuationOutcome::Recommended, 130.0, 1)]);
     assert_eq!(outcomes(&log, VISION), []);
     assert_eq!(events::<Workload>(&log, Topic::Workloads).len(), 1);
 }
@@ -478,7 +483,7 @@ struct Dying {
 
 #[derive(Debug)]
 struct DyingMember {
-    member: Box<dyn Member>,
+    member: Box<dyn GroupMember>,
     fails: bool,
 }
 
@@ -495,16 +500,20 @@ impl Bus for Dying {
     fn add_partitions(&self, name: &str, partitions: i32) -> eadt_bus::Result<()> {
         self.log.add_partitions(name, partitions)
     }
-    fn watermarks(&self, at: &TopicPartition) -> eadt_bus::Result<Watermarks> {
+    fn watermarks(&self, at: &TopicPartition) -> eadt_bus::Result<WatermarkOffsets> {
         self.log.watermarks(at)
     }
     fn producer(&self, name: &str) -> eadt_bus::Result<Box<dyn Producer>> {
         self.log.producer(name)
     }
-    fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> eadt_bus::Result<Box<dyn Reader>> {
+    fn reader(
+        &self,
+        from: &[(TopicPartition, StartOffset)],
+        isolation: IsolationLevel,
+    ) -> eadt_bus::Result<Box<dyn PartitionReader>> {
         self.log.reader(from, isolation)
     }
-    fn member(&self, options: MemberOptions) -> eadt_bus::Result<Box<dyn Member>> {
+    fn member(&self, options: MemberOptions) -> eadt_bus::Result<Box<dyn GroupMember>> {
         let fails = !self.commits.fetch_add(1, Ordering::Relaxed).is_multiple_of(3);
         Ok(Box::new(DyingMember { member: self.log.member(options)?, fails }))
     }
@@ -513,8 +522,8 @@ impl Bus for Dying {
     }
 }
 
-impl Reader for DyingMember {
-    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> eadt_bus::Result<()> {
+impl PartitionReader for DyingMember {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> eadt_bus::Result<()> {
         self.member.poll(max, timeout, into)
     }
     fn pause(&mut self, at: &[TopicPartition]) -> eadt_bus::Result<()> {
@@ -525,14 +534,14 @@ impl Reader for DyingMember {
     }
 }
 
-impl Member for DyingMember {
+impl GroupMember for DyingMember {
     fn start(&mut self, at: &TopicPartition, offset: i64) -> eadt_bus::Result<()> {
         self.member.start(at, offset)
     }
     fn committed(&mut self, of: &[TopicPartition]) -> eadt_bus::Result<Vec<Option<i64>>> {
         self.member.committed(of)
     }
-    fn commit(&mut self, step: &Step) -> eadt_bus::Result<()> {
+    fn commit(&mut self, step: &CommitStep) -> eadt_bus::Result<()> {
         if step.outputs.is_empty() {
             return self.member.commit(step);
         }

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use eadt_backtest::{MeasuredBoard, MeasuredContest, SweepKnob, SweepPoint, measured_text};
-use eadt_models::choose::{Knob, Method, Objective};
-use eadt_tune::{Request, points, tune};
+use eadt_models::choose::{ChoiceMethod, ChoiceObjective, TuningKnob};
+use eadt_tune::{TuningRequest, points, tune};
 
-use crate::cli::Backtest;
-use crate::commands::tune::{Columns, KnobName, knobs_of, open};
-use crate::settings::Settings;
+use crate::cli::BacktestArgs;
+use crate::commands::tune::{KnobName, PointTableArgs, knobs_of, open};
+use crate::settings::ProgramSettings;
 
 /// What the controllers work on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -26,15 +26,15 @@ pub struct MeasuredPlant {
     /// What the controllers work on: the simulated cluster, or boards as a table has them.
     #[arg(long, value_enum, default_value_t = PlantName::Simulated, requires_if("measured", "table"))]
     pub plant: PlantName,
-    /// Table of operating points (CSV), as `eadt tune` reads it: a clock or a power cap, with time and energy of a fixed amount of
-    /// work; may be repeated.
+    /// Table of operating points (CSV), as `eadt tune` reads it: a clock or a power cap, with time and energy of a fixed amount
+    /// of work; may be repeated.
     #[arg(long, value_name = "POINTS.csv")]
     pub table: Vec<PathBuf>,
     /// Which column was turned [default: the one that the table has].
     #[arg(long, value_enum)]
     pub knob: Option<KnobName>,
     #[command(flatten)]
-    pub columns: Columns,
+    pub columns: PointTableArgs,
 }
 
 impl MeasuredPlant {
@@ -51,7 +51,7 @@ impl MeasuredPlant {
     }
 }
 
-pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
+pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     if args.power_budget.is_some() {
         let why = "--power-budget shares watts among the jobs of a cluster; a table has one job a board";
         return Err(crate::usage::impossible(why));
@@ -78,7 +78,7 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     };
     contest.check()?;
     let bar = super::progress(contest.boards.len() as u64, !args.json);
-    let report = contest.hold(&|| bar.inc(1));
+    let report = contest.run(&|| bar.inc(1));
     bar.finish_and_clear();
     let report = report?;
     if args.json {
@@ -88,16 +88,16 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
-/// One board for each group of a table; what looks wrong in it is said.
+/// Reads one board for each group of a table; warns of what looks wrong in it.
 fn read(path: &std::path::Path, plant: &MeasuredPlant) -> anyhow::Result<Vec<MeasuredBoard>> {
     let given: Vec<KnobName> = plant.knob.into_iter().collect();
     let knobs = knobs_of(path, &plant.columns, &given)?;
     let knob = match knobs.first {
-        Knob::SmClockMhz => SweepKnob::SmClockMhz,
-        Knob::PowerLimitWatts => SweepKnob::PowerLimitWatts,
-        other @ (Knob::MemoryClockMhz | Knob::BatchSize) => bail!("no controller turns {}", other.name()),
+        TuningKnob::SmClockMhz => SweepKnob::SmClockMhz,
+        TuningKnob::PowerLimitWatts => SweepKnob::PowerLimitWatts,
+        other @ (TuningKnob::MemoryClockMhz | TuningKnob::BatchSize) => bail!("no controller turns {}", other.name()),
     };
-    let request = Request {
+    let request = TuningRequest {
         maps: plant.columns.map.clone(),
         decimal: plant.columns.decimal.map(Into::into),
         by: plant.columns.by.clone(),
@@ -106,8 +106,8 @@ fn read(path: &std::path::Path, plant: &MeasuredPlant) -> anyhow::Result<Vec<Mea
         max_slowdown_ratio: Some(0.0),
         min_ratio: None,
         preset: None,
-        objective: Objective::Energy,
-        method: Method::Measured,
+        objective: ChoiceObjective::Energy,
+        method: ChoiceMethod::Measured,
         min_settings: 2,
         max_power_watts: plant.columns.max_power_watts,
     };
@@ -121,7 +121,7 @@ fn read(path: &std::path::Path, plant: &MeasuredPlant) -> anyhow::Result<Vec<Mea
         eprintln!("warning: left out: {}: {}", points::name(&skipped.by), skipped.reason);
     }
     let stem = path.file_stem().map_or(name.clone(), |stem| stem.to_string_lossy().into_owned());
-    let board = |group: &eadt_tune::Group| {
+    let board = |group: &eadt_tune::TuningGroup| {
         let glitches: Vec<f64> = group.choices.glitches.iter().map(|glitch| glitch.setting).collect();
         let kept = group.points.iter().filter(|[setting, ..]| !glitches.contains(setting));
         let points =

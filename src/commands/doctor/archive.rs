@@ -6,9 +6,9 @@ use eadt_bus::{Bus, TopicPartition};
 use eadt_lake::{Archive, Listing};
 
 use super::Findings;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
-pub fn look(settings: &Settings, bus: Option<&dyn Bus>, findings: &mut Findings) {
+pub fn check_archive(settings: &ProgramSettings, bus: Option<&dyn Bus>, findings: &mut Findings) {
     let location = &settings.archiver.location;
     let listing = Archive::open(location).and_then(|archive| archive.files().map(|listing| (archive, listing)));
     let (archive, listing) = match listing {
@@ -44,9 +44,9 @@ pub fn look(settings: &Settings, bus: Option<&dyn Bus>, findings: &mut Findings)
         let about = format!("{} files hold nothing that others do not", listing.superseded.len());
         findings.notice("archive", about, "`eadt archive compact` removes them");
     }
-    newest(&archive, &listing, findings);
+    check_newest_files(&archive, &listing, findings);
     if let Some(bus) = bus {
-        against(bus, settings, &listing, findings);
+        compare_with_log(bus, settings, &listing, findings);
     }
     if findings.wrong_count() == before {
         let bytes: u64 = listing.files.iter().map(|file| file.bytes).sum();
@@ -58,7 +58,7 @@ pub fn look(settings: &Settings, bus: Option<&dyn Bus>, findings: &mut Findings)
 }
 
 /// Reads the newest file of each partition to its end: what a crash would have spoilt.
-fn newest(archive: &Archive, listing: &Listing, findings: &mut Findings) {
+fn check_newest_files(archive: &Archive, listing: &Listing, findings: &mut Findings) {
     let mut last = BTreeMap::new();
     for file in &listing.files {
         last.insert((file.name.topic, file.name.partition), file.clone());
@@ -79,7 +79,7 @@ fn newest(archive: &Archive, listing: &Listing, findings: &mut Findings) {
 }
 
 /// What the archive has that the log has not, and the other way round.
-fn against(bus: &dyn Bus, settings: &Settings, listing: &Listing, findings: &mut Findings) {
+fn compare_with_log(bus: &dyn Bus, settings: &ProgramSettings, listing: &Listing, findings: &mut Findings) {
     let mut waiting = 0;
     for ((topic, partition), (_, last)) in listing.partitions() {
         let at = TopicPartition::new(format!("{}{topic}", settings.topics.prefix), partition);

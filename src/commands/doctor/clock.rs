@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eadt_bus::{Bus, BusError, Isolation, Outgoing, Polled, Remedy, Start, TopicPartition};
+use eadt_bus::{Bus, BusError, IsolationLevel, PollEvent, ProducerRecord, Remedy, StartOffset, TopicPartition};
 use eadt_schemas::envelope::{Envelope, header};
 use eadt_schemas::{EventTime, EventType, Topic};
-use eadt_service::Clock;
+use eadt_service::ServiceClock;
 
 use super::Findings;
 
@@ -17,20 +17,20 @@ const WAIT: Duration = Duration::from_secs(10);
 
 /// Appends a heartbeat, which every reader passes over, and reads its stamp. `max_future_seconds`: how far ahead of the stamp an
 /// event may be.
-pub fn compare(bus: &dyn Bus, prefix: &str, clock: &Clock, max_future_seconds: Option<f64>, findings: &mut Findings) {
+pub fn compare(bus: &dyn Bus, prefix: &str, clock: &ServiceClock, max_future_seconds: Option<f64>, findings: &mut Findings) {
     let at = TopicPartition::new(format!("{prefix}{}", Topic::GpuTelemetry), 0);
-    match stamped(bus, &at, clock) {
-        Ok((before, stamp, after)) => judge(before, stamp, after, max_future_seconds, findings),
+    match append_probe(bus, &at, clock) {
+        Ok((before, stamp, after)) => report_skew(before, stamp, after, max_future_seconds, findings),
         Err(error) => findings.unchecked("clock", format!("no stamp of the broker's: {error}")),
     }
 }
 
 /// When the record was handed over, its stamp, and when it was known to be there.
-fn stamped(bus: &dyn Bus, at: &TopicPartition, clock: &Clock) -> Result<(EventTime, EventTime, EventTime), BusError> {
+fn append_probe(bus: &dyn Bus, at: &TopicPartition, clock: &ServiceClock) -> Result<(EventTime, EventTime, EventTime), BusError> {
     let from = bus.watermarks(at)?.high;
-    let mut reader = bus.reader(&[(at.clone(), Start::At(from))], Isolation::ReadCommitted)?;
+    let mut reader = bus.reader(&[(at.clone(), StartOffset::At(from))], IsolationLevel::ReadCommitted)?;
     let mut producer = bus.producer("eadt-doctor")?;
-    // The first record of a client also pays for its connection: that time says nothing about the stamp of a second one.
+    // The first record of a client also pays for its connection: that time is no measure for the stamp of a second one.
     let mut sent = None;
     for turn in 0..2 {
         let before = clock.now();
@@ -42,7 +42,7 @@ fn stamped(bus: &dyn Bus, at: &TopicPartition, clock: &Clock) -> Result<(EventTi
             time: before,
             subject: String::new(),
         };
-        producer.send(Outgoing {
+        producer.send(ProducerRecord {
             topic: Arc::clone(&at.topic),
             partition: Some(at.partition),
             key: None,
@@ -59,7 +59,7 @@ fn stamped(bus: &dyn Bus, at: &TopicPartition, clock: &Clock) -> Result<(EventTi
     while begun.elapsed() < WAIT {
         reader.poll(1000, Duration::from_millis(100), &mut polled)?;
         for item in polled.drain(..) {
-            if let Polled::Record(record) = item
+            if let PollEvent::Record(record) = item
                 && record.header(header::ID) == Some(&*id)
             {
                 return Ok((before, record.stamp, after));
@@ -69,7 +69,7 @@ fn stamped(bus: &dyn Bus, at: &TopicPartition, clock: &Clock) -> Result<(EventTi
     Err(BusError::new(Remedy::Retry, format!("reading {at}"), "the record that was appended did not come back within 10 s"))
 }
 
-fn judge(before: EventTime, stamp: EventTime, after: EventTime, max_future_seconds: Option<f64>, findings: &mut Findings) {
+fn report_skew(before: EventTime, stamp: EventTime, after: EventTime, max_future_seconds: Option<f64>, findings: &mut Findings) {
     // The stamp has whole milliseconds and was made somewhere between the two.
     let behind = before.micros() - (stamp.micros() + 999);
     let ahead = stamp.micros() - after.micros();
@@ -94,10 +94,10 @@ fn judge(before: EventTime, stamp: EventTime, after: EventTime, max_future_secon
 
 #[cfg(test)]
 mod tests {
-    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
-    use eadt_bus::topics::{Repartition, apply, desired, plan};
+    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
+    use eadt_bus::topics::{RepartitionPolicy, apply, desired, plan};
 
-    use super::super::State;
+    use super::super::CheckStatus;
     use super::*;
 
     /// What is said where the log's clock runs so many seconds ahead of this machine's.
@@ -105,39 +105,39 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let now = EventTime::from_micros(1_767_225_600_000_000);
         let stamp = EventTime::from_micros(now.micros() + ahead_seconds * 1_000_000);
-        let options = EmbeddedOptions { stamps: Stamps::Injected(Arc::new(move || stamp)), ..EmbeddedOptions::default() };
+        let options = EmbeddedOptions { stamps: StampSource::Injected(Arc::new(move || stamp)), ..EmbeddedOptions::default() };
         let log = EmbeddedLog::open(dir.path(), options).unwrap();
-        apply(&log, &plan(&[], &desired("eadt.", 1, 1), Repartition::Refuse)).unwrap();
+        apply(&log, &plan(&[], &desired("eadt.", 1, 1), RepartitionPolicy::Refuse)).unwrap();
         let mut findings = Findings::default();
-        compare(&log, "eadt.", &Clock::fixed(now), max_future, &mut findings);
+        compare(&log, "eadt.", &ServiceClock::fixed(now), max_future, &mut findings);
         assert_eq!(findings.0.len(), 1);
         findings.0.remove(0)
     }
 
     #[test]
     fn clocks_that_agree_are_well() {
-        assert_eq!(told(0, Some(60.0)).state, State::Ok);
+        assert_eq!(told(0, Some(60.0)).state, CheckStatus::Ok);
     }
 
     #[test]
     fn a_clock_that_is_not_kept_is_found_in_both_directions() {
         let ahead = told(90, Some(60.0));
-        assert!(ahead.state == State::Wrong && ahead.about.contains("90.0 s ahead"), "{ahead:?}");
+        assert!(ahead.state == CheckStatus::Wrong && ahead.about.contains("90.0 s ahead"), "{ahead:?}");
         let behind = told(-90, Some(60.0));
         assert!(
-            behind.state == State::Wrong && behind.about.contains("behind this machine's: events from here are refused"),
+            behind.state == CheckStatus::Wrong && behind.about.contains("behind this machine's: events from here are refused"),
             "{behind:?}"
         );
         assert!(behind.remedy.unwrap().contains("NTP"));
         let little = told(-30, Some(60.0));
-        assert!(little.state == State::Wrong && !little.about.contains("refused"), "{little:?}");
+        assert!(little.state == CheckStatus::Wrong && !little.about.contains("refused"), "{little:?}");
     }
 
     #[test]
     fn a_slow_answer_is_not_taken_for_a_wrong_clock() {
         let at = |seconds: i64| EventTime::from_micros(seconds * 1_000_000);
         let mut findings = Findings::default();
-        judge(at(100), at(104), at(110), None, &mut findings);
-        assert_eq!(findings.0[0].state, State::Ok);
+        report_skew(at(100), at(104), at(110), None, &mut findings);
+        assert_eq!(findings.0[0].state, CheckStatus::Ok);
     }
 }

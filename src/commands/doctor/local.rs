@@ -1,17 +1,17 @@
-//! What can be seen without asking anybody: settings, files of secrets, folders, disk space.
+//! Checks that ask nobody: settings, files of secrets, folders, disk space.
 
 use std::path::{Path, PathBuf};
 
 use eadt_bus::embedded::EmbeddedOptions;
 
 use super::Findings;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
 /// A log or an archive fills this in about a day of a busy machine.
 const LITTLE_BYTES: u64 = 4 << 30;
 
 /// What the loader leaves to those who run a part.
-pub fn settings(settings: &Settings, findings: &mut Findings) {
+pub fn settings(settings: &ProgramSettings, findings: &mut Findings) {
     let before = findings.0.len();
     let checks = [
         settings.simulator.check(),
@@ -34,30 +34,32 @@ pub fn settings(settings: &Settings, findings: &mut Findings) {
     }
 }
 
-/// What nobody else may do with a file.
+/// Access to a file that nobody else may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Closed {
+enum FileRestriction {
     /// It holds a secret.
     ToReaders,
-    /// It says who is let in, and nothing that may not be read: tokens are kept as hashes.
+    /// It lists who is let in, and holds nothing that may not be read: tokens are kept as hashes.
     ToWriters,
 }
 
-/// Who may read the files that hold secrets, and change those that say who is let in.
-pub fn secrets(settings: &Settings, findings: &mut Findings) {
+/// Checks who may read the files that hold secrets, and change those that list who is let in.
+pub fn secrets(settings: &ProgramSettings, findings: &mut Findings) {
     use std::os::unix::fs::PermissionsExt;
     let progress = &settings.collector.progress;
-    let kafkas = settings.bus.security.secret_files().map(|file| (file, Closed::ToReaders));
-    let key = progress.key.iter().map(|file| (file.as_path(), Closed::ToReaders));
-    let tokens = progress.tokens_file.iter().map(|file| (file.as_path(), Closed::ToWriters));
+    let kafkas = settings.bus.security.secret_files().map(|file| (file, FileRestriction::ToReaders));
+    let key = progress.key.iter().map(|file| (file.as_path(), FileRestriction::ToReaders));
+    let tokens = progress.tokens_file.iter().map(|file| (file.as_path(), FileRestriction::ToWriters));
     for (file, closed) in kafkas.chain(key).chain(tokens) {
-        // A missing one is said by the settings, or by the collector's start.
+        // A missing file is reported by the settings, or by the collector's start.
         let Ok(metadata) = std::fs::metadata(file) else { continue };
         let mode = metadata.permissions().mode() & 0o777;
         let shown = file.display();
         let (bit, may, remedy) = match closed {
-            Closed::ToReaders => (0o004, "read", format!("chmod 600 {shown} (in Kubernetes: defaultMode of the volume)")),
-            Closed::ToWriters => (0o002, "change", format!("chmod o-w {shown}")),
+            FileRestriction::ToReaders => {
+                (0o004, "read", format!("chmod 600 {shown} (in Kubernetes: defaultMode of the volume)"))
+            }
+            FileRestriction::ToWriters => (0o002, "change", format!("chmod o-w {shown}")),
         };
         if mode & bit == 0 {
             findings.ok("secrets", format!("other users may not {may} {shown} (mode {mode:03o})"));
@@ -68,7 +70,7 @@ pub fn secrets(settings: &Settings, findings: &mut Findings) {
 }
 
 /// The archive's folder, where it is one.
-pub fn archive_folder(settings: &Settings) -> Option<PathBuf> {
+pub fn archive_folder(settings: &ProgramSettings) -> Option<PathBuf> {
     let location = &settings.archiver.location;
     match location.split_once("://") {
         None => Some(PathBuf::from(location)),
@@ -78,16 +80,16 @@ pub fn archive_folder(settings: &Settings) -> Option<PathBuf> {
 }
 
 /// Folders that are written to. On Kafka there is no log of our own.
-fn written(settings: &Settings) -> Vec<(&'static str, PathBuf)> {
+fn written_folders(settings: &ProgramSettings) -> Vec<(&'static str, PathBuf)> {
     let data = settings.bus.brokers.is_empty().then(|| ("data folder", settings.bus.data_dir.clone()));
     data.into_iter().chain(archive_folder(settings).map(|folder| ("archive", folder))).collect()
 }
 
-pub fn folders(settings: &Settings, findings: &mut Findings) {
+pub fn folders(settings: &ProgramSettings, findings: &mut Findings) {
     use std::os::unix::fs::PermissionsExt;
-    for (name, folder) in written(settings) {
+    for (name, folder) in written_folders(settings) {
         let shown = folder.display();
-        let present = present(&folder);
+        let present = nearest_existing(&folder);
         if !present.is_dir() {
             let remedy = "name another folder, or move the file away";
             findings.wrong("folders", format!("{name} {shown}: {} is no folder", present.display()), remedy);
@@ -114,7 +116,7 @@ pub fn folders(settings: &Settings, findings: &mut Findings) {
 }
 
 /// The folder, or the nearest one above it that is there.
-fn present(folder: &Path) -> PathBuf {
+fn nearest_existing(folder: &Path) -> PathBuf {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     if absolute.exists() && folder.exists() {
         return folder.to_owned();
@@ -122,18 +124,18 @@ fn present(folder: &Path) -> PathBuf {
     absolute.ancestors().find(|above| above.exists()).map_or(absolute.clone(), Path::to_path_buf)
 }
 
-pub fn disk(settings: &Settings, findings: &mut Findings) {
-    for (name, folder) in written(settings) {
-        let present = present(&folder);
+pub fn disk(settings: &ProgramSettings, findings: &mut Findings) {
+    for (name, folder) in written_folders(settings) {
+        let present = nearest_existing(&folder);
         let space = rustix::fs::statvfs(&present).map(|space| space.f_bavail.saturating_mul(space.f_frsize));
         match space {
-            Ok(free) => judge(name, &folder, free, EmbeddedOptions::default().reserve_bytes, findings),
+            Ok(free) => report_free_space(name, &folder, free, EmbeddedOptions::default().reserve_bytes, findings),
             Err(error) => findings.unchecked("disk", format!("{name} {}: {error}", folder.display())),
         }
     }
 }
 
-fn judge(name: &str, folder: &Path, free: u64, reserve: u64, findings: &mut Findings) {
+fn report_free_space(name: &str, folder: &Path, free: u64, reserve: u64, findings: &mut Findings) {
     let about = format!("{name} {}: {} MiB are free", folder.display(), free >> 20);
     let remedy = "free some, or name a folder on another disk; what runs goes on by itself, and nothing starts before";
     if free <= reserve {
@@ -147,25 +149,25 @@ fn judge(name: &str, folder: &Path, free: u64, reserve: u64, findings: &mut Find
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
+    use super::super::CheckStatus;
     use super::*;
 
     #[test]
     fn a_disk_is_wrong_where_nothing_would_be_appended() {
         let mut findings = Findings::default();
         for free in [0, 256 << 20, (256 << 20) + 1, LITTLE_BYTES - 1, LITTLE_BYTES] {
-            judge("data folder", Path::new("/d"), free, 256 << 20, &mut findings);
+            report_free_space("data folder", Path::new("/d"), free, 256 << 20, &mut findings);
         }
         let states: Vec<_> = findings.0.iter().map(|finding| finding.state).collect();
-        assert_eq!(states, [State::Wrong, State::Wrong, State::Notice, State::Notice, State::Ok]);
+        assert_eq!(states, [CheckStatus::Wrong, CheckStatus::Wrong, CheckStatus::Notice, CheckStatus::Notice, CheckStatus::Ok]);
         assert!(findings.0[0].about.contains("/d: 0 MiB are free"), "{:?}", findings.0[0]);
     }
 
     #[test]
     fn a_folder_that_is_not_there_is_judged_by_what_is_above_it() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(present(&dir.path().join("a/b/c")), dir.path());
-        assert_eq!(present(dir.path()), dir.path());
-        assert!(present(Path::new("not-there-1b2/x")).is_absolute());
+        assert_eq!(nearest_existing(&dir.path().join("a/b/c")), dir.path());
+        assert_eq!(nearest_existing(dir.path()), dir.path());
+        assert!(nearest_existing(Path::new("not-there-1b2/x")).is_absolute());
     }
 }

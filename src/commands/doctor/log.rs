@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use eadt_bus::embedded::{IN_USE, Stamps};
+use eadt_bus::embedded::{IN_USE, StampSource};
 use eadt_bus::kafka::KafkaBus;
-use eadt_bus::rights::{Resource, Right};
+use eadt_bus::rights::{AclEntry, AclResource};
 use eadt_bus::{Bus, TopicPartition, TopicSpec, topics};
-use eadt_service::Clock;
+use eadt_service::ServiceClock;
 
 use super::{Findings, clock, partitions};
-use crate::rights::Part;
-use crate::settings::Settings;
+use crate::rights::AclClient;
+use crate::settings::ProgramSettings;
 
 /// Who is asked about where nobody is named.
-const USUAL: [Part; 4] = [Part::Collector, Part::Processor, Part::Actuator, Part::Archiver];
+const USUAL: [AclClient; 4] = [AclClient::Collector, AclClient::Processor, AclClient::Actuator, AclClient::Archiver];
 
-pub fn kafka(parts: &[Part], settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn Bus>> {
+pub fn kafka(parts: &[AclClient], settings: &ProgramSettings, findings: &mut Findings) -> Option<Arc<dyn Bus>> {
     let bus = match crate::bus::kafka(settings) {
         Ok(bus) => bus,
         Err(error) => {
@@ -31,13 +31,13 @@ pub fn kafka(parts: &[Part], settings: &Settings, findings: &mut Findings) -> Op
         Ok(existing) => existing,
         Err(error) => {
             // A right that is lacking is the cause.
-            rights(&bus, parts, settings, &Absent::default(), findings);
+            rights(&bus, parts, settings, &AbsentTopics::default(), findings);
             findings.wrong("topics", error.to_string(), "grant the right, or ask as a user who may look at topics");
             findings.unchecked("clock", "needs the topics");
             return Some(Arc::new(bus));
         }
     };
-    let absent = Absent::among(&existing, settings, |topic| bus.denied(topic));
+    let absent = AbsentTopics::among(&existing, settings, |topic| bus.denied(topic));
     if absent.is_everything(settings) {
         // One thing is to be done. What else there may be is known once it is.
         findings.wrong("topics", absent.text(settings), "`eadt topics apply` makes them; then look again");
@@ -45,12 +45,12 @@ pub fn kafka(parts: &[Part], settings: &Settings, findings: &mut Findings) -> Op
     }
     rights(&bus, parts, settings, &absent, findings);
     if !existing.is_empty() {
-        copies(&existing, findings);
+        check_replication(&existing, findings);
     }
-    layout(&bus, &existing, &absent, settings, findings);
+    check_layout(&bus, &existing, &absent, settings, findings);
     if absent.missing.is_empty() && absent.hidden.is_empty() {
         let limit = settings.processor.max_future_seconds.0;
-        clock::compare(&bus, &settings.topics.prefix, &Clock::wall(), limit, findings);
+        clock::compare(&bus, &settings.topics.prefix, &ServiceClock::machine(), limit, findings);
         partitions::keys(&bus, settings, findings);
     } else {
         findings.unchecked("clock", "needs the topics");
@@ -60,27 +60,27 @@ pub fn kafka(parts: &[Part], settings: &Settings, findings: &mut Findings) -> Op
 
 /// Topics that are not seen.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Absent {
-    /// They do not exist: nothing can be said about rights on them.
+struct AbsentTopics {
+    /// They do not exist: rights on them cannot be checked.
     missing: Vec<String>,
     /// This user may not see them, whether they exist or not.
     hidden: Vec<String>,
 }
 
-impl Absent {
+impl AbsentTopics {
     /// `denied` answers which right is lacking on a topic that is not seen.
-    fn among(existing: &[TopicSpec], settings: &Settings, denied: impl Fn(&str) -> Option<String>) -> Self {
+    fn among(existing: &[TopicSpec], settings: &ProgramSettings, denied: impl Fn(&str) -> Option<String>) -> Self {
         let names = topics::desired(&settings.topics.prefix, 1, 1).into_iter().map(|topic| topic.name.to_string());
         let unseen = names.filter(|name| !existing.iter().any(|present| *present.name == **name));
         let (hidden, missing) = unseen.partition(|name| denied(name).is_some());
         Self { missing, hidden }
     }
 
-    fn is_everything(&self, settings: &Settings) -> bool {
+    fn is_everything(&self, settings: &ProgramSettings) -> bool {
         self.missing.len() == topics::desired(&settings.topics.prefix, 1, 1).len()
     }
 
-    fn text(&self, settings: &Settings) -> String {
+    fn text(&self, settings: &ProgramSettings) -> String {
         let all = topics::desired(&settings.topics.prefix, 1, 1).len();
         if self.missing.len() == all {
             return format!("none of the {all} topics {}* exists", settings.topics.prefix);
@@ -89,7 +89,7 @@ impl Absent {
     }
 }
 
-fn existing(bus: &dyn Bus, settings: &Settings, findings: &mut Findings) -> Option<Vec<TopicSpec>> {
+fn existing(bus: &dyn Bus, settings: &ProgramSettings, findings: &mut Findings) -> Option<Vec<TopicSpec>> {
     match bus.topics(&settings.topics.prefix) {
         Ok(existing) => Some(existing),
         Err(error) => {
@@ -100,7 +100,7 @@ fn existing(bus: &dyn Bus, settings: &Settings, findings: &mut Findings) -> Opti
 }
 
 /// Topics that one broker alone has.
-fn copies(existing: &[TopicSpec], findings: &mut Findings) {
+fn check_replication(existing: &[TopicSpec], findings: &mut Findings) {
     let alone = existing.iter().filter(|topic| topic.replication < 2).count();
     if alone > 0 {
         findings.notice(
@@ -112,7 +112,13 @@ fn copies(existing: &[TopicSpec], findings: &mut Findings) {
 }
 
 /// Each difference with what mends it: a plan that would refuse is no remedy.
-fn layout(bus: &dyn Bus, existing: &[TopicSpec], absent: &Absent, settings: &Settings, findings: &mut Findings) {
+fn check_layout(
+    bus: &dyn Bus,
+    existing: &[TopicSpec],
+    absent: &AbsentTopics,
+    settings: &ProgramSettings,
+    findings: &mut Findings,
+) {
     let names = &settings.topics;
     let before = findings.wrong_count();
     if !absent.missing.is_empty() {
@@ -126,7 +132,7 @@ fn layout(bus: &dyn Bus, existing: &[TopicSpec], absent: &Absent, settings: &Set
     for (about, remedy) in partition_counts(existing, &desired, holds_data) {
         findings.wrong("topics", about, remedy);
     }
-    let mut others = crate::commands::topics::wrong(existing, names);
+    let mut others = crate::commands::topics::topic_differences(existing, names);
     others.retain(|wrong| !wrong.ends_with(" is missing") && !wrong.contains(" partitions instead of "));
     for wrong in others {
         findings.wrong("topics", wrong, "`eadt topics apply --dry-run` shows what it would change, `eadt topics apply` does it");
@@ -173,12 +179,12 @@ fn partition_counts(
 }
 
 /// What each part lacks. Of a topic that does not exist nobody has or lacks a right.
-fn rights(bus: &KafkaBus, parts: &[Part], settings: &Settings, absent: &Absent, findings: &mut Findings) {
+fn rights(bus: &KafkaBus, parts: &[AclClient], settings: &ProgramSettings, absent: &AbsentTopics, findings: &mut Findings) {
     let names = topics::desired(&settings.topics.prefix, 1, 1).into_iter().map(|topic| topic.name.to_string());
     let names: Vec<String> = names.filter(|name| !absent.missing.contains(name)).collect();
     for part in if parts.is_empty() { &USUAL } else { parts } {
-        let mut wanted: Vec<Right> = part.rights(settings);
-        wanted.retain(|right| !matches!(&right.resource, Resource::Topic(name) if absent.missing.contains(name)));
+        let mut wanted: Vec<AclEntry> = part.rights(settings);
+        wanted.retain(|right| !matches!(&right.resource, AclResource::Topic(name) if absent.missing.contains(name)));
         match bus.lacking(&wanted, &names) {
             Ok(lacking) if lacking.is_empty() => {
                 findings.ok("rights", format!("{} has all {} of the {}", bus.principal(), wanted.len(), part.name()));
@@ -198,7 +204,7 @@ fn rights(bus: &KafkaBus, parts: &[Part], settings: &Settings, absent: &Absent, 
     }
 }
 
-pub fn embedded(settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn Bus>> {
+pub fn embedded(settings: &ProgramSettings, findings: &mut Findings) -> Option<Arc<dyn Bus>> {
     let dir = &settings.bus.data_dir;
     if !dir.join("log").exists() {
         findings.notice(
@@ -208,7 +214,7 @@ pub fn embedded(settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn 
         );
         return None;
     }
-    let log = match crate::up::open_embedded(settings, Stamps::Wall) {
+    let log = match crate::bus::open_embedded(settings, StampSource::Wall) {
         Ok(log) => log,
         Err(error) => {
             let said = format!("{error:#}");
@@ -228,8 +234,8 @@ pub fn embedded(settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn 
         }
     }
     if let Some(existing) = existing(&log, settings, findings) {
-        let absent = Absent::among(&existing, settings, |_| None);
-        layout(&log, &existing, &absent, settings, findings);
+        let absent = AbsentTopics::among(&existing, settings, |_| None);
+        check_layout(&log, &existing, &absent, settings, findings);
         if absent.missing.is_empty() {
             partitions::keys(&log, settings, findings);
         }
@@ -237,7 +243,7 @@ pub fn embedded(settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn 
     Some(Arc::new(log))
 }
 
-fn records(bus: &dyn Bus, settings: &Settings) -> eadt_bus::Result<(usize, i64)> {
+fn records(bus: &dyn Bus, settings: &ProgramSettings) -> eadt_bus::Result<(usize, i64)> {
     let topics = bus.topics(&settings.topics.prefix)?;
     let mut records = 0;
     for topic in &topics {
@@ -259,19 +265,19 @@ mod tests {
 
     #[test]
     fn a_topic_that_does_not_exist_is_told_from_one_that_may_not_be_seen() {
-        let settings = Settings::default();
+        let settings = ProgramSettings::default();
         let hidden = |topic: &str| topic.ends_with("decisions.v1").then(|| "denied".to_owned());
-        let none = Absent::among(&[], &settings, |_| None);
+        let none = AbsentTopics::among(&[], &settings, |_| None);
         assert!(none.is_everything(&settings) && none.text(&settings).starts_with("none of the "), "{none:?}");
         let mut existing = all();
         existing.retain(|topic| !["eadt.decisions.v1", "eadt.models.v1"].contains(&&*topic.name));
-        let some = Absent::among(&existing, &settings, hidden);
-        assert_eq!(some, Absent { missing: vec!["eadt.models.v1".into()], hidden: vec!["eadt.decisions.v1".into()] });
+        let some = AbsentTopics::among(&existing, &settings, hidden);
+        assert_eq!(some, AbsentTopics { missing: vec!["eadt.models.v1".into()], hidden: vec!["eadt.decisions.v1".into()] });
         assert!(!some.is_everything(&settings) && some.text(&settings).ends_with("topics are missing: eadt.models.v1"));
         // Nothing is known to be missing where nothing may be seen.
-        let denied = Absent::among(&[], &settings, |_| Some("denied".into()));
+        let denied = AbsentTopics::among(&[], &settings, |_| Some("denied".into()));
         assert!(!denied.is_everything(&settings) && denied.missing.is_empty());
-        assert_eq!(Absent::among(&all(), &settings, |_| None), Absent::default());
+        assert_eq!(AbsentTopics::among(&all(), &settings, |_| None), AbsentTopics::default());
     }
 
     #[test]

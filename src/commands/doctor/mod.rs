@@ -1,4 +1,4 @@
-//! `eadt doctor`: looks at everything that a start would trip over, says what is wrong and what to do.
+//! `eadt doctor`: checks everything that a start would fail by, reports what is wrong and what to do.
 //!
 //! It changes nothing but this: on Kafka a heartbeat is appended and read back, to compare clocks, where the user may; a
 //! temporary file is made in each folder that is written to; and a transactional id ending in `doctor` is used.
@@ -9,22 +9,22 @@ mod local;
 mod log;
 mod partitions;
 
-use eadt_service::shown::Secrets;
+use eadt_service::shown::SecretRedactor;
 use serde::Serialize;
 
-use crate::cli::Doctor;
-use crate::rights::Part;
-use crate::settings::{Settings, SettingsError};
+use crate::cli::DoctorArgs;
+use crate::rights::AclClient;
+use crate::settings::{ProgramSettings, SettingsError};
 
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum CheckStatus {
     Ok,
     /// Nothing fails now; somebody should know.
     Notice,
     Wrong,
-    /// Could not be looked at; `about` says why.
+    /// Could not be checked; `about` gives the reason.
     Unchecked,
 }
 
@@ -32,7 +32,7 @@ pub enum State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub check: &'static str,
-    pub state: State,
+    pub state: CheckStatus,
     pub about: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
@@ -43,45 +43,45 @@ pub struct Finding {
 pub struct Findings(Vec<Finding>);
 
 impl Findings {
-    fn add(&mut self, check: &'static str, state: State, about: impl Into<String>, remedy: Option<&str>) {
+    fn add(&mut self, check: &'static str, state: CheckStatus, about: impl Into<String>, remedy: Option<&str>) {
         self.0.push(Finding { check, state, about: about.into(), remedy: remedy.map(str::to_owned) });
     }
 
     fn ok(&mut self, check: &'static str, about: impl Into<String>) {
-        self.add(check, State::Ok, about, None);
+        self.add(check, CheckStatus::Ok, about, None);
     }
 
     fn notice(&mut self, check: &'static str, about: impl Into<String>, remedy: &str) {
-        self.add(check, State::Notice, about, Some(remedy));
+        self.add(check, CheckStatus::Notice, about, Some(remedy));
     }
 
     fn wrong(&mut self, check: &'static str, about: impl Into<String>, remedy: &str) {
-        self.add(check, State::Wrong, about, Some(remedy));
+        self.add(check, CheckStatus::Wrong, about, Some(remedy));
     }
 
     fn unchecked(&mut self, check: &'static str, about: impl Into<String>) {
-        self.add(check, State::Unchecked, about, None);
+        self.add(check, CheckStatus::Unchecked, about, None);
     }
 
-    /// What is wrong first, then what could not be looked at, what should be known, and what is well. Each in the order of the checks, in
-    /// which a cause comes before what follows from it.
+    /// What is wrong first, then what could not be looked at, what should be known, and what is well. Each in the order of the
+    /// checks, in which a cause comes before what follows from it.
     fn sort(&mut self) {
         self.0.sort_by_key(|finding| match finding.state {
-            State::Wrong => 0,
-            State::Unchecked => 1,
-            State::Notice => 2,
-            State::Ok => 3,
+            CheckStatus::Wrong => 0,
+            CheckStatus::Unchecked => 1,
+            CheckStatus::Notice => 2,
+            CheckStatus::Ok => 3,
         });
     }
 
     fn wrong_count(&self) -> usize {
-        self.0.iter().filter(|finding| finding.state == State::Wrong).count()
+        self.0.iter().filter(|finding| finding.state == CheckStatus::Wrong).count()
     }
 }
 
-/// Settings that cannot be loaded are a finding, too, and the only one. What is wrong comes first, each cause before what follows from
-/// it.
-pub fn run(args: &Doctor, settings: Result<Settings, SettingsError>, secrets: &Secrets) -> anyhow::Result<()> {
+/// Settings that cannot be loaded are a finding, too, and the only one. What is wrong comes first, each cause before what follows
+/// from it.
+pub fn run(args: &DoctorArgs, settings: Result<ProgramSettings, SettingsError>, secrets: &SecretRedactor) -> anyhow::Result<()> {
     let mut findings = Findings::default();
     match settings {
         Ok(settings) => examine(&args.parts, &settings, &mut findings),
@@ -94,7 +94,7 @@ pub fn run(args: &Doctor, settings: Result<Settings, SettingsError>, secrets: &S
     } else {
         text(&findings.0)
     };
-    crate::output::print(&secrets.hide(&text))?;
+    crate::output::print(&secrets.redact(&text))?;
     match wrong {
         0 => Ok(()),
         1 => anyhow::bail!("1 of {} checks found something wrong: the first line has it, and what to do", findings.0.len()),
@@ -102,7 +102,7 @@ pub fn run(args: &Doctor, settings: Result<Settings, SettingsError>, secrets: &S
     }
 }
 
-fn examine(parts: &[Part], settings: &Settings, findings: &mut Findings) {
+fn examine(parts: &[AclClient], settings: &ProgramSettings, findings: &mut Findings) {
     local::settings(settings, findings);
     local::secrets(settings, findings);
     local::folders(settings, findings);
@@ -110,7 +110,7 @@ fn examine(parts: &[Part], settings: &Settings, findings: &mut Findings) {
     let on_kafka = !settings.bus.brokers.is_empty();
     let bus = if on_kafka { log::kafka(parts, settings, findings) } else { log::embedded(settings, findings) };
     if bus.is_some() || !on_kafka {
-        archive::look(settings, bus.as_deref(), findings);
+        archive::check_archive(settings, bus.as_deref(), findings);
     }
 }
 
@@ -120,10 +120,10 @@ fn text(findings: &[Finding]) -> String {
     let wide = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     for Finding { check, state, about, remedy } in findings {
         let state = match state {
-            State::Ok => "ok",
-            State::Notice => "notice",
-            State::Wrong => "WRONG",
-            State::Unchecked => "unchecked",
+            CheckStatus::Ok => "ok",
+            CheckStatus::Notice => "notice",
+            CheckStatus::Wrong => "WRONG",
+            CheckStatus::Unchecked => "unchecked",
         };
         writeln!(text, "{check:wide$}  {state:9}  {about}").expect("String");
         if let Some(remedy) = remedy {
@@ -188,7 +188,7 @@ mod tests {
             &[("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", url.clone()), ("EADT_COLLECTOR__PROGRESS__KEY", url.clone())],
             &[("EADT_BUS__PROPERTIES", MARK.to_owned())],
         ] {
-            let variables: crate::settings::Variables =
+            let variables: crate::settings::EnvVariables =
                 pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
             let secrets = crate::settings::secrets(&variables);
             let mut findings = Findings::default();
@@ -196,7 +196,7 @@ mod tests {
                 Ok(settings) => examine(&[], &settings, &mut findings),
                 Err(error) => findings.wrong("settings", error.to_string(), "correct it"),
             }
-            let shown = secrets.hide(&text(&findings.0)).into_owned();
+            let shown = secrets.redact(&text(&findings.0)).into_owned();
             assert!(!findings.0.is_empty() && !shown.contains(MARK), "{pairs:?}: {shown}");
         }
     }

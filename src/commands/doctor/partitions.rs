@@ -2,33 +2,33 @@
 
 use std::collections::BTreeMap;
 
-use eadt_bus::{Bus, BusError, Start, TopicPartition, read_to_end};
+use eadt_bus::{Bus, BusError, StartOffset, TopicPartition, read_to_end};
 use eadt_processor::foreign::belongs_to;
 use eadt_schemas::Topic;
 
 use super::Findings;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 
 /// Records of each partition that are looked at.
 const NEWEST: i64 = 200;
 
 /// What was found in one topic.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Sample {
+struct KeyPlacement {
     records: u64,
     foreign: u64,
     /// Key and partition of the first of them, and where it belongs.
     first: Option<(String, i32, i32)>,
 }
 
-pub fn keys(bus: &dyn Bus, settings: &Settings, findings: &mut Findings) {
+pub fn keys(bus: &dyn Bus, settings: &ProgramSettings, findings: &mut Findings) {
     match samples(bus, &settings.topics.prefix) {
         Ok(samples) => report(&samples, findings),
         Err(error) => findings.unchecked("keys", error.to_string()),
     }
 }
 
-fn samples(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<&'static str, Sample>, BusError> {
+fn samples(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<&'static str, KeyPlacement>, BusError> {
     let (mut from, mut counts) = (Vec::new(), BTreeMap::new());
     for spec in bus.topics(prefix)? {
         let topic = Topic::from_name(&spec.name, prefix);
@@ -40,11 +40,11 @@ fn samples(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<&'static str, Sample>
             let at = TopicPartition { topic: spec.name.clone(), partition };
             let marks = bus.watermarks(&at)?;
             if marks.high > marks.low {
-                from.push((at, Start::At(marks.low.max(marks.high - NEWEST))));
+                from.push((at, StartOffset::At(marks.low.max(marks.high - NEWEST))));
             }
         }
     }
-    let mut samples: BTreeMap<&'static str, Sample> = BTreeMap::new();
+    let mut samples: BTreeMap<&'static str, KeyPlacement> = BTreeMap::new();
     read_to_end(
         bus,
         &from,
@@ -65,7 +65,7 @@ fn samples(bus: &dyn Bus, prefix: &str) -> Result<BTreeMap<&'static str, Sample>
     Ok(samples)
 }
 
-fn report(samples: &BTreeMap<&'static str, Sample>, findings: &mut Findings) {
+fn report(samples: &BTreeMap<&'static str, KeyPlacement>, findings: &mut Findings) {
     let records: u64 = samples.values().map(|sample| sample.records).sum();
     let mut good = true;
     for (topic, sample) in samples {
@@ -92,7 +92,7 @@ mod tests {
     use std::time::Duration;
 
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-    use eadt_bus::{Outgoing, partition_for_key};
+    use eadt_bus::{ProducerRecord, partition_for_key};
 
     use super::*;
 
@@ -107,7 +107,7 @@ mod tests {
         let home = partition_for_key(b"lab/bert", 3);
         for (topic, partition) in [("gpu.telemetry.v1", home), ("training.progress.v1", (home + 1) % 3)] {
             for _ in 0..5 {
-                let record = Outgoing {
+                let record = ProducerRecord {
                     topic: format!("eadt.{topic}").into(),
                     partition: Some(partition),
                     key: Some("lab/bert".into()),
@@ -120,8 +120,8 @@ mod tests {
         assert!(producer.flush(Duration::from_mins(3)).unwrap());
         let samples = samples(&log, "eadt.").unwrap();
         let first = Some(("lab/bert".to_owned(), (home + 1) % 3, home));
-        assert_eq!(samples["gpu.telemetry.v1"], Sample { records: 5, foreign: 0, first: None });
-        assert_eq!(samples["training.progress.v1"], Sample { records: 5, foreign: 5, first });
+        assert_eq!(samples["gpu.telemetry.v1"], KeyPlacement { records: 5, foreign: 0, first: None });
+        assert_eq!(samples["training.progress.v1"], KeyPlacement { records: 5, foreign: 5, first });
         let mut findings = Findings::default();
         report(&samples, &mut findings);
         assert_eq!(findings.wrong_count(), 1);

@@ -7,20 +7,21 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::number;
 
 #[derive(Debug, Subcommand)]
-pub enum Partition {
+pub enum PartitionCommand {
     /// The experiment of the paper on SM allocation: how well throughput and power are predicted, and what the choices are worth.
-    Evaluate(Evaluate),
+    Evaluate(PartitionEvaluateArgs),
     /// Choose the partition of a GPU for workloads that were measured alone.
-    Choose(Choose),
+    Choose(PartitionChooseArgs),
     /// Learn from co-runs how workloads slow each other down.
-    Train(Train),
+    Train(PartitionTrainArgs),
     /// Write simulated measurements as tables: what `evaluate`, `train` and `choose` read.
-    Simulate(Simulate),
+    Simulate(PartitionSimulateArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct Measured {
-    /// Table of workloads alone (CSV): `workload`, `gpu_model`, `mps_thread_percentage`, `samples_per_second`, `power_watts`, counters.
+pub struct SoloTableArgs {
+    /// Table of workloads alone (CSV): `workload`, `gpu_model`, `mps_thread_percentage`, `samples_per_second`, `power_watts`,
+    /// counters.
     #[arg(long, value_name = "CSV")]
     pub solo: PathBuf,
     /// Power of the GPU while its processes wait, where the table has no row with 0 %.
@@ -29,7 +30,7 @@ pub struct Measured {
 }
 
 #[derive(Debug, Clone, Copy, Args)]
-pub struct Growth {
+pub struct ForestArgs {
     /// Trees of each forest.
     #[arg(long, default_value_t = 100, value_parser = |text: &str| number::count(text, 10_000_u32))]
     pub trees: u32,
@@ -42,7 +43,7 @@ pub struct Growth {
 }
 
 #[derive(Debug, Args)]
-pub struct Evaluate {
+pub struct PartitionEvaluateArgs {
     /// Table of workloads alone (CSV) [default: simulated measurements of the paper's 16 workloads on a V100].
     #[arg(long, value_name = "CSV", requires = "co_runs")]
     pub solo: Option<PathBuf>,
@@ -62,7 +63,7 @@ pub struct Evaluate {
     #[arg(long)]
     pub paper_only: bool,
     #[command(flatten)]
-    pub growth: Growth,
+    pub growth: ForestArgs,
     /// Write a page, too.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -74,9 +75,9 @@ pub struct Evaluate {
 }
 
 #[derive(Debug, Args)]
-pub struct Choose {
+pub struct PartitionChooseArgs {
     #[command(flatten)]
-    pub measured: Measured,
+    pub measured: SoloTableArgs,
     /// Workloads that share the GPU.
     #[arg(long, value_name = "A,B,…", value_delimiter = ',', required = true)]
     pub workloads: Vec<String>,
@@ -84,11 +85,11 @@ pub struct Choose {
     #[arg(long, value_name = "FILE")]
     pub model: Option<PathBuf>,
     /// What is to be as large as possible per watt.
-    #[arg(long, value_enum, default_value_t = Objective::Progress)]
-    pub objective: Objective,
+    #[arg(long, value_enum, default_value_t = PartitionObjective::Progress)]
+    pub objective: PartitionObjective,
     /// Part of the model's trees that may expect less than what counts, or `mean`.
     #[arg(long, value_name = "QUANTILE", default_value = "0.25", value_parser = risk)]
-    pub risk: Risk,
+    pub risk: RiskQuantile,
     /// Each workload keeps at least this part of its progress at equal shares; 0: no floor.
     #[arg(long, value_name = "RATIO", default_value_t = 0.5, value_parser = number::fraction)]
     pub floor: f64,
@@ -110,17 +111,17 @@ pub struct Choose {
 
 /// A quantile of what the model's trees expect; `None`: their mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Risk(pub Option<f64>);
+pub struct RiskQuantile(pub Option<f64>);
 
-fn risk(text: &str) -> Result<Risk, String> {
+fn risk(text: &str) -> Result<RiskQuantile, String> {
     if text == "mean" {
-        return Ok(Risk(None));
+        return Ok(RiskQuantile(None));
     }
-    number::fraction(text).map(|quantile| Risk(Some(quantile))).map_err(|why| format!("{why}, or `mean`"))
+    number::fraction(text).map(|quantile| RiskQuantile(Some(quantile))).map_err(|why| format!("{why}, or `mean`"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Objective {
+pub enum PartitionObjective {
     /// Throughput of each as a part of its throughput alone, added.
     Progress,
     /// Throughputs added, whatever their units: the paper's; it starves whoever counts in large units.
@@ -128,9 +129,9 @@ pub enum Objective {
 }
 
 #[derive(Debug, Args)]
-pub struct Train {
+pub struct PartitionTrainArgs {
     #[command(flatten)]
-    pub measured: Measured,
+    pub measured: SoloTableArgs,
     /// Table of co-runs (CSV): `co_run`, `workload`, `mps_thread_percentage`, `samples_per_second`, `power_watts`.
     #[arg(long, value_name = "CSV")]
     pub co_runs: PathBuf,
@@ -141,13 +142,13 @@ pub struct Train {
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
-    pub growth: Growth,
+    pub growth: ForestArgs,
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct Simulate {
+pub struct PartitionSimulateArgs {
     /// Folder for `solo.csv` and `co_runs.csv`; new, or empty.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,

@@ -5,24 +5,26 @@ use eadt_gpu_sharing::evaluate::{
 };
 use eadt_gpu_sharing::{ChoiceSettings, SlowdownModel};
 use eadt_simulator::gpu::BoardModel;
-use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, Plan, SharedWorkload, paper_suite, stress_suite, tenths};
+use eadt_simulator::sharing::{
+    LabNoise, LabPlan, PAPER_MEMORY_GIB, SharedWorkload, SharingLab, paper_suite, stress_suite, tenths,
+};
 
 /// Measurements with noise, and the same without.
-fn trial(suite: &[SharedWorkload], seed: u64, plan: impl Fn(&Lab) -> Plan) -> anyhow::Result<EvaluationSet> {
-    let lab = |noise| Lab::new(BoardModel::V100, suite.to_vec(), noise);
+fn trial(suite: &[SharedWorkload], seed: u64, plan: impl Fn(&SharingLab) -> LabPlan) -> anyhow::Result<EvaluationSet> {
+    let lab = |noise| SharingLab::new(BoardModel::V100, suite.to_vec(), noise);
     let (seen, really) = (lab(LabNoise::usual(seed)), lab(LabNoise::NONE));
     Ok(EvaluationSet { measured: seen.measure(&plan(&seen))?, truth: really.measure(&plan(&really))? })
 }
 
 fn pairs(suite: &[SharedWorkload], seed: u64, partitions: &[Vec<u32>], clocks: &[Option<f64>]) -> anyhow::Result<EvaluationSet> {
-    trial(suite, seed, |lab| Plan {
+    trial(suite, seed, |lab| LabPlan {
         groups: lab.pairs(PAPER_MEMORY_GIB),
         partitions: partitions.to_vec(),
         clocks: clocks.to_vec(),
     })
 }
 
-/// `tell` is called before each part with what it does.
+/// Runs the evaluation. The callback receives the description of each part before it starts.
 pub fn run(settings: &EvaluateSettings, paper_only: bool, tell: &dyn Fn(&str)) -> anyhow::Result<EvaluationFindings> {
     let mut findings = EvaluationFindings::default();
     let suite = paper_suite();
@@ -57,7 +59,7 @@ pub fn run(settings: &EvaluateSettings, paper_only: bool, tell: &dyn Fn(&str)) -
 
     tell("triples");
     let model = SlowdownModel::train(&trial_of_pairs.measured, &settings.forest)?;
-    let triples = trial(&suite, settings.seed, |lab| Plan {
+    let triples = trial(&suite, settings.seed, |lab| LabPlan {
         groups: lab.triples(PAPER_MEMORY_GIB).into_iter().step_by(4).collect(),
         partitions: thirds(),
         clocks: vec![None],

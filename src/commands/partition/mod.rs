@@ -12,38 +12,38 @@ use eadt_gpu_sharing::evaluate::{
 use eadt_gpu_sharing::forest::ForestSettings;
 use eadt_gpu_sharing::tables::{SoloTable, read_co_runs, read_solo, write_co_runs, write_solo};
 use eadt_gpu_sharing::{
-    AdditivePredictor, ChoiceSettings, ChoiceVerdict, GpuTenants, Measurements, Predictor, ShareObjective, SlowdownModel,
+    AdditivePredictor, ChoiceSettings, ChoiceVerdict, GpuMeasurements, GpuTenants, ShareObjective, SharePredictor, SlowdownModel,
     SoloProfile, choose,
 };
 use eadt_simulator::gpu::BoardModel;
-use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, Plan, paper_suite, tenths};
+use eadt_simulator::sharing::{LabNoise, LabPlan, PAPER_MEMORY_GIB, SharingLab, paper_suite, tenths};
 use serde_json::json;
 
-pub use args::Partition;
+pub use args::PartitionCommand;
 
 use crate::output::{print, say};
-use crate::target::{Target, create_folder};
+use crate::target::{AtomicFile, create_folder};
 use crate::usage;
 
 const SIMULATED: &str = "Simulated: the paper's 16 workloads in the GPU model of a V100, measured with noise, choices held against the \
                          model without noise.";
 
-pub fn run(command: &Partition) -> anyhow::Result<()> {
+pub fn run(command: &PartitionCommand) -> anyhow::Result<()> {
     match command {
-        Partition::Evaluate(args) => evaluate(args),
-        Partition::Choose(args) => choose_for(args),
-        Partition::Train(args) => train(args),
-        Partition::Simulate(args) => simulate(args),
+        PartitionCommand::Evaluate(args) => evaluate(args),
+        PartitionCommand::Choose(args) => choose_for(args),
+        PartitionCommand::Train(args) => train(args),
+        PartitionCommand::Simulate(args) => simulate(args),
     }
 }
 
-impl From<args::Growth> for ForestSettings {
-    fn from(growth: args::Growth) -> Self {
+impl From<args::ForestArgs> for ForestSettings {
+    fn from(growth: args::ForestArgs) -> Self {
         Self { trees: growth.trees, leaf_min: growth.leaf_min, seed: growth.seed, features_per_split: None }
     }
 }
 
-fn evaluate(args: &args::Evaluate) -> anyhow::Result<()> {
+fn evaluate(args: &args::PartitionEvaluateArgs) -> anyhow::Result<()> {
     let settings = EvaluateSettings {
         forest: args.growth.into(),
         training_ratios: args.training.clone(),
@@ -53,7 +53,7 @@ fn evaluate(args: &args::Evaluate) -> anyhow::Result<()> {
     };
     let simulated = args.solo.is_none();
     let inputs: Vec<PathBuf> = args.solo.iter().chain(&args.co_runs).cloned().collect();
-    let page = args.html.as_deref().map(|path| Target::create(path, &inputs, args.force)).transpose()?;
+    let page = args.html.as_deref().map(|path| AtomicFile::create(path, &inputs, args.force)).transpose()?;
     let findings = if let (Some(solo), Some(co_runs)) = (&args.solo, &args.co_runs) {
         let measurements = measurements(&read(solo)?, solo, args.idle_watts, Some(co_runs))?;
         let trial = EvaluationSet::of(measurements);
@@ -90,8 +90,8 @@ fn evaluate(args: &args::Evaluate) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn train(args: &args::Train) -> anyhow::Result<()> {
-    let target = Target::create(&args.out, &[args.measured.solo.clone(), args.co_runs.clone()], args.force)?;
+fn train(args: &args::PartitionTrainArgs) -> anyhow::Result<()> {
+    let target = AtomicFile::create(&args.out, &[args.measured.solo.clone(), args.co_runs.clone()], args.force)?;
     let measurements =
         measurements(&read(&args.measured.solo)?, &args.measured.solo, args.measured.idle_watts, Some(&args.co_runs))?;
     let forest = ForestSettings::from(args.growth);
@@ -134,7 +134,7 @@ fn train(args: &args::Train) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
+fn choose_for(args: &args::PartitionChooseArgs) -> anyhow::Result<()> {
     let solo = read(&args.measured.solo)?;
     let idle_watts = idle(&solo, &args.measured.solo, args.measured.idle_watts)?;
     let find = |name: &String| -> anyhow::Result<&SoloProfile> {
@@ -147,8 +147,8 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
     let tenants = args.workloads.iter().map(find).collect::<anyhow::Result<Vec<_>>>()?;
     let settings = ChoiceSettings {
         objective: match args.objective {
-            args::Objective::Progress => ShareObjective::Progress,
-            args::Objective::Sum => ShareObjective::Sum,
+            args::PartitionObjective::Progress => ShareObjective::Progress,
+            args::PartitionObjective::Sum => ShareObjective::Sum,
         },
         risk_quantile: args.risk.0,
         floor_ratio: Some(args.floor),
@@ -157,11 +157,11 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
     };
     settings.check().map_err(anyhow::Error::msg)?;
     let model = args.model.as_deref().map(read_model).transpose()?;
-    let predictor: &dyn Predictor = model.as_ref().map_or(&AdditivePredictor, |model| model);
+    let predictor: &dyn SharePredictor = model.as_ref().map_or(&AdditivePredictor, |model| model);
     let clocks = if args.clocks { common_clocks(&tenants)? } else { vec![None] };
     let together = GpuTenants::new(tenants, idle_watts)?;
     let candidates = together.candidates(args.step, &clocks)?;
-    let outlook = predictor.outlook(&together, &candidates)?;
+    let outlook = predictor.predict(&together, &candidates)?;
     let choice = choose(&together, &candidates, &outlook, &settings);
     let by = if model.is_some() { "model" } else { "additive" };
     let rows: Vec<_> = (0..together.tenants().len())
@@ -225,22 +225,22 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
 /// Files of `eadt partition simulate`.
 const SIMULATED_TABLES: [&str; 2] = ["solo.csv", "co_runs.csv"];
 
-fn simulate(args: &args::Simulate) -> anyhow::Result<()> {
+fn simulate(args: &args::PartitionSimulateArgs) -> anyhow::Result<()> {
     let board = BoardModel::V100.board();
     if let Some(clock) = args.clocks.iter().find(|clock| !(board.clock_min_mhz..=board.clock_max_mhz).contains(*clock)) {
         let why = format!("a {} runs from {} to {} MHz", board.name, board.clock_min_mhz, board.clock_max_mhz);
         return Err(usage::invalid("--clocks <MHZ,…>", clock, why));
     }
     create_folder(&args.out, &[], args.force, |name| SIMULATED_TABLES.contains(&name))?;
-    let lab = Lab::new(BoardModel::V100, paper_suite(), LabNoise::usual(args.seed));
+    let lab = SharingLab::new(BoardModel::V100, paper_suite(), LabNoise::usual(args.seed));
     let mut clocks: Vec<Option<f64>> = args.clocks.iter().copied().map(Some).collect();
     if clocks.is_empty() {
         clocks.push(None);
     }
-    let measurements = lab.measure(&Plan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: tenths(), clocks })?;
+    let measurements = lab.measure(&LabPlan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: tenths(), clocks })?;
     for (name, text) in SIMULATED_TABLES.into_iter().zip([write_solo(&measurements), write_co_runs(&measurements)]) {
         let path = args.out.join(name);
-        Target::create(&path, &[], args.force)?.write(&text)?;
+        AtomicFile::create(&path, &[], args.force)?.write(&text)?;
         say!("{}", path.display());
     }
     say!(
@@ -266,13 +266,18 @@ fn idle(solo: &SoloTable, path: &Path, given: Option<f64>) -> anyhow::Result<f64
     })
 }
 
-fn measurements(solo: &SoloTable, path: &Path, idle_watts: Option<f64>, co_runs: Option<&Path>) -> anyhow::Result<Measurements> {
+fn measurements(
+    solo: &SoloTable,
+    path: &Path,
+    idle_watts: Option<f64>,
+    co_runs: Option<&Path>,
+) -> anyhow::Result<GpuMeasurements> {
     let runs = match co_runs {
         Some(path) => read_co_runs(&path.display().to_string(), &text_of(path)?)?,
         None => Vec::new(),
     };
     let idle_watts = idle(solo, path, idle_watts)?;
-    Ok(Measurements::new(idle_watts, solo.profiles.clone(), runs)?)
+    Ok(GpuMeasurements::new(idle_watts, solo.profiles.clone(), runs)?)
 }
 
 fn read_model(path: &Path) -> anyhow::Result<SlowdownModel> {

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use eadt_models::energy::{Rule, Sample, Series};
-use eadt_nvml::{Driver, NvmlDriver};
+use eadt_models::energy::{IntegrationRule, PowerSample, PowerSeries};
+use eadt_nvml::{GpuDriver, NvmlDriver};
 use eadt_schemas::latest::GpuTelemetry;
 use eadt_service::tasks::{GPU_READER, ORDER};
-use eadt_tune::plan::Step;
+use eadt_tune::plan::SweepStep;
 
-use super::{Measured, Profile, ProfileKnob, Rig};
+use super::{ProfileArgs, ProfileKnob, ProfileRunner, RunMeasurement};
 
 /// Ten readings a second: as often as the energy counter is refreshed.
 const READING: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ const IN_FORCE_WITHIN: Duration = Duration::from_secs(30);
 /// A clock this far above its bound was not bounded.
 const CLOCK_TOLERANCE: f64 = 1.03;
 
-pub struct Device {
+pub struct AgentRunner {
     driver: Arc<NvmlDriver>,
     gpu: u32,
     uuid: String,
@@ -35,19 +35,19 @@ pub struct Device {
     knob: ProfileKnob,
     settle: Duration,
     command: Vec<String>,
-    order: Option<Order>,
+    order: Option<IntentFile>,
 }
 
 /// The intents file while it holds an order; dropped, it is taken away, and the agent puts the device back.
-struct Order {
+struct IntentFile {
     path: PathBuf,
     text: Arc<Mutex<String>>,
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Device {
-    pub fn new(args: &Profile) -> anyhow::Result<Self> {
+impl AgentRunner {
+    pub fn new(args: &ProfileArgs) -> anyhow::Result<Self> {
         if args.command.is_empty() {
             let why = "no command to run: put it after --, or try a simulated job with --simulate A100:compute";
             return Err(crate::usage::impossible(why));
@@ -66,7 +66,7 @@ impl Device {
                 "{} is set through the node agent: run it with `intents_file` in its settings and name that file with --intents-file",
                 knob.name()
             ),
-            (Some(path), _) => Some(Order::new(path)?),
+            (Some(path), _) => Some(IntentFile::new(path)?),
         };
         Ok(Self {
             driver: Arc::new(driver),
@@ -130,7 +130,7 @@ impl Device {
     }
 }
 
-impl Rig for Device {
+impl ProfileRunner for AgentRunner {
     fn gpu_model(&self) -> &str {
         &self.model
     }
@@ -139,7 +139,7 @@ impl Rig for Device {
         "measured"
     }
 
-    fn run(&mut self, step: Step) -> anyhow::Result<Measured> {
+    fn run(&mut self, step: SweepStep) -> anyhow::Result<RunMeasurement> {
         self.set(step.setting)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (driver, gpu, stopped) = (self.driver.clone(), self.gpu, stop.clone());
@@ -177,7 +177,7 @@ impl Rig for Device {
     }
 }
 
-type Reading = (f64, GpuTelemetry);
+type TimedTelemetry = (f64, GpuTelemetry);
 
 /// Readings until `stop` is set; tells of the first.
 fn sample(
@@ -186,8 +186,8 @@ fn sample(
     began: Instant,
     stop: &AtomicBool,
     first: &SyncSender<()>,
-) -> anyhow::Result<Vec<Reading>> {
-    let mut readings: Vec<Reading> = Vec::new();
+) -> anyhow::Result<Vec<TimedTelemetry>> {
+    let mut readings: Vec<TimedTelemetry> = Vec::new();
     let mut lost = None;
     driver.with_gpu(gpu, &mut |gpu| {
         loop {
@@ -215,16 +215,16 @@ fn sample(
     }
 }
 
-fn measure(readings: &[Reading], from: f64, to: f64) -> anyhow::Result<Measured> {
+fn measure(readings: &[TimedTelemetry], from: f64, to: f64) -> anyhow::Result<RunMeasurement> {
     let during = || readings.iter().filter(|(seconds, _)| (from..=to).contains(seconds));
     let mean = |of: fn(&GpuTelemetry) -> Option<f64>| {
         let values: Vec<f64> = during().filter_map(|(_, reading)| of(reading)).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
     let samples =
-        readings.iter().filter_map(|(seconds, reading)| Some(Sample { seconds: *seconds, watts: reading.power_watts? }));
-    let series = Series::new(samples)?;
-    let integral = series.energy_between(from, to, Rule::Trapezoid, None);
+        readings.iter().filter_map(|(seconds, reading)| Some(PowerSample { seconds: *seconds, watts: reading.power_watts? }));
+    let series = PowerSeries::new(samples)?;
+    let integral = series.energy_between(from, to, IntegrationRule::Trapezoid, None);
     // The counter is more exact than readings of the power, but is refreshed every 100 ms only: for runs that are longer.
     let counters: Vec<(f64, f64)> =
         readings.iter().filter_map(|(seconds, reading)| Some((*seconds, reading.energy_joules_total?))).collect();
@@ -239,7 +239,7 @@ fn measure(readings: &[Reading], from: f64, to: f64) -> anyhow::Result<Measured>
         None if integral.covered_ratio > 0.9 => integral.joules,
         None => bail!("neither energy counter nor enough readings of the power: the run is too short, or the GPU does not say"),
     };
-    Ok(Measured {
+    Ok(RunMeasurement {
         duration_seconds: to - from,
         energy_joules,
         sm_clock_mhz: mean(|reading| reading.sm_clock_mhz),
@@ -247,7 +247,7 @@ fn measure(readings: &[Reading], from: f64, to: f64) -> anyhow::Result<Measured>
     })
 }
 
-impl Order {
+impl IntentFile {
     fn new(path: &Path) -> anyhow::Result<Self> {
         if path.exists() {
             bail!("{} is there already: somebody else's order holds the device; take it away first", path.display());
@@ -284,7 +284,7 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::rename(&next, path)
 }
 
-impl Drop for Order {
+impl Drop for IntentFile {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -8,20 +8,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use eadt_service::Shutdown;
-use eadt_tune::plan::{Settings, Step, plan};
+use eadt_tune::plan::{SweepSettings, SweepStep, plan};
 
 use crate::output::say;
-use crate::target::Target;
+use crate::target::AtomicFile;
 use crate::usage;
 
 #[derive(Debug, Args)]
-pub struct Profile {
+pub struct ProfileArgs {
     /// What is turned.
     #[arg(long, value_enum)]
     pub knob: ProfileKnob,
-    /// Settings to measure: a list `1410,1305,1200`, or `705:1410:15` from, to and step [default: simulated GPUs only: from half to all of what the board has].
+    /// Settings to measure: a list `1410,1305,1200`, or `705:1410:15` from, to and step [default: simulated GPUs only: from half
+    /// to all of what the board has].
     #[arg(long, value_name = "SETTINGS")]
-    pub settings: Option<Settings>,
+    pub settings: Option<SweepSettings>,
     /// Runs of each setting; the cold run before them is thrown away.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
@@ -31,13 +32,15 @@ pub struct Profile {
     /// Name of the workload in the table.
     #[arg(long, default_value = "job")]
     pub workload: String,
-    /// A simulated GPU and job instead of a real one: `V100`, `A100`, `H100`, `H200`, with `compute`, `memory`, `host` or `mid`, for example `A100:compute`.
+    /// A simulated GPU and job instead of a real one: `V100`, `A100`, `H100`, `H200`, with `compute`, `memory`, `host` or `mid`,
+    /// for example `A100:compute`.
     #[arg(long, value_name = "BOARD:JOB", conflicts_with_all = ["gpu", "intents_file", "command"])]
     pub simulate: Option<String>,
     /// Index of the GPU that the command uses, as NVML counts.
     #[arg(long, value_name = "INDEX", default_value_t = 0)]
     pub gpu: u32,
-    /// The file that this node's agent follows (`intents_file` in its settings): clocks and caps are set through it, and put back by it.
+    /// The file that this node's agent follows (`intents_file` in its settings): clocks and caps are set through it, and put back
+    /// by it.
     #[arg(long, value_name = "FILE")]
     pub intents_file: Option<PathBuf>,
     /// How long the agent may take to set a device, and how long the device rests before each run, for example `5s`.
@@ -80,8 +83,9 @@ impl ProfileKnob {
     }
 }
 
-/// What one run took.
-struct Measured {
+/// The measurements of one run.
+#[derive(Debug)]
+struct RunMeasurement {
     duration_seconds: f64,
     energy_joules: f64,
     /// Mean over the run; `None`: not known.
@@ -90,22 +94,22 @@ struct Measured {
 }
 
 /// Something that runs the job at a setting. What it changes is put back when it is dropped.
-trait Rig {
+trait ProfileRunner {
     fn gpu_model(&self) -> &str;
     /// `measured` or `simulated`.
     fn origin(&self) -> &'static str;
-    fn run(&mut self, step: Step) -> anyhow::Result<Measured>;
+    fn run(&mut self, step: SweepStep) -> anyhow::Result<RunMeasurement>;
 }
 
-pub fn run(args: &Profile, stop: &Shutdown) -> anyhow::Result<()> {
-    let target = Target::create(&args.out, &[], args.force)?;
-    let (settings, mut rig): (Settings, Box<dyn Rig>) = if let Some(text) = &args.simulate {
-        let rig = simulated::Simulated::new(text, args.knob, args.seed)?;
+pub fn run(args: &ProfileArgs, stop: &Shutdown) -> anyhow::Result<()> {
+    let target = AtomicFile::create(&args.out, &[], args.force)?;
+    let (settings, mut rig): (SweepSettings, Box<dyn ProfileRunner>) = if let Some(text) = &args.simulate {
+        let rig = simulated::SimulatedRunner::new(text, args.knob, args.seed)?;
         (args.settings.clone().unwrap_or_else(|| rig.settings()), Box::new(rig))
     } else {
         let needed = "--settings is needed: name the settings to measure, the highest among them";
         let settings = args.settings.clone().ok_or_else(|| usage::impossible(needed))?;
-        (settings, Box::new(agent::Device::new(args)?))
+        (settings, Box::new(agent::AgentRunner::new(args)?))
     };
     check(&settings, args.knob)?;
     let steps = plan(&settings, args.runs, args.seed);
@@ -122,7 +126,7 @@ pub fn run(args: &Profile, stop: &Shutdown) -> anyhow::Result<()> {
         }
     }
     let origin = rig.origin();
-    // Puts back what was set before anybody is told that it is done.
+    // Puts the original settings back before the end is reported.
     drop(rig);
     let mut out = target.writer()?;
     std::io::Write::write_all(&mut out, table.as_bytes()).with_context(|| format!("cannot write {}", args.out.display()))?;
@@ -139,7 +143,7 @@ fn shown(path: &Path) -> String {
     if text.contains(' ') { format!("'{text}'") } else { text }
 }
 
-fn check(settings: &Settings, knob: ProfileKnob) -> anyhow::Result<()> {
+fn check(settings: &SweepSettings, knob: ProfileKnob) -> anyhow::Result<()> {
     if let Some(setting) = settings.0.iter().find(|setting| knob == ProfileKnob::MpsThreadPercentage && **setting > 100.0) {
         let why = format!("{setting} is no percentage; name values from 1 to 100");
         let all = settings.0.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
@@ -160,7 +164,7 @@ fn csv_head(knob: ProfileKnob) -> String {
     )
 }
 
-fn push(table: &mut String, args: &Profile, rig: &dyn Rig, step: Step, measured: &Measured) {
+fn push(table: &mut String, args: &ProfileArgs, rig: &dyn ProfileRunner, step: SweepStep, measured: &RunMeasurement) {
     let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1}"));
     let row = [
         quoted(&args.workload),

@@ -1,10 +1,12 @@
-//! A simulated GPU with a simulated job: to try `eadt profile` and `eadt tune` without one. Its figures say simulated.
+//! A simulated GPU with a simulated job: to try `eadt profile` and `eadt tune` without one. Its figures are marked as simulated.
 
 use anyhow::bail;
-use eadt_simulator::gpu::{Board, BoardModel, Channel, Limits, Noise, Runner, WorkloadProfile, solve};
-use eadt_tune::plan::{Settings, Step};
+use eadt_simulator::gpu::{
+    BoardModel, BoardParameters, GpuProcess, NoiseChannel, OperatingLimits, SimulationNoise, WorkloadProfile, solve,
+};
+use eadt_tune::plan::{SweepSettings, SweepStep};
 
-use super::{Measured, ProfileKnob, Rig};
+use super::{ProfileKnob, ProfileRunner, RunMeasurement};
 use crate::usage;
 
 /// Work of a run: so many seconds at the highest setting.
@@ -13,17 +15,17 @@ const CELSIUS: f64 = 60.0;
 /// A cold run takes this many times as long: loading, compiling, warming up (assumed).
 const COLD: f64 = 1.5;
 
-pub struct Simulated {
-    board: &'static Board,
+pub struct SimulatedRunner {
+    board: &'static BoardParameters,
     profile: WorkloadProfile,
     knob: ProfileKnob,
-    noise: Noise,
+    noise: SimulationNoise,
     samples: f64,
     /// Simulated time in microseconds.
     micros: i64,
 }
 
-impl Simulated {
+impl SimulatedRunner {
     pub fn new(text: &str, knob: ProfileKnob, seed: u64) -> anyhow::Result<Self> {
         let (board, job) = text.split_once(':').unwrap_or((text, "mid"));
         let model = match board.to_ascii_uppercase().as_str() {
@@ -40,15 +42,21 @@ impl Simulated {
             let why = format!("unknown job {job:?}; there are compute, memory, host, mid");
             usage::invalid("--simulate <BOARD:JOB>", text, why)
         })?;
-        let mut new =
-            Self { board: model.board(), profile, knob, noise: Noise { seed, ..Noise::default() }, samples: 0.0, micros: 0 };
+        let mut new = Self {
+            board: model.board(),
+            profile,
+            knob,
+            noise: SimulationNoise { seed, ..SimulationNoise::default() },
+            samples: 0.0,
+            micros: 0,
+        };
         let highest = new.settings().0[0];
         new.samples = SECONDS * new.steady(highest).0;
         Ok(new)
     }
 
     /// From half to all of what the board has, in steps that it has.
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> SweepSettings {
         let board = self.board;
         let (low, high, step) = match self.knob {
             ProfileKnob::SmClockMhz => (0.5 * board.clock_max_mhz, board.clock_max_mhz, 4.0 * board.clock_step_mhz),
@@ -58,23 +66,23 @@ impl Simulated {
             ProfileKnob::MpsThreadPercentage => (10.0, 100.0, 10.0),
         };
         let count = ((high - low) / step + 1e-9).floor() as u32;
-        Settings((0..=count).map(|i| high - step * f64::from(i)).collect())
+        SweepSettings((0..=count).map(|i| high - step * f64::from(i)).collect())
     }
 
     /// Samples per second, watts and MHz.
     fn steady(&self, setting: f64) -> (f64, f64, f64) {
         let limits = match self.knob {
-            ProfileKnob::SmClockMhz => Limits { clock_mhz: Some(setting), power_watts: None },
-            ProfileKnob::PowerLimitWatts => Limits { clock_mhz: None, power_watts: Some(setting) },
-            ProfileKnob::MpsThreadPercentage => Limits::default(),
+            ProfileKnob::SmClockMhz => OperatingLimits { clock_mhz: Some(setting), power_watts: None },
+            ProfileKnob::PowerLimitWatts => OperatingLimits { clock_mhz: None, power_watts: Some(setting) },
+            ProfileKnob::MpsThreadPercentage => OperatingLimits::default(),
         };
         let share = if self.knob == ProfileKnob::MpsThreadPercentage { setting / 100.0 } else { 1.0 };
-        let steady = solve(self.board, &[Runner { profile: self.profile, share }], limits, CELSIUS);
+        let steady = solve(self.board, &[GpuProcess { profile: self.profile, share }], limits, CELSIUS);
         (steady.samples_per_second.first().copied().unwrap_or(0.0), steady.power_watts, steady.clock_mhz)
     }
 }
 
-impl Rig for Simulated {
+impl ProfileRunner for SimulatedRunner {
     fn gpu_model(&self) -> &str {
         self.board.name
     }
@@ -83,7 +91,7 @@ impl Rig for Simulated {
         "simulated"
     }
 
-    fn run(&mut self, step: Step) -> anyhow::Result<Measured> {
+    fn run(&mut self, step: SweepStep) -> anyhow::Result<RunMeasurement> {
         let (rate, watts, clock) = self.steady(step.setting);
         if rate <= 0.0 {
             bail!("the simulated job makes no progress");
@@ -96,12 +104,12 @@ impl Rig for Simulated {
             (0..draws).map(at).sum::<f64>() / draws as f64
         };
         let speed = mean(self.noise.throughput_seconds, &|micros| self.noise.throughput(0, micros));
-        let readings = mean(10.0, &|micros| self.noise.reading(Channel::Power, 0, micros));
+        let readings = mean(10.0, &|micros| self.noise.reading(NoiseChannel::Power, 0, micros));
         let duration_seconds = self.samples / (rate * speed);
         let watts = watts * self.noise.gain(0) * readings;
         // At least a new draw of every noise for the next run.
         self.micros += ((duration_seconds + self.noise.throughput_seconds) * 1e6) as i64;
-        Ok(Measured {
+        Ok(RunMeasurement {
             duration_seconds,
             energy_joules: watts * duration_seconds,
             sm_clock_mhz: Some(clock),

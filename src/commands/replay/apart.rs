@@ -6,15 +6,15 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::EfficiencyWindow;
 
 /// First and last moment.
-type Range = Option<(EventTime, EventTime)>;
+type TimeExtent = Option<(EventTime, EventTime)>;
 
 /// When each workload has energy, and when progress.
 #[derive(Debug, Default)]
-pub struct Ranges {
-    by_workload: BTreeMap<String, (Range, Range)>,
+pub struct WorkloadTimeExtents {
+    by_workload: BTreeMap<String, (TimeExtent, TimeExtent)>,
 }
 
-impl Ranges {
+impl WorkloadTimeExtents {
     pub fn add(&mut self, window: &EfficiencyWindow) {
         let positive = |value: Option<f64>| value.is_some_and(|value| value > 0.0);
         let has_energy = positive(window.energy_joules);
@@ -36,7 +36,7 @@ impl Ranges {
 
     /// Returns a line for each workload whose power and progress are apart.
     pub fn describe(&self) -> Vec<String> {
-        let apart = |(workload, (energy, progress)): (&String, &(Range, Range))| {
+        let apart = |(workload, (energy, progress)): (&String, &(TimeExtent, TimeExtent))| {
             let text = eadt_recordings::describe_apart((*energy)?, (*progress)?)?;
             Some(format!("{workload}: power and progress have no time in common: {text}"))
         };
@@ -58,7 +58,7 @@ mod tests {
             samples,
             ..EfficiencyWindow::default()
         };
-        let mut ranges = Ranges::default();
+        let mut ranges = WorkloadTimeExtents::default();
         for minute in 0..5 {
             ranges.add(&window(720 + minute, Some(18_000.0), None));
             ranges.add(&window(600 + minute, None, Some(60.0)));

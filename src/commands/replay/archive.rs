@@ -10,8 +10,8 @@ use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 use eadt_service::tasks::REPLAY_READER;
 
-use super::batches::{Batches, Lane};
-use super::check::{Headers, Own};
+use super::batches::{BatchReceiver, BatchSender};
+use super::check::{OutputHeaders, ProcessorOutputs};
 use super::log;
 
 /// Records handed over at once.
@@ -24,9 +24,9 @@ pub fn read<'a>(
     topic: Topic,
     partition: i32,
     check: bool,
-    own: &'a RefCell<Own>,
-) -> anyhow::Result<Batches<'a>> {
-    let (lanes, batches) = Batches::new(format!("{topic}-{partition} of {}", archive.place()), 1, own);
+    own: &'a RefCell<ProcessorOutputs>,
+) -> anyhow::Result<BatchReceiver<'a>> {
+    let (lanes, batches) = BatchReceiver::new(format!("{topic}-{partition} of {}", archive.place()), 1, own);
     for lane in lanes {
         let rows = archive.stored(listing, topic, partition);
         REPLAY_READER.thread(move || decode(rows, &lane, check))?;
@@ -34,8 +34,8 @@ pub fn read<'a>(
     Ok(batches)
 }
 
-/// What the first of the record's windows that says so says about the settings that it was made by. A record whose windows do not say it
-/// was made by a release that did not write them.
+/// Returns the settings that the record was made by, from the first of its windows that records them. A record whose windows do
+/// not was made by a release that did not write them.
 pub fn settings(archive: &Archive, listing: &Listing) -> anyhow::Result<Option<String>> {
     let mut any = false;
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| *topic == Topic::EfficiencyWindows) {
@@ -50,12 +50,12 @@ pub fn settings(archive: &Archive, listing: &Listing) -> anyhow::Result<Option<S
 }
 
 /// The record's own outputs, by partition and offset.
-pub fn read_own(archive: &Archive, listing: &Listing, own: &mut Own) -> anyhow::Result<()> {
-    for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| Own::TOPICS.contains(topic)) {
+pub fn read_own(archive: &Archive, listing: &Listing, own: &mut ProcessorOutputs) -> anyhow::Result<()> {
+    for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| ProcessorOutputs::TOPICS.contains(topic)) {
         for row in archive.rows(listing, topic, partition) {
             let row = row?;
             if row.kind() == Some(topic.event_type()) {
-                let headers = Headers {
+                let headers = OutputHeaders {
                     positions: row.header(header::INPUT_POSITIONS),
                     reason: row.header(dead_letter_header::REASON),
                     settings: row.header(header::SETTINGS),
@@ -68,7 +68,7 @@ pub fn read_own(archive: &Archive, listing: &Listing, own: &mut Own) -> anyhow::
     Ok(())
 }
 
-fn decode(mut rows: StoredRows, lane: &Lane, check: bool) {
+fn decode(mut rows: StoredRows, lane: &BatchSender, check: bool) {
     let mut batch = lane.batch();
     while let Some(stored) = rows.next() {
         let good = stored.and_then(|stored| {

@@ -10,19 +10,19 @@ use anyhow::bail;
 use eadt_processor::offline::{ReplayRecord, ReplaySource};
 use eadt_recordings::LogError;
 
-use super::check::Own;
+use super::check::ProcessorOutputs;
 
 /// Batches that one lane is ahead of the fold: enough that neither waits for the other's pauses.
 const AHEAD: usize = 2;
 
 /// Some hundred records.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct ReplayBatch {
     /// Records; those from `filled` on are kept for their memory.
-    feds: Vec<ReplayRecord>,
+    records: Vec<ReplayRecord>,
     filled: usize,
     /// The record's own outputs, where somebody compares.
-    pub own: Own,
+    pub own: ProcessorOutputs,
     /// Lines gone through, and events among them.
     pub lines: u64,
     pub events: u64,
@@ -31,17 +31,17 @@ pub struct Batch {
     pub first_damage: Option<LogError>,
     /// Found behind the records; the last of its source.
     pub error: Option<anyhow::Error>,
-    /// Nothing follows. Threads say it, so that one that panicked is not taken for the end.
+    /// Nothing follows. Threads set it, so that one that panicked is not taken for the end.
     pub last: bool,
 }
 
-impl Batch {
-    /// The place of the next record, which holds an old one. It belongs to the batch once [`Self::keep`] says so.
+impl ReplayBatch {
+    /// Returns the place of the next record, which holds an old one. It belongs to the batch once [`Self::keep`] is called.
     pub fn slot(&mut self) -> &mut ReplayRecord {
-        if self.filled == self.feds.len() {
-            self.feds.push(ReplayRecord::default());
+        if self.filled == self.records.len() {
+            self.records.push(ReplayRecord::default());
         }
-        &mut self.feds[self.filled]
+        &mut self.records[self.filled]
     }
 
     pub fn keep(&mut self) {
@@ -53,57 +53,57 @@ impl Batch {
     }
 
     fn clear(&mut self) {
-        let feds = std::mem::take(&mut self.feds);
-        *self = Self { feds, ..Self::default() };
+        let feds = std::mem::take(&mut self.records);
+        *self = Self { records: feds, ..Self::default() };
     }
 }
 
-/// Where a reading thread gives its batches away.
+/// Sends the batches of a reading thread.
 #[derive(Debug)]
-pub struct Lane {
-    send: SyncSender<Batch>,
-    back: Receiver<Batch>,
+pub struct BatchSender {
+    send: SyncSender<ReplayBatch>,
+    back: Receiver<ReplayBatch>,
 }
 
-impl Lane {
+impl BatchSender {
     /// An empty batch.
-    pub fn batch(&self) -> Batch {
+    pub fn batch(&self) -> ReplayBatch {
         let mut batch = self.back.try_recv().unwrap_or_default();
         batch.clear();
         batch
     }
 
     /// False once nobody wants more.
-    pub fn send(&self, batch: Batch) -> bool {
+    pub fn send(&self, batch: ReplayBatch) -> bool {
         self.send.send(batch).is_ok()
     }
 }
 
 /// The folding thread's end.
-pub struct Batches<'a> {
+pub struct BatchReceiver<'a> {
     name: String,
-    lanes: Vec<(Receiver<Batch>, SyncSender<Batch>)>,
+    lanes: Vec<(Receiver<ReplayBatch>, SyncSender<ReplayBatch>)>,
     turn: usize,
-    batch: Batch,
+    batch: ReplayBatch,
     at: usize,
-    own: &'a RefCell<Own>,
+    own: &'a RefCell<ProcessorOutputs>,
     /// Before the present batch.
     lines: u64,
     events: u64,
 }
 
-impl<'a> Batches<'a> {
-    /// As many lanes as asked for. What the record itself says goes to `own`.
-    pub fn new(name: String, lanes: usize, own: &'a RefCell<Own>) -> (Vec<Lane>, Self) {
+impl<'a> BatchReceiver<'a> {
+    /// Makes as many lanes as asked for. The record's own outputs, and what it lacks, go to `own`.
+    pub fn new(name: String, lanes: usize, own: &'a RefCell<ProcessorOutputs>) -> (Vec<BatchSender>, Self) {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..lanes {
             let (send, receive) = sync_channel(AHEAD);
             // No more are under way than wait, are filled and are folded.
             let (give_back, back) = sync_channel(AHEAD + 2);
-            theirs.push(Lane { send, back });
+            theirs.push(BatchSender { send, back });
             ours.push((receive, give_back));
         }
-        (theirs, Self { name, lanes: ours, turn: 0, batch: Batch::default(), at: 0, own, lines: 0, events: 0 })
+        (theirs, Self { name, lanes: ours, turn: 0, batch: ReplayBatch::default(), at: 0, own, lines: 0, events: 0 })
     }
 
     /// Goes on to the next batch; the present one is used up.
@@ -133,7 +133,7 @@ impl<'a> Batches<'a> {
     }
 }
 
-impl ReplaySource<anyhow::Error> for Batches<'_> {
+impl ReplaySource<anyhow::Error> for BatchReceiver<'_> {
     fn head(&mut self) -> anyhow::Result<Option<&ReplayRecord>> {
         while self.at >= self.batch.filled {
             if let Some(error) = self.batch.error.take() {
@@ -145,7 +145,7 @@ impl ReplaySource<anyhow::Error> for Batches<'_> {
                 if !error.cut {
                     return Err(error.into());
                 }
-                // What stands before the cut is whole.
+                // Everything before the cut is whole.
                 self.own.borrow_mut().left_out.cut.push(format!("{}:{} (byte {})", error.name, error.line, error.offset));
                 return Ok(None);
             }
@@ -154,7 +154,7 @@ impl ReplaySource<anyhow::Error> for Batches<'_> {
             }
             self.receive()?;
         }
-        Ok(self.batch.feds.get(self.at))
+        Ok(self.batch.records.get(self.at))
     }
 
     fn advance(&mut self) {

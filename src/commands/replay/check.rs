@@ -7,7 +7,7 @@ use eadt_core::joint::LATE_SECONDS;
 use eadt_core::partition::device_name;
 use eadt_core::power_budget::allocation;
 use eadt_processor::{INPUTS, PartitionOffsets};
-use eadt_schemas::decode::Refusal;
+use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
 
@@ -15,11 +15,11 @@ use super::ranks::ImportedTotals;
 
 /// How the outputs compare with the record's own.
 #[derive(Debug, Default, serde::Serialize)]
-pub struct Checked {
+pub struct ComparisonReport {
     pub windows_same: u64,
     pub decisions_same: u64,
-    /// Of the same windows, those that count another number of events that came again. Such an event may be taken before or after a
-    /// window is closed, as the inputs came to their ends, and says nothing new in either: only this number tells.
+    /// Of the same windows, those that count another number of events that came again. Such an event may be taken before or after
+    /// a window is closed, as the inputs came to their ends, and adds nothing new in either case: only this number differs.
     pub other_duplicates: u64,
     /// From when on a workload is not compared, and why: its events did not come in the order of their times.
     pub excused: Vec<String>,
@@ -30,7 +30,7 @@ pub struct Checked {
     pub not_compared: Option<String>,
 }
 
-impl Checked {
+impl ComparisonReport {
     /// What is wrong, in one sentence.
     pub fn failure(&self) -> Option<String> {
         if let Some(why) = &self.not_compared {
@@ -42,9 +42,15 @@ impl Checked {
     }
 }
 
-impl Checked {
+impl ComparisonReport {
     /// Takes the differences that were found from a time on. `disturbed`: the end of the first window that may differ, and why.
-    fn take(&mut self, disturbed: Option<(EventTime, &str)>, from: Option<EventTime>, what: &str, mut found: Vec<String>) {
+    fn add_differences(
+        &mut self,
+        disturbed: Option<(EventTime, &str)>,
+        from: Option<EventTime>,
+        what: &str,
+        mut found: Vec<String>,
+    ) {
         match (disturbed, from) {
             (Some((end, why)), Some(from)) if from >= end => self.excused.push(format!("{what} from {from} on: {why}")),
             _ => self.differences.append(&mut found),
@@ -52,9 +58,9 @@ impl Checked {
     }
 }
 
-/// A window, and where the inputs stood when it closed, where that is known.
+/// A window, and the positions of the inputs when it closed, if they are known.
 #[derive(Debug)]
-pub struct Window {
+pub struct WindowOutput {
     pub event: EfficiencyWindow,
     pub positions: Option<PartitionOffsets>,
     /// [`settings_hash`] of the settings that its header names.
@@ -63,13 +69,13 @@ pub struct Window {
 
 /// Headers of an output that a check reads.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Headers<'a> {
+pub struct OutputHeaders<'a> {
     pub positions: Option<&'a str>,
     pub reason: Option<&'a str>,
     pub settings: Option<&'a str>,
 }
 
-/// Stands for settings of a processor, which are long and mostly the same.
+/// Returns a hash that represents the settings of a processor, which are long and mostly the same.
 pub fn settings_hash(settings: &str) -> u64 {
     use std::hash::{DefaultHasher, Hasher};
     let mut hasher = DefaultHasher::new();
@@ -79,12 +85,12 @@ pub fn settings_hash(settings: &str) -> u64 {
 
 /// Windows and decisions, the record's own or the replay's.
 #[derive(Debug, Default)]
-pub struct Own {
-    pub windows: Vec<Window>,
+pub struct ProcessorOutputs {
+    pub windows: Vec<WindowOutput>,
     pub decisions: Vec<Decision>,
     /// Of each workload the least time of the events that came too late for their windows.
     late: BTreeMap<String, EventTime>,
-    tables: Tables,
+    tables: TableOffsets,
     /// [`settings_hash`] of the settings that the replay goes by.
     pub settings: Option<u64>,
     /// Events of types that are not known here and that no input takes, by type.
@@ -117,11 +123,11 @@ impl LeftOut {
     }
 }
 
-/// Where the records are that tell of a workload what is in force: by workload and input, the partition and offset of each.
+/// Positions of the records that set what is in force for a workload: by workload and input, the partition and offset of each.
 #[derive(Debug, Default)]
-struct Tables(BTreeMap<(String, usize), Vec<(i32, i64)>>);
+struct TableOffsets(BTreeMap<(String, usize), Vec<(i32, i64)>>);
 
-impl Tables {
+impl TableOffsets {
     /// Topics whose events are in force until the next one.
     const TOPICS: [Topic; 3] = [Topic::Workloads, Topic::Actuations, Topic::Models];
     /// Models are of all workloads.
@@ -144,7 +150,7 @@ impl Tables {
         self.0.values_mut().for_each(|places| places.sort_unstable());
     }
 
-    /// Whether one of two folds that stood there had taken a table of the workload that the other had not.
+    /// Returns whether one of two folds at these positions had taken a table of the workload that the other had not.
     fn differ(&self, workload: &str, one: &PartitionOffsets, other: &PartitionOffsets) -> bool {
         [workload, Self::EVERYBODY].iter().any(|key| {
             (0..INPUTS.len()).any(|input| {
@@ -156,22 +162,22 @@ impl Tables {
     }
 }
 
-/// Types that are told apart in [`Own::passed_over`]; a log of nothing but nonsense must not fill the memory.
+/// Types that are distinguished in [`ProcessorOutputs::passed_over`]; a log of nothing but nonsense must not fill the memory.
 const MOST_TYPES: usize = 100;
 const MORE_TYPES: &str = "(other types)";
 
-impl Own {
+impl ProcessorOutputs {
     /// Topics that [`Self::read`] reads.
     pub const TOPICS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::DeadLetters];
 
-    /// Takes what one of the record's events says, if it is an output.
-    pub fn read(&mut self, topic: Option<Topic>, value: Option<&[u8]>, headers: Headers<'_>) -> Result<(), Refusal> {
+    /// Takes one of the record's events, if it is an output.
+    pub fn read(&mut self, topic: Option<Topic>, value: Option<&[u8]>, headers: OutputHeaders<'_>) -> Result<(), DecodeError> {
         let reason = headers.reason;
         match (topic, value) {
             (Some(Topic::EfficiencyWindows), Some(value)) => {
                 let positions = headers.positions.and_then(PartitionOffsets::from_json);
                 let settings = headers.settings.map(settings_hash);
-                self.windows.push(Window { event: eadt_schemas::decode(value)?, positions, settings });
+                self.windows.push(WindowOutput { event: eadt_schemas::decode(value)?, positions, settings });
             }
             (Some(Topic::Decisions), Some(value)) => self.decisions.push(eadt_schemas::decode(value)?),
             (Some(Topic::DeadLetters), Some(value)) if reason == Some(DeadLetterReason::Late.name()) => self.came_late(value),
@@ -187,7 +193,7 @@ impl Own {
         }
     }
 
-    /// Without them nothing is said to have come in another order.
+    /// Drops the positions of the windows. Without them nothing is reported to have come in another order.
     pub fn forget_positions(&mut self) {
         self.windows.iter_mut().for_each(|window| window.positions = None);
     }
@@ -195,12 +201,12 @@ impl Own {
     fn came_late(&mut self, value: &[u8]) {
         /// Of telemetry and progress.
         #[derive(serde::Deserialize)]
-        struct Late {
+        struct LateEvent {
             time: EventTime,
             workload: Option<String>,
             device: Option<String>,
         }
-        let Ok(event) = serde_json::from_slice::<Late>(value) else { return };
+        let Ok(event) = serde_json::from_slice::<LateEvent>(value) else { return };
         if let Some(name) = event.workload.or_else(|| event.device.as_deref().map(device_name)) {
             let least = self.late.entry(name).or_insert(event.time);
             *least = event.time.min(*least);
@@ -234,15 +240,15 @@ impl Own {
     }
 }
 
-/// The same sequence of ids and values for each key. A difference is excused from the first window on that the live fold may have made
-/// of other events than the replay, because they did not come in the order of their times.
+/// The same sequence of ids and values for each key. A difference is excused from the first window on that the live fold may have
+/// made of other events than the replay, because they did not come in the order of their times.
 ///
 /// Where the record ends its last windows were still open, so the replay may go on where the record has no more; but a record
 /// that has windows of a workload has the decisions of these windows, too, and one that has none of a workload lacks them.
-pub fn compare(own: &mut Own, produced: &Own) -> Checked {
+pub fn compare(own: &mut ProcessorOutputs, produced: &ProcessorOutputs) -> ComparisonReport {
     own.tables.sort();
     let own = &*own;
-    let mut checked = Checked::default();
+    let mut checked = ComparisonReport::default();
     let windows = (groups(&own.windows, window_key), groups(&produced.windows, window_key));
     let decisions = (groups(&own.decisions, decision_key), groups(&produced.decisions, decision_key));
     // What differs is no difference once something came in another order; what is the same counts still.
@@ -256,21 +262,21 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
             Some((*key, first?))
         })
         .collect();
-    let stages =
-        [allocation::CONTROLLER, gpu_sharing::CONTROLLER].map(|controller| Stage::of(controller, &decisions.0, &disturbed));
+    let stages = [allocation::CONTROLLER, gpu_sharing::CONTROLLER]
+        .map(|controller| RecordedStage::of(controller, &decisions.0, &disturbed));
     let together = |decision: &Decision| stages.iter().any(|stage| stage.controller == decision.controller);
     let mut together_same = 0;
     for (key, mine) in &windows.1 {
         let recorded = windows.0.get(key).map_or(&[][..], Vec::as_slice);
         let disturbed = disturbed.get(key).copied();
-        let json = |window: &Window| serde_json::to_string(&EfficiencyWindow { duplicates: 0, ..window.event.clone() });
+        let json = |window: &WindowOutput| serde_json::to_string(&EfficiencyWindow { duplicates: 0, ..window.event.clone() });
         let mut found = Vec::new();
-        let equal = same("window", key, recorded, mine, |w| &w.event.id, json, &mut found);
+        let equal = compare_events("window", key, recorded, mine, |w| &w.event.id, json, &mut found);
         checked.windows_same += equal as u64;
         let pairs = recorded.iter().zip(mine).take(equal);
         checked.other_duplicates += pairs.filter(|(one, other)| one.event.duplicates != other.event.duplicates).count() as u64;
         let from = recorded.get(equal).map(|window| window.event.window_end);
-        checked.take(disturbed, from, &format!("{} window(s) of {key}", recorded.len() - equal), found);
+        checked.add_differences(disturbed, from, &format!("{} window(s) of {key}", recorded.len() - equal), found);
         let sure = &recorded[..equal];
         if recorded.is_empty() {
             checked.differences.push(format!("the record has no windows of {key}, the replay {}", mine.len()));
@@ -278,12 +284,12 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
         let mine = decisions.1.get(key).map_or(&[][..], Vec::as_slice);
         let recorded = decisions.0.get(key).map_or(&[][..], Vec::as_slice);
         let end = sure.iter().map(|w| w.event.window_end).max().unwrap_or(EventTime::MIN);
-        let due = mine.partition_point(|d| d.time <= end && stages.iter().all(|stage| stage.owes(d)));
+        let due = mine.partition_point(|d| d.time <= end && stages.iter().all(|stage| stage.expects_decision(d)));
         let deciding = stages.iter().filter(|stage| mine.iter().chain(recorded).any(|d| d.controller == stage.controller));
         let disturbed = deciding.filter_map(|stage| stage.disturbed).chain(disturbed).min();
         let sure = &recorded[..recorded.partition_point(|d| d.time <= end)];
         let mut found = Vec::new();
-        let equal = same("decision", key, sure, mine, |d| &d.id, serde_json::to_string, &mut found);
+        let equal = compare_events("decision", key, sure, mine, |d| &d.id, serde_json::to_string, &mut found);
         checked.decisions_same += equal as u64;
         together_same += sure[..equal].iter().filter(|decision| together(decision)).count();
         if sure.len() < due {
@@ -291,9 +297,9 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
             found.push(format!("the record lacks {} decision(s) of {key}, the first at {at}", due - sure.len()));
         }
         let first = sure.get(equal).or_else(|| mine.get(sure.len()).filter(|_| sure.len() < due));
-        // Where one is missing, it is the replay's that tells from when on.
+        // If one is missing, the replay's decision gives the time from which they differ.
         let from = first.map(|decision| mine.get(equal).map_or(decision.time, |mine| mine.time.min(decision.time)));
-        checked.take(disturbed, from, &format!("{} decision(s) of {key}", sure.len().max(due) - equal), found);
+        checked.add_differences(disturbed, from, &format!("{} decision(s) of {key}", sure.len().max(due) - equal), found);
     }
     for (key, recorded) in &windows.0 {
         if !windows.1.contains_key(key) {
@@ -315,8 +321,8 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
     checked
 }
 
-/// What the record says of a stage that decides about several workloads together.
-struct Stage {
+/// The record of a stage that decides about several workloads together.
+struct RecordedStage {
     /// Its controller.
     controller: &'static str,
     /// Time of its last look.
@@ -325,7 +331,7 @@ struct Stage {
     disturbed: Option<(EventTime, &'static str)>,
 }
 
-impl Stage {
+impl RecordedStage {
     fn of(
         controller: &'static str,
         recorded: &BTreeMap<&str, Vec<&Decision>>,
@@ -340,19 +346,19 @@ impl Stage {
             recorded.get(*key).is_some_and(|decisions| decisions.iter().any(|decision| decision.controller == controller))
         });
         let last = own().map(|decision| decision.time).max();
-        // What came too late for it would have been told by the next one.
+        // The next look would have reported the events that came too late for the last one.
         let end = last.map(|last| (last, "the record ends with this look at all workloads"));
         Self { controller, last, disturbed: late.chain(members.map(|(_, disturbed)| *disturbed)).chain(end).min() }
     }
 
     /// A window and the stage's decision about it are no one step: a record may end between the two.
-    fn owes(&self, decision: &Decision) -> bool {
+    fn expects_decision(&self, decision: &Decision) -> bool {
         decision.controller != self.controller || self.last.is_some_and(|last| decision.time < last)
     }
 }
 
 /// Why a window may differ from the replay's in its place.
-fn disturbance(own: &Own, key: &str, window: &Window, mine: Option<&Window>) -> Option<&'static str> {
+fn disturbance(own: &ProcessorOutputs, key: &str, window: &WindowOutput, mine: Option<&WindowOutput>) -> Option<&'static str> {
     let event = &window.event;
     if event.late > 0 || event.late_tables > 0 || own.late.get(key).is_some_and(|late| *late < event.window_end) {
         return Some("events or tables came late");
@@ -364,7 +370,8 @@ fn disturbance(own: &Own, key: &str, window: &Window, mine: Option<&Window>) -> 
     own.tables.differ(key, one, other).then_some("a change came in another order than its time says")
 }
 
-/// What to do where the record was decided by other controllers than the replay. Only workloads that have decisions in both count.
+/// What to do where the record was decided by other controllers than the replay. Only workloads that have decisions in both
+/// count.
 fn decided_by(recorded: &BTreeMap<&str, Vec<&Decision>>, mine: &BTreeMap<&str, Vec<&Decision>>) -> Option<String> {
     let names = |decisions: &[&Decision]| -> BTreeSet<String> { decisions.iter().map(|d| d.controller.clone()).collect() };
     let words = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(" and ");
@@ -378,8 +385,8 @@ fn decided_by(recorded: &BTreeMap<&str, Vec<&Decision>>, mine: &BTreeMap<&str, V
     Some(format!("the record was decided by {}, the replay by {}: {remedy}", words(&recorded), words(&mine)))
 }
 
-/// The workload; of a device without one, its name, because all of them stand under `gpus`.
-fn window_key(window: &Window) -> &str {
+/// Returns the workload; of a device without one, its name, because all of them are under `gpus`.
+fn window_key(window: &WindowOutput) -> &str {
     let window = &window.event;
     match window.id.find("/tumbling/") {
         Some(end) if !window.workload.contains('/') => &window.id[..end],
@@ -399,7 +406,7 @@ fn groups<T>(events: &[T], key: impl Fn(&T) -> &str) -> BTreeMap<&str, Vec<&T>> 
     map
 }
 
-fn same<T>(
+fn compare_events<T>(
     what: &str,
     workload: &str,
     recorded: &[&T],
@@ -436,7 +443,7 @@ fn same<T>(
 mod tests {
     use super::*;
 
-    fn window(minute: i64, late: u64) -> Window {
+    fn window(minute: i64, late: u64) -> WindowOutput {
         let start = EventTime::from_micros(minute * 60_000_000);
         let event = EfficiencyWindow {
             id: format!("lab/job/tumbling/{start}"),
@@ -446,19 +453,19 @@ mod tests {
             late,
             ..EfficiencyWindow::default()
         };
-        Window { event, positions: None, settings: None }
+        WindowOutput { event, positions: None, settings: None }
     }
 
-    fn own(windows: Vec<Window>) -> Own {
-        Own { windows, ..Own::default() }
+    fn own(windows: Vec<WindowOutput>) -> ProcessorOutputs {
+        ProcessorOutputs { windows, ..ProcessorOutputs::default() }
     }
 
     #[test]
     fn nothing_compared_is_no_success() {
-        let checked = compare(&mut Own::default(), &Own::default());
+        let checked = compare(&mut ProcessorOutputs::default(), &ProcessorOutputs::default());
         assert_eq!((checked.windows_same, checked.not_compared.as_deref()), (0, Some("the record holds no windows")));
         assert_eq!(checked.failure().as_deref(), Some("nothing could be compared: the record holds no windows"));
-        let checked = compare(&mut Own::default(), &own(vec![window(0, 0)]));
+        let checked = compare(&mut ProcessorOutputs::default(), &own(vec![window(0, 0)]));
         assert!(checked.failure().unwrap().starts_with("nothing could be compared"));
         let mut late = own(vec![window(0, 3)]);
         assert_eq!(compare(&mut late, &own(vec![window(0, 3)])).failure(), None, "the same all the same");
@@ -482,9 +489,11 @@ mod tests {
 
     #[test]
     fn from_the_first_window_by_other_settings_on_a_difference_is_excused() {
-        let by = |minute, settings| Window { settings: Some(settings_hash(settings)), ..window(minute, 0) };
-        let record =
-            || Own { settings: Some(settings_hash("first")), ..own(vec![by(0, "first"), by(1, "first"), by(2, "second")]) };
+        let by = |minute, settings| WindowOutput { settings: Some(settings_hash(settings)), ..window(minute, 0) };
+        let record = || ProcessorOutputs {
+            settings: Some(settings_hash("first")),
+            ..own(vec![by(0, "first"), by(1, "first"), by(2, "second")])
+        };
         let replay = |changed: usize| {
             let mut windows: Vec<_> = (0..3).map(|minute| window(minute, 0)).collect();
             windows[changed].event.joules_per_sample = Some(1.0);
@@ -508,10 +517,10 @@ mod tests {
     }
 
     /// A window that closed when so many tables had been taken.
-    fn closed(minute: i64, tables: i64) -> Window {
+    fn closed(minute: i64, tables: i64) -> WindowOutput {
         let mut positions = PartitionOffsets::start(0);
         positions.offsets[0] = tables;
-        Window { positions: Some(positions), ..window(minute, 0) }
+        WindowOutput { positions: Some(positions), ..window(minute, 0) }
     }
 
     #[test]
@@ -545,7 +554,7 @@ mod tests {
     fn a_late_event_after_the_last_window_ends_the_comparison_there() {
         let mut recorded = own(vec![window(0, 0), window(1, 0)]);
         let mut letter = |value: &str, reason| {
-            let headers = Headers { reason: Some(reason), ..Headers::default() };
+            let headers = OutputHeaders { reason: Some(reason), ..OutputHeaders::default() };
             recorded.read(Some(Topic::DeadLetters), Some(value.as_bytes()), headers)
         };
         letter(r#"{"time":"1970-01-01T00:00:30Z","workload":"lab/job"}"#, "stale").unwrap();
@@ -573,8 +582,8 @@ mod tests {
         assert_eq!(told(&["hybrid", "hybrid"]), None);
         assert!(told(&["matrix"]).unwrap().contains("--controller matrix"));
         assert!(told(&["matrix", "hybrid"]).unwrap().contains("hybrid and matrix"));
-        let mut other = Own { decisions: decisions(&["matrix"]), ..own(vec![window(0, 0)]) };
-        let checked = compare(&mut other, &Own { decisions: decisions(&["hybrid"]), ..own(vec![window(0, 0)]) });
+        let mut other = ProcessorOutputs { decisions: decisions(&["matrix"]), ..own(vec![window(0, 0)]) };
+        let checked = compare(&mut other, &ProcessorOutputs { decisions: decisions(&["hybrid"]), ..own(vec![window(0, 0)]) });
         assert!(checked.failure().is_some_and(|why| why.contains("--controller matrix")), "{checked:?}");
     }
 
@@ -594,7 +603,7 @@ mod tests {
     #[test]
     fn what_the_clusters_stage_did_not_say_yet_is_not_missing() {
         let windows = || (0..4).map(|minute| window(minute, 0)).collect();
-        let record = |decisions| Own { decisions, ..own(windows()) };
+        let record = |decisions| ProcessorOutputs { decisions, ..own(windows()) };
         let replay = || record((1..5).map(|minute| shared(minute, 300.0)).collect());
         let checked = compare(&mut record(vec![shared(1, 300.0), shared(2, 300.0)]), &replay());
         assert_eq!((checked.windows_same, checked.decisions_same, checked.failure()), (4, 2, None), "{checked:?}");
@@ -608,19 +617,19 @@ mod tests {
     #[test]
     fn a_look_that_something_came_too_late_for_ends_the_comparison_there() {
         let windows = || (0..5).map(|minute| window(minute, 0)).collect();
-        let replay = Own { decisions: (1..6).map(|minute| shared(minute, 300.0)).collect(), ..own(windows()) };
+        let replay = ProcessorOutputs { decisions: (1..6).map(|minute| shared(minute, 300.0)).collect(), ..own(windows()) };
         let mut decisions: Vec<Decision> =
             [300.0, 310.0, 310.0, 300.0, 300.0].into_iter().zip(1..).map(|(watts, minute)| shared(minute, watts)).collect();
-        assert!(compare(&mut Own { decisions: decisions.clone(), ..own(windows()) }, &replay).failure().is_some());
+        assert!(compare(&mut ProcessorOutputs { decisions: decisions.clone(), ..own(windows()) }, &replay).failure().is_some());
         decisions[2].evidence.insert(LATE_SECONDS.to_owned(), 60.0);
-        let checked = compare(&mut Own { decisions, ..own(windows()) }, &replay);
+        let checked = compare(&mut ProcessorOutputs { decisions, ..own(windows()) }, &replay);
         assert_eq!((checked.decisions_same, checked.failure()), (1, None), "{checked:?}");
         assert!(checked.excused[0].contains("belonged to"), "{checked:?}");
     }
 
     #[test]
     fn unknown_types_are_counted_and_not_hoarded() {
-        let mut own = Own::default();
+        let mut own = ProcessorOutputs::default();
         for number in 0..1000 {
             own.pass_over(&format!("com.example.{number}\n"));
         }

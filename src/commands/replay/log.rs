@@ -8,18 +8,18 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::Context;
 use eadt_processor::offline::RawRecord;
-use eadt_recordings::{Chunk, EventRef, LogChunks, LogError, LogReader};
+use eadt_recordings::{EventRef, LogChunk, LogChunks, LogError, LogReader};
 use eadt_schemas::{EventType, Topic};
 use eadt_service::tasks::REPLAY_READER;
 
-use super::batches::{Batch, Batches, Lane};
-use super::check::{Headers, Own};
+use super::batches::{BatchReceiver, BatchSender, ReplayBatch};
+use super::check::{OutputHeaders, ProcessorOutputs};
 
 /// More threads than this would only wait for the one that decompresses.
 const MOST_LANES: usize = 4;
 
-enum Work {
-    Chunk(Chunk),
+enum ChunkMessage {
+    Chunk(LogChunk),
     Failed(LogError),
     End,
 }
@@ -30,20 +30,20 @@ pub const UNNAMED: &str = "{}";
 /// Events among which the first window is looked for.
 const HEAD_EVENTS: usize = 5_000_000;
 
-/// What the beginning of a log says about itself.
+/// Facts from the beginning of a log.
 #[derive(Debug, Default)]
-pub struct Head {
+pub struct LogHead {
     /// The first event carries the stamp of a log.
     pub stamped: bool,
     /// The settings that the first window was made by.
     pub settings: Option<String>,
 }
 
-pub fn head(path: &Path) -> anyhow::Result<Head> {
+pub fn head(path: &Path) -> anyhow::Result<LogHead> {
     let mut log = LogReader::new(path.display().to_string(), open(path)?)?;
-    let mut head = Head::default();
+    let mut head = LogHead::default();
     for number in 0..HEAD_EVENTS {
-        // What is wrong with a line is for the replay to say.
+        // An error in a line is for the replay to report.
         let Ok(Some(event)) = log.next_event() else { break };
         if number == 0 {
             head.stamped = event.stamp.is_some();
@@ -61,9 +61,9 @@ fn open(path: &Path) -> anyhow::Result<File> {
     File::open(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// What is taken from a log beside its inputs.
+/// Events that are taken from a log beside its inputs.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct LogReadOptions {
     /// Its own windows and decisions.
     pub check: bool,
     /// The running totals of imports, to be compared with those of other logs.
@@ -71,25 +71,25 @@ pub struct Wanted {
 }
 
 /// The log's events, and what else is wanted of it.
-pub fn read<'a>(path: &Path, wanted: Wanted, own: &'a RefCell<Own>) -> anyhow::Result<Batches<'a>> {
+pub fn read<'a>(path: &Path, wanted: LogReadOptions, own: &'a RefCell<ProcessorOutputs>) -> anyhow::Result<BatchReceiver<'a>> {
     let (name, file) = (path.display().to_string(), open(path)?);
     let lanes = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_LANES);
-    let (lanes, batches) = Batches::new(name.clone(), lanes, own);
+    let (lanes, batches) = BatchReceiver::new(name.clone(), lanes, own);
     // Of each lane one chunk waits and one is taken apart.
     let (give_back, used) = sync_channel(2 * lanes.len());
     let mut work = Vec::new();
     for lane in lanes {
         let (send, receive) = sync_channel(1);
         let give_back = give_back.clone();
-        REPLAY_READER.thread(move || take_apart(&lane, &receive, &give_back, wanted))?;
+        REPLAY_READER.thread(move || decode_chunks(&lane, &receive, &give_back, wanted))?;
         work.push(send);
     }
-    REPLAY_READER.thread(move || cut(name, file, &work, &used))?;
+    REPLAY_READER.thread(move || distribute_chunks(name, file, &work, &used))?;
     Ok(batches)
 }
 
 /// Hands the chunks out in turn, until nobody wants more.
-fn cut(name: String, file: File, work: &[SyncSender<Work>], used: &Receiver<Chunk>) {
+fn distribute_chunks(name: String, file: File, work: &[SyncSender<ChunkMessage>], used: &Receiver<LogChunk>) {
     let mut chunks = LogChunks::new(name, file);
     for send in work.iter().cycle() {
         let mut chunk = used.try_recv().unwrap_or_default();
@@ -98,9 +98,9 @@ fn cut(name: String, file: File, work: &[SyncSender<Work>], used: &Receiver<Chun
             Err(error) => Err(error.clone()),
         };
         let (next, ended) = match next {
-            Ok(true) => (Work::Chunk(chunk), false),
-            Ok(false) => (Work::End, true),
-            Err(error) => (Work::Failed(error), true),
+            Ok(true) => (ChunkMessage::Chunk(chunk), false),
+            Ok(false) => (ChunkMessage::End, true),
+            Err(error) => (ChunkMessage::Failed(error), true),
         };
         if send.send(next).is_err() || ended {
             return;
@@ -108,20 +108,20 @@ fn cut(name: String, file: File, work: &[SyncSender<Work>], used: &Receiver<Chun
     }
 }
 
-fn take_apart(lane: &Lane, work: &Receiver<Work>, give_back: &SyncSender<Chunk>, wanted: Wanted) {
+fn decode_chunks(lane: &BatchSender, work: &Receiver<ChunkMessage>, give_back: &SyncSender<LogChunk>, wanted: LogReadOptions) {
     while let Ok(work) = work.recv() {
         let mut batch = lane.batch();
         match work {
-            Work::Chunk(mut chunk) => {
+            ChunkMessage::Chunk(mut chunk) => {
                 if let Err(error) = decode(&mut chunk, &mut batch, wanted) {
                     batch.error = Some(error);
                 }
                 (batch.lines, batch.events) = (chunk.lines(), chunk.good());
-                // Only memory: dropped where whoever cuts has ended.
+                // Only memory: dropped if the cutting thread has ended.
                 give_back.try_send(chunk).ok();
             }
-            Work::Failed(error) => batch.error = Some(error.into()),
-            Work::End => batch.last = true,
+            ChunkMessage::Failed(error) => batch.error = Some(error.into()),
+            ChunkMessage::End => batch.last = true,
         }
         let failed = batch.error.is_some();
         if !lane.send(batch) || failed {
@@ -131,7 +131,7 @@ fn take_apart(lane: &Lane, work: &Receiver<Work>, give_back: &SyncSender<Chunk>,
 }
 
 /// Keeps the record in the slot, and takes what else is wanted of its event.
-fn keep(batch: &mut Batch, wanted: Wanted, topic: Topic, event: &EventRef<'_>) {
+fn keep(batch: &mut ReplayBatch, wanted: LogReadOptions, topic: Topic, event: &EventRef<'_>) {
     if wanted.check {
         batch.own.pass(topic, key(event).as_bytes(), event.partition, event.offset);
     }
@@ -141,7 +141,7 @@ fn keep(batch: &mut Batch, wanted: Wanted, topic: Topic, event: &EventRef<'_>) {
     batch.keep();
 }
 
-fn decode(chunk: &mut Chunk, batch: &mut Batch, wanted: Wanted) -> anyhow::Result<()> {
+fn decode(chunk: &mut LogChunk, batch: &mut ReplayBatch, wanted: LogReadOptions) -> anyhow::Result<()> {
     while chunk.advance() {
         if let Some(event) = chunk.likely_event()
             && let Some(topic) = input(&event)
@@ -166,7 +166,7 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, wanted: Wanted) -> anyhow::Resul
         } else if event.topic().is_none() && EventType::from_name(&event.kind).is_none() {
             batch.own.pass_over(&event.kind);
         } else if wanted.check {
-            let headers = Headers {
+            let headers = OutputHeaders {
                 positions: event.input_positions.as_deref(),
                 reason: event.reason.as_deref(),
                 settings: event.settings.as_deref(),

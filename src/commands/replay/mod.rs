@@ -18,11 +18,11 @@ use eadt_lake::Archive;
 use eadt_processor::offline::{AtTheEnd, HeldOpen, ReplayCounts, ReplayOutput, ReplaySource, replay};
 use eadt_schemas::Topic;
 
-use self::check::{Checked, LeftOut, Own, Window, compare, settings_hash};
-use self::output::Output;
-use crate::cli::{Align, Replay};
+use self::check::{ComparisonReport, LeftOut, ProcessorOutputs, WindowOutput, compare, settings_hash};
+use self::output::ReplayWriter;
+use crate::cli::{ReplayArgs, WindowAlignment};
 use crate::output::say;
-use crate::settings::Settings;
+use crate::settings::ProgramSettings;
 use crate::usage;
 
 /// Refused events that are named, for each reason; the rest is counted.
@@ -38,7 +38,7 @@ const HELD_SHOWN: usize = 10;
 
 /// What a replay printed.
 #[derive(Debug, serde::Serialize)]
-struct Summary {
+struct ReplaySummary {
     events: u64,
     /// Tumbling ones.
     windows: u64,
@@ -63,13 +63,13 @@ struct Summary {
     seconds: f64,
     events_per_second: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    check: Option<Checked>,
+    check: Option<ComparisonReport>,
 }
 
-pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
+pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     let began = std::time::Instant::now();
     // Of each log or archive, because those are compared one after the other.
-    let own: Vec<RefCell<Own>> = args.logs.iter().map(|_| RefCell::default()).collect();
+    let own: Vec<RefCell<ProcessorOutputs>> = args.logs.iter().map(|_| RefCell::default()).collect();
     let mut sources: Vec<Box<dyn ReplaySource<anyhow::Error> + '_>> = Vec::new();
     let (mut imported, mut recorded) = (true, Vec::new());
     for (path, own) in args.logs.iter().zip(&own) {
@@ -93,7 +93,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             let head = log::head(path)?;
             imported &= !head.stamped;
             recorded.extend(head.settings);
-            let wanted = log::Wanted { check: args.check, totals: args.logs.len() > 1 };
+            let wanted = log::LogReadOptions { check: args.check, totals: args.logs.len() > 1 };
             sources.push(Box::new(log::read(path, wanted, own)?));
         }
     }
@@ -105,7 +105,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         fold.idle_grace = None;
     }
 
-    let mut ranges = apart::Ranges::default();
+    let mut ranges = apart::WorkloadTimeExtents::default();
     let progress = if std::io::stderr().is_terminal() {
         indicatif::ProgressBar::new_spinner().with_style(
             indicatif::ProgressStyle::with_template("{spinner} {msg}")
@@ -114,8 +114,8 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     } else {
         indicatif::ProgressBar::hidden()
     };
-    let mut out = args.out.as_deref().map(|out| Output::create(out, &args.logs, args.force)).transpose()?;
-    let (mut produced, mut refusals, mut held_open) = (Own::default(), BTreeMap::new(), Vec::new());
+    let mut out = args.out.as_deref().map(|out| ReplayWriter::create(out, &args.logs, args.force)).transpose()?;
+    let (mut produced, mut refusals, mut held_open) = (ProcessorOutputs::default(), BTreeMap::new(), Vec::new());
     let at_the_end = if args.close { AtTheEnd::Close } else { AtTheEnd::AsLive };
     let counts: ReplayCounts = replay(&fold, sources, at_the_end, |positions, replayed| {
         match &replayed {
@@ -140,7 +140,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         if args.check {
             match replayed {
                 ReplayOutput::Window(window) => {
-                    produced.windows.push(Window { event: *window, positions: Some(*positions), settings: None });
+                    produced.windows.push(WindowOutput { event: *window, positions: Some(*positions), settings: None });
                 }
                 ReplayOutput::Decision(decision) => produced.decisions.push(*decision),
                 ReplayOutput::Refused { .. } | ReplayOutput::HeldOpen(_) => {}
@@ -156,11 +156,11 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         tracing::warn!("{line}");
     }
     let seconds = began.elapsed().as_secs_f64();
-    let totals = |(path, own): (&std::path::PathBuf, &RefCell<Own>)| {
+    let totals = |(path, own): (&std::path::PathBuf, &RefCell<ProcessorOutputs>)| {
         (path.display().to_string(), std::mem::take(&mut own.borrow_mut().imported_totals))
     };
     let contradictions = ranks::describe_contradictions(&args.logs.iter().zip(&own).map(totals).collect::<Vec<_>>());
-    let mut recorded = Own::default();
+    let mut recorded = ProcessorOutputs::default();
     recorded.settings = recorded_by;
     for own in &own {
         recorded.append(&mut own.borrow_mut());
@@ -177,7 +177,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     for (kind, count) in &recorded.passed_over {
         tracing::warn!(%kind, count, "passed over: an unknown type of event, which no input takes");
     }
-    let summary = Summary {
+    let summary = ReplaySummary {
         events: counts.events,
         windows: counts.windows,
         spans: counts.spans,
@@ -204,7 +204,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             args.logs.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
         );
     }
-    if let Some(failure) = summary.check.as_ref().and_then(Checked::failure) {
+    if let Some(failure) = summary.check.as_ref().and_then(ComparisonReport::failure) {
         bail!(failure);
     }
     if counts.windows == 0 {
@@ -222,14 +222,14 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     if args.check { Ok(()) } else { summary.check_missing() }
 }
 
-/// What a replay left out: it ended in good order, and its windows and decisions are not of all that the record holds.
+/// Events that a replay left out: it ended in good order, and its windows and decisions are not of all that the record holds.
 #[derive(Debug, thiserror::Error)]
 #[error("windows and decisions lack what was left out: {0}")]
 pub struct MissingEvents(String);
 
-impl Summary {
-    /// Returns an error if events were refused, late ones apart, which a live processor refuses, too, or could not be read. Stale ones count:
-    /// what they say is in no figure, and no later event of their source says it again.
+impl ReplaySummary {
+    /// Returns an error if events were refused, late ones apart, which a live processor refuses, too, or could not be read. Stale
+    /// ones count: their figures are counted nowhere, and no later event of their source repeats them.
     fn check_missing(&self) -> anyhow::Result<()> {
         let refused = self.refused.saturating_sub(self.late + self.stale);
         let LeftOut { damaged_lines, cut, removed_offsets, .. } = &self.left_out;
@@ -246,8 +246,8 @@ impl Summary {
     }
 }
 
-/// How to fold: as the record says that it was made, but for what the caller has set.
-fn fold(args: &Replay, settings: &eadt_processor::ProcessorSettings, recorded: &[String]) -> anyhow::Result<FoldSettings> {
+/// Returns how to fold: by the settings that the record was made by, but for what the caller has set.
+fn fold(args: &ReplayArgs, settings: &eadt_processor::ProcessorSettings, recorded: &[String]) -> anyhow::Result<FoldSettings> {
     let mut processor = settings.clone();
     if let Some(first) = recorded.first() {
         if recorded.iter().any(|other| other != first) {
@@ -266,19 +266,19 @@ fn fold(args: &Replay, settings: &eadt_processor::ProcessorSettings, recorded: &
         processor.check().map_err(|refusal| usage::invalid("--window <SECONDS>", window, refusal))?;
     }
     let mut fold = processor.fold();
-    fold.align_to_run = args.align == Align::Run;
+    fold.align_to_run = args.align == WindowAlignment::Run;
     if let Some(name) = &args.controller {
         fold.controller_override = Some(name.parse()?);
     }
     Ok(fold)
 }
 
-fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
+fn print(args: &ReplayArgs, summary: &ReplaySummary) -> anyhow::Result<()> {
     if args.json {
         say!("{}", serde_json::to_string(summary)?);
         return Ok(());
     }
-    let Summary { events, seconds, events_per_second, windows, spans, decisions, refused, .. } = summary;
+    let ReplaySummary { events, seconds, events_per_second, windows, spans, decisions, refused, .. } = summary;
     say!(
         "{events} events in {seconds:.2} s ({events_per_second:.0} events/s): {windows} windows, {spans} spans, {decisions} decisions"
     );

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use bytes::Bytes;
-use eadt_lake::{Archive, Limits, Row, Writer, is_archive_folder};
+use eadt_lake::{Archive, ArchiveRow, ArchiveWriter, RollLimits, is_archive_folder};
 use eadt_processor::offline::ReplayOutput;
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
@@ -17,30 +17,30 @@ const FILE_BYTES: usize = 16 << 20;
 
 /// Windows and decisions in the archive's layout; offsets count from 0 in each partition.
 ///
-/// In what order partitions take turns is not told by their events: a log has another order than an archive of the same
-/// events. So nothing that is written for one partition depends on another.
-pub struct Output {
+/// The order in which partitions take turns is not known from their events: a log has another order than an archive of
+/// the same events. So nothing that is written for one partition depends on another.
+pub struct ReplayWriter {
     path: PathBuf,
     inputs: Vec<PathBuf>,
     forced: bool,
     /// Opened with the first window or decision, so that a record without any leaves things as they are.
-    writer: Option<Writer>,
-    /// Of each partition the next offset, and the greatest event time so far: the stamps of this output never fall.
+    writer: Option<ArchiveWriter>,
+    /// For each partition the next offset, and the greatest event time so far: the stamps of this output never fall.
     next: BTreeMap<(Topic, i32), (i64, EventTime)>,
 }
 
-impl Output {
+impl ReplayWriter {
     /// `inputs` are the logs and archives that are read.
     pub fn create(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<Self> {
         check_folder(path, inputs, forced, is_archive_folder)?;
         Ok(Self { path: path.to_owned(), inputs: inputs.to_vec(), forced, writer: None, next: BTreeMap::new() })
     }
 
-    fn open(&mut self) -> anyhow::Result<&mut Writer> {
+    fn open(&mut self) -> anyhow::Result<&mut ArchiveWriter> {
         if self.writer.is_none() {
             create_folder(&self.path, &self.inputs, self.forced, is_archive_folder)?;
-            let limits = Limits { bytes: FILE_BYTES, total_bytes: usize::MAX, age_micros: i64::MAX, ..Limits::default() };
-            self.writer = Some(Writer::new(Archive::folder(&self.path)?, limits));
+            let limits = RollLimits { bytes: FILE_BYTES, total_bytes: usize::MAX, age_micros: i64::MAX, ..RollLimits::default() };
+            self.writer = Some(ArchiveWriter::new(Archive::folder(&self.path)?, limits));
         }
         self.writer.as_mut().context("the output is not open")
     }
@@ -63,7 +63,7 @@ impl Output {
         };
         let (offset, stamp) = self.next.entry((topic, partition)).or_insert((0, EventTime::MIN));
         *stamp = envelope.time.max(*stamp);
-        let row = Row {
+        let row = ArchiveRow {
             topic,
             partition,
             offset: *offset,
@@ -143,7 +143,7 @@ mod tests {
         one_after_the_other.insert(30, window(1, 2));
         let written = [("a", one_after_the_other), ("b", by_turns)].map(|(name, outputs)| {
             let root = dir.path().join(name);
-            let mut output = Output::create(&root, &[], false).unwrap();
+            let mut output = ReplayWriter::create(&root, &[], false).unwrap();
             for (partition, replayed) in outputs {
                 output.write(partition, &replayed).unwrap();
             }
@@ -159,7 +159,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("out");
         for partitions in [0..2, 0..1] {
-            let mut output = Output::create(&root, &[], true).unwrap();
+            let mut output = ReplayWriter::create(&root, &[], true).unwrap();
             for partition in partitions {
                 let (partition, replayed) = window(partition, 0);
                 output.write(partition, &replayed).unwrap();

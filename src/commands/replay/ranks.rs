@@ -10,18 +10,18 @@ use serde::Deserialize;
 const CONTRADICTIONS: usize = 2;
 
 /// A workload, a rank, its collector and a counter: what the fold takes for one source. Imports of two formats are two collectors.
-type Counter = (String, u32, String, &'static str);
+type CounterKey = (String, u32, String, &'static str);
 
 /// The running totals of one log, as far as imports made it.
 #[derive(Debug, Default)]
 pub struct ImportedTotals {
     /// Times in microseconds, and values, in the log's order.
-    by_counter: BTreeMap<Counter, Vec<(i64, f64)>>,
+    by_counter: BTreeMap<CounterKey, Vec<(i64, f64)>>,
 }
 
 /// What is read of an event of progress.
 #[derive(Deserialize)]
-struct Totals {
+struct ProgressTotals {
     workload: String,
     #[serde(default)]
     rank: u32,
@@ -38,7 +38,7 @@ impl ImportedTotals {
         if topic != Topic::TrainingProgress || !event.source.starts_with(IMPORTS) {
             return;
         }
-        let Some(Ok(totals)) = event.value().map(serde_json::from_slice::<Totals>) else { return };
+        let Some(Ok(totals)) = event.value().map(serde_json::from_slice::<ProgressTotals>) else { return };
         let counters =
             [("samples_total", totals.samples_total), ("tokens_total", totals.tokens_total), ("steps_total", totals.steps_total)];
         for (counter, value) in counters {
@@ -79,8 +79,8 @@ pub fn describe_contradictions(logs: &[(String, ImportedTotals)]) -> Vec<String>
     found
 }
 
-/// Returns how often two series of one counter contradict each other: at one time they differ by more than a step, or one falls below the
-/// other although it does not fall itself. Two nodes that report a job's total are a step apart at most.
+/// Returns how often two series of one counter contradict each other: at one time they differ by more than a step, or one falls
+/// below the other although it does not fall itself. Two nodes that report a job's total are a step apart at most.
 fn contradictions(a: &[(i64, f64)], b: &[(i64, f64)]) -> usize {
     // Series of different times contradict each other once at most: where one ends and the other begins.
     let (Some(span_a), Some(span_b)) = (span(a), span(b)) else { return 0 };

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use eadt_recordings::Format;
+use eadt_recordings::RecordingFormat;
 use eadt_tune::TableError;
-use eadt_tune::aggregate::{Pattern, Points, Profile, points, read, to_csv};
+use eadt_tune::aggregate::{FileNamePattern, OperatingPoints, RunProfile, points, read, to_csv};
 use serde::Serialize;
 
 use crate::cli::ReadingArgs;
@@ -14,13 +14,13 @@ use crate::commands::import::reading_options;
 use crate::output::{print, say};
 
 #[derive(Debug, Args)]
-pub struct Aggregate {
+pub struct TuneAggregateArgs {
     /// Files, or folders that are searched.
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
-    /// What file names say, without their ending: literal text and `{column}`s.
-    #[arg(long, value_name = "PATTERN", default_value = "{gpu_model}-{workload}-{sm_clock_mhz}-{run}", value_parser = Pattern::new)]
-    pub pattern: Pattern,
+    /// Pattern of the file names, without their ending: literal text and `{column}`s.
+    #[arg(long, value_name = "PATTERN", default_value = "{gpu_model}-{workload}-{sm_clock_mhz}-{run}", value_parser = FileNamePattern::new)]
+    pub pattern: FileNamePattern,
     /// Format of the files.
     #[arg(long, value_enum)]
     pub format: SeriesFormat,
@@ -43,9 +43,9 @@ pub enum SeriesFormat {
     Csv,
 }
 
-/// What became of the files.
+/// Outcome for the files.
 #[derive(Debug, Serialize)]
-struct Summary {
+struct AggregateSummary {
     files: usize,
     /// Files that the pattern does not fit.
     not_matching: Vec<String>,
@@ -55,16 +55,16 @@ struct Summary {
     incomplete: Vec<String>,
     /// Runs that are in no operating point.
     #[serde(flatten)]
-    result: Points,
+    result: OperatingPoints,
 }
 
-pub fn run(args: &Aggregate) -> anyhow::Result<()> {
+pub fn run(args: &TuneAggregateArgs) -> anyhow::Result<()> {
     let pattern = &args.pattern;
     let knob = pattern.knob().context("the pattern has no knob")?.to_owned();
     let format = match args.format {
-        SeriesFormat::Dcgmi => Format::Dcgmi,
-        SeriesFormat::NvidiaSmi => Format::NvidiaSmi,
-        SeriesFormat::Csv => Format::Csv,
+        SeriesFormat::Dcgmi => RecordingFormat::Dcgmi,
+        SeriesFormat::NvidiaSmi => RecordingFormat::NvidiaSmi,
+        SeriesFormat::Csv => RecordingFormat::Csv,
     };
     let options = reading_options(&args.reading, format);
     let mut files = Vec::new();
@@ -87,7 +87,7 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
     }
     // Each thread takes every n-th file: the order of the results does not depend on how many there are.
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(matching.len());
-    let one = |(file, columns): &(&PathBuf, eadt_tune::points::Key)| -> Result<Profile, TableError> {
+    let one = |(file, columns): &(&PathBuf, eadt_tune::points::GroupKey)| -> Result<RunProfile, TableError> {
         let name = file.display().to_string();
         let reader = std::fs::File::open(file).map_err(|error| TableError {
             file: name.clone(),
@@ -98,7 +98,7 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
         })?;
         read(&name, std::io::BufReader::new(reader), columns.clone(), format, &options)
     };
-    let results: Vec<Result<Profile, TableError>> = std::thread::scope(|scope| {
+    let results: Vec<Result<RunProfile, TableError>> = std::thread::scope(|scope| {
         let (one, matching) = (&one, &matching);
         let workers: Vec<_> = (0..threads)
             .map(|first| scope.spawn(move || matching.iter().skip(first).step_by(threads).map(one).collect::<Vec<_>>()))
@@ -117,14 +117,14 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
     }
     bad.sort();
     let count = profiles.len();
-    let refused = |profile: &Profile| Some(format!("{}: {}", profile.file, profile.refused.as_ref()?));
+    let refused = |profile: &RunProfile| Some(format!("{}: {}", profile.file, profile.refused.as_ref()?));
     let incomplete: Vec<String> = profiles.iter().filter_map(refused).collect();
     let result = points(profiles, &knob);
     if result.points.is_empty() {
         bail!("none of {} file(s) could be read: {}", matching.len(), bad.first().map_or("", String::as_str));
     }
     super::write(&args.out, &files, &to_csv(&result.points)?, args.force)?;
-    let summary = Summary { files: count, not_matching, bad, incomplete, result };
+    let summary = AggregateSummary { files: count, not_matching, bad, incomplete, result };
     if args.json {
         say!("{}", serde_json::to_string_pretty(&summary)?);
         return Ok(());

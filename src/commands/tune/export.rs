@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use eadt_tune::Tuning;
-use eadt_tune::export::{Form, Target, export};
+use eadt_tune::export::{ExportFormat, PolicyTarget, export};
 
 use super::{open, write};
 use crate::output::{print, say};
 
 #[derive(Debug, Args)]
-pub struct Export {
+pub struct TuneExportArgs {
     /// What `eadt tune … --json` printed.
     #[arg(value_name = "RESULT.json")]
     pub result: PathBuf,
@@ -52,7 +52,7 @@ fn column_and_value(text: &str) -> Result<(String, String), String> {
     parts.ok_or_else(|| "say COLUMN=VALUE, for example workload=bert".to_owned())
 }
 
-pub fn run(args: &Export) -> anyhow::Result<()> {
+pub fn run(args: &TuneExportArgs) -> anyhow::Result<()> {
     let name = args.result.display();
     let mut tuning: Tuning =
         serde_json::from_reader(open(&args.result)?).with_context(|| format!("{name} is no result of `eadt tune … --json`"))?;
@@ -64,11 +64,11 @@ pub fn run(args: &Export) -> anyhow::Result<()> {
         bail!("{name} has no such group");
     }
     let form = match args.form {
-        FormName::EnergyPolicy => Form::EnergyPolicy,
-        FormName::NodeAgent => Form::NodeAgent,
-        FormName::Json => Form::Json,
+        FormName::EnergyPolicy => ExportFormat::EnergyPolicy,
+        FormName::NodeAgent => ExportFormat::NodeAgent,
+        FormName::Json => ExportFormat::Json,
     };
-    let target = Target {
+    let target = PolicyTarget {
         namespace: args.namespace.clone(),
         api_version: args.target_api_version.clone(),
         kind: args.target_kind.clone(),

@@ -10,37 +10,38 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use eadt_models::choose::{Knob, Knobs, Method, Objective, Robust};
-use eadt_tune::{FieldMap, Request, epochs, points, presets, tune};
+use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, TuningKnob, TuningKnobs};
+use eadt_tune::{FieldMap, TuningRequest, epochs, points, presets, tune};
 
 use crate::cli::ImportDecimal;
 use crate::output::{print, say};
-use crate::target::Target;
+use crate::target::AtomicFile;
 use crate::usage;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct Tune {
+pub struct TuneArgs {
     #[command(subcommand)]
     pub command: Option<TuneCommand>,
     #[command(flatten)]
-    pub choose: Choose,
+    pub choose: TuneChooseArgs,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum TuneCommand {
     /// Turn raw profiling series into a table of operating points.
-    Aggregate(aggregate::Aggregate),
+    Aggregate(aggregate::TuneAggregateArgs),
     /// Hold fresh measurements against what a result promised; exit 1 where a promise is broken or unproved.
-    Validate(validate::Validate),
+    Validate(validate::TuneValidateArgs),
     /// Make settings for production from a result.
-    Export(export::Export),
+    Export(export::TuneExportArgs),
 }
 
 /// What is read from a table of operating points.
 #[derive(Debug, Args)]
-pub struct Columns {
-    /// Which column holds a field, for example `duration_seconds=elapsed:ms`; may be repeated. Several columns are added with `+`.
+pub struct PointTableArgs {
+    /// Which column holds a field, for example `duration_seconds=elapsed:ms`; may be repeated. Several columns are
+    /// added with `+`.
     #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
     pub map: Vec<FieldMap>,
     /// The decimal mark of numbers that do not show it, such as `1.200` in a table with semicolons.
@@ -55,12 +56,13 @@ pub struct Columns {
 }
 
 #[derive(Debug, Args)]
-pub struct Choose {
-    /// Table of operating points (CSV): a knob, `duration_seconds` of a fixed amount of work, and `energy_joules` or `mean_power_watts`.
+pub struct TuneChooseArgs {
+    /// Table of operating points (CSV): a knob, `duration_seconds` of a fixed amount of work, and `energy_joules` or
+    /// `mean_power_watts`.
     #[arg(value_name = "POINTS.csv", required = true)]
     pub points: Option<PathBuf>,
     #[command(flatten)]
-    pub columns: Columns,
+    pub columns: PointTableArgs,
     /// What is turned: one knob, or two with a comma between, such as `sm_clock_mhz,memory_clock_mhz` [default: the one that the
     /// table has].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KNOB[,KNOB]")]
@@ -79,7 +81,7 @@ pub struct Choose {
     pub preset: Option<PathBuf>,
     /// What is made least: `energy`, `edp`, `ed2p`, `weighted:W` (W of energy, 1 − W of time).
     #[arg(long, value_name = "OBJECTIVE", default_value = "energy", value_parser = objective)]
-    pub objective: Objective,
+    pub objective: ChoiceObjective,
     /// `robust` fits curves and keeps the limit at a 90 % bound; `measured` takes the measured points as they are.
     #[arg(long, value_enum, default_value_t = MethodName::Robust)]
     pub method: MethodName,
@@ -123,7 +125,7 @@ pub enum KnobName {
     BatchSize,
 }
 
-impl From<KnobName> for Knob {
+impl From<KnobName> for TuningKnob {
     fn from(name: KnobName) -> Self {
         match name {
             KnobName::SmClockMhz => Self::SmClockMhz,
@@ -159,19 +161,19 @@ fn confidence(text: &str) -> Result<f64, String> {
     if value > 0.5 && value < 1.0 { Ok(value) } else { Err("give a ratio above 0.5 and below 1".to_owned()) }
 }
 
-fn objective(text: &str) -> Result<Objective, String> {
+fn objective(text: &str) -> Result<ChoiceObjective, String> {
     match text {
-        "energy" => Ok(Objective::Energy),
-        "edp" => Ok(Objective::Edp),
-        "ed2p" => Ok(Objective::Ed2p),
+        "energy" => Ok(ChoiceObjective::Energy),
+        "edp" => Ok(ChoiceObjective::Edp),
+        "ed2p" => Ok(ChoiceObjective::Ed2p),
         _ => match text.strip_prefix("weighted:").map(str::parse) {
-            Some(Ok(weight)) if (0.0..=1.0).contains(&weight) => Ok(Objective::Weighted(weight)),
+            Some(Ok(weight)) if (0.0..=1.0).contains(&weight) => Ok(ChoiceObjective::Weighted(weight)),
             _ => Err(format!("{text:?} is none of energy, edp, ed2p, weighted:W with W from 0 to 1")),
         },
     }
 }
 
-pub fn run(args: Tune) -> anyhow::Result<()> {
+pub fn run(args: TuneArgs) -> anyhow::Result<()> {
     match args.command {
         Some(TuneCommand::Aggregate(args)) => aggregate::run(&args),
         Some(TuneCommand::Validate(args)) => validate::run(&args),
@@ -186,13 +188,13 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
 
 /// Writes a whole file, or nothing.
 fn write(path: &Path, inputs: &[PathBuf], text: &str, forced: bool) -> anyhow::Result<()> {
-    Target::create(path, inputs, forced)?.write(text)
+    AtomicFile::create(path, inputs, forced)?.write(text)
 }
 
 /// The knobs that are named; where none is, the one that the table has.
-pub(crate) fn knobs_of(path: &Path, columns: &Columns, given: &[KnobName]) -> anyhow::Result<Knobs> {
-    let named: Vec<Knob> = given.iter().map(|name| (*name).into()).collect();
-    let alone = |knob: &Knob| Knob::ALONE.contains(knob);
+pub(crate) fn knobs_of(path: &Path, columns: &PointTableArgs, given: &[KnobName]) -> anyhow::Result<TuningKnobs> {
+    let named: Vec<TuningKnob> = given.iter().map(|name| (*name).into()).collect();
+    let alone = |knob: &TuningKnob| TuningKnob::ALONE.contains(knob);
     let refused = |why: String| {
         let value = named.iter().map(|knob| knob.name()).collect::<Vec<_>>().join(",");
         Err(usage::invalid("--knob <KNOB[,KNOB]>", value, why))
@@ -207,19 +209,19 @@ pub(crate) fn knobs_of(path: &Path, columns: &Columns, given: &[KnobName]) -> an
             ));
         }
         [first, second] if first == second => return refused(format!("{} is named twice", first.name())),
-        [first, second] if alone(first) => return Ok(Knobs { first: *first, second: Some(*second) }),
-        [first, second] if alone(second) => return Ok(Knobs { first: *second, second: Some(*first) }),
+        [first, second] if alone(first) => return Ok(TuningKnobs { first: *first, second: Some(*second) }),
+        [first, second] if alone(second) => return Ok(TuningKnobs { first: *second, second: Some(*first) }),
         [_, _] => return refused("one of two knobs must be sm_clock_mhz or power_limit_watts".to_owned()),
         _ => return refused(format!("one or two knobs can be turned, not {}", named.len())),
     }
     let file = path.display().to_string();
     let header = points::column_names(&file, open(path)?, &columns.map, &columns.by)?;
-    let mapped = |knob: Knob| columns.map.iter().any(|map| map.field() == knob.name());
-    let is_column = |knob: Knob| {
+    let mapped = |knob: TuningKnob| columns.map.iter().any(|map| map.field() == knob.name());
+    let is_column = |knob: TuningKnob| {
         let plain = |name: &str| name.split(['[', '(']).next().unwrap_or(name).trim().eq_ignore_ascii_case(knob.name());
         header.iter().any(|name| plain(name))
     };
-    let found: Vec<Knob> = Knob::ALONE.into_iter().filter(|knob| mapped(*knob) || is_column(*knob)).collect();
+    let found: Vec<TuningKnob> = TuningKnob::ALONE.into_iter().filter(|knob| mapped(*knob) || is_column(*knob)).collect();
     match found.as_slice() {
         [knob] => Ok((*knob).into()),
         [] => bail!(
@@ -237,7 +239,7 @@ fn reference(text: &str) -> Result<(String, f64), String> {
 }
 
 /// The value of `--reference`, which is of the second knob.
-fn reference_of(knobs: Knobs, given: Option<&(String, f64)>) -> anyhow::Result<Option<f64>> {
+fn reference_of(knobs: TuningKnobs, given: Option<&(String, f64)>) -> anyhow::Result<Option<f64>> {
     let Some((name, value)) = given else { return Ok(None) };
     let refused = |why: String| Err(usage::invalid("--reference <KNOB=VALUE>", format_args!("{name}={value}"), why));
     match knobs.second {
@@ -247,7 +249,7 @@ fn reference_of(knobs: Knobs, given: Option<&(String, f64)>) -> anyhow::Result<O
     }
 }
 
-fn choose(args: &Choose) -> anyhow::Result<()> {
+fn choose(args: &TuneChooseArgs) -> anyhow::Result<()> {
     let path = args.points.as_ref().context("name a table of operating points")?;
     let preset = match &args.preset {
         None => None,
@@ -258,7 +260,7 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
         }
     };
     let knobs = knobs_of(path, &args.columns, &args.knob)?;
-    let mut request = Request {
+    let mut request = TuningRequest {
         maps: args.columns.map.clone(),
         decimal: args.columns.decimal.map(Into::into),
         by: args.columns.by.clone(),
@@ -269,14 +271,16 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
         preset,
         objective: args.objective,
         method: match args.method {
-            MethodName::Measured => Method::Measured,
-            MethodName::Robust => Method::Robust(Robust { confidence: args.confidence, seed: args.seed, ..Robust::default() }),
+            MethodName::Measured => ChoiceMethod::Measured,
+            MethodName::Robust => {
+                ChoiceMethod::Robust(RobustSettings { confidence: args.confidence, seed: args.seed, ..RobustSettings::default() })
+            }
         },
         min_settings: args.min_settings.max(2),
         max_power_watts: args.columns.max_power_watts,
     };
-    // Batch sizes are told apart in the table, and put together again for the energy to accuracy.
-    if args.epochs.is_some() && knobs.second == Some(Knob::BatchSize) {
+    // Batch sizes are distinguished in the table, and put together again for the energy to accuracy.
+    if args.epochs.is_some() && knobs.second == Some(TuningKnob::BatchSize) {
         return Err(usage::impossible("with --epochs the batch size is chosen by energy to accuracy: take it out of --knob"));
     }
     if args.epochs.is_some() && !request.by.iter().any(|by| by == "batch_size") {
@@ -342,11 +346,11 @@ mod tests {
 
     #[test]
     fn two_knobs_and_their_reference() {
-        let columns = Columns { map: Vec::new(), by: Vec::new(), max_power_watts: 3000.0, decimal: None };
+        let columns = PointTableArgs { map: Vec::new(), by: Vec::new(), max_power_watts: 3000.0, decimal: None };
         let knobs = |given: &[KnobName]| knobs_of(Path::new("unread"), &columns, given);
         let pair = knobs(&[KnobName::BatchSize, KnobName::SmClockMhz]).unwrap();
-        assert_eq!(pair, Knobs { first: Knob::SmClockMhz, second: Some(Knob::BatchSize) }, "in any order");
-        assert_eq!(knobs(&[KnobName::PowerLimitWatts]).unwrap(), Knob::PowerLimitWatts.into());
+        assert_eq!(pair, TuningKnobs { first: TuningKnob::SmClockMhz, second: Some(TuningKnob::BatchSize) }, "in any order");
+        assert_eq!(knobs(&[KnobName::PowerLimitWatts]).unwrap(), TuningKnob::PowerLimitWatts.into());
         for (given, part) in [
             (&[KnobName::MemoryClockMhz][..], "is not turned alone"),
             (&[KnobName::SmClockMhz, KnobName::SmClockMhz], "named twice"),
@@ -359,14 +363,14 @@ mod tests {
         assert_eq!(asked(pair, "batch_size=64"), Ok(Some(64.0)));
         assert_eq!(reference_of(pair, None).unwrap(), None);
         assert!(reference("64").is_err() && reference("batch_size=nan").is_err());
-        for knobs in [pair, Knob::SmClockMhz.into()] {
+        for knobs in [pair, TuningKnob::SmClockMhz.into()] {
             assert_eq!(asked(knobs, "sm_clock_mhz=1200"), Ok(None));
         }
     }
 
     #[test]
     fn objectives_and_targets() {
-        assert_eq!(objective("weighted:0.5"), Ok(Objective::Weighted(0.5)));
+        assert_eq!(objective("weighted:0.5"), Ok(ChoiceObjective::Weighted(0.5)));
         assert!(objective("weighted:2").unwrap_err().contains("W from 0 to 1"));
         assert_eq!(target("0.6").unwrap(), (None, 0.6));
         assert_eq!(target("cifar100=0.6").unwrap(), (Some("cifar100".to_owned()), 0.6));

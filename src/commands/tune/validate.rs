@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use eadt_models::choose::{Method, Objective, Promise, Tolerances, Verdict, validate};
-use eadt_tune::{Request, Tuning, points};
+use eadt_models::choose::{ChoiceMethod, ChoiceObjective, PromiseVerdict, PromisedChoice, ValidationTolerances, validate};
+use eadt_tune::{Tuning, TuningRequest, points};
 use serde::Serialize;
 
-use super::{Columns, open, ratio};
+use super::{PointTableArgs, open, ratio};
 use crate::output::say;
 
 #[derive(Debug, Args)]
-pub struct Validate {
+pub struct TuneValidateArgs {
     /// What `eadt tune … --json` printed.
     #[arg(value_name = "RESULT.json")]
     pub result: PathBuf,
@@ -20,7 +20,7 @@ pub struct Validate {
     #[arg(value_name = "FRESH.csv")]
     pub fresh: PathBuf,
     #[command(flatten)]
-    pub columns: Columns,
+    pub columns: PointTableArgs,
     /// How much less than promised may be saved, in absolute terms.
     #[arg(long, value_name = "RATIO", value_parser = ratio, default_value = "0.02")]
     pub saving_tolerance: f64,
@@ -35,15 +35,15 @@ pub struct Validate {
 }
 
 #[derive(Debug, Serialize)]
-struct Judged {
-    by: points::Key,
+struct GroupValidation {
+    by: points::GroupKey,
     holds: bool,
-    promise: Promise,
+    promise: PromisedChoice,
     #[serde(flatten)]
-    verdict: Verdict,
+    verdict: PromiseVerdict,
 }
 
-pub fn run(args: &Validate) -> anyhow::Result<()> {
+pub fn run(args: &TuneValidateArgs) -> anyhow::Result<()> {
     let name = args.result.display();
     let tuning: Tuning =
         serde_json::from_reader(open(&args.result)?).with_context(|| format!("{name} is no result of `eadt tune … --json`"))?;
@@ -51,7 +51,7 @@ pub fn run(args: &Validate) -> anyhow::Result<()> {
         bail!("{name} has no group to validate");
     }
     let by = if args.columns.by.is_empty() { tuning.groups[0].by.keys().cloned().collect() } else { args.columns.by.clone() };
-    let request = Request {
+    let request = TuningRequest {
         maps: args.columns.map.clone(),
         decimal: args.columns.decimal.map(Into::into),
         by,
@@ -60,8 +60,8 @@ pub fn run(args: &Validate) -> anyhow::Result<()> {
         max_slowdown_ratio: None,
         min_ratio: None,
         preset: None,
-        objective: Objective::Energy,
-        method: Method::Measured,
+        objective: ChoiceObjective::Energy,
+        method: ChoiceMethod::Measured,
         min_settings: 1,
         max_power_watts: args.columns.max_power_watts,
     };
@@ -70,13 +70,13 @@ pub fn run(args: &Validate) -> anyhow::Result<()> {
         crate::output::note!("note: {} has simulated rows, which prove nothing of a real board", args.fresh.display());
     }
     let tolerances =
-        Tolerances { saving_ratio: args.saving_tolerance, spread_ratio: args.max_spread, runs: args.min_runs.max(1) };
-    let judged: Vec<Judged> = tuning
+        ValidationTolerances { saving_ratio: args.saving_tolerance, spread_ratio: args.max_spread, runs: args.min_runs.max(1) };
+    let judged: Vec<GroupValidation> = tuning
         .groups
         .iter()
         .map(|group| {
             let chosen = &group.choices.constrained;
-            let promise = Promise {
+            let promise = PromisedChoice {
                 reference_setting: group.choices.reference.setting,
                 reference_second_setting: group.choices.reference.second_setting,
                 setting: chosen.setting,
@@ -86,7 +86,7 @@ pub fn run(args: &Validate) -> anyhow::Result<()> {
             };
             let runs = fresh.get(&group.by).map_or(&[][..], |found| found.measurements.as_slice());
             let verdict = validate(&promise, runs, &tolerances);
-            Judged { by: group.by.clone(), holds: verdict.holds(), promise, verdict }
+            GroupValidation { by: group.by.clone(), holds: verdict.holds(), promise, verdict }
         })
         .collect();
     let failed = judged.iter().filter(|judged| !judged.holds).count();

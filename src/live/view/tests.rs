@@ -1,13 +1,13 @@
 use eadt_report::WorkloadReport;
-use eadt_schemas::v1::{Actuation, EfficiencyWindow, Layout, Outcome, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, EfficiencyWindow, Layout, Workload};
 use eadt_schemas::{EventTime, Topic};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
 use crate::live::keys::SortKey;
-use crate::live::picture::{Progress, WorkloadRow};
-use crate::live::tally::{Saving, Tally};
+use crate::live::picture::{RunProgress, WorkloadRow};
+use crate::live::tally::{LiveTally, WorkloadSaving};
 
 const NAME: &str = "eadt/llm-training";
 
@@ -15,7 +15,7 @@ fn at(minute: i64) -> EventTime {
     EventTime::from_micros(1_700_000_040_000_000 + minute * 60_000_000)
 }
 
-fn take(tally: &mut Tally, topic: Topic, event: &impl serde::Serialize) {
+fn take(tally: &mut LiveTally, topic: Topic, event: &impl serde::Serialize) {
     tally.take(topic, &serde_json::to_vec(event).unwrap());
 }
 
@@ -41,7 +41,7 @@ fn window(minute: i64, joules: f64) -> EfficiencyWindow {
 }
 
 /// The lines of a screen.
-fn screen(picture: &Picture, state: &mut ViewState, width: u16, height: u16) -> Vec<String> {
+fn screen(picture: &ViewFrame, state: &mut ViewState, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, picture, state)).unwrap();
     let buffer = terminal.backend().buffer();
@@ -49,14 +49,14 @@ fn screen(picture: &Picture, state: &mut ViewState, width: u16, height: u16) -> 
 }
 
 /// The lines of what a tally shows, with the only workload selected.
-fn shown(tally: &Tally) -> Vec<String> {
+fn shown(tally: &LiveTally) -> Vec<String> {
     let selected = tally.workloads.keys().next().cloned();
-    screen(&Picture::of(tally, selected.as_deref()), &mut ViewState::default(), 140, 40)
+    screen(&ViewFrame::of(tally, selected.as_deref()), &mut ViewState::default(), 140, 40)
 }
 
 #[test]
 fn it_shows_power_samples_energy_a_sample_layout_savings_and_the_reasons_of_decisions() {
-    let mut tally = Tally::default();
+    let mut tally = LiveTally::default();
     let layout = Layout { replicas: Some(6), mps_thread_percentage: Some(50), ..Layout::default() };
     let declared = Workload {
         time: at(0),
@@ -79,7 +79,7 @@ fn it_shows_power_samples_energy_a_sample_layout_savings_and_the_reasons_of_deci
         workload: NAME.into(),
         time: at(3),
         origin: Origin::Simulated,
-        action: Action::SetPowerLimit,
+        action: ControllerAction::SetPowerLimit,
         reason: "a lower cap costs no throughput".into(),
         ..Decision::default()
     };
@@ -89,7 +89,7 @@ fn it_shows_power_samples_energy_a_sample_layout_savings_and_the_reasons_of_deci
         decision_id: "d3".into(),
         workload: NAME.into(),
         time: at(3),
-        outcome: Outcome::Applied,
+        outcome: ActuationOutcome::Applied,
         ..Actuation::default()
     };
     take(&mut tally, Topic::Actuations, &applied);
@@ -111,13 +111,13 @@ fn it_shows_power_samples_energy_a_sample_layout_savings_and_the_reasons_of_deci
     assert!(lines.iter().any(|line| line.contains("UTC 22:14:00")), "{all}");
     // Alone on the page: the verdict, and the layouts.
     let mut state = ViewState::default();
-    state.page = Page::Details;
-    let alone = screen(&Picture::of(&tally, Some(NAME)), &mut state, 80, 24).join("\n");
+    state.page = ViewPage::Details;
+    let alone = screen(&ViewFrame::of(&tally, Some(NAME)), &mut state, 80, 24).join("\n");
     assert!(alone.contains("saved 8.0 %") && alone.contains("layout 6×50 %"), "{alone}");
 }
 
-fn many(count: usize) -> Picture {
-    let saving = Saving { joules: 33e3, ratio: 0.169, ratio_error: Some(0.012), compared_ratio: Some(0.98) };
+fn many(count: usize) -> ViewFrame {
+    let saving = WorkloadSaving { joules: 33e3, ratio: 0.169, ratio_error: Some(0.012), compared_ratio: Some(0.98) };
     let row = |number: usize| WorkloadRow {
         name: format!("team-{}/train-{number:04}", number % 7),
         power_watts: Some(950.0 + number as f64),
@@ -131,16 +131,16 @@ fn many(count: usize) -> Picture {
     let report =
         serde_json::json!({"energy_joules": 1e9, "compared_energy_ratio": 0.59, "saving_joules": -2e7, "saving_ratio": -0.04});
     let report: WorkloadReport = serde_json::from_value(report).unwrap();
-    Picture {
+    ViewFrame {
         rows: (0..count).map(row).collect(),
         power_watts: 1e6,
-        summary: eadt_report::Summary::of([&report]),
+        summary: eadt_report::SavingSummary::of([&report]),
         origin: Some(Origin::Simulated),
         now: Some(at(0)),
         since: Some(at(-60)),
         headline: "Kafka a-broker-with-a-long-name.example:9092 · topics eadt.*".into(),
-        progress: Some(Progress { part: 0.41, left_seconds: Some(192.0) }),
-        ..Picture::default()
+        progress: Some(RunProgress { part: 0.41, left_seconds: Some(192.0) }),
+        ..ViewFrame::default()
     }
 }
 
@@ -176,7 +176,7 @@ fn from_one_to_a_thousand_workloads_and_from_80_to_200_columns_nothing_is_cut_an
     assert!(all.contains("/train-0042") && all.contains("hides 999") && all.contains("held: p goes on"), "{all}");
     // Smaller than anybody wants: no panic, and the origin is there.
     for (width, height) in [(20, 6), (10, 3), (1, 1), (300, 100)] {
-        for page in [Page::Table, Page::Details, Page::Help] {
+        for page in [ViewPage::Table, ViewPage::Details, ViewPage::Help] {
             state.page = page;
             let lines = screen(&picture, &mut state, width, height);
             assert!(width < 20 || lines[0].contains("simulated"), "{lines:#?}");
@@ -199,7 +199,7 @@ fn the_origin_of_the_rows_decides_what_they_are_called() {
         (&[(Measured, Measured), (Simulated, Simulated)], Some(" origins differ "), true),
         (&[(Measured, Measured), (Measured, Measured)], None, false),
     ] {
-        let mut tally = Tally::default();
+        let mut tally = LiveTally::default();
         for (number, (declared, windows)) in rows.iter().enumerate() {
             let name = format!("team/job-{number}");
             take(&mut tally, Topic::Workloads, &workload(&name, *declared));
@@ -217,7 +217,7 @@ fn the_origin_of_the_rows_decides_what_they_are_called() {
 
 #[test]
 fn a_hostile_name_does_not_reorder_the_view() {
-    let mut tally = Tally::default();
+    let mut tally = LiveTally::default();
     take(&mut tally, Topic::EfficiencyWindows, &EfficiencyWindow { workload: "a/\u{202e}b".into(), ..window(0, 36_000.0) });
     let all = shown(&tally).join("\n");
     assert!(!all.contains('\u{202e}') && all.contains("a/\\u202eb"), "{all}");

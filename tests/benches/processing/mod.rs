@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::Bus;
-use eadt_processor::{HeartbeatClock, Limit};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_processor::{HeartbeatClock, OptionalSeconds};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
 use crate::common::WORKLOADS;
 
@@ -29,8 +29,13 @@ pub fn total(text: &str, name: &str) -> f64 {
 }
 
 /// A processor of these topics, whose group has this name, and what ends it.
-pub fn processor(bus: Arc<dyn Bus>, prefix: &str, name: &str, metrics: &Metrics) -> (eadt_processor::ProcessorService, Shutdown) {
-    let (shutdown, health) = (Shutdown::new(), Health::default());
+pub fn processor(
+    bus: Arc<dyn Bus>,
+    prefix: &str,
+    name: &str,
+    metrics: &MetricsRegistry,
+) -> (eadt_processor::ProcessorService, Shutdown) {
+    let (shutdown, health) = (Shutdown::new(), HealthRegistry::default());
     let settings = eadt_processor::ProcessorSettings {
         prefix: prefix.to_owned(),
         group: format!("{name}processor"),
@@ -40,13 +45,13 @@ pub fn processor(bus: Arc<dyn Bus>, prefix: &str, name: &str, metrics: &Metrics)
         join_grace_seconds: 0.0,
         // A run that takes longer would have its last window closed by heartbeats, which the answer has open.
         idle_grace_seconds: 3_600.0,
-        max_future_seconds: Limit(None),
+        max_future_seconds: OptionalSeconds(None),
         ..eadt_processor::ProcessorSettings::default()
     };
     let service = eadt_processor::ProcessorService {
         settings,
         bus,
-        clock: HeartbeatClock::wall(),
+        clock: HeartbeatClock::machine(),
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
         ready: health.part("processor"),
@@ -56,7 +61,7 @@ pub fn processor(bus: Arc<dyn Bus>, prefix: &str, name: &str, metrics: &Metrics)
 
 /// Folds so many events, and ends once everything that they make is committed.
 pub fn windows(bus: Arc<dyn Bus>, prefix: &str, name: &str, events: u64, windows: u64) -> Result<(), Error> {
-    let metrics = Metrics::default();
+    let metrics = MetricsRegistry::default();
     let (service, shutdown) = processor(bus, prefix, name, &metrics);
     let began = Instant::now();
     let thread = std::thread::spawn(move || eadt_processor::run_processor(&service));
@@ -78,14 +83,17 @@ pub fn windows(bus: Arc<dyn Bus>, prefix: &str, name: &str, events: u64, windows
 
 /// Archives at least so many rows into a folder, and ends once they are all in files.
 pub fn archive(bus: Arc<dyn Bus>, prefix: &str, group: &str, events: u64, place: &str) -> Result<(), Error> {
-    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
-    let settings =
-        eadt_archiver::Settings { location: place.to_owned(), group: group.to_owned(), ..eadt_archiver::Settings::default() };
-    let service = eadt_archiver::Service {
+    let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
+    let settings = eadt_archiver::ArchiverSettings {
+        location: place.to_owned(),
+        group: group.to_owned(),
+        ..eadt_archiver::ArchiverSettings::default()
+    };
+    let service = eadt_archiver::ArchiverService {
         settings,
         prefix: prefix.to_owned(),
         bus,
-        clock: eadt_archiver::Clock::wall(),
+        clock: eadt_archiver::ServiceClock::machine(),
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
         ready: health.part("archiver"),

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use eadt_bus::{Bus, Outgoing, Producer, Remedy};
+use eadt_bus::{Bus, Producer, ProducerRecord, Remedy};
 
 use crate::story::{Story, Told};
 
@@ -22,7 +22,7 @@ pub struct Feeder {
 }
 
 /// Hands a record over, however long the log takes none.
-pub fn send(producer: &mut dyn Producer, record: &Outgoing) -> Result<()> {
+pub fn send(producer: &mut dyn Producer, record: &ProducerRecord) -> Result<()> {
     loop {
         match producer.send(record.clone()) {
             Ok(()) => return Ok(()),

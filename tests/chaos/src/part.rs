@@ -11,7 +11,7 @@ use eadt_bus::conformance::numbered;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::kafka::FetchPath;
 use eadt_faults::{NEXT, OFF, WAIT};
-use eadt_processor::{Limit, ProcessorSettings as Processor};
+use eadt_processor::{OptionalSeconds, ProcessorSettings};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde::{Deserialize, Serialize};
 
@@ -27,12 +27,12 @@ const STARTS: Duration = Duration::from_mins(1);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Service {
-    Processor(Box<Processor>),
-    Archiver(Box<eadt_archiver::Settings>),
+    Processor(Box<ProcessorSettings>),
+    Archiver(Box<eadt_archiver::ArchiverSettings>),
     Collector(Box<eadt_collector::RawSettings>),
     Actuator(Box<Actuator>),
     Agent(Box<Agent>),
-    Optimizer(Box<eadt_optimizer::Settings>),
+    Optimizer(Box<eadt_optimizer::OptimizerSettings>),
     Embedded(Embedded),
 }
 
@@ -108,17 +108,17 @@ pub struct Faults {
 }
 
 /// How every processor of these runs is set: windows depend on event time alone, and commits do not wait.
-pub fn processor_settings(prefix: &str) -> Processor {
-    Processor {
+pub fn processor_settings(prefix: &str) -> ProcessorSettings {
+    ProcessorSettings {
         prefix: prefix.to_owned(),
         window_seconds: WINDOW_SECONDS as f64,
-        max_future_seconds: Limit(None),
+        max_future_seconds: OptionalSeconds(None),
         idle_grace_seconds: 86_400.0,
         join_grace_seconds: 0.0,
         commit_seconds: 0.5,
         dead_letter_seconds: 0.2,
         retry_seconds: 0.05,
-        ..Processor::default()
+        ..ProcessorSettings::default()
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use eadt_bus::kafka::KafkaBus;
-use eadt_bus::{Bus, Isolation, Outgoing, Polled, Producer, Start, TopicPartition};
-use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome as Became, Workload};
+use eadt_bus::{Bus, IsolationLevel, PollEvent, Producer, ProducerRecord, StartOffset, TopicPartition};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ControllerAction, Decision, Layout, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
 use eadt_tests::Kubernetes;
 use eadt_tests::kubernetes::Settings;
@@ -187,7 +187,7 @@ impl Site {
             id: id.into(),
             workload: present.workload,
             time,
-            action: Action::Decrease,
+            action: ControllerAction::Decrease,
             reason: "chaos".into(),
             to: Layout { mps_thread_percentage: Some(percentage), ..present.layout.clone() },
             from: present.layout,
@@ -209,7 +209,7 @@ impl Site {
             text = value.to_string();
         }
         self.decided += 1;
-        let record = Outgoing {
+        let record = ProducerRecord {
             topic: self.world.topic(Topic::Decisions).into(),
             partition: None,
             key: Some(decision.workload.clone().into_bytes().into()),
@@ -222,9 +222,17 @@ impl Site {
     }
 
     /// What became of a decision so far, in the order in which it was said.
-    pub fn became(&self, id: &str) -> Vec<Became> {
+    pub fn became(&self, id: &str) -> Vec<ActuationOutcome> {
         let kept = self.heard.kept();
         kept.actuations.get(id).into_iter().flatten().map(|actuation| actuation.outcome).collect()
+    }
+
+    /// Returns the same with the reason of each.
+    fn reasons(&self, id: &str) -> String {
+        let kept = self.heard.kept();
+        let texts: Vec<String> =
+            kept.actuations.get(id).into_iter().flatten().map(|of| format!("{:?}: {}", of.outcome, of.reason)).collect();
+        texts.join("; ")
     }
 
     /// Everything that was said of decisions.
@@ -233,12 +241,12 @@ impl Site {
     }
 
     pub fn is_ready(&self, id: &str) -> bool {
-        self.became(id).contains(&Became::Ready)
+        self.became(id).contains(&ActuationOutcome::Ready)
     }
 
     /// Whether nothing more is to be said of a decision: it is ready, or it never will be.
     pub fn is_over(&self, id: &str) -> bool {
-        let last = |outcome: &Became| !matches!(outcome, Became::Applied | Became::Recommended);
+        let last = |outcome: &ActuationOutcome| !matches!(outcome, ActuationOutcome::Applied | ActuationOutcome::Recommended);
         self.became(id).iter().any(last)
     }
 
@@ -254,11 +262,13 @@ impl Site {
         std::thread::sleep(Duration::from_secs(1));
         for id in ids {
             let became = self.became(id);
-            let (applied, ready) = (count(&became, Became::Applied), count(&became, Became::Ready));
+            let (applied, ready) = (count(&became, ActuationOutcome::Applied), count(&became, ActuationOutcome::Ready));
             outcome.compared += 2;
             outcome.lost += u64::from(applied == 0) + u64::from(ready == 0);
             outcome.duplicated += applied.saturating_sub(1) + ready.saturating_sub(1);
-            outcome.check(became.len() as u64 == applied + ready, || format!("{id} was to be applied, and became {became:?}"));
+            outcome.check(became.len() as u64 == applied + ready, || {
+                format!("{id} was to be applied, and became {}", self.reasons(id))
+            });
         }
         let object = self.object()?;
         let (generation, expected) = (object["metadata"]["generation"].as_i64(), before + ids.len() as i64);
@@ -274,7 +284,7 @@ impl Site {
     }
 }
 
-fn count(became: &[Became], which: Became) -> u64 {
+fn count(became: &[ActuationOutcome], which: ActuationOutcome) -> u64 {
     became.iter().filter(|outcome| **outcome == which).count() as u64
 }
 
@@ -308,8 +318,8 @@ impl Heard {
         let topics = [Topic::Actuations, Topic::Workloads].map(|topic| format!("{prefix}{topic}"));
         let all =
             topics.iter().flat_map(|topic| (0..PARTITIONS).map(move |partition| TopicPartition::new(topic.as_str(), partition)));
-        let from: Vec<_> = all.map(|at| (at, Start::Earliest)).collect();
-        let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+        let from: Vec<_> = all.map(|at| (at, StartOffset::Earliest)).collect();
+        let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
         let (kept, stop) = (Arc::<Mutex<Kept>>::default(), Arc::new(AtomicBool::new(false)));
         let (keep, asked) = (Arc::clone(&kept), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
@@ -319,7 +329,7 @@ impl Heard {
                 drop(reader.poll(1000, Duration::from_millis(10), &mut polled));
                 let mut kept = lock(&keep);
                 for item in polled.drain(..) {
-                    let Polled::Record(record) = item else { continue };
+                    let PollEvent::Record(record) = item else { continue };
                     let Some(value) = record.value.as_deref() else { continue };
                     if *record.at.topic == *topics[0] {
                         if let Ok(actuation) = decode::<Actuation>(value) {

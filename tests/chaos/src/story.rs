@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use eadt_bus::{Header, Outgoing, partition_for_key};
+use eadt_bus::{ProducerRecord, RecordHeader, partition_for_key};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Action, GpuTelemetry, Layout, Scope, TrainingProgress, Workload};
+use eadt_schemas::v1::{ControllerAction, CounterScope, GpuTelemetry, Layout, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, EventType, Topic};
 
 use crate::chance::Chance;
@@ -35,12 +35,12 @@ impl Told {
         partition_for_key(self.key.as_bytes(), partitions)
     }
 
-    pub fn outgoing(&self, prefix: &str) -> Outgoing {
-        let headers: Vec<Header> = vec![
+    pub fn outgoing(&self, prefix: &str) -> ProducerRecord {
+        let headers: Vec<RecordHeader> = vec![
             (header::SPEC_VERSION.into(), Bytes::from_static(b"1.0")),
             (header::TYPE.into(), Bytes::from_static(self.kind.name().as_bytes())),
         ];
-        Outgoing {
+        ProducerRecord {
             topic: format!("{prefix}{}", self.topic).into(),
             partition: None,
             key: Some(self.key.clone().into()),
@@ -58,7 +58,7 @@ pub struct Expected {
     pub start: i64,
     pub energy_joules: f64,
     pub samples: f64,
-    pub action: Action,
+    pub action: ControllerAction,
     /// Its clocks fell back for a moment: windows may count what is of no use.
     pub fell_back: bool,
 }
@@ -230,7 +230,7 @@ impl Story {
                     time: self.at(now),
                     workload: workload.clone(),
                     rank: if let Teller::Rank(rank) = teller { rank } else { 0 },
-                    scope: if teller == Teller::Job { Scope::Global } else { Scope::Rank },
+                    scope: if teller == Teller::Job { CounterScope::Global } else { CounterScope::Rank },
                     collector: "http/chaos".into(),
                     samples_total: Some(total),
                     last,
@@ -294,7 +294,7 @@ impl Story {
                 // Times are sums of fractions of seconds here, and whole microseconds in the fold.
                 let covers = |seconds: f64, of: f64| seconds / of >= 0.9 - 1e-9;
                 let known = covers(device_seconds, due) && covers(seconds, ranks * (to - from));
-                let action = if known { table(watts, ranks * samples / seconds / watts) } else { Action::Maintain };
+                let action = if known { table(watts, ranks * samples / seconds / watts) } else { ControllerAction::Maintain };
                 expected.push(Expected {
                     workload: Self::name(workload),
                     start: self.base_seconds + start,
@@ -332,14 +332,14 @@ fn cut(line: &[(f64, f64)], from: f64, to: f64) -> (f64, f64) {
 }
 
 /// The paper's table, with its thresholds.
-fn table(watts: f64, efficiency: f64) -> Action {
+fn table(watts: f64, efficiency: f64) -> ControllerAction {
     if watts > 250.0 && efficiency < 0.1 {
-        Action::Decrease
+        ControllerAction::Decrease
     } else if watts > 250.0 && efficiency > 0.1 {
-        Action::ScaleReplicas
+        ControllerAction::ScaleReplicas
     } else if watts < 200.0 && efficiency < 0.2 {
-        Action::Increase
+        ControllerAction::Increase
     } else {
-        Action::Maintain
+        ControllerAction::Maintain
     }
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use eadt_bus::{Bus, Isolation, Polled, Record, Start, TopicPartition};
-use eadt_core::{FoldSettings, Input, Output, Partition};
+use eadt_bus::{Bus, ConsumerRecord, IsolationLevel, PollEvent, StartOffset, TopicPartition};
+use eadt_core::{FoldOutput, FoldSettings, InputRecord, PartitionFold};
 use eadt_processor::codec::DecodedRecord;
-use eadt_schemas::v1::{Action, Decision, EfficiencyWindow};
+use eadt_schemas::v1::{ControllerAction, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
 
 use crate::story::{BASE_SECONDS, Expected, Story, Told, WINDOW_SECONDS};
@@ -59,30 +59,30 @@ pub fn high(bus: &dyn Bus, at: &TopicPartition, limit: Duration) -> Result<i64> 
 }
 
 /// Every committed record of a topic, partition by partition.
-pub fn read_committed(bus: &dyn Bus, topic: &str, partitions: i32) -> Result<Vec<Record>> {
+pub fn read_committed(bus: &dyn Bus, topic: &str, partitions: i32) -> Result<Vec<ConsumerRecord>> {
     let mut records = Vec::new();
     each_committed(bus, topic, partitions, |record| records.push(record))?;
     Ok(records)
 }
 
 /// The same for more than memory holds.
-pub fn each_committed(bus: &dyn Bus, topic: &str, partitions: i32, mut each: impl FnMut(Record)) -> Result<()> {
+pub fn each_committed(bus: &dyn Bus, topic: &str, partitions: i32, mut each: impl FnMut(ConsumerRecord)) -> Result<()> {
     for partition in 0..partitions {
         let at = TopicPartition::new(topic, partition);
         let high = high(bus, &at, Duration::from_mins(1))?;
-        let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted)?;
+        let mut reader = bus.reader(&[(at.clone(), StartOffset::Earliest)], IsolationLevel::ReadCommitted)?;
         let (mut polled, mut heard, mut complete) = (Vec::new(), Instant::now(), false);
         while !complete {
             ensure!(heard.elapsed() < Duration::from_mins(2), "{at} could not be read to its end at {high}");
             reader.poll(4096, Duration::from_millis(200), &mut polled)?;
             for item in polled.drain(..) {
                 match item {
-                    Polled::Record(record) => {
+                    PollEvent::Record(record) => {
                         heard = Instant::now();
                         each(record);
                     }
-                    Polled::End { position, .. } => complete |= position >= high,
-                    Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
+                    PollEvent::End { position, .. } => complete |= position >= high,
+                    PollEvent::Batch(_) | PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => {}
                 }
             }
         }
@@ -116,17 +116,17 @@ impl Said {
 pub fn straight(told: &[Told], settings: &FoldSettings, partitions: i32) -> (Vec<Said>, Vec<Said>) {
     let (mut windows, mut decisions, mut out) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..partitions {
-        let mut partition = Partition::new(settings.clone());
+        let mut partition = PartitionFold::new(settings.clone());
         for (i, told) in told.iter().enumerate().filter(|(_, told)| told.partition(partitions) == number) {
             let decoded = DecodedRecord::decode(told.topic, Some(told.kind.name()), Some(&told.value));
             let stamp = EventTime::from_micros((BASE_SECONDS + 1_000_000) * 1_000_000 + i as i64 * 1000);
-            let input = Input { topic: told.topic, stamp, key: Some(&told.key), event: decoded.event() };
+            let input = InputRecord { topic: told.topic, stamp, key: Some(&told.key), event: decoded.event() };
             partition.fold(&input, &mut out);
             for output in out.drain(..) {
                 match output {
-                    Output::Window(window) => windows.push(Said::window(&window, json(&*window))),
-                    Output::Decision(decision) => decisions.push(Said::decision(&decision, json(&*decision))),
-                    Output::Refused(_) => {}
+                    FoldOutput::Window(window) => windows.push(Said::window(&window, json(&*window))),
+                    FoldOutput::Decision(decision) => decisions.push(Said::decision(&decision, json(&*decision))),
+                    FoldOutput::Refused(_) => {}
                 }
             }
         }
@@ -139,7 +139,7 @@ fn json(value: &impl serde::Serialize) -> String {
 }
 
 /// An event as it was written; of one by the next minor version what this one knows of it.
-fn text(record: &Record, known: &impl serde::Serialize) -> String {
+fn text(record: &ConsumerRecord, known: &impl serde::Serialize) -> String {
     let text = String::from_utf8_lossy(record.value.as_deref().unwrap_or_default());
     if text.contains(eadt_faults::OF_THE_NEXT_VERSION) { json(known) } else { text.into_owned() }
 }
@@ -182,7 +182,7 @@ struct Written {
     by_begin: BTreeMap<(String, i64), EfficiencyWindow>,
     decisions: Vec<Said>,
     /// By workload and begin of the window that is decided about.
-    actions: BTreeMap<(String, i64), Action>,
+    actions: BTreeMap<(String, i64), ControllerAction>,
 }
 
 impl Written {
@@ -330,7 +330,7 @@ pub fn by_model(bus: &dyn Bus, prefix: &str, story: &Story, partitions: i32) -> 
 fn model(
     expected: &[Expected],
     windows: &BTreeMap<(String, i64), EfficiencyWindow>,
-    actions: &BTreeMap<(String, i64), Action>,
+    actions: &BTreeMap<(String, i64), ControllerAction>,
     repeated: &BTreeSet<(String, i64)>,
     findings: &mut Findings,
 ) {

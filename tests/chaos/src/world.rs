@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, Watermarks, topics};
+use eadt_bus::{Bus, IsolationLevel, PollEvent, StartOffset, TopicPartition, WatermarkOffsets, topics};
 use eadt_processor::ProcessorSettings;
 use eadt_schemas::Topic;
 use eadt_tests::Kafka;
@@ -147,12 +147,12 @@ impl World {
     }
 
     /// Where inputs begin and end now.
-    fn ends(&self, inputs: &[TopicPartition]) -> Result<Vec<Watermarks>> {
+    fn ends(&self, inputs: &[TopicPartition]) -> Result<Vec<WatermarkOffsets>> {
         inputs.iter().map(|at| Ok(self.bus.watermarks(at)?)).collect()
     }
 
     /// Records before these ends that the processor has not folded for good yet.
-    fn missing(&self, inputs: &[TopicPartition], ends: &[Watermarks]) -> Result<u64> {
+    fn missing(&self, inputs: &[TopicPartition], ends: &[WatermarkOffsets]) -> Result<u64> {
         let positions = self.bus.committed("processor", inputs)?;
         let missing = ends.iter().zip(positions).map(|(ends, position)| (ends.high - position.unwrap_or(ends.low)).max(0) as u64);
         Ok(missing.sum())
@@ -168,7 +168,7 @@ impl World {
     /// reached.
     pub fn await_folded(&self, limit: Duration) -> Result<bool> {
         let (begun, inputs) = (Instant::now(), self.inputs());
-        let mut ends: Option<Vec<Watermarks>> = None;
+        let mut ends: Option<Vec<WatermarkOffsets>> = None;
         loop {
             // Brokers may be on their way back.
             let missing = match &ends {
@@ -216,8 +216,9 @@ pub struct Watch {
 
 impl Watch {
     fn start(bus: &KafkaBus, topic: &str) -> Result<Self> {
-        let from: Vec<_> = (0..PARTITIONS).map(|partition| (TopicPartition::new(topic, partition), Start::Earliest)).collect();
-        let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+        let from: Vec<_> =
+            (0..PARTITIONS).map(|partition| (TopicPartition::new(topic, partition), StartOffset::Earliest)).collect();
+        let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
         let (seen, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(std::sync::atomic::AtomicBool::new(false)));
         let (kept, asked) = (Arc::clone(&seen), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
@@ -227,7 +228,7 @@ impl Watch {
                 drop(reader.poll(1000, Duration::from_millis(20), &mut polled));
                 let now = Instant::now();
                 let partitions = polled.drain(..).filter_map(|item| match item {
-                    Polled::Record(record) => Some((now, record.at.partition)),
+                    PollEvent::Record(record) => Some((now, record.at.partition)),
                     _ => None,
                 });
                 kept.lock().unwrap_or_else(PoisonError::into_inner).extend(partitions);

@@ -7,30 +7,30 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::time::Duration;
 
-use eadt_collector::assignments::{self, Assignment, Assignments};
-use eadt_collector::progress::accounts::Claims;
+use eadt_collector::assignments::{self, AssignmentTable, GpuAssignment};
+use eadt_collector::progress::accounts::TokenClaims;
 use eadt_collector::progress::kubeflow::{self, StatusUpdate};
-use eadt_collector::progress::wire::Range;
+use eadt_collector::progress::wire::ClockSkewLimits;
 use eadt_collector::progress::{job, tokens, wire};
 use eadt_collector::{dcgm, prometheus_text};
 use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_core::power_budget::allocation::BudgetSettings;
-use eadt_core::{Event, FoldSettings, JointFold, Partition, PowerBudgetFold, joint};
+use eadt_core::{FoldSettings, InputEvent, JointFold, PartitionFold, PowerBudgetFold, joint};
 use eadt_gpu_sharing::tables::{read_co_runs, read_solo, write_solo};
-use eadt_gpu_sharing::{GpuSharingFold, Measurements};
+use eadt_gpu_sharing::{GpuMeasurements, GpuSharingFold};
 use eadt_kubernetes::objects::kinds::WORKLOAD_KINDS;
 use eadt_kubernetes::objects::object::WorkloadObject;
 use eadt_kubernetes::objects::{change, owners};
 use eadt_kubernetes::policy::{self, EnergyPolicy};
-use eadt_models::choose::{Knob, Method, Objective, Robust};
-use eadt_recordings::{Format, Input, LogReader, Options, TimeFormat, import};
+use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, TuningKnob};
+use eadt_recordings::{ImportOptions, LogReader, RecordingFile, RecordingFormat, TimeFormat, import};
 use eadt_schemas::EventTime;
-use eadt_schemas::decode::{Check, decode};
+use eadt_schemas::decode::{DecodableEvent, decode};
 use eadt_schemas::v1::{
-    Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model, Scope,
-    TrainingProgress, UpdateMode, Workload,
+    Actuation, CounterScope, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry,
+    Model, TrainingProgress, UpdateMode, Workload,
 };
-use eadt_tune::{Request, points};
+use eadt_tune::{TuningRequest, points};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -80,7 +80,7 @@ pub fn events(data: &[u8]) {
     }
 }
 
-fn event<T: Check + Serialize + PartialEq + Debug>(value: &[u8]) {
+fn event<T: DecodableEvent + Serialize + PartialEq + Debug>(value: &[u8]) {
     let Ok(read) = decode::<T>(value) else { return };
     let written = serde_json::to_vec(&read).expect("an event that was read can be written");
     match decode::<T>(&written) {
@@ -94,15 +94,15 @@ pub fn exporter_text(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let lines = prometheus_text::samples(text).count();
     assert!(lines <= text.split('\n').count());
-    let scraped = dcgm::reading::read(text, &dcgm::reading::Rules::default());
+    let scraped = dcgm::reading::read(text, &dcgm::reading::AttributionRules::default());
     assert!(scraped.devices.len() <= lines);
-    drop(job::read(text, "n/w", 0, Scope::Global, &BTreeMap::new(), EventTime::from_seconds(1e9)));
+    drop(job::read(text, "n/w", 0, CounterScope::Global, &BTreeMap::new(), EventTime::from_seconds(1e9)));
 }
 
 /// Recordings of others, and event logs. The first byte says of which format.
 pub fn imports(data: &[u8]) {
     let Some((format, bytes)) = data.split_first() else { return };
-    let Some(format) = Format::ALL.get(usize::from(*format) % (Format::ALL.len() + 1)).copied() else {
+    let Some(format) = RecordingFormat::ALL.get(usize::from(*format) % (RecordingFormat::ALL.len() + 1)).copied() else {
         let Ok(mut reader) = LogReader::new("l", bytes) else { return };
         // Each call takes something off.
         for _ in 0..=bytes.len() {
@@ -113,13 +113,17 @@ pub fn imports(data: &[u8]) {
         panic!("the reader does not end");
     };
     let maps = ["power_watts=w:mW", "samples=*", "tokens=n", "loss=#1"];
-    let options = Options {
-        maps: if format == Format::Csv { maps.iter().map(|map| map.parse().expect("a map")).collect() } else { Vec::new() },
-        interval: (format == Format::Dcgmi).then_some(Duration::from_millis(20)),
-        time_format: (format == Format::Csv).then_some(TimeFormat::Unix),
-        ..Options::default()
+    let options = ImportOptions {
+        maps: if format == RecordingFormat::Csv {
+            maps.iter().map(|map| map.parse().expect("a map")).collect()
+        } else {
+            Vec::new()
+        },
+        interval: (format == RecordingFormat::Dcgmi).then_some(Duration::from_millis(20)),
+        time_format: (format == RecordingFormat::Csv).then_some(TimeFormat::Unix),
+        ..ImportOptions::default()
     };
-    if let Ok(imported) = import(format, vec![Input::new("f", bytes)], &options) {
+    if let Ok(imported) = import(format, vec![RecordingFile::new("f", bytes)], &options) {
         let events: Vec<_> = imported.events().collect();
         assert_eq!(events.len() as u64, imported.report.events);
         assert!(events.is_sorted_by_key(|event| event.time));
@@ -153,7 +157,7 @@ pub fn ingest(data: &[u8]) {
             }
         }
         2 => {
-            let Some(claims) = std::str::from_utf8(body).ok().and_then(Claims::read) else { return };
+            let Some(claims) = std::str::from_utf8(body).ok().and_then(TokenClaims::read) else { return };
             let _asked: bool = claims.are_worth_asking("eadt", now);
         }
         3 => {
@@ -163,8 +167,8 @@ pub fn ingest(data: &[u8]) {
         }
         _ => {
             let Ok(list) = assignments::read(body) else { return };
-            let of = Assignments::new(&list);
-            for Assignment { device, .. } in &list {
+            let of = AssignmentTable::new(&list);
+            for GpuAssignment { device, .. } in &list {
                 let tenants = of.of(device, Some(0)).expect("it was assigned");
                 let whole: f64 = tenants.iter().filter_map(|tenant| tenant.share).sum();
                 assert!(whole <= 1.0 + 1e-6, "{device}: {whole}");
@@ -173,7 +177,7 @@ pub fn ingest(data: &[u8]) {
     }
 }
 
-const ANY: Range = Range { past: None, future: None };
+const ANY: ClockSkewLimits = ClockSkewLimits { past: None, future: None };
 
 /// What the endpoint accepts is an event that its readers accept.
 fn sendable(event: &TrainingProgress) {
@@ -234,7 +238,7 @@ pub fn state(data: &[u8]) {
     let (key, value) = data.split_at(end);
     let Ok(key) = std::str::from_utf8(key) else { return };
     let value = value.get(1..).unwrap_or_default();
-    if let Ok(mut partition) = Partition::restore(FoldSettings::default(), [(key, Some(value))]) {
+    if let Ok(mut partition) = PartitionFold::restore(FoldSettings::default(), [(key, Some(value))]) {
         // It can be folded into, and written again.
         partition.finish(&mut Vec::new());
         drop(partition.take_changes());
@@ -275,7 +279,7 @@ fn joint<T: JointFold>(settings: &FoldSettings, key: &str, value: &[u8]) {
             gpus: 1,
             ..EfficiencyWindow::default()
         };
-        for event in [joint::JointEvent::Input(Event::Workload(&declared)), joint::JointEvent::Window(&window)] {
+        for event in [joint::JointEvent::Input(InputEvent::Workload(&declared)), joint::JointEvent::Window(&window)] {
             drop(stage.fold(event, Some(name), time, &mut Vec::new()));
         }
     }
@@ -287,17 +291,17 @@ pub fn tables(data: &[u8]) {
     let Some((what, bytes)) = data.split_first() else { return };
     match what % 3 {
         0 => {
-            let request = Request {
+            let request = TuningRequest {
                 maps: Vec::new(),
                 decimal: None,
                 by: vec!["workload".to_owned()],
-                knobs: Knob::SmClockMhz.into(),
+                knobs: TuningKnob::SmClockMhz.into(),
                 reference_second_setting: None,
                 max_slowdown_ratio: Some(0.05),
                 min_ratio: None,
                 preset: None,
-                objective: Objective::Energy,
-                method: if what & 0x80 == 0 { Method::Measured } else { Method::Robust(Robust::default()) },
+                objective: ChoiceObjective::Energy,
+                method: if what & 0x80 == 0 { ChoiceMethod::Measured } else { ChoiceMethod::Robust(RobustSettings::default()) },
                 min_settings: 3,
                 max_power_watts: 3_000.0,
             };
@@ -308,7 +312,7 @@ pub fn tables(data: &[u8]) {
         1 => {
             let Ok(text) = std::str::from_utf8(bytes) else { return };
             let Ok(solo) = read_solo("f", text) else { return };
-            if let Some(Ok(measured)) = solo.idle_watts.map(|watts| Measurements::new(watts, solo.profiles, Vec::new())) {
+            if let Some(Ok(measured)) = solo.idle_watts.map(|watts| GpuMeasurements::new(watts, solo.profiles, Vec::new())) {
                 let again = read_solo("f", &write_solo(&measured)).expect("what was written can be read");
                 assert!(again.profiles.iter().eq(measured.profiles().values()));
             }

@@ -9,8 +9,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use eadt_bus::kafka::{KafkaBus, KafkaOptions, Mechanism, Protocol, Secret, Security};
-use eadt_bus::rights::{Operation, Pattern, Resource, Right};
+use eadt_bus::kafka::{KafkaBus, KafkaOptions, SaslMechanism, Secret, SecurityProtocol, SecuritySettings};
+use eadt_bus::rights::{AclEntry, AclOperation, AclResource, PatternType};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use serde::Deserialize;
 use tempfile::TempDir;
@@ -159,26 +159,26 @@ impl SecuredKafka {
     }
 
     /// How a user is known by password.
-    pub fn user(&self, name: &str) -> Security {
-        Security {
-            protocol: Protocol::SaslSsl,
-            mechanism: Mechanism::ScramSha512,
+    pub fn user(&self, name: &str) -> SecuritySettings {
+        SecuritySettings {
+            protocol: SecurityProtocol::SaslSsl,
+            mechanism: SaslMechanism::ScramSha512,
             username: name.to_owned(),
             password: Some(Secret::new(password(name))),
             ca_file: Some(self.authority.ca_file()),
-            ..Security::default()
+            ..SecuritySettings::default()
         }
     }
 
     /// How a user is known by a certificate, signed now.
-    pub fn holder(&self, name: &str) -> Result<Security> {
+    pub fn holder(&self, name: &str) -> Result<SecuritySettings> {
         let (certificate, key) = self.authority.sign(name)?;
-        Ok(Security {
-            protocol: Protocol::Ssl,
+        Ok(SecuritySettings {
+            protocol: SecurityProtocol::Ssl,
             ca_file: Some(self.authority.ca_file()),
             certificate_file: Some(certificate),
             key_file: Some(key),
-            ..Security::default()
+            ..SecuritySettings::default()
         })
     }
 
@@ -196,7 +196,7 @@ impl SecuredKafka {
 
     /// Of these rights, which are all that the user has, those that nothing that he did so far needed: the broker's log says what it let
     /// him do, and another one of them allows that, too.
-    pub fn unneeded(&self, user: &str, rights: &BTreeSet<Right>) -> Result<BTreeSet<Right>> {
+    pub fn unneeded(&self, user: &str, rights: &BTreeSet<AclEntry>) -> Result<BTreeSet<AclEntry>> {
         let mut acts = BTreeSet::new();
         for line in BufReader::new(fs::File::open(self.kafka.log())?).lines() {
             acts.extend(act(&line?, user));
@@ -212,26 +212,26 @@ impl SecuredKafka {
     }
 }
 
-fn covers(right: &Right, resource: &Resource) -> bool {
+fn covers(right: &AclEntry, resource: &AclResource) -> bool {
     let (given, name) = (right.resource.name(), resource.name());
     discriminant(&right.resource) == discriminant(resource)
-        && if right.pattern == Pattern::Prefixed { name.starts_with(given) } else { name == given }
+        && if right.pattern == PatternType::Prefixed { name.starts_with(given) } else { name == given }
 }
 
 /// What the authorizer let this user do, in a line such as `… Principal = User:a is Allowed operation = READ from host = 127.0.0.1 on
 /// resource = Topic:LITERAL:x for request = Fetch with resourceRefCount = 1 based on rule …`.
-fn act(line: &str, user: &str) -> Option<(Operation, Resource)> {
+fn act(line: &str, user: &str) -> Option<(AclOperation, AclResource)> {
     let (_, told) = line.split_once(&format!("Principal = User:{user} is Allowed operation = "))?;
     let (operation, told) = told.split_once(" from host = ")?;
     let (resource, _) = told.split_once(" on resource = ")?.1.split_once(" for request = ")?;
     let operation = match operation {
-        "READ" => Operation::Read,
-        "WRITE" => Operation::Write,
-        "CREATE" => Operation::Create,
-        "ALTER" => Operation::Alter,
-        "DESCRIBE" => Operation::Describe,
-        "ALTER_CONFIGS" => Operation::AlterConfigs,
-        "DESCRIBE_CONFIGS" => Operation::DescribeConfigs,
+        "READ" => AclOperation::Read,
+        "WRITE" => AclOperation::Write,
+        "CREATE" => AclOperation::Create,
+        "ALTER" => AclOperation::Alter,
+        "DESCRIBE" => AclOperation::Describe,
+        "ALTER_CONFIGS" => AclOperation::AlterConfigs,
+        "DESCRIBE_CONFIGS" => AclOperation::DescribeConfigs,
         _ => return None,
     };
     let (kind, name) = resource.split_once(":LITERAL:")?;
@@ -239,11 +239,11 @@ fn act(line: &str, user: &str) -> Option<(Operation, Resource)> {
 }
 
 /// A resource as Kafka and Strimzi name its kind.
-fn of_kind(kind: &str, name: String) -> Option<Resource> {
+fn of_kind(kind: &str, name: String) -> Option<AclResource> {
     match kind {
-        "Topic" | "topic" => Some(Resource::Topic(name)),
-        "Group" | "group" => Some(Resource::Group(name)),
-        "TransactionalId" | "transactionalId" => Some(Resource::TransactionalId(name)),
+        "Topic" | "topic" => Some(AclResource::Topic(name)),
+        "Group" | "group" => Some(AclResource::Group(name)),
+        "TransactionalId" | "transactionalId" => Some(AclResource::TransactionalId(name)),
         _ => None,
     }
 }
@@ -267,7 +267,7 @@ struct Authorization {
 #[derive(Debug, Deserialize)]
 struct Acl {
     resource: Named,
-    operations: Vec<Operation>,
+    operations: Vec<AclOperation>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -276,11 +276,11 @@ struct Named {
     #[serde(rename = "type")]
     kind: String,
     name: String,
-    pattern_type: Pattern,
+    pattern_type: PatternType,
 }
 
 /// The rights in the files of deploy/kafka/acls, by the part's name.
-pub fn rights_of_parts() -> Result<BTreeMap<String, Vec<Right>>> {
+pub fn rights_of_parts() -> Result<BTreeMap<String, Vec<AclEntry>>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kafka/acls");
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(folder)? {
@@ -289,7 +289,7 @@ pub fn rights_of_parts() -> Result<BTreeMap<String, Vec<Right>>> {
         let mut rights = Vec::new();
         for Acl { resource: Named { kind, name, pattern_type: pattern }, operations } in user.spec.authorization.acls {
             let Some(resource) = of_kind(&kind, name) else { bail!("{}: {kind}", path.display()) };
-            rights.extend(operations.iter().map(|operation| Right {
+            rights.extend(operations.iter().map(|operation| AclEntry {
                 resource: resource.clone(),
                 pattern,
                 operation: *operation,

@@ -1,17 +1,17 @@
-//! What a record knows: its usable windows by phase of the job and by layout.
+//! The evidence in a record: its usable windows by phase of the job and by layout.
 
 use eadt_schemas::v1::{EfficiencyWindow, Layout};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
 
-/// Windows that a layout needs in a phase before anything is said about it there: as many as a change is judged by.
+/// Windows that a layout needs in a phase before an estimate is given for it there: as many as a change is judged by.
 pub const ENOUGH_WINDOWS: usize = 3;
 /// Two windows are of one phase where the memory activity of a sample differs by no more than this logarithm.
 const SAME_PHASE: f64 = 0.1;
-/// A cap or clock stands for another one that is no further away than this part.
+/// Two caps or clocks count as the same if they differ by no more than this part of the larger one.
 const SAME_SETTING: f64 = 0.02;
-/// Where J/sample of the same layout in the same phase spreads more than this part, something else was going on.
+/// If J/sample of the same layout in the same phase spreads more than this part, something else was going on.
 const MOST_SPREAD: f64 = 0.15;
 const RESAMPLES: usize = 400;
 
@@ -27,13 +27,13 @@ pub struct Estimate {
 
 /// Power and throughput of a usable window.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Figures {
+pub struct WindowMeasurement {
     pub watts: f64,
     pub samples_per_second: f64,
 }
 
-impl Figures {
-    /// `None`: the window says nothing that could be compared.
+impl WindowMeasurement {
+    /// Returns `None` if the window has no figures that could be compared.
     pub fn of(window: &EfficiencyWindow, coverage_min_ratio: f64) -> Option<Self> {
         let covered = window.energy_coverage_ratio >= coverage_min_ratio && window.progress_coverage_ratio >= coverage_min_ratio;
         let known = covered && !window.restarted && !window.gap;
@@ -60,19 +60,19 @@ pub fn same_layout(a: &Layout, b: &Layout, board_watts: Option<f64>) -> bool {
 
 /// Usable windows of one layout in one phase.
 #[derive(Debug)]
-struct Group {
+struct EvidenceGroup {
     phase: usize,
     layout: Layout,
     /// Places in the record.
     windows: Vec<usize>,
-    figures: Vec<Figures>,
+    figures: Vec<WindowMeasurement>,
 }
 
-/// Why the record cannot tell.
+/// The reason why the record gives no estimate.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub enum Unknown {
-    /// No memory activity is known, so that phases of the job cannot be told apart.
+pub enum InsufficientEvidence {
+    /// No memory activity is known, so that phases of the job cannot be distinguished.
     NoPhase,
     /// The layout was never observed in this phase of the job for long enough.
     NeverObserved { phase: usize, windows: usize },
@@ -80,7 +80,7 @@ pub enum Unknown {
     Inconsistent { phase: usize, spread_percent: u32 },
 }
 
-impl std::fmt::Display for Unknown {
+impl std::fmt::Display for InsufficientEvidence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NoPhase => f.write_str("memory activity (DRAM) is not on record, so phases of the job cannot be told apart"),
@@ -100,14 +100,14 @@ impl std::fmt::Display for Unknown {
 
 /// The usable windows of one workload's record.
 #[derive(Debug)]
-pub struct Evidence {
-    groups: Vec<Group>,
+pub struct RecordEvidence {
+    groups: Vec<EvidenceGroup>,
     /// Of each window of the record, where that is known. Numbered from 1 in the order in which they appear.
     phases: Vec<Option<usize>>,
     board_watts: Option<f64>,
 }
 
-impl Evidence {
+impl RecordEvidence {
     /// `layouts`: what was in force in each window, `None` where that is not known.
     pub fn new(
         windows: &[&EfficiencyWindow],
@@ -119,7 +119,7 @@ impl Evidence {
         let mut centres: Vec<(f64, f64)> = Vec::new();
         let mut this = Self { groups: Vec::new(), phases: Vec::with_capacity(windows.len()), board_watts };
         for (index, (window, layout)) in windows.iter().zip(layouts).enumerate() {
-            let figures = Figures::of(window, coverage_min_ratio);
+            let figures = WindowMeasurement::of(window, coverage_min_ratio);
             let active = window.mean_dram_active_ratio.filter(|ratio| *ratio > 0.0);
             let intensity =
                 figures.zip(active).map(|(f, ratio)| (ratio * f64::from(window.gpus.max(1)) / f.samples_per_second).ln());
@@ -128,7 +128,7 @@ impl Evidence {
             if let (Some(figures), Some(phase), Some(layout)) = (figures, phase, layout) {
                 let known = this.groups.iter().position(|g| g.phase == phase && same_layout(&g.layout, layout, board_watts));
                 let group = known.unwrap_or_else(|| {
-                    let group = Group { phase, layout: layout.clone(), windows: Vec::new(), figures: Vec::new() };
+                    let group = EvidenceGroup { phase, layout: layout.clone(), windows: Vec::new(), figures: Vec::new() };
                     this.groups.push(group);
                     this.groups.len() - 1
                 });
@@ -144,18 +144,18 @@ impl Evidence {
         self.phases[window]
     }
 
-    /// The number of the group of windows that tell what a layout does in a phase.
-    pub fn tell(&self, layout: &Layout, phase: Option<usize>) -> Result<usize, Unknown> {
-        let phase = phase.ok_or(Unknown::NoPhase)?;
+    /// Returns the number of the group of windows that show the effect of a layout in a phase.
+    pub fn find_group(&self, layout: &Layout, phase: Option<usize>) -> Result<usize, InsufficientEvidence> {
+        let phase = phase.ok_or(InsufficientEvidence::NoPhase)?;
         let found = self.groups.iter().position(|g| g.phase == phase && same_layout(&g.layout, layout, self.board_watts));
-        let Some(group) = found else { return Err(Unknown::NeverObserved { phase, windows: 0 }) };
+        let Some(group) = found else { return Err(InsufficientEvidence::NeverObserved { phase, windows: 0 }) };
         let figures = &self.groups[group].figures;
         if figures.len() < ENOUGH_WINDOWS {
-            return Err(Unknown::NeverObserved { phase, windows: figures.len() });
+            return Err(InsufficientEvidence::NeverObserved { phase, windows: figures.len() });
         }
         let spread = spread(figures);
         if spread > MOST_SPREAD {
-            return Err(Unknown::Inconsistent { phase, spread_percent: (100.0 * spread).round() as u32 });
+            return Err(InsufficientEvidence::Inconsistent { phase, spread_percent: (100.0 * spread).round() as u32 });
         }
         Ok(group)
     }
@@ -172,16 +172,22 @@ impl Evidence {
 
     /// J/sample of group `to` over that of `from`, less 1: negative saves.
     pub fn effect(&self, from: usize, to: usize, seed: u64) -> Estimate {
-        let ratio = |from: Figures, to: Figures| to.joules_per_sample() / from.joules_per_sample() - 1.0;
+        let ratio = |from: WindowMeasurement, to: WindowMeasurement| to.joules_per_sample() / from.joules_per_sample() - 1.0;
         let (from, to) = (&self.groups[from].figures, &self.groups[to].figures);
         estimate(ratio(mean(from), mean(to)), seed, |random| ratio(resampled(from, random), resampled(to, random)))
     }
 
     /// J/sample of windows as they were together with so many windows of some groups, over that of `recorded`, less 1.
-    pub fn total_effect(&self, factual: &[Figures], estimated: &[(usize, usize)], recorded: &[Figures], seed: u64) -> Estimate {
+    pub fn total_effect(
+        &self,
+        factual: &[WindowMeasurement],
+        estimated: &[(usize, usize)],
+        recorded: &[WindowMeasurement],
+        seed: u64,
+    ) -> Estimate {
         let base = sum(recorded).joules_per_sample();
         let as_they_were = sum(factual);
-        let total = |of: &mut dyn FnMut(&[Figures]) -> Figures| {
+        let total = |of: &mut dyn FnMut(&[WindowMeasurement]) -> WindowMeasurement| {
             let mut all = as_they_were;
             for (group, windows) in estimated {
                 let one = of(&self.groups[*group].figures);
@@ -191,7 +197,7 @@ impl Evidence {
             all.joules_per_sample() / base - 1.0
         };
         let value = total(&mut mean);
-        estimate(value, seed, |random| total(&mut |figures: &[Figures]| resampled(figures, random)))
+        estimate(value, seed, |random| total(&mut |figures: &[WindowMeasurement]| resampled(figures, random)))
     }
 }
 
@@ -209,21 +215,21 @@ fn phase_of(intensity: f64, centres: &mut Vec<(f64, f64)>) -> usize {
     centres.len()
 }
 
-fn sum(figures: &[Figures]) -> Figures {
-    let zero = Figures { watts: 0.0, samples_per_second: 0.0 };
-    figures.iter().fold(zero, |sum, one| Figures {
+fn sum(figures: &[WindowMeasurement]) -> WindowMeasurement {
+    let zero = WindowMeasurement { watts: 0.0, samples_per_second: 0.0 };
+    figures.iter().fold(zero, |sum, one| WindowMeasurement {
         watts: sum.watts + one.watts,
         samples_per_second: sum.samples_per_second + one.samples_per_second,
     })
 }
 
-fn mean(figures: &[Figures]) -> Figures {
+fn mean(figures: &[WindowMeasurement]) -> WindowMeasurement {
     let (sum, count) = (sum(figures), figures.len() as f64);
-    Figures { watts: sum.watts / count, samples_per_second: sum.samples_per_second / count }
+    WindowMeasurement { watts: sum.watts / count, samples_per_second: sum.samples_per_second / count }
 }
 
 /// Standard deviation of J/sample over its mean.
-fn spread(figures: &[Figures]) -> f64 {
+fn spread(figures: &[WindowMeasurement]) -> f64 {
     let values: Vec<f64> = figures.iter().map(|one| one.joules_per_sample()).collect();
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -231,8 +237,8 @@ fn spread(figures: &[Figures]) -> f64 {
 }
 
 /// The mean of as many windows, drawn with replacement.
-fn resampled(figures: &[Figures], random: &mut Pcg64Mcg) -> Figures {
-    let drawn: Vec<Figures> = (0..figures.len()).map(|_| figures[random.random_range(0..figures.len())]).collect();
+fn resampled(figures: &[WindowMeasurement], random: &mut Pcg64Mcg) -> WindowMeasurement {
+    let drawn: Vec<WindowMeasurement> = (0..figures.len()).map(|_| figures[random.random_range(0..figures.len())]).collect();
     mean(&drawn)
 }
 
@@ -287,29 +293,32 @@ mod tests {
         let layouts: Vec<Option<Layout>> =
             (0..windows.len()).map(|i| Some(layout(if (4..8).contains(&i) || i >= 12 { 9 } else { 6 }, None))).collect();
         let windows: Vec<&EfficiencyWindow> = windows.iter().collect();
-        let evidence = Evidence::new(&windows, &layouts, 0.9, None);
+        let evidence = RecordEvidence::new(&windows, &layouts, 0.9, None);
         assert_eq!((evidence.phase(0), evidence.phase(9), evidence.phase(14)), (Some(1), Some(2), None));
-        let tell = |replicas, phase| evidence.tell(&layout(replicas, None), phase);
+        let tell = |replicas, phase| evidence.find_group(&layout(replicas, None), phase);
         let (from, to) = (tell(6, Some(1)).unwrap(), tell(9, Some(1)).unwrap());
         let effect = evidence.effect(from, to, 1);
         assert!((effect.value + 1.0 / 3.0).abs() < 1e-9, "{effect:?}");
         assert_eq!((effect.low, effect.high, effect.confidence_saves_ratio), (effect.value, effect.value, 1.0));
-        assert_eq!(tell(9, Some(2)), Err(Unknown::NeverObserved { phase: 2, windows: 2 }));
-        assert_eq!(tell(3, Some(2)), Err(Unknown::NeverObserved { phase: 2, windows: 0 }));
-        assert_eq!(tell(6, None), Err(Unknown::NoPhase));
+        assert_eq!(tell(9, Some(2)), Err(InsufficientEvidence::NeverObserved { phase: 2, windows: 2 }));
+        assert_eq!(tell(3, Some(2)), Err(InsufficientEvidence::NeverObserved { phase: 2, windows: 0 }));
+        assert_eq!(tell(6, None), Err(InsufficientEvidence::NoPhase));
     }
 
     #[test]
     fn windows_that_disagree_tell_nothing_and_a_spread_shows_in_the_interval() {
         let uneven = [window(300.0, 10.0, 0.1), window(300.0, 5.0, 0.05), window(300.0, 20.0, 0.2)];
         let layouts = vec![Some(layout(6, None)); 3];
-        let evidence = Evidence::new(&uneven.iter().collect::<Vec<_>>(), &layouts, 0.9, None);
-        assert!(matches!(evidence.tell(&layout(6, None), Some(1)), Err(Unknown::Inconsistent { phase: 1, .. })));
+        let evidence = RecordEvidence::new(&uneven.iter().collect::<Vec<_>>(), &layouts, 0.9, None);
+        assert!(matches!(
+            evidence.find_group(&layout(6, None), Some(1)),
+            Err(InsufficientEvidence::Inconsistent { phase: 1, .. })
+        ));
 
         let noisy = |watts: f64, i: i32| window(watts * (1.0 + 0.05 * f64::from(i % 5 - 2)), 10.0, 0.1);
         let windows: Vec<EfficiencyWindow> = (0..10).map(|i| noisy(300.0, i)).chain((0..10).map(|i| noisy(298.0, i))).collect();
         let layouts: Vec<_> = (0..20).map(|i| Some(layout(if i < 10 { 6 } else { 9 }, None))).collect();
-        let evidence = Evidence::new(&windows.iter().collect::<Vec<_>>(), &layouts, 0.9, None);
+        let evidence = RecordEvidence::new(&windows.iter().collect::<Vec<_>>(), &layouts, 0.9, None);
         let effect = evidence.effect(0, 1, 7);
         assert!(effect.low < effect.value && effect.value < effect.high, "{effect:?}");
         assert!((0.4..0.9).contains(&effect.confidence_saves_ratio), "it may as well be chance: {effect:?}");

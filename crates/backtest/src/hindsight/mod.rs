@@ -1,28 +1,28 @@
-//! What would a controller have decided on a record, and what of that can the record tell?
+//! Evaluates which decisions a controller would have made on a record, and which of their effects the record can show.
 //!
 //! The controller goes through the record's windows in order, as it would have live. As long as it would have had the layout that
 //! the record ran, it sees the record's own windows. Where it would have had another one, it sees windows of that layout from
-//! another time of the record, of the same phase of the job, told by the memory activity of a sample, which hardly depends on
-//! the layout. A change whose target the record never ran in the present phase for three consistent windows is refused: nobody knows
-//! what it would have done, and the controller goes on where the record is. Nothing is extrapolated.
+//! another time of the record, of the same phase of the job. The phase is recognised by the memory activity of a sample, which
+//! hardly depends on the layout. A change is refused if the record never ran its target in the present phase for three consistent
+//! windows: its effect is unknown, and the controller goes on where the record is. Nothing is extrapolated.
 //!
-//! Compared is J/sample of the windows that the controller would have seen with J/sample of the record's windows of the same times. The
-//! interval holds 90 % of what chance among the windows makes of it; it knows nothing of what else differed between the times.
-//! Windows of restarts, the record's and the imagined ones, are in neither figure; both are counted.
+//! Compared is J/sample of the windows that the controller would have seen with J/sample of the record's windows of the same
+//! times. The interval holds 90 % of what chance among the windows makes of it; it knows nothing of what else differed between
+//! the times. Windows of restarts, the record's and the imagined ones, are in neither figure; both are counted.
 
 mod evidence;
 mod walk;
 
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, EfficiencyWindow, Layout, Origin, Workload};
+use eadt_schemas::v1::{Actuation, ControllerAction, EfficiencyWindow, Layout, Origin, Workload};
 use serde::Serialize;
 
-pub use evidence::{ENOUGH_WINDOWS, Estimate, Unknown};
+pub use evidence::{ENOUGH_WINDOWS, Estimate, InsufficientEvidence};
 
 /// What is on record. Events in any order, repeated ones included.
 #[derive(Debug, Clone, Default)]
-pub struct Record {
+pub struct HindsightInput {
     pub windows: Vec<EfficiencyWindow>,
     pub workloads: Vec<Workload>,
     pub actuations: Vec<Actuation>,
@@ -30,18 +30,18 @@ pub struct Record {
 
 /// One controller on one workload of the record.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Hindsight {
+pub struct HindsightRow {
     pub workload: String,
     pub controller: ControllerName,
-    /// Of the record; the controller's part is imagined whatever this says.
+    /// Origin of the record. The controller's part is imagined, whatever the value.
     pub origin: Origin,
     /// Tumbling windows of the record.
     pub windows: u64,
     /// Usable windows in which the record ran what the controller would have had.
     pub windows_as_recorded: u64,
-    /// Usable windows in which it ran something else, and other windows tell what the controller's layout does.
+    /// Usable windows in which it ran something else, if other windows show the effect of the controller's layout.
     pub windows_estimated: u64,
-    /// Usable windows for which nothing tells it.
+    /// Usable windows for which no other window shows that effect.
     pub windows_unknown: u64,
     /// As recorded and estimated over all usable ones: how much of the record the rest is about.
     pub known_ratio: Option<f64>,
@@ -50,7 +50,7 @@ pub struct Hindsight {
     /// Change of it under the controller; absent where nothing is estimated.
     pub joules_per_sample_change: Option<Estimate>,
     /// Changes of the layout that the record can follow.
-    pub changes: Vec<Considered>,
+    pub changes: Vec<CounterfactualChange>,
     /// Changes that the record cannot follow, the same ones of one phase once.
     pub refused: Vec<RefusedChange>,
     /// Imagined changes that replace processes.
@@ -62,9 +62,9 @@ pub struct Hindsight {
 
 /// A change that the controller would have made.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Considered {
+pub struct CounterfactualChange {
     pub time: EventTime,
-    pub action: Action,
+    pub action: ControllerAction,
     pub from: Layout,
     pub to: Layout,
     /// Of the job, numbered as the record goes through them.
@@ -80,20 +80,24 @@ pub struct Considered {
 /// A change of which the record does not know what it would have done.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RefusedChange {
-    pub action: Action,
+    pub action: ControllerAction,
     pub from: Layout,
     pub to: Layout,
     /// How often the controller would have wanted it.
     pub count: u64,
     /// The first time.
     pub time: EventTime,
-    pub unknown: Unknown,
+    pub unknown: InsufficientEvidence,
     /// The same in words.
     pub reason: String,
 }
 
 /// Lets controllers loose on every workload of a record. `settings` are those of workloads that declare none.
-pub fn look_back(record: &Record, controllers: &[ControllerName], settings: &ControllerSettings) -> Vec<Hindsight> {
+pub fn evaluate_record(
+    record: &HindsightInput,
+    controllers: &[ControllerName],
+    settings: &ControllerSettings,
+) -> Vec<HindsightRow> {
     let jobs = walk::jobs(record);
     jobs.iter().flat_map(|job| controllers.iter().map(|controller| walk::walk(job, *controller, settings))).collect()
 }
@@ -101,7 +105,7 @@ pub fn look_back(record: &Record, controllers: &[ControllerName], settings: &Con
 const SHOWN: usize = 5;
 
 /// For a terminal.
-pub fn hindsight_text(all: &[Hindsight]) -> String {
+pub fn hindsight_text(all: &[HindsightRow]) -> String {
     use std::fmt::Write;
     let mut out = String::new();
     let mut put = |line: std::fmt::Arguments<'_>| out.write_fmt(line).expect("a String takes every write");

@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_core::controller::{Context, ControllerName, ControllerSettings, ControllerState, decide};
+use eadt_core::controller::{ControllerContext, ControllerName, ControllerSettings, ControllerState, decide};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
-    Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, UpdateMode, WindowKind, Workload,
+    Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, UpdateMode, WindowKind, Workload,
 };
 
-use super::evidence::{Evidence, Figures, Unknown, same_layout};
-use super::{Considered, Hindsight, Record, RefusedChange};
+use super::evidence::{InsufficientEvidence, RecordEvidence, WindowMeasurement, same_layout};
+use super::{CounterfactualChange, HindsightInput, HindsightRow, RefusedChange};
 
 /// One workload of the record, its events in order of time, each once.
 #[derive(Debug)]
-pub struct Job<'a> {
+pub struct RecordedJob<'a> {
     name: &'a str,
     windows: Vec<&'a EfficiencyWindow>,
     tables: Vec<&'a Workload>,
@@ -21,72 +21,72 @@ pub struct Job<'a> {
 }
 
 /// The workloads that have tumbling windows; GPUs without one have nobody to decide for them.
-pub fn jobs(record: &Record) -> Vec<Job<'_>> {
+pub fn jobs(record: &HindsightInput) -> Vec<RecordedJob<'_>> {
     let mut windows: BTreeMap<&str, BTreeMap<(EventTime, &str), &EfficiencyWindow>> = BTreeMap::new();
     for window in record.windows.iter().filter(|w| w.kind == WindowKind::Tumbling && w.workload.contains('/')) {
         windows.entry(&window.workload).or_default().insert((window.window_end, &window.id), window);
     }
-    let mut jobs: Vec<Job<'_>> = Vec::with_capacity(windows.len());
+    let mut jobs: Vec<RecordedJob<'_>> = Vec::with_capacity(windows.len());
     for (name, windows) in windows {
         let mut tables: Vec<&Workload> = record.workloads.iter().filter(|table| table.workload == name).collect();
         tables.sort_by_key(|table| (table.time, table.generation));
         let mut actuations: Vec<&Actuation> = record.actuations.iter().filter(|it| it.workload == name).collect();
         actuations.sort_by_key(|actuation| actuation.time);
-        jobs.push(Job { name, windows: windows.into_values().collect(), tables, actuations });
+        jobs.push(RecordedJob { name, windows: windows.into_values().collect(), tables, actuations });
     }
     jobs
 }
 
 /// The layout that the controller would have.
 #[derive(Debug)]
-struct Imagined {
+struct CounterfactualLayout {
     layout: Layout,
     /// The window's number from which on it is in force and warm enough to be compared.
     ready_from: usize,
-    /// It was not told to the controller yet.
-    news: Option<f64>,
+    /// Downtime in seconds that was not reported to the controller yet.
+    unreported_downtime: Option<f64>,
 }
 
-struct Walk<'a> {
-    job: &'a Job<'a>,
-    evidence: Evidence,
+struct HindsightWalk<'a> {
+    job: &'a RecordedJob<'a>,
+    evidence: RecordEvidence,
     coverage_min_ratio: f64,
     board_watts: Option<f64>,
     /// Grows with every change of the layout that the controller is shown.
     generation: u64,
-    shown: Option<Layout>,
-    imagined: Option<Imagined>,
+    last_layout: Option<Layout>,
+    imagined: Option<CounterfactualLayout>,
     actuation: Option<Actuation>,
     /// How often windows of a group were lent.
     turns: BTreeMap<usize, usize>,
-    factual: Vec<Figures>,
-    recorded: Vec<Figures>,
+    factual: Vec<WindowMeasurement>,
+    recorded: Vec<WindowMeasurement>,
     estimated: BTreeMap<usize, usize>,
     unknown: u64,
-    it: Hindsight,
+    it: HindsightRow,
 }
 
 /// Time that a rollout takes where the record has none.
-fn downtime_seconds(job: &Job<'_>, settings: &ControllerSettings) -> f64 {
+fn downtime_seconds(job: &RecordedJob<'_>, settings: &ControllerSettings) -> f64 {
     let mut known: Vec<f64> = job.actuations.iter().filter_map(|it| it.downtime_seconds).filter(|s| *s > 0.0).collect();
     known.sort_by(f64::total_cmp);
     known.get(known.len() / 2).copied().unwrap_or(settings.restart_seconds)
 }
 
 /// Lets a controller loose on a job.
-pub fn walk(job: &Job<'_>, name: ControllerName, settings: &ControllerSettings) -> Hindsight {
+pub fn walk(job: &RecordedJob<'_>, name: ControllerName, settings: &ControllerSettings) -> HindsightRow {
     let declared = job.tables.last().and_then(|table| ControllerSettings::declared(table).ok().flatten());
     let settings = declared.as_ref().unwrap_or(settings);
     let layouts: Vec<Option<Layout>> = job.windows.iter().map(|window| layout_of(job, window).cloned()).collect();
     let board_watts = job.tables.iter().rev().find_map(|table| table.gpu_power_limit_watts);
     let changes = layouts.windows(2).filter(|pair| pair[0].is_some() && pair[0] != pair[1]).count();
-    let mut walk = Walk {
+    let mut walk = HindsightWalk {
         job,
-        evidence: Evidence::new(&job.windows, &layouts, settings.coverage_min_ratio, board_watts),
+        evidence: RecordEvidence::new(&job.windows, &layouts, settings.coverage_min_ratio, board_watts),
         coverage_min_ratio: settings.coverage_min_ratio,
         board_watts,
         generation: 0,
-        shown: None,
+        last_layout: None,
         imagined: None,
         actuation: None,
         turns: BTreeMap::new(),
@@ -94,7 +94,7 @@ pub fn walk(job: &Job<'_>, name: ControllerName, settings: &ControllerSettings) 
         recorded: Vec::new(),
         estimated: BTreeMap::new(),
         unknown: 0,
-        it: Hindsight {
+        it: HindsightRow {
             workload: job.name.to_owned(),
             controller: name,
             origin: job.windows.iter().map(|window| window.origin).max().unwrap_or(Origin::Measured),
@@ -116,8 +116,8 @@ pub fn walk(job: &Job<'_>, name: ControllerName, settings: &ControllerSettings) 
     let downtime = downtime_seconds(job, settings);
     for (index, (recorded, layout)) in job.windows.iter().zip(&layouts).enumerate() {
         let Some(table) = table_of(job, recorded) else { continue };
-        let (window, workload) = walk.show(index, table, layout.as_ref());
-        let context = Context {
+        let (window, workload) = walk.controller_view(index, table, layout.as_ref());
+        let context = ControllerContext {
             workload: Some(&workload),
             last_actuation: walk.actuation.as_ref(),
             remaining_seconds: None,
@@ -127,28 +127,28 @@ pub fn walk(job: &Job<'_>, name: ControllerName, settings: &ControllerSettings) 
             models: None,
         };
         let decision = decide(name, &mut state, &window, &context);
-        if decision.action != Action::Maintain && decision.from != decision.to {
-            walk.consider(index, &decision, downtime);
+        if decision.action != ControllerAction::Maintain && decision.from != decision.to {
+            walk.evaluate_change(index, &decision, downtime);
         }
     }
     walk.finish(downtime)
 }
 
 /// The newest table event up to the window's end.
-fn table_of<'a>(job: &Job<'a>, window: &EfficiencyWindow) -> Option<&'a Workload> {
+fn table_of<'a>(job: &RecordedJob<'a>, window: &EfficiencyWindow) -> Option<&'a Workload> {
     let known = job.tables.partition_point(|table| table.time <= window.window_end);
     job.tables[..known].last().copied()
 }
 
-fn layout_of<'a>(job: &Job<'a>, window: &'a EfficiencyWindow) -> Option<&'a Layout> {
+fn layout_of<'a>(job: &RecordedJob<'a>, window: &'a EfficiencyWindow) -> Option<&'a Layout> {
     window.layout.as_ref().or_else(|| table_of(job, window).map(|table| &table.layout))
 }
 
-impl Walk<'_> {
+impl HindsightWalk<'_> {
     /// The window and the workload as the controller would have seen them.
-    fn show(&mut self, index: usize, table: &Workload, recorded: Option<&Layout>) -> (EfficiencyWindow, Workload) {
+    fn controller_view(&mut self, index: usize, table: &Workload, recorded: Option<&Layout>) -> (EfficiencyWindow, Workload) {
         let own = self.job.windows[index];
-        let figures = Figures::of(own, self.coverage_min_ratio);
+        let figures = WindowMeasurement::of(own, self.coverage_min_ratio);
         let mut window = own.clone();
         let layout = match self.imagined.take() {
             None => {
@@ -162,7 +162,7 @@ impl Walk<'_> {
             Some(mut imagined) => {
                 let rolling = index < imagined.ready_from;
                 let same = recorded.is_some_and(|recorded| same_layout(recorded, &imagined.layout, self.board_watts));
-                let told = self.evidence.tell(&imagined.layout, self.evidence.phase(index));
+                let told = self.evidence.find_group(&imagined.layout, self.evidence.phase(index));
                 let mut lost = false;
                 // Where the record restarts, or knows nothing, nothing is decided, as while the imagined change rolls out.
                 match (figures.filter(|_| !rolling), same, told) {
@@ -188,7 +188,7 @@ impl Walk<'_> {
                     }
                     (Some(_), false, Err(unknown)) => {
                         self.unknown += 1;
-                        self.lose(own.window_end, &imagined.layout, recorded, unknown);
+                        self.abandon_layout(own.window_end, &imagined.layout, recorded, unknown);
                         lost = true;
                     }
                 }
@@ -196,7 +196,7 @@ impl Walk<'_> {
                     self.actuation = None;
                     recorded.cloned().unwrap_or_else(|| table.layout.clone())
                 } else {
-                    if !rolling && let Some(downtime) = imagined.news.take() {
+                    if !rolling && let Some(downtime) = imagined.unreported_downtime.take() {
                         self.ready(own.window_end, downtime);
                     }
                     let layout = imagined.layout.clone();
@@ -205,9 +205,9 @@ impl Walk<'_> {
                 }
             }
         };
-        if self.shown.as_ref() != Some(&layout) {
+        if self.last_layout.as_ref() != Some(&layout) {
             self.generation += 1;
-            self.shown = Some(layout.clone());
+            self.last_layout = Some(layout.clone());
         }
         (window.layout, window.generation) = (Some(layout.clone()), Some(self.generation));
         let workload = Workload {
@@ -224,31 +224,34 @@ impl Walk<'_> {
     /// The imagined rollout is complete.
     fn ready(&mut self, time: EventTime, downtime: f64) {
         if let Some(actuation) = &mut self.actuation {
-            actuation.outcome = Outcome::Ready;
+            actuation.outcome = ActuationOutcome::Ready;
             actuation.time = time;
             actuation.downtime_seconds = (downtime > 0.0).then_some(downtime);
         }
     }
 
     /// The record does not know the imagined layout in the phase that has begun: the controller goes on where the record is.
-    fn lose(&mut self, time: EventTime, imagined: &Layout, recorded: Option<&Layout>, unknown: Unknown) {
+    fn abandon_layout(&mut self, time: EventTime, imagined: &Layout, recorded: Option<&Layout>, unknown: InsufficientEvidence) {
         let to = recorded.cloned().unwrap_or_default();
-        self.refuse(Action::Maintain, imagined.clone(), to, time, unknown);
+        self.refuse(ControllerAction::Maintain, imagined.clone(), to, time, unknown);
     }
 
-    fn refuse(&mut self, action: Action, from: Layout, to: Layout, time: EventTime, unknown: Unknown) {
+    fn refuse(&mut self, action: ControllerAction, from: Layout, to: Layout, time: EventTime, unknown: InsufficientEvidence) {
         let same = |it: &&mut RefusedChange| it.action == action && it.from == from && it.to == to && it.unknown == unknown;
         if let Some(known) = self.it.refused.iter_mut().find(same) {
             known.count += 1;
             return;
         }
-        let reason =
-            if action == Action::Maintain { format!("not followed any further: {unknown}") } else { unknown.to_string() };
+        let reason = if action == ControllerAction::Maintain {
+            format!("not followed any further: {unknown}")
+        } else {
+            unknown.to_string()
+        };
         self.it.refused.push(RefusedChange { action, from, to, count: 1, time, unknown, reason });
     }
 
     /// What becomes of a decision to change something.
-    fn consider(&mut self, index: usize, decision: &Decision, downtime: f64) {
+    fn evaluate_change(&mut self, index: usize, decision: &Decision, downtime: f64) {
         let phase = self.evidence.phase(index).or_else(|| (0..index).rev().find_map(|before| self.evidence.phase(before)));
         let report = |outcome, reason: String, generation| Actuation {
             id: format!("{}/{outcome:?}", decision.id),
@@ -258,14 +261,14 @@ impl Walk<'_> {
             origin: decision.origin,
             outcome,
             reason,
-            layout: if outcome == Outcome::Applied { decision.to.clone() } else { decision.from.clone() },
+            layout: if outcome == ActuationOutcome::Applied { decision.to.clone() } else { decision.from.clone() },
             generation,
             downtime_seconds: None,
         };
-        match self.evidence.tell(&decision.to, phase) {
+        match self.evidence.find_group(&decision.to, phase) {
             Ok(to) => {
-                let from = self.evidence.tell(&decision.from, phase).ok();
-                self.it.changes.push(Considered {
+                let from = self.evidence.find_group(&decision.from, phase).ok();
+                self.it.changes.push(CounterfactualChange {
                     time: decision.time,
                     action: decision.action,
                     from: decision.from.clone(),
@@ -282,23 +285,25 @@ impl Walk<'_> {
                 let downtime = if decision.restarts { downtime } else { 0.0 };
                 // The window in which the change comes into force holds some of either.
                 let ready_from = index + 2 + rolling;
-                self.actuation = Some(report(Outcome::Applied, String::new(), self.generation + 1));
-                self.imagined = Some(Imagined { layout: decision.to.clone(), ready_from, news: Some(downtime) });
+                self.actuation = Some(report(ActuationOutcome::Applied, String::new(), self.generation + 1));
+                self.imagined =
+                    Some(CounterfactualLayout { layout: decision.to.clone(), ready_from, unreported_downtime: Some(downtime) });
             }
             Err(unknown) => {
-                self.actuation = Some(report(Outcome::Refused, format!("the record cannot tell: {unknown}"), self.generation));
+                self.actuation =
+                    Some(report(ActuationOutcome::Refused, format!("the record cannot tell: {unknown}"), self.generation));
                 self.refuse(decision.action, decision.from.clone(), decision.to.clone(), decision.time, unknown);
             }
         }
     }
 
-    fn finish(mut self, downtime: f64) -> Hindsight {
+    fn finish(mut self, downtime: f64) -> HindsightRow {
         let mut it = self.it;
         it.windows_unknown = self.unknown;
         let known = it.windows_as_recorded + it.windows_estimated;
         let usable = known + it.windows_unknown;
         it.known_ratio = (usable > 0).then(|| known as f64 / usable as f64);
-        let total = |of: fn(&Figures) -> f64| self.recorded.iter().map(of).sum::<f64>();
+        let total = |of: fn(&WindowMeasurement) -> f64| self.recorded.iter().map(of).sum::<f64>();
         let (watts, rate) = (total(|f| f.watts), total(|f| f.samples_per_second));
         it.recorded_joules_per_sample = (rate > 0.0).then(|| watts / rate);
         if !self.estimated.is_empty() {

@@ -6,27 +6,27 @@ use std::sync::atomic::Ordering;
 
 use eadt_schemas::EventTime;
 
-use super::block::{Builder, Entry};
-use super::stamps::{StampClock, Stamps};
-use super::store::{Changes, Survives, block_key, end_key, position_key};
-use super::topic::{Partition, Topic, encode_end};
-use super::{Shared, lock};
-use crate::{BusError, Outgoing, Remedy, Result, TopicPartition, chaos, partition_for_key};
+use super::block::{BlockBuilder, BlockEntry};
+use super::stamps::{StampClock, StampSource};
+use super::store::{DurabilityLevel, WriteBatch, block_key, end_key, position_key};
+use super::topic::{EmbeddedPartition, EmbeddedTopic, encode_end};
+use super::{EmbeddedLogState, lock};
+use crate::{BusError, ProducerRecord, Remedy, Result, TopicPartition, chaos, partition_for_key};
 
-/// What Kafka adds to a lone record: batch header, lengths, attributes.
+/// Bytes that Kafka adds to a lone record: batch header, lengths, attributes.
 const RECORD_OVERHEAD: usize = 70;
 
 /// Held by whoever appends: one at a time, so that offsets and stamps rise.
 #[derive(Debug)]
-pub struct Appender {
+pub struct AppendState {
     pub clock: StampClock,
     next_topic_id: u32,
-    /// Where keyless records go next.
+    /// Counter that spreads keyless records over the partitions.
     spread: u32,
 }
 
-impl Appender {
-    pub fn new(stamps: Stamps, last: EventTime, next_topic_id: u32) -> Self {
+impl AppendState {
+    pub fn new(stamps: StampSource, last: EventTime, next_topic_id: u32) -> Self {
         Self { clock: StampClock::new(stamps, last), next_topic_id, spread: 0 }
     }
 
@@ -39,13 +39,17 @@ impl Appender {
 
 /// Positions to be committed together with records.
 #[derive(Debug, Clone, Copy)]
-pub struct Positions<'a> {
+pub struct GroupPositions<'a> {
     pub group: &'a str,
     pub of: &'a [(TopicPartition, i64)],
 }
 
-/// The topic of a record, checked against its limits; the partition where the record or its key says so.
-pub fn admit(shared: &Shared, record: &Outgoing, last: &mut Option<Arc<Topic>>) -> Result<(Arc<Topic>, Option<i32>)> {
+/// Returns the topic of a record, checked against its limits, and the partition if the record or its key determines it.
+pub fn admit(
+    shared: &EmbeddedLogState,
+    record: &ProducerRecord,
+    last: &mut Option<Arc<EmbeddedTopic>>,
+) -> Result<(Arc<EmbeddedTopic>, Option<i32>)> {
     let topic = match last {
         Some(topic) if topic.name == record.topic => Arc::clone(topic),
         _ => shared.topic(&record.topic)?,
@@ -75,30 +79,35 @@ pub fn admit(shared: &Shared, record: &Outgoing, last: &mut Option<Arc<Topic>>) 
     Ok((topic, partition))
 }
 
-struct Target<'a> {
-    partition: Arc<Partition>,
-    records: Vec<&'a Outgoing>,
+struct AppendTarget<'a> {
+    partition: Arc<EmbeddedPartition>,
+    records: Vec<&'a ProducerRecord>,
 }
 
 /// Appends all of these records and positions, or nothing. A step burns one offset in each partition it appends to.
-pub fn append(shared: &Shared, records: &[Outgoing], positions: Option<Positions<'_>>, survives: Survives) -> Result<()> {
+pub fn append(
+    shared: &EmbeddedLogState,
+    records: &[ProducerRecord],
+    positions: Option<GroupPositions<'_>>,
+    survives: DurabilityLevel,
+) -> Result<()> {
     let mut appender = lock(&shared.appender);
     let targets = targets(shared, &mut appender, records)?;
     let now = appender.clock.stamp();
     let burnt = i64::from(positions.is_some());
-    let mut changes = Changes::default();
+    let mut changes = WriteBatch::default();
     let mut ends = Vec::with_capacity(targets.len());
     for target in &targets {
         let partition = &target.partition;
         let (begin, stamp) = (partition.high(), partition.stamp(now));
         let before = changes.bytes();
-        let mut builder = Builder::new(begin);
+        let mut builder = BlockBuilder::new(begin);
         for (offset, record) in (begin..).zip(&target.records) {
             if !builder.takes(record.size()) {
-                let full = std::mem::replace(&mut builder, Builder::new(offset));
+                let full = std::mem::replace(&mut builder, BlockBuilder::new(offset));
                 changes.put_block(block_key(partition.topic, partition.at.partition, full.base()), full.finish());
             }
-            builder.push(&Entry {
+            builder.push(&BlockEntry {
                 offset,
                 stamp,
                 key: record.key.as_deref(),
@@ -131,14 +140,18 @@ pub fn append(shared: &Shared, records: &[Outgoing], positions: Option<Positions
     }
     drop(appender);
     if !ends.is_empty() {
-        shared.news.tell();
+        shared.news.notify();
     }
     Ok(())
 }
 
 /// Records by partition, in order.
-fn targets<'a>(shared: &Shared, appender: &mut Appender, records: &'a [Outgoing]) -> Result<Vec<Target<'a>>> {
-    let mut targets: Vec<Target<'a>> = Vec::new();
+fn targets<'a>(
+    shared: &EmbeddedLogState,
+    appender: &mut AppendState,
+    records: &'a [ProducerRecord],
+) -> Result<Vec<AppendTarget<'a>>> {
+    let mut targets: Vec<AppendTarget<'a>> = Vec::new();
     let mut index: HashMap<(u32, i32), usize> = HashMap::new();
     let mut last = None;
     // As the sticky partitioner does: keyless records of one append stay together.
@@ -148,7 +161,7 @@ fn targets<'a>(shared: &Shared, appender: &mut Appender, records: &'a [Outgoing]
         let partition = partition.unwrap_or_else(|| (appender.spread % topic.partition_count() as u32) as i32);
         let slot = *index.entry((topic.id, partition)).or_insert_with(|| {
             let partition = topic.partition(partition).expect("partitions are only ever added");
-            targets.push(Target { partition, records: Vec::new() });
+            targets.push(AppendTarget { partition, records: Vec::new() });
             targets.len() - 1
         });
         targets[slot].records.push(record);
@@ -159,7 +172,7 @@ fn targets<'a>(shared: &Shared, appender: &mut Appender, records: &'a [Outgoing]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Header;
+    use crate::RecordHeader;
     use crate::embedded::EmbeddedLog;
     use crate::embedded::store::base_of;
     use crate::embedded::tests::{log, record, topic};
@@ -171,15 +184,15 @@ mod tests {
         rows.map(|row| row.map(|(key, block)| (base_of(&key), block.len())).unwrap()).collect()
     }
 
-    fn steps(log: &EmbeddedLog, records: &[Outgoing]) -> Result<()> {
-        append(&log.shared, records, Some(Positions { group: "g", of: &[] }), Survives::Process)
+    fn steps(log: &EmbeddedLog, records: &[ProducerRecord]) -> Result<()> {
+        append(&log.shared, records, Some(GroupPositions { group: "g", of: &[] }), DurabilityLevel::Process)
     }
 
     #[test]
     fn an_append_is_one_block_of_each_partition_and_several_where_it_is_large() {
         let (_dir, log) = log();
         topic(&log, "t", 2, &[]);
-        let of = |partition, bytes: usize| Outgoing { partition: Some(partition), ..record("t", "k", &"x".repeat(bytes)) };
+        let of = |partition, bytes: usize| ProducerRecord { partition: Some(partition), ..record("t", "k", &"x".repeat(bytes)) };
         steps(&log, &[of(0, 10), of(1, 100), of(0, 20)]).unwrap();
         // 15 bytes a block, 22 a record, 1 of its key. The step burns an offset.
         assert_eq!(blocks(&log, "t", 0), [(0, 15 + 2 * 23 + 30)]);
@@ -197,7 +210,7 @@ mod tests {
         for partition in &partitions {
             partition.fresh_bytes.store(0, Ordering::Relaxed);
         }
-        let of = |partition, bytes: usize| Outgoing { partition: Some(partition), ..record("t", "k", &"x".repeat(bytes)) };
+        let of = |partition, bytes: usize| ProducerRecord { partition: Some(partition), ..record("t", "k", &"x".repeat(bytes)) };
         for _ in 0..2 {
             steps(&log, &[of(0, 1000), of(1, 50)]).unwrap();
         }
@@ -209,10 +222,10 @@ mod tests {
     fn keyless_records_of_one_append_stay_together_and_the_next_ones_go_to_the_next_partition() {
         let (_dir, log) = log();
         topic(&log, "t", 3, &[]);
-        let keyless = Outgoing { key: None, ..record("t", "", "v") };
+        let keyless = ProducerRecord { key: None, ..record("t", "", "v") };
         let highs = || [0, 1, 2].map(|p| log.shared.partition(&TopicPartition::new("t", p)).unwrap().high());
         for all in [[0, 2, 0], [0, 2, 2], [2, 2, 2], [2, 4, 2], [2, 4, 4], [4, 4, 4]] {
-            append(&log.shared, &[keyless.clone(), keyless.clone()], None, Survives::Process).unwrap();
+            append(&log.shared, &[keyless.clone(), keyless.clone()], None, DurabilityLevel::Process).unwrap();
             assert_eq!(highs(), all);
         }
     }
@@ -221,7 +234,7 @@ mod tests {
     fn a_record_may_be_as_large_as_its_topic_allows_with_what_kafka_adds_to_it() {
         let (_dir, log) = log();
         topic(&log, "t", 1, &[("max.message.bytes", "1000")]);
-        let with = |key: usize, value: usize, name: usize, header: usize| Outgoing {
+        let with = |key: usize, value: usize, name: usize, header: usize| ProducerRecord {
             headers: vec![("n".repeat(name).into(), "h".repeat(header).into()), ("".into(), "".into())],
             ..record("t", &"k".repeat(key), &"v".repeat(value))
         };
@@ -239,7 +252,7 @@ mod tests {
     fn a_record_has_at_most_a_thousand_headers() {
         let (_dir, log) = log();
         topic(&log, "t", 1, &[]);
-        let with = |count| Outgoing { headers: vec![Header::default(); count], ..record("t", "k", "v") };
+        let with = |count| ProducerRecord { headers: vec![RecordHeader::default(); count], ..record("t", "k", "v") };
         assert!(admit(&log.shared, &with(1000), &mut None).is_ok());
         assert_eq!(admit(&log.shared, &with(1001), &mut None).unwrap_err().detail, "a record has too many headers: headers=1001");
         assert!(admit(&log.shared, &with(2000), &mut None).is_err());
@@ -253,7 +266,7 @@ mod tests {
         for (topic, keyed, taken) in
             [("compacted", true, true), ("compacted", false, false), ("plain", true, true), ("plain", false, true)]
         {
-            let record = Outgoing { key: keyed.then(|| "k".into()), ..record(topic, "", "v") };
+            let record = ProducerRecord { key: keyed.then(|| "k".into()), ..record(topic, "", "v") };
             assert_eq!(admit(&log.shared, &record, &mut None).is_ok(), taken, "{topic} {keyed}");
         }
     }
@@ -263,7 +276,7 @@ mod tests {
         let (_dir, log) = log();
         topic(&log, "t", 3, &[]);
         let admitted = |partition, key: Option<&'static str>| {
-            let record = Outgoing { partition, key: key.map(Into::into), ..record("t", "", "v") };
+            let record = ProducerRecord { partition, key: key.map(Into::into), ..record("t", "", "v") };
             admit(&log.shared, &record, &mut None).map(|(_, partition)| partition).map_err(|error| error.detail)
         };
         for named in 0..3 {
@@ -282,7 +295,7 @@ mod tests {
         let (_dir, log) = log();
         topic(&log, "a", 1, &[("max.message.bytes", "100")]);
         topic(&log, "b", 2, &[]);
-        let of = |topic: &str, value: &str| Outgoing { partition: Some(0), ..record(topic, "k", value) };
+        let of = |topic: &str, value: &str| ProducerRecord { partition: Some(0), ..record(topic, "k", value) };
         let large = "x".repeat(200);
         steps(&log, &[of("a", "1"), of("b", &large), of("a", "3"), of("b", &large), of("b", "5")]).unwrap();
         let high = |topic: &str| log.shared.partition(&TopicPartition::new(topic, 0)).unwrap().high();

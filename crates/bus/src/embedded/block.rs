@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use eadt_schemas::EventTime;
 
-use crate::headers::Packed;
-use crate::{Header, Headers, Record, TopicPartition};
+use crate::headers::PackedHeaders;
+use crate::{ConsumerRecord, RecordHeader, RecordHeaders, TopicPartition};
 
 const FORMAT: u8 = 1;
 const NONE: u32 = u32::MAX;
@@ -18,17 +18,17 @@ const BLOCK_BYTES: usize = 128 << 10;
 
 /// What is to be written of one record.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
+pub struct BlockEntry<'a> {
     pub offset: i64,
     pub stamp: EventTime,
     pub key: Option<&'a [u8]>,
     pub value: Option<&'a [u8]>,
-    pub headers: &'a [Header],
+    pub headers: &'a [RecordHeader],
 }
 
 /// Encodes records of ascending offsets.
 #[derive(Debug)]
-pub struct Builder {
+pub struct BlockBuilder {
     base: i64,
     count: u32,
     latest: EventTime,
@@ -36,7 +36,7 @@ pub struct Builder {
     records: BytesMut,
 }
 
-impl Builder {
+impl BlockBuilder {
     pub fn new(base: i64) -> Self {
         Self { base, count: 0, latest: EventTime::MIN, names: Vec::new(), records: BytesMut::new() }
     }
@@ -50,7 +50,7 @@ impl Builder {
     }
 
     /// False, and nothing taken, where the offset lies too far behind the base for one block.
-    pub fn push(&mut self, entry: &Entry<'_>) -> bool {
+    pub fn push(&mut self, entry: &BlockEntry<'_>) -> bool {
         let Ok(delta) = u32::try_from(entry.offset - self.base) else { return false };
         self.records.put_u32_le(delta);
         self.records.put_i64_le(entry.stamp.millis());
@@ -80,8 +80,8 @@ impl Builder {
         }) as u16
     }
 
-    /// Whether a record of so many bytes belongs into this block: any into an empty one, and else while there is room for it, in the
-    /// table of names for as many as a record may have, too.
+    /// Whether a record of so many bytes belongs into this block: any into an empty one, and else while there is room for it, in
+    /// the table of names for as many as a record may have, too.
     pub fn takes(&self, bytes: usize) -> bool {
         let room = self.names.len() <= usize::from(u16::MAX) / 2 && self.records.len() + bytes <= BLOCK_BYTES;
         self.is_empty() || room
@@ -101,16 +101,16 @@ impl Builder {
     }
 }
 
-/// A block that does not have the form that [`Builder`] writes.
+/// A block that does not have the form that [`BlockBuilder`] writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a stored block is malformed")]
-pub struct Malformed;
+pub struct MalformedBlock;
 
 /// Header names met so far, so that records share them.
 #[derive(Debug, Default)]
-pub struct Names(Vec<Arc<str>>);
+pub struct HeaderNames(Vec<Arc<str>>);
 
-impl Names {
+impl HeaderNames {
     fn intern(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.0.iter().find(|known| &***known == name) {
             return Arc::clone(known);
@@ -126,7 +126,7 @@ impl Names {
 
 /// Walks over the records of a block; keys, values and headers are slices of it.
 #[derive(Debug)]
-pub struct Walk {
+pub struct BlockReader {
     at: TopicPartition,
     base: i64,
     block: Bytes,
@@ -136,18 +136,18 @@ pub struct Walk {
     names: Arc<[Arc<str>]>,
 }
 
-impl Walk {
-    pub fn new(at: TopicPartition, base: i64, block: Bytes, names: &mut Names) -> Result<Self, Malformed> {
-        let mut cursor = Cursor { block: &block, next: 0 };
+impl BlockReader {
+    pub fn new(at: TopicPartition, base: i64, block: Bytes, names: &mut HeaderNames) -> Result<Self, MalformedBlock> {
+        let mut cursor = ByteCursor { block: &block, next: 0 };
         if cursor.take(1)? != [FORMAT] {
-            return Err(Malformed);
+            return Err(MalformedBlock);
         }
         let remaining = cursor.u32()?;
         let latest = EventTime::from_millis(cursor.i64()?);
         let names = (0..cursor.u16()?)
             .map(|_| {
                 let length = cursor.u16()?;
-                let name = std::str::from_utf8(cursor.take(usize::from(length))?).map_err(|_| Malformed)?;
+                let name = std::str::from_utf8(cursor.take(usize::from(length))?).map_err(|_| MalformedBlock)?;
                 Ok(names.intern(name))
             })
             .collect::<Result<_, _>>()?;
@@ -161,63 +161,68 @@ impl Walk {
     }
 
     /// The next record.
-    pub fn next_record(&mut self) -> Result<Option<Record>, Malformed> {
+    pub fn next_record(&mut self) -> Result<Option<ConsumerRecord>, MalformedBlock> {
         if self.remaining == 0 {
             return Ok(None);
         }
-        let mut cursor = Cursor { block: &self.block, next: self.next };
+        let mut cursor = ByteCursor { block: &self.block, next: self.next };
         let offset = self.base + i64::from(cursor.u32()?);
         let stamp = EventTime::from_millis(cursor.i64()?);
         let (key, value, count) = (cursor.u32()?, cursor.u32()?, usize::from(cursor.u16()?));
         let table_at = cursor.next;
-        let table = cursor.take(Packed::table_bytes(count))?;
+        let table = cursor.take(PackedHeaders::table_bytes(count))?;
         let key = cursor.slice(key)?;
         let value = cursor.slice(value)?;
         let values = cursor.next;
-        for (name, length) in Packed::entries(table) {
+        for (name, length) in PackedHeaders::entries(table) {
             if name >= self.names.len() {
-                return Err(Malformed);
+                return Err(MalformedBlock);
             }
             cursor.take(length)?;
         }
-        let headers =
-            Headers::packed(Packed { block: self.block.clone(), names: self.names.clone(), table: table_at, count, values });
+        let headers = RecordHeaders::packed(PackedHeaders {
+            block: self.block.clone(),
+            names: self.names.clone(),
+            table: table_at,
+            count,
+            values,
+        });
         self.next = cursor.next;
         self.remaining -= 1;
-        Ok(Some(Record { at: self.at.clone(), offset, stamp, key, value, headers }))
+        Ok(Some(ConsumerRecord { at: self.at.clone(), offset, stamp, key, value, headers }))
     }
 }
 
-struct Cursor<'a> {
+struct ByteCursor<'a> {
     block: &'a Bytes,
     next: usize,
 }
 
-impl<'a> Cursor<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
-        let end = self.next.checked_add(length).ok_or(Malformed)?;
-        let taken = self.block.get(self.next..end).ok_or(Malformed)?;
+impl<'a> ByteCursor<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], MalformedBlock> {
+        let end = self.next.checked_add(length).ok_or(MalformedBlock)?;
+        let taken = self.block.get(self.next..end).ok_or(MalformedBlock)?;
         self.next = end;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        self.take(N)?.try_into().map_err(|_| Malformed)
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedBlock> {
+        self.take(N)?.try_into().map_err(|_| MalformedBlock)
     }
 
-    fn u16(&mut self) -> Result<u16, Malformed> {
+    fn u16(&mut self) -> Result<u16, MalformedBlock> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
+    fn u32(&mut self) -> Result<u32, MalformedBlock> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn i64(&mut self) -> Result<i64, Malformed> {
+    fn i64(&mut self) -> Result<i64, MalformedBlock> {
         self.array().map(i64::from_le_bytes)
     }
 
-    fn slice(&mut self, length: u32) -> Result<Option<Bytes>, Malformed> {
+    fn slice(&mut self, length: u32) -> Result<Option<Bytes>, MalformedBlock> {
         if length == NONE {
             return Ok(None);
         }
@@ -234,13 +239,13 @@ mod tests {
 
     use super::*;
 
-    fn entry(offset: i64, value: &[u8]) -> Entry<'_> {
-        Entry { offset, stamp: EventTime::from_millis(1), key: None, value: Some(value), headers: &[] }
+    fn entry(offset: i64, value: &[u8]) -> BlockEntry<'_> {
+        BlockEntry { offset, stamp: EventTime::from_millis(1), key: None, value: Some(value), headers: &[] }
     }
 
     #[test]
     fn a_block_takes_any_first_record_and_others_while_there_is_room_for_them() {
-        let mut block = Builder::new(5);
+        let mut block = BlockBuilder::new(5);
         assert!(block.takes(BLOCK_BYTES * 8), "a record larger than a block has one of its own");
         assert!(block.push(&entry(5, &[0; 1000])));
         // Beside key, value and headers a record has its offset, stamp and lengths: 22 bytes.
@@ -253,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_block_is_closed_before_the_next_record_could_overfill_its_table_of_names() {
-        let mut block = Builder::new(0);
+        let mut block = BlockBuilder::new(0);
         for (names, takes) in [(32_767, true), (32_768, false), (65_535, false)] {
             block.names = vec!["a".into(); names];
             assert!(block.takes(usize::MAX), "none was taken yet: {names}");
@@ -265,7 +270,7 @@ mod tests {
 
     #[test]
     fn an_offset_too_far_behind_the_base_is_not_taken() {
-        let mut block = Builder::new(10);
+        let mut block = BlockBuilder::new(10);
         assert!(!block.push(&entry(9, b"before the base")));
         assert!(!block.push(&entry(11 + i64::from(u32::MAX), b"too far")));
         assert!(block.is_empty());
@@ -275,31 +280,31 @@ mod tests {
 
     #[test]
     fn a_name_stands_once_in_a_block_and_a_block_has_its_size_and_its_latest_stamp() {
-        let mut block = Builder::new(0);
+        let mut block = BlockBuilder::new(0);
         for (offset, millis) in [(0, 7), (1, 9), (2, 8)] {
-            let headers: [Header; 2] = [("ce_id".into(), Bytes::from_static(b"12")), ("x".into(), Bytes::new())];
+            let headers: [RecordHeader; 2] = [("ce_id".into(), Bytes::from_static(b"12")), ("x".into(), Bytes::new())];
             let stamp = EventTime::from_millis(millis);
-            assert!(block.push(&Entry { offset, stamp, key: Some(b"key"), value: None, headers: &headers }));
+            assert!(block.push(&BlockEntry { offset, stamp, key: Some(b"key"), value: None, headers: &headers }));
         }
         let block = block.finish();
         // 15 bytes, two names with their lengths, and thrice: 22 bytes, two headers of 6 bytes, key and value of a header.
         assert_eq!(block.len(), 15 + (2 + 5) + (2 + 1) + 3 * (22 + 2 * 6 + 3 + 2));
-        let walk = Walk::new(TopicPartition::new("t", 0), 0, block, &mut Names::default()).unwrap();
+        let walk = BlockReader::new(TopicPartition::new("t", 0), 0, block, &mut HeaderNames::default()).unwrap();
         assert_eq!(walk.latest(), EventTime::from_millis(9));
     }
 
     #[test]
     fn a_header_without_its_name_is_malformed() {
-        let mut block = Builder::new(0);
-        let headers: [Header; 1] = [("a".into(), Bytes::new())];
-        assert!(block.push(&Entry { headers: &headers, ..entry(0, b"") }));
+        let mut block = BlockBuilder::new(0);
+        let headers: [RecordHeader; 1] = [("a".into(), Bytes::new())];
+        assert!(block.push(&BlockEntry { headers: &headers, ..entry(0, b"") }));
         block.names.clear();
-        assert_eq!(walk(block.finish(), 0), Err(Malformed));
+        assert_eq!(walk(block.finish(), 0), Err(MalformedBlock));
     }
 
     #[test]
     fn records_share_the_first_names_that_are_met_and_names_without_end_are_not_kept() {
-        let mut names = Names::default();
+        let mut names = HeaderNames::default();
         let met: Vec<_> = (0..70).map(|n| names.intern(&format!("name {n}"))).collect();
         assert_eq!(names.0.len(), 64);
         for (n, name) in met.iter().enumerate() {
@@ -308,8 +313,8 @@ mod tests {
         }
     }
 
-    fn walk(block: Bytes, base: i64) -> Result<Vec<Record>, Malformed> {
-        let mut walk = Walk::new(TopicPartition::new("t", 0), base, block, &mut Names::default())?;
+    fn walk(block: Bytes, base: i64) -> Result<Vec<ConsumerRecord>, MalformedBlock> {
+        let mut walk = BlockReader::new(TopicPartition::new("t", 0), base, block, &mut HeaderNames::default())?;
         let mut records = Vec::new();
         while let Some(record) = walk.next_record()? {
             records.push(record);
@@ -330,22 +335,22 @@ mod tests {
             ),
             cut in any::<prop::sample::Index>(),
         ) {
-            let mut builder = Builder::new(base);
+            let mut builder = BlockBuilder::new(base);
             let (mut offset, mut expected) = (base, Vec::new());
             for (step, stamp, key, value, headers) in rows {
                 offset += step;
-                let headers: Vec<Header> = headers.into_iter().map(|(name, byte)| (name.into(), Bytes::from(vec![byte; 3]))).collect();
+                let headers: Vec<RecordHeader> = headers.into_iter().map(|(name, byte)| (name.into(), Bytes::from(vec![byte; 3]))).collect();
                 let stamp = EventTime::from_millis(stamp);
-                let taken = builder.push(&Entry { offset, stamp, key: key.as_deref(), value: value.as_deref(), headers: &headers });
+                let taken = builder.push(&BlockEntry { offset, stamp, key: key.as_deref(), value: value.as_deref(), headers: &headers });
                 prop_assert!(taken);
                 let at = TopicPartition::new("t", 0);
                 let headers = headers.into();
-                expected.push(Record { at, offset, stamp, key: key.map(Into::into), value: value.map(Into::into), headers });
+                expected.push(ConsumerRecord { at, offset, stamp, key: key.map(Into::into), value: value.map(Into::into), headers });
             }
             let block = builder.finish();
             prop_assert_eq!(walk(block.clone(), base).unwrap(), expected);
             // A block cut short anywhere is refused, never read as fewer records.
-            prop_assert_eq!(walk(block.slice(..cut.index(block.len())), base), Err(Malformed));
+            prop_assert_eq!(walk(block.slice(..cut.index(block.len())), base), Err(MalformedBlock));
         }
     }
 }

@@ -6,20 +6,20 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use eadt_schemas::EventTime;
 
-use super::block::{Builder, Entry, Names, Walk};
-use super::store::{Changes, RECLAIMS, Survives, base_of, block_key, low_key};
-use super::topic::{Partition, Settings};
-use super::{Shared, lock};
-use crate::{Record, Result};
+use super::block::{BlockBuilder, BlockEntry, BlockReader, HeaderNames};
+use super::store::{DurabilityLevel, RECLAIMS, WriteBatch, base_of, block_key, low_key};
+use super::topic::{EmbeddedPartition, TopicConfig};
+use super::{EmbeddedLogState, lock};
+use crate::{ConsumerRecord, Result};
 
 /// Compaction runs once so much was appended to a partition since the last time, as Kafka waits for a dirty share.
 const COMPACT_AFTER_BYTES: i64 = 64 << 10;
 /// Removed bytes after which the store is asked to give their space back.
 const RECLAIM_AFTER_BYTES: u64 = 32 << 20;
 
-/// What one round of maintenance did.
+/// Counts of one round of maintenance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Maintained {
+pub struct MaintenanceCounts {
     /// Records removed because a newer one has their key, or as old tombstones.
     pub compacted_records: u64,
     /// Bytes removed because of age or size.
@@ -28,19 +28,19 @@ pub struct Maintained {
 
 /// What is owed to the disk.
 #[derive(Debug)]
-pub struct Owed {
+pub struct PendingReclaims {
     reclaims: u8,
 }
 
-impl Default for Owed {
+impl Default for PendingReclaims {
     /// As at a start: nobody knows what the one before had removed.
     fn default() -> Self {
         Self { reclaims: RECLAIMS }
     }
 }
 
-impl Owed {
-    /// Whether the store is asked for space now, after so many bytes were removed.
+impl PendingReclaims {
+    /// Returns whether the store is asked for space now, after so many bytes were removed.
     fn is_due(&mut self, removed_bytes: u64, is_short_of_room: impl FnOnce() -> bool) -> bool {
         if removed_bytes > 0 {
             self.reclaims = RECLAIMS;
@@ -52,9 +52,9 @@ impl Owed {
     }
 }
 
-pub fn run(shared: &Shared, now: EventTime) -> Result<Maintained> {
+pub fn run(shared: &EmbeddedLogState, now: EventTime) -> Result<MaintenanceCounts> {
     let mut owed = lock(&shared.owed);
-    let mut swept = Swept::default();
+    let mut swept = SweepProgress::default();
     let refused = sweep(shared, now, &mut swept).err();
     // Also after a refusal: it may want just this space.
     if owed.is_due(swept.removed_bytes, || shared.store.is_short_of_room()) {
@@ -63,15 +63,15 @@ pub fn run(shared: &Shared, now: EventTime) -> Result<Maintained> {
     refused.map_or(Ok(swept.done), Err)
 }
 
-/// What one look at all partitions did so far.
+/// Progress of one look at all partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Swept {
-    done: Maintained,
+struct SweepProgress {
+    done: MaintenanceCounts,
     /// Of all blocks that went or were replaced.
     removed_bytes: u64,
 }
 
-fn sweep(shared: &Shared, now: EventTime, swept: &mut Swept) -> Result<()> {
+fn sweep(shared: &EmbeddedLogState, now: EventTime, swept: &mut SweepProgress) -> Result<()> {
     let topics: Vec<_> = {
         let topics = shared.topics.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         topics.all().cloned().collect()
@@ -110,12 +110,18 @@ fn too_large_below(sizes: impl Iterator<Item = Result<(i64, u32)>>, limit: u64) 
 }
 
 /// Removes the oldest blocks that are past the topic's age or size.
-fn delete(shared: &Shared, partition: &Partition, settings: &Settings, now: EventTime, swept: &mut Swept) -> Result<()> {
+fn delete(
+    shared: &EmbeddedLogState,
+    partition: &EmbeddedPartition,
+    settings: &TopicConfig,
+    now: EventTime,
+    swept: &mut SweepProgress,
+) -> Result<()> {
     let (topic, number) = (partition.topic, partition.at.partition);
     let high = partition.high();
     let too_large_below =
         settings.retention_bytes.map_or(Ok(0), |limit| too_large_below(shared.store.sizes(topic, number), limit))?;
-    let mut changes = Changes::tidying();
+    let mut changes = WriteBatch::tidying();
     let (mut low, mut removed) = (None, 0);
     for row in shared.store.blocks(topic, number, 0, high) {
         let (key, block) = row?;
@@ -135,21 +141,28 @@ fn delete(shared: &Shared, partition: &Partition, settings: &Settings, now: Even
     let low = low.unwrap_or(high);
     changes.put_meta(low_key(topic, number), low.to_be_bytes().to_vec());
     shared.store.claim(&changes)?;
-    // Told before the blocks go, so that a reader is refused and never silently skips; and not before it is sure that they go.
+    // Set before the blocks are deleted, so that a reader is refused and never silently skips; and not before it is sure that
+    // they go.
     partition.set_low(low);
-    shared.store.write(changes, Survives::Process)?;
+    shared.store.write(changes, DurabilityLevel::Process)?;
     swept.done.deleted_bytes += removed;
     swept.removed_bytes += removed;
     Ok(())
 }
 
 /// Keeps the last record of every key.
-fn compact(shared: &Shared, partition: &Partition, settings: &Settings, now: EventTime, swept: &mut Swept) -> Result<()> {
+fn compact(
+    shared: &EmbeddedLogState,
+    partition: &EmbeddedPartition,
+    settings: &TopicConfig,
+    now: EventTime,
+    swept: &mut SweepProgress,
+) -> Result<()> {
     let high = partition.high();
     let settled = now.plus_micros(-settings.min_compaction_lag_micros);
     let last = last_of_each_key(shared, partition, high, settled)?;
     let drop_tombstones_before = now.plus_micros(-settings.delete_retention_micros);
-    let mut compacted = Compacted::default();
+    let mut compacted = CompactionBatch::default();
     for row in shared.store.blocks(partition.topic, partition.at.partition, 0, high) {
         let (key, block) = row?;
         let base = base_of(&key);
@@ -157,7 +170,7 @@ fn compact(shared: &Shared, partition: &Partition, settings: &Settings, now: Eve
         if records.latest() > settled {
             break;
         }
-        let mut builder = Builder::new(base);
+        let mut builder = BlockBuilder::new(base);
         let mut removed = 0;
         while let Some(record) = records.next_record().map_err(|_| shared.store.malformed(&partition.at))? {
             let superseded = record.key.as_ref().is_none_or(|key| last.get(key).is_none_or(|last| record.offset < *last));
@@ -187,28 +200,33 @@ fn compact(shared: &Shared, partition: &Partition, settings: &Settings, now: Eve
 }
 
 /// What is committed next of a compaction.
-struct Compacted {
-    changes: Changes,
+struct CompactionBatch {
+    changes: WriteBatch,
     records: u64,
     bytes: u64,
 }
 
-impl Default for Compacted {
+impl Default for CompactionBatch {
     fn default() -> Self {
-        Self { changes: Changes::tidying(), records: 0, bytes: 0 }
+        Self { changes: WriteBatch::tidying(), records: 0, bytes: 0 }
     }
 }
 
-impl Compacted {
-    fn commit(self, shared: &Shared, swept: &mut Swept) -> Result<()> {
-        shared.store.commit(self.changes, Survives::Process)?;
+impl CompactionBatch {
+    fn commit(self, shared: &EmbeddedLogState, swept: &mut SweepProgress) -> Result<()> {
+        shared.store.commit(self.changes, DurabilityLevel::Process)?;
         swept.done.compacted_records += self.records;
         swept.removed_bytes += self.bytes;
         Ok(())
     }
 }
 
-fn last_of_each_key(shared: &Shared, partition: &Partition, high: i64, settled: EventTime) -> Result<HashMap<Bytes, i64>> {
+fn last_of_each_key(
+    shared: &EmbeddedLogState,
+    partition: &EmbeddedPartition,
+    high: i64,
+    settled: EventTime,
+) -> Result<HashMap<Bytes, i64>> {
     let mut last = HashMap::new();
     for row in shared.store.blocks(partition.topic, partition.at.partition, 0, high) {
         let (key, block) = row?;
@@ -229,8 +247,8 @@ fn last_of_each_key(shared: &Shared, partition: &Partition, high: i64, settled: 
     Ok(last)
 }
 
-fn push(builder: &mut Builder, record: &Record) {
-    let entry = Entry {
+fn push(builder: &mut BlockBuilder, record: &ConsumerRecord) {
+    let entry = BlockEntry {
         offset: record.offset,
         stamp: record.stamp,
         key: record.key.as_deref(),
@@ -240,8 +258,9 @@ fn push(builder: &mut Builder, record: &Record) {
     assert!(builder.push(&entry), "a record taken from a block fits into it");
 }
 
-fn walk(shared: &Shared, partition: &Partition, base: i64, block: &Bytes) -> Result<Walk> {
-    Walk::new(partition.at.clone(), base, block.clone(), &mut Names::default()).map_err(|_| shared.store.malformed(&partition.at))
+fn walk(shared: &EmbeddedLogState, partition: &EmbeddedPartition, base: i64, block: &Bytes) -> Result<BlockReader> {
+    BlockReader::new(partition.at.clone(), base, block.clone(), &mut HeaderNames::default())
+        .map_err(|_| shared.store.malformed(&partition.at))
 }
 
 #[cfg(test)]
@@ -253,7 +272,7 @@ mod tests {
     use crate::embedded::EmbeddedLog;
     use crate::embedded::append::append;
     use crate::embedded::tests::{clocked, record, topic};
-    use crate::{Outgoing, TopicPartition};
+    use crate::{ProducerRecord, TopicPartition};
 
     /// A block of one record with a key of one byte, beside its value.
     const ALONE: u64 = 15 + 22 + 1;
@@ -276,24 +295,24 @@ mod tests {
             Self { _dir: dir, log, millis }
         }
 
-        fn partition(&self, partition: i32) -> Arc<Partition> {
+        fn partition(&self, partition: i32) -> Arc<EmbeddedPartition> {
             self.log.shared.partition(&TopicPartition::new("t", partition)).unwrap()
         }
 
         /// One block, appended at this time.
         fn append(&self, millis: i64, partition: i32, rows: &[(&str, Option<&str>)]) {
             self.millis.store(millis, Ordering::Relaxed);
-            let of = |(key, value): &(&str, Option<&str>)| Outgoing {
+            let of = |(key, value): &(&str, Option<&str>)| ProducerRecord {
                 partition: Some(partition),
                 value: value.map(|value| value.to_owned().into()),
                 ..record("t", key, "")
             };
             let records: Vec<_> = rows.iter().map(of).collect();
-            append(&self.log.shared, &records, None, Survives::Process).unwrap();
+            append(&self.log.shared, &records, None, DurabilityLevel::Process).unwrap();
         }
 
-        fn sweep(&self, millis: i64) -> (Maintained, u64) {
-            let mut swept = Swept::default();
+        fn sweep(&self, millis: i64) -> (MaintenanceCounts, u64) {
+            let mut swept = SweepProgress::default();
             sweep(&self.log.shared, at(millis), &mut swept).unwrap();
             (swept.done, swept.removed_bytes)
         }
@@ -319,7 +338,7 @@ mod tests {
         }
     }
 
-    const NOTHING: (Maintained, u64) = (Maintained { compacted_records: 0, deleted_bytes: 0 }, 0);
+    const NOTHING: (MaintenanceCounts, u64) = (MaintenanceCounts { compacted_records: 0, deleted_bytes: 0 }, 0);
 
     #[test]
     fn a_block_goes_once_its_newest_record_is_older_than_the_topic_keeps() {
@@ -329,7 +348,7 @@ mod tests {
         log.append(1000, 0, &[("a", Some("12345"))]);
         assert_eq!(log.sweep(60_000), NOTHING, "exactly of that age");
         let bytes = ALONE + 10 + ALONE + 3;
-        assert_eq!(log.sweep(60_001), (Maintained { compacted_records: 0, deleted_bytes: bytes }, bytes));
+        assert_eq!(log.sweep(60_001), (MaintenanceCounts { compacted_records: 0, deleted_bytes: bytes }, bytes));
         assert_eq!((log.partition(0).low(), log.partition(1).low()), (1, 1));
         assert_eq!((log.kept(0), log.kept(1)), (vec![(1, "a".to_owned())], vec![]));
         assert_eq!(log.sweep(60_001), NOTHING);
@@ -369,7 +388,7 @@ mod tests {
         log.append(1500, 0, &[("b", Some("last"))]);
         assert_eq!(log.sweep(1999), NOTHING, "too young");
         log.fresh(COMPACT_AFTER_BYTES);
-        assert_eq!(log.sweep(2000), (Maintained { compacted_records: 1, deleted_bytes: 0 }, ALONE + 5));
+        assert_eq!(log.sweep(2000), (MaintenanceCounts { compacted_records: 1, deleted_bytes: 0 }, ALONE + 5));
         assert_eq!(log.kept(0), [(1, "a".to_owned()), (2, "b".to_owned()), (3, "b".to_owned())]);
     }
 
@@ -382,7 +401,7 @@ mod tests {
             log.append(0, partition, &[("c", Some("5")), ("a", Some("6"))]);
         }
         let first = 15 + 3 * (22 + 2);
-        let done = Maintained { compacted_records: 2 * 3, deleted_bytes: 0 };
+        let done = MaintenanceCounts { compacted_records: 2 * 3, deleted_bytes: 0 };
         assert_eq!(log.sweep(0), (done, 2 * (first + ALONE + 1)), "whole blocks are replaced");
         for partition in [0, 1] {
             assert_eq!(log.kept(partition), [(1, "b".to_owned()), (4, "c".to_owned()), (5, "a".to_owned())]);
@@ -419,14 +438,14 @@ mod tests {
     fn space_is_asked_for_once_32_mib_were_removed_and_as_often_as_it_takes_where_room_is_short() {
         let enough = 32 * 1024 * 1024;
         // What the run before had removed counts as well.
-        for mut owed in [Owed::default(), Owed { reclaims: 0 }] {
+        for mut owed in [PendingReclaims::default(), PendingReclaims { reclaims: 0 }] {
             let due = [0, enough - 1, enough, enough + 1, 0].map(|removed| owed.is_due(removed, || false));
             assert_eq!(due, [false, false, true, true, false], "with room");
         }
-        let mut owed = Owed { reclaims: 0 };
+        let mut owed = PendingReclaims { reclaims: 0 };
         let due = [0, 1, 0, 0, 0, enough, 0, 5, 0, 0, 0].map(|removed| owed.is_due(removed, || true));
         assert_eq!(due, [false, true, true, true, false, true, true, true, true, true, false], "without");
-        let mut owed = Owed::default();
+        let mut owed = PendingReclaims::default();
         assert_eq!([0; 4].map(|removed| owed.is_due(removed, || true)), [true, true, true, false], "after a start");
     }
 }

@@ -4,24 +4,26 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::append::{Positions, append};
-use super::reader::{Cursors, poll};
-use super::store::{Survives, position_key};
-use super::topic::{Partition, decode_i64};
-use super::{EmbeddedLog, Shared, lock};
-use crate::{BusError, Member, MemberOptions, Membership, Polled, Reader, Remedy, Result, Step, TopicPartition};
+use super::append::{GroupPositions, append};
+use super::reader::{PartitionCursors, poll};
+use super::store::{DurabilityLevel, position_key};
+use super::topic::{EmbeddedPartition, decode_i64};
+use super::{EmbeddedLog, EmbeddedLogState, lock};
+use crate::{
+    BusError, CommitStep, GroupMember, MemberOptions, Membership, PartitionReader, PollEvent, Remedy, Result, TopicPartition,
+};
 
 /// Who is in which group.
 #[derive(Debug, Default)]
-pub struct Groups {
-    owners: HashMap<String, Owner>,
+pub struct GroupRegistry {
+    owners: HashMap<String, GroupOwner>,
     /// Instances are fenced across groups, as transactional ids are.
     epochs: HashMap<String, u64>,
     last_epoch: u64,
 }
 
 #[derive(Debug)]
-struct Owner {
+struct GroupOwner {
     name: Option<String>,
     epoch: u64,
 }
@@ -31,7 +33,7 @@ pub struct EmbeddedMember {
     log: EmbeddedLog,
     options: MemberOptions,
     epoch: u64,
-    cursors: Cursors,
+    cursors: PartitionCursors,
     /// Changes of the topics seen, so that new partitions are noticed.
     checked: Option<u64>,
 }
@@ -60,12 +62,12 @@ impl EmbeddedMember {
         if let Membership::Transactional(name) = &options.membership {
             groups.epochs.insert(name.clone(), epoch);
         }
-        groups.owners.insert(options.group.clone(), Owner { name, epoch });
+        groups.owners.insert(options.group.clone(), GroupOwner { name, epoch });
         drop(groups);
-        Ok(Self { log, options, epoch, cursors: Cursors::default(), checked: None })
+        Ok(Self { log, options, epoch, cursors: PartitionCursors::default(), checked: None })
     }
 
-    fn check_fence(&self, groups: &Groups) -> Result<()> {
+    fn check_fence(&self, groups: &GroupRegistry) -> Result<()> {
         let newest = match &self.options.membership {
             Membership::Transactional(name) => groups.epochs.get(name).copied(),
             Membership::Static(_) | Membership::Dynamic => groups.owners.get(&self.options.group).map(|owner| owner.epoch),
@@ -81,7 +83,7 @@ impl EmbeddedMember {
     }
 
     /// Partitions that this member does not know yet.
-    fn unknown(&self) -> Result<Vec<Arc<Partition>>> {
+    fn unknown(&self) -> Result<Vec<Arc<EmbeddedPartition>>> {
         let mut unknown = Vec::new();
         for topic in &self.options.topics {
             let partitions = self.log.shared.topic(topic)?.partitions();
@@ -100,15 +102,15 @@ impl Drop for EmbeddedMember {
     }
 }
 
-impl Reader for EmbeddedMember {
-    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for EmbeddedMember {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         self.check_fence(&lock(&self.log.shared.groups))?;
         let generation = self.log.shared.topic_generation();
         if self.checked != Some(generation) {
             self.checked = Some(generation);
             let unknown = self.unknown()?;
             if !unknown.is_empty() {
-                into.push(Polled::Assigned(unknown.iter().map(|partition| partition.at.clone()).collect()));
+                into.push(PollEvent::Assigned(unknown.iter().map(|partition| partition.at.clone()).collect()));
                 for partition in unknown {
                     self.cursors.add(partition);
                 }
@@ -127,7 +129,7 @@ impl Reader for EmbeddedMember {
     }
 }
 
-impl Member for EmbeddedMember {
+impl GroupMember for EmbeddedMember {
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         self.cursors.seek(&self.log.shared, at, offset)
     }
@@ -136,7 +138,7 @@ impl Member for EmbeddedMember {
         committed(&self.log.shared, &self.options.group, of)
     }
 
-    fn commit(&mut self, step: &Step) -> Result<()> {
+    fn commit(&mut self, step: &CommitStep) -> Result<()> {
         // Held throughout: a newer member either finds this step done or fences it.
         let groups = lock(&self.log.shared.groups);
         self.check_fence(&groups)?;
@@ -147,12 +149,12 @@ impl Member for EmbeddedMember {
                 "a member that is not transactional commits positions only, never outputs",
             ));
         }
-        let positions = Positions { group: &self.options.group, of: &step.positions };
-        append(&self.log.shared, &step.outputs, Some(positions), Survives::PowerCut)
+        let positions = GroupPositions { group: &self.options.group, of: &step.positions };
+        append(&self.log.shared, &step.outputs, Some(positions), DurabilityLevel::PowerCut)
     }
 }
 
-pub fn committed(shared: &Shared, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+pub fn committed(shared: &EmbeddedLogState, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
     of.iter()
         .map(|at| {
             let partition = shared.partition(at)?;
@@ -166,7 +168,7 @@ pub fn committed(shared: &Shared, group: &str, of: &[TopicPartition]) -> Result<
 mod tests {
     use super::*;
     use crate::embedded::tests::{log, record, topic};
-    use crate::{Bus, Outgoing};
+    use crate::{Bus, ProducerRecord};
 
     fn join(log: &EmbeddedLog, group: &str, membership: Membership) -> Result<EmbeddedMember> {
         let options = MemberOptions { group: group.into(), membership, topics: vec!["t".into()] };
@@ -177,7 +179,7 @@ mod tests {
         Membership::Static(name.into())
     }
 
-    fn polled(member: &mut EmbeddedMember) -> Result<Vec<Polled>> {
+    fn polled(member: &mut EmbeddedMember) -> Result<Vec<PollEvent>> {
         let mut items = Vec::new();
         member.poll(10, Duration::ZERO, &mut items).map(|()| items)
     }
@@ -218,11 +220,11 @@ mod tests {
         let transactional = |group, name: &str| join(&log, group, Membership::Transactional(name.into())).unwrap();
         let (mut one, mut other) = (transactional("g", "a"), transactional("h", "b"));
         let mut newer = transactional("i", "a");
-        let error = one.commit(&Step::default()).unwrap_err();
+        let error = one.commit(&CommitStep::default()).unwrap_err();
         assert_eq!(error.remedy, Remedy::Stop);
         assert!(error.detail.starts_with("fenced: "), "{error}");
-        other.commit(&Step::default()).unwrap();
-        newer.commit(&Step::default()).unwrap();
+        other.commit(&CommitStep::default()).unwrap();
+        newer.commit(&CommitStep::default()).unwrap();
     }
 
     #[test]
@@ -231,23 +233,23 @@ mod tests {
         topic(&log, "t", 2, &[]);
         let at = [0, 1, 2].map(|partition| TopicPartition::new("t", partition));
         let mut member = join(&log, "g", named("a")).unwrap();
-        assert_eq!(polled(&mut member).unwrap(), [Polled::Assigned(at[..2].to_vec())]);
+        assert_eq!(polled(&mut member).unwrap(), [PollEvent::Assigned(at[..2].to_vec())]);
         assert_eq!(polled(&mut member).unwrap(), []);
         // Another topic is none of its business.
         topic(&log, "u", 1, &[]);
         assert_eq!(polled(&mut member).unwrap(), []);
         log.add_partitions("t", 3).unwrap();
-        assert_eq!(polled(&mut member).unwrap(), [Polled::Assigned(at[2..].to_vec())]);
+        assert_eq!(polled(&mut member).unwrap(), [PollEvent::Assigned(at[2..].to_vec())]);
         assert_eq!(polled(&mut member).unwrap(), []);
         member.start(&at[2], 0).unwrap();
-        assert_eq!(polled(&mut member).unwrap(), [Polled::End { at: at[2].clone(), position: 0 }]);
+        assert_eq!(polled(&mut member).unwrap(), [PollEvent::End { at: at[2].clone(), position: 0 }]);
     }
 
     #[test]
     fn a_member_delivers_nothing_of_what_it_paused_until_it_resumes() {
         let (_dir, log) = log();
         topic(&log, "t", 1, &[]);
-        append(&log.shared, &[record("t", "k", "v")], None, Survives::Process).unwrap();
+        append(&log.shared, &[record("t", "k", "v")], None, DurabilityLevel::Process).unwrap();
         let at = TopicPartition::new("t", 0);
         let mut member = join(&log, "g", named("a")).unwrap();
         polled(&mut member).unwrap();
@@ -256,7 +258,7 @@ mod tests {
         assert_eq!(polled(&mut member).unwrap(), []);
         member.resume(std::slice::from_ref(&at)).unwrap();
         let items = polled(&mut member).unwrap();
-        assert!(matches!(&items[..], [Polled::Record(_), Polled::End { position: 1, .. }]), "{items:?}");
+        assert!(matches!(&items[..], [PollEvent::Record(_), PollEvent::End { position: 1, .. }]), "{items:?}");
     }
 
     #[test]
@@ -265,7 +267,7 @@ mod tests {
         topic(&log, "t", 3, &[]);
         let at = [2, 0, 1].map(|partition| TopicPartition::new("t", partition));
         let mut member = join(&log, "g", named("a")).unwrap();
-        member.commit(&Step { outputs: vec![], positions: vec![(at[0].clone(), 7), (at[2].clone(), 9)] }).unwrap();
+        member.commit(&CommitStep { outputs: vec![], positions: vec![(at[0].clone(), 7), (at[2].clone(), 9)] }).unwrap();
         assert_eq!(member.committed(&at).unwrap(), [Some(7), None, Some(9)]);
         assert_eq!(log.committed("g", &at).unwrap(), [Some(7), None, Some(9)]);
         assert_eq!(log.committed("h", &at).unwrap(), [None; 3]);
@@ -276,13 +278,13 @@ mod tests {
         let (_dir, log) = log();
         topic(&log, "t", 1, &[]);
         let at = TopicPartition::new("t", 0);
-        let outputs = |count| vec![Outgoing { partition: Some(0), ..record("t", "k", "v") }; count];
+        let outputs = |count| vec![ProducerRecord { partition: Some(0), ..record("t", "k", "v") }; count];
         for (n, membership) in [(1, Membership::Dynamic), (2, named("a")), (3, Membership::Transactional("a".into()))] {
             let transactional = membership.is_transactional();
             let mut member = join(&log, "g", membership).unwrap();
-            member.commit(&Step { outputs: vec![], positions: vec![(at.clone(), n)] }).unwrap();
+            member.commit(&CommitStep { outputs: vec![], positions: vec![(at.clone(), n)] }).unwrap();
             assert_eq!(member.committed(std::slice::from_ref(&at)).unwrap(), [Some(n)]);
-            let committed = member.commit(&Step { outputs: outputs(2), positions: vec![] });
+            let committed = member.commit(&CommitStep { outputs: outputs(2), positions: vec![] });
             assert_eq!(committed.is_ok(), transactional, "{committed:?}");
         }
         // Two records, and the offset that a step burns.

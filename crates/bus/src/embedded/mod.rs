@@ -29,52 +29,53 @@ use std::time::Duration;
 
 use eadt_schemas::EventTime;
 
-pub use maintain::Maintained;
-pub use stamps::Stamps;
+pub use maintain::MaintenanceCounts;
+pub use stamps::StampSource;
 
 use crate::{
-    Bus, BusError, Isolation, Member, MemberOptions, Producer, Reader, Remedy, Result, Start, TopicPartition, TopicSpec,
-    Watermarks,
+    Bus, BusError, GroupMember, IsolationLevel, MemberOptions, PartitionReader, Producer, Remedy, Result, StartOffset,
+    TopicPartition, TopicSpec, WatermarkOffsets,
 };
-use append::Appender;
-use maintain::Owed;
-use member::Groups;
-use producer::{Lanes, Writer};
-use store::Store;
-use topic::{Topic, Topics};
+use append::AppendState;
+use maintain::PendingReclaims;
+use member::GroupRegistry;
+use producer::{ProducerQueues, WriterThread};
+use store::LogStore;
+use topic::{EmbeddedTopic, TopicRegistry};
 
-/// How the log refuses a second process, in its error's text.
+/// Text of the error if another process has the log open.
 pub const IN_USE: &str = "another process has it open";
 
-/// How the log is kept.
+/// Settings of the log.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
-    /// Where stamps come from. Default: the wall clock.
-    pub stamps: Stamps,
-    /// How long a plain producer's records wait for company. Default: 2 ms.
+    /// Source of the stamps. Default: the wall clock.
+    pub stamps: StampSource,
+    /// Time for which a plain producer collects records before they are written. Default: 2 ms.
     pub linger: Duration,
-    /// How many bytes each plain producer may have waiting before `send` answers [`Remedy::Retry`]. Default: 32 MiB.
+    /// Bytes that each plain producer may have waiting before `send` returns [`Remedy::Retry`]. Default: 32 MiB.
     pub producer_buffer_bytes: usize,
-    /// How much disk space is left free: below it appends answer [`Remedy::Retry`]. Half of it is for tidying. Default: 256 MiB.
+    /// Disk space that is left free, in bytes: below it appends return [`Remedy::Retry`]. Half of it is for tidying.
+    /// Default: 256 MiB.
     pub reserve_bytes: u64,
-    /// Where it is asked how much disk space is free. Default: the file system of the folder.
+    /// Source of the free disk space. Default: the file system of the folder.
     pub free_space: FreeSpace,
-    /// How much of what was read is kept in memory. Default: 16 MiB.
+    /// Bytes of read records that are kept in memory. Default: 16 MiB.
     pub cache_bytes: u64,
 }
 
-/// Says how many bytes are free.
+/// Source of the free disk space, in bytes.
 #[derive(Clone, Default)]
 pub enum FreeSpace {
     /// The file system of the log's folder.
     #[default]
     Disk,
-    /// Somebody else, so that tests can fill a disk.
+    /// A given function, so that tests can fill a disk.
     Injected(Arc<dyn Fn() -> u64 + Send + Sync>),
 }
 
 impl FreeSpace {
-    /// `None` where it cannot be told.
+    /// Returns the free bytes, or `None` if the file system does not report them.
     fn bytes(&self, dir: &Path) -> Option<u64> {
         match self {
             Self::Disk => rustix::fs::statvfs(dir).ok().map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)),
@@ -95,7 +96,7 @@ impl std::fmt::Debug for FreeSpace {
 impl Default for EmbeddedOptions {
     fn default() -> Self {
         Self {
-            stamps: Stamps::Wall,
+            stamps: StampSource::Wall,
             linger: Duration::from_millis(2),
             producer_buffer_bytes: 32 << 20,
             reserve_bytes: 256 << 20,
@@ -108,38 +109,38 @@ impl Default for EmbeddedOptions {
 /// The log in its folder. Clones share it; it is closed when the last clone, producer, reader and member is gone.
 #[derive(Debug, Clone)]
 pub struct EmbeddedLog {
-    shared: Arc<Shared>,
+    shared: Arc<EmbeddedLogState>,
     // Declared after `shared`: the writer thread holds the shared part, too, and ends when this goes.
-    _writer: Arc<Writer>,
+    _writer: Arc<WriterThread>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    store: Store,
+struct EmbeddedLogState {
+    store: LogStore,
     options: EmbeddedOptions,
-    topics: RwLock<Topics>,
-    appender: Mutex<Appender>,
-    groups: Mutex<Groups>,
-    lanes: Lanes,
-    news: News,
+    topics: RwLock<TopicRegistry>,
+    appender: Mutex<AppendState>,
+    groups: Mutex<GroupRegistry>,
+    lanes: ProducerQueues,
+    news: AppendNotifier,
     generation: AtomicU64,
     /// Held while it is tidied.
-    owed: Mutex<Owed>,
+    owed: Mutex<PendingReclaims>,
 }
 
 /// Wakes waiting readers: the count rises with every append and every new partition.
 #[derive(Debug, Default)]
-struct News {
+struct AppendNotifier {
     count: Mutex<u64>,
     risen: Condvar,
 }
 
-impl News {
+impl AppendNotifier {
     fn now(&self) -> u64 {
         *lock(&self.count)
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         *lock(&self.count) += 1;
         self.risen.notify_all();
     }
@@ -157,43 +158,43 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl EmbeddedLog {
-    /// What time it is for this log: the stamp of what would be appended now.
+    /// Returns the log's time: the stamp of a record that would be appended now.
     pub fn time(&self) -> EventTime {
         lock(&self.shared.appender).clock.stamp()
     }
 
     /// Opens or makes the log in this folder, which lies in a data folder beside what belongs to this log alone: its archive.
     pub fn open(dir: &Path, options: EmbeddedOptions) -> Result<Self> {
-        let store = Store::open(dir, &options)?;
-        let (topics, last_stamp) = Topics::load(&store)?;
-        let shared = Arc::new(Shared {
-            appender: Mutex::new(Appender::new(options.stamps.clone(), last_stamp, topics.next_id())),
+        let store = LogStore::open(dir, &options)?;
+        let (topics, last_stamp) = TopicRegistry::load(&store)?;
+        let shared = Arc::new(EmbeddedLogState {
+            appender: Mutex::new(AppendState::new(options.stamps.clone(), last_stamp, topics.next_id())),
             topics: RwLock::new(topics),
             store,
             options,
-            groups: Mutex::new(Groups::default()),
-            lanes: Lanes::default(),
-            news: News::default(),
+            groups: Mutex::new(GroupRegistry::default()),
+            lanes: ProducerQueues::default(),
+            news: AppendNotifier::default(),
             generation: AtomicU64::new(0),
             owed: Mutex::default(),
         });
-        let writer = Arc::new(Writer::start(Arc::clone(&shared))?);
+        let writer = Arc::new(WriterThread::start(Arc::clone(&shared))?);
         Ok(Self { shared, _writer: writer })
     }
 
     /// Compacts and deletes what the topics' settings let go at this log time; the owner calls it every minute or so.
-    pub fn maintain(&self, now: EventTime) -> Result<Maintained> {
+    pub fn maintain(&self, now: EventTime) -> Result<MaintenanceCounts> {
         maintain::run(&self.shared, now)
     }
 }
 
-impl Shared {
+impl EmbeddedLogState {
     /// Changes whenever a topic or partition is added.
     fn topic_generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    fn topic(&self, name: &str) -> Result<Arc<Topic>> {
+    fn topic(&self, name: &str) -> Result<Arc<EmbeddedTopic>> {
         let topics = self.topics.read().unwrap_or_else(PoisonError::into_inner);
         topics.get(name).ok_or_else(|| {
             BusError::new(
@@ -204,7 +205,7 @@ impl Shared {
         })
     }
 
-    fn partition(&self, at: &TopicPartition) -> Result<Arc<topic::Partition>> {
+    fn partition(&self, at: &TopicPartition) -> Result<Arc<topic::EmbeddedPartition>> {
         let topic = self.topic(&at.topic)?;
         topic.partition(at.partition).ok_or_else(|| {
             BusError::new(Remedy::Stop, format!("using {at}"), format!("the topic has {} partitions", topic.partition_count()))
@@ -230,7 +231,7 @@ impl Bus for EmbeddedLog {
         topic::add_partitions(&self.shared, name, partitions)
     }
 
-    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+    fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
         Ok(self.shared.partition(at)?.watermarks())
     }
 
@@ -238,12 +239,12 @@ impl Bus for EmbeddedLog {
         Ok(Box::new(producer::EmbeddedProducer::new(self.clone(), name)))
     }
 
-    fn reader(&self, from: &[(TopicPartition, Start)], _: Isolation) -> Result<Box<dyn Reader>> {
+    fn reader(&self, from: &[(TopicPartition, StartOffset)], _: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
         // Nothing uncommitted is ever in the store, so both isolation levels see the same.
         Ok(Box::new(reader::EmbeddedReader::new(self.clone(), from)?))
     }
 
-    fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+    fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>> {
         Ok(Box::new(member::EmbeddedMember::join(self.clone(), options)?))
     }
 
@@ -260,7 +261,7 @@ mod tests {
     use std::sync::atomic::AtomicI64;
 
     use super::*;
-    use crate::Outgoing;
+    use crate::ProducerRecord;
 
     /// A log in a folder of its own. It stands at second 0 of 1970, and nothing is written before a producer flushes.
     pub fn log() -> (tempfile::TempDir, EmbeddedLog) {
@@ -272,7 +273,7 @@ mod tests {
     pub fn clocked() -> (tempfile::TempDir, EmbeddedLog, Arc<AtomicI64>) {
         let (dir, millis) = (tempfile::tempdir().unwrap(), Arc::new(AtomicI64::new(0)));
         let shown = Arc::clone(&millis);
-        let stamps = Stamps::Injected(Arc::new(move || EventTime::from_millis(shown.load(Ordering::Relaxed))));
+        let stamps = StampSource::Injected(Arc::new(move || EventTime::from_millis(shown.load(Ordering::Relaxed))));
         let linger = Duration::from_hours(1);
         let options = EmbeddedOptions { stamps, linger, reserve_bytes: 0, ..EmbeddedOptions::default() };
         let log = EmbeddedLog::open(dir.path(), options).unwrap();
@@ -284,18 +285,18 @@ mod tests {
         log.create_topic(&TopicSpec { name: name.into(), partitions, replication: 1, settings }).unwrap();
     }
 
-    pub fn record(topic: &str, key: &str, value: &str) -> Outgoing {
+    pub fn record(topic: &str, key: &str, value: &str) -> ProducerRecord {
         let of = |text: &str| Some(text.to_owned().into());
-        Outgoing { topic: topic.into(), partition: None, key: of(key), value: of(value), headers: Vec::new() }
+        ProducerRecord { topic: topic.into(), partition: None, key: of(key), value: of(value), headers: Vec::new() }
     }
 
     #[test]
     fn who_waits_for_news_is_told_of_what_came_since_it_looked() {
-        let news = News::default();
+        let news = AppendNotifier::default();
         let seen = news.now();
         assert!(!news.wait(seen, Duration::ZERO), "nothing came");
         for _ in 0..3 {
-            news.tell();
+            news.notify();
             assert!(news.wait(seen, Duration::from_secs(5)));
         }
         assert!(!news.wait(news.now(), Duration::ZERO), "that is known");
@@ -312,13 +313,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_printed_is_named() {
-        let options = EmbeddedOptions { stamps: Stamps::Held, ..EmbeddedOptions::default() };
+        let options = EmbeddedOptions { stamps: StampSource::Held, ..EmbeddedOptions::default() };
         let text = format!("{options:?}");
         assert!(text.contains("stamps: Held") && text.contains("free_space: Disk"), "{text}");
         let (dir, log) = log();
         let text = format!("{log:?}");
-        assert!(text.contains("stamps: Injected") && text.contains(&format!("Store {{ dir: {:?}", dir.path())), "{text}");
-        assert_eq!(format!("{:?} {:?}", FreeSpace::Injected(Arc::new(|| 7)), Stamps::Wall), "Injected Wall");
+        assert!(text.contains("stamps: Injected") && text.contains(&format!("LogStore {{ dir: {:?}", dir.path())), "{text}");
+        assert_eq!(format!("{:?} {:?}", FreeSpace::Injected(Arc::new(|| 7)), StampSource::Wall), "Injected Wall");
     }
 
     #[test]

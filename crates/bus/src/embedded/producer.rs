@@ -7,42 +7,42 @@ use std::time::{Duration, Instant};
 use eadt_tasks::LOG_WRITER;
 
 use super::append::{admit, append};
-use super::store::Survives;
-use super::topic::Topic;
-use super::{EmbeddedLog, Shared, lock};
-use crate::{BusError, Outgoing, Patience, Producer, ProducerCounts, Remedy, Result};
+use super::store::DurabilityLevel;
+use super::topic::EmbeddedTopic;
+use super::{EmbeddedLog, EmbeddedLogState, lock};
+use crate::{BusError, Producer, ProducerCounts, ProducerRecord, Remedy, Result, RetryBackoff};
 
 /// A batch is written without waiting further once so much is there.
 const BATCH_BYTES: usize = 256 << 10;
-/// What is written at once of one producer.
+/// Bytes of one producer that are written at once.
 const PORTION_BYTES: usize = 1 << 20;
 /// The longest that acknowledged records may be lost to a power cut.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Pauses before another try on a full disk, the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
-/// What one producer has waiting.
+/// The waiting records of one producer.
 #[derive(Debug, Default)]
-struct Lane {
+struct ProducerQueue {
     name: String,
-    state: Mutex<LaneState>,
+    state: Mutex<ProducerQueueState>,
     settled: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct LaneState {
-    waiting: Vec<Outgoing>,
-    /// Of what waits and what is being written.
+struct ProducerQueueState {
+    waiting: Vec<ProducerRecord>,
+    /// Bytes of the records that wait or are being written.
     bytes: usize,
     counts: ProducerCounts,
-    /// Why records failed; the next call says it.
+    /// Error of records that failed; the next call returns it.
     failed: Option<BusError>,
-    /// The writer is gone: nothing is taken any more, and every call says so.
+    /// The writer is gone: nothing is taken any more, and every call returns an error.
     given_up: bool,
 }
 
-impl LaneState {
-    /// What a call has to say before it does anything.
+impl ProducerQueueState {
+    /// Returns the error that a call has to return before it does anything.
     fn check(&mut self, name: &str) -> Result<()> {
         if self.given_up {
             let detail = "the writer of the embedded log panicked; start the process again, it goes on where the log ends";
@@ -51,7 +51,7 @@ impl LaneState {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// What is not written by now never will be.
+    /// Drops the waiting records, and counts everything that is not written as failed: it never will be written.
     fn give_up(&mut self) {
         self.waiting.clear();
         self.bytes = 0;
@@ -62,14 +62,14 @@ impl LaneState {
 
 /// All producers' lanes, and what the writer waits for.
 #[derive(Debug, Default)]
-pub struct Lanes {
-    state: Mutex<LanesState>,
+pub struct ProducerQueues {
+    state: Mutex<ProducerQueuesState>,
     wake: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct LanesState {
-    lanes: Vec<Arc<Lane>>,
+struct ProducerQueuesState {
+    lanes: Vec<Arc<ProducerQueue>>,
     /// Bytes waiting in all lanes.
     bytes: usize,
     /// Somebody flushes.
@@ -79,19 +79,19 @@ struct LanesState {
     given_up: bool,
 }
 
-impl LanesState {
-    /// Whether there is anything for the writer to do.
+impl ProducerQueuesState {
+    /// Returns whether there is nothing for the writer to do.
     fn is_idle(&self) -> bool {
         self.bytes == 0 && !self.urgent && !self.closing
     }
 
-    /// Whether what waits may wait for more, so that it is written together.
+    /// Returns whether waiting records may wait for more, so that they are written together.
     fn may_linger(&self) -> bool {
         (1..BATCH_BYTES).contains(&self.bytes) && !self.urgent && !self.closing
     }
 
-    /// So much more waits, or somebody flushes; whether the writer is to be woken: only when something begins or is due, since each
-    /// notice costs a system call.
+    /// So much more waits, or somebody flushes; whether the writer is to be woken: only when something begins or is due, since
+    /// each notice costs a system call.
     fn add(&mut self, bytes: usize, urgent: bool) -> bool {
         let before = self.bytes;
         self.bytes += bytes;
@@ -99,9 +99,9 @@ impl LanesState {
         before == 0 || urgent || (before < BATCH_BYTES && self.bytes >= BATCH_BYTES)
     }
 
-    /// What there is to write now, in lanes; from here on counted anew. A lane that only this list still knows belongs to a dropped
-    /// producer: it goes once it is empty.
-    fn take(&mut self) -> Vec<Arc<Lane>> {
+    /// Returns the lanes to write now; from here on their bytes are counted anew. A lane that only this list still knows belongs
+    /// to a dropped producer: it goes once it is empty.
+    fn take(&mut self) -> Vec<Arc<ProducerQueue>> {
         self.bytes = 0;
         self.urgent = false;
         self.lanes.retain(|lane| Arc::strong_count(lane) > 1 || !lock(&lane.state).waiting.is_empty());
@@ -109,25 +109,25 @@ impl LanesState {
     }
 }
 
-/// When what was written is synced.
+/// Schedule by which written records are synced.
 #[derive(Debug)]
-struct Syncs {
+struct SyncSchedule {
     last: Instant,
     /// Something was written since.
     unsynced: bool,
 }
 
-impl Syncs {
+impl SyncSchedule {
     fn new(now: Instant) -> Self {
         Self { last: now, unsynced: false }
     }
 
-    /// How long until a sync is due; `None` where there is nothing to sync.
+    /// Returns the time until a sync is due; `None` if there is nothing to sync.
     fn due_in(&self, now: Instant) -> Option<Duration> {
         self.unsynced.then(|| SYNC_EVERY.saturating_sub(now.duration_since(self.last)))
     }
 
-    /// Whether it is due; what was written last does not wait.
+    /// Returns whether a sync is due. At the end (`closing`), the last records do not wait for one.
     fn is_due(&self, now: Instant, closing: bool) -> bool {
         self.due_in(now).is_some_and(|due| closing || due.is_zero())
     }
@@ -135,13 +135,13 @@ impl Syncs {
 
 /// The writer thread; dropping it writes what waits and ends it.
 #[derive(Debug)]
-pub struct Writer {
-    shared: Arc<Shared>,
+pub struct WriterThread {
+    shared: Arc<EmbeddedLogState>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Writer {
-    pub fn start(shared: Arc<Shared>) -> Result<Self> {
+impl WriterThread {
+    pub fn start(shared: Arc<EmbeddedLogState>) -> Result<Self> {
         let of_thread = Arc::clone(&shared);
         let thread = LOG_WRITER
             .thread(move || {
@@ -155,19 +155,19 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for WriterThread {
     fn drop(&mut self) {
         lock(&self.shared.lanes.state).closing = true;
         self.shared.lanes.wake.notify_all();
         if let Some(thread) = self.thread.take() {
-            // Its panic was said when it came.
+            // Its panic was reported when it came.
             thread.join().ok();
         }
     }
 }
 
-/// Tells every producer, those to come, too.
-fn give_up(lanes: &Lanes) {
+/// Gives up the queue of every producer, and of those to come, and wakes the threads that wait for it.
+fn give_up(lanes: &ProducerQueues) {
     let mut state = lock(&lanes.state);
     state.given_up = true;
     for lane in &state.lanes {
@@ -176,9 +176,9 @@ fn give_up(lanes: &Lanes) {
     }
 }
 
-fn write(shared: &Shared) {
+fn write(shared: &EmbeddedLogState) {
     let lanes = &shared.lanes;
-    let mut syncs = Syncs::new(Instant::now());
+    let mut syncs = SyncSchedule::new(Instant::now());
     loop {
         let mut state = lock(&lanes.state);
         while state.is_idle() {
@@ -202,7 +202,7 @@ fn write(shared: &Shared) {
             if let Err(error) = shared.store.sync() {
                 tracing::error!(%error, "syncing the embedded log failed");
             }
-            syncs = Syncs::new(Instant::now());
+            syncs = SyncSchedule::new(Instant::now());
         }
         if closing {
             return;
@@ -211,7 +211,7 @@ fn write(shared: &Shared) {
 }
 
 /// Writes what waits in a lane; true when anything was written.
-fn write_lane(shared: &Shared, lane: &Lane, closing: bool) -> bool {
+fn write_lane(shared: &EmbeddedLogState, lane: &ProducerQueue, closing: bool) -> bool {
     let records = std::mem::take(&mut lock(&lane.state).waiting);
     let mut written = false;
     let mut rest = &records[..];
@@ -226,7 +226,7 @@ fn write_lane(shared: &Shared, lane: &Lane, closing: bool) -> bool {
 }
 
 /// How many of these records are written at once: each is in memory several times over meanwhile.
-fn portion(records: &[Outgoing]) -> usize {
+fn portion(records: &[ProducerRecord]) -> usize {
     let mut bytes = 0;
     let last = records.iter().position(|record| {
         bytes += record.size();
@@ -235,9 +235,9 @@ fn portion(records: &[Outgoing]) -> usize {
     last.map_or(records.len(), |last| last + 1)
 }
 
-fn write_portion(shared: &Shared, lane: &Lane, records: &[Outgoing], closing: bool) -> bool {
-    let mut outcome = append(shared, records, None, Survives::Process);
-    let mut patience = Patience::new(RETRY.0, RETRY.1);
+fn write_portion(shared: &EmbeddedLogState, lane: &ProducerQueue, records: &[ProducerRecord], closing: bool) -> bool {
+    let mut outcome = append(shared, records, None, DurabilityLevel::Process);
+    let mut patience = RetryBackoff::new(RETRY.0, RETRY.1);
     while let Err(error) = &outcome
         && error.remedy == Remedy::Retry
         && !closing
@@ -248,13 +248,13 @@ fn write_portion(shared: &Shared, lane: &Lane, records: &[Outgoing], closing: bo
         if !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
             break;
         }
-        outcome = append(shared, records, None, Survives::Process);
+        outcome = append(shared, records, None, DurabilityLevel::Process);
     }
     if outcome.is_ok() {
         patience.worked(&format!("records of {} wait", lane.name));
     }
     let mut state = lock(&lane.state);
-    state.bytes -= records.iter().map(Outgoing::size).sum::<usize>();
+    state.bytes -= records.iter().map(ProducerRecord::size).sum::<usize>();
     let written = outcome.is_ok();
     match outcome {
         Ok(()) => state.counts.acknowledged += records.len() as u64,
@@ -273,13 +273,13 @@ fn write_portion(shared: &Shared, lane: &Lane, records: &[Outgoing], closing: bo
 #[derive(Debug)]
 pub struct EmbeddedProducer {
     log: EmbeddedLog,
-    lane: Arc<Lane>,
-    last: Option<Arc<Topic>>,
+    lane: Arc<ProducerQueue>,
+    last: Option<Arc<EmbeddedTopic>>,
 }
 
 impl EmbeddedProducer {
     pub fn new(log: EmbeddedLog, name: &str) -> Self {
-        let lane = Arc::new(Lane { name: name.to_owned(), ..Lane::default() });
+        let lane = Arc::new(ProducerQueue { name: name.to_owned(), ..ProducerQueue::default() });
         let mut lanes = lock(&log.shared.lanes.state);
         lock(&lane.state).given_up = lanes.given_up;
         lanes.lanes.push(Arc::clone(&lane));
@@ -287,7 +287,7 @@ impl EmbeddedProducer {
         Self { log, lane, last: None }
     }
 
-    fn tell(&self, bytes: usize, urgent: bool) {
+    fn notify_writer(&self, bytes: usize, urgent: bool) {
         let lanes = &self.log.shared.lanes;
         let wake = lock(&lanes.state).add(bytes, urgent);
         if wake {
@@ -297,7 +297,7 @@ impl EmbeddedProducer {
 }
 
 impl Producer for EmbeddedProducer {
-    fn send(&mut self, record: Outgoing) -> Result<()> {
+    fn send(&mut self, record: ProducerRecord) -> Result<()> {
         admit(&self.log.shared, &record, &mut self.last)?;
         let bytes = record.size();
         {
@@ -316,7 +316,7 @@ impl Producer for EmbeddedProducer {
             state.counts.taken += 1;
         }
         // At least one, so that the writer sees that something waits.
-        self.tell(bytes.max(1), false);
+        self.notify_writer(bytes.max(1), false);
         Ok(())
     }
 
@@ -325,8 +325,8 @@ impl Producer for EmbeddedProducer {
     }
 
     fn flush(&mut self, timeout: Duration) -> Result<bool> {
-        self.tell(0, true);
-        let unsettled = |state: &mut LaneState| state.counts.acknowledged + state.counts.failed < state.counts.taken;
+        self.notify_writer(0, true);
+        let unsettled = |state: &mut ProducerQueueState| state.counts.acknowledged + state.counts.failed < state.counts.taken;
         let waited = self
             .lane
             .settled
@@ -352,16 +352,16 @@ mod tests {
 
     const WAIT: Duration = Duration::from_secs(10);
 
-    fn waiting(bytes: usize) -> LanesState {
-        LanesState { bytes, ..LanesState::default() }
+    fn waiting(bytes: usize) -> ProducerQueuesState {
+        ProducerQueuesState { bytes, ..ProducerQueuesState::default() }
     }
 
     #[test]
     fn the_writer_has_something_to_do_once_something_waits_or_somebody_flushes_or_closes() {
         assert!(waiting(0).is_idle());
         assert!(!waiting(1).is_idle());
-        assert!(!LanesState { urgent: true, ..waiting(0) }.is_idle());
-        assert!(!LanesState { closing: true, ..waiting(0) }.is_idle());
+        assert!(!ProducerQueuesState { urgent: true, ..waiting(0) }.is_idle());
+        assert!(!ProducerQueuesState { closing: true, ..waiting(0) }.is_idle());
     }
 
     #[test]
@@ -369,8 +369,8 @@ mod tests {
         let batch = 256 * 1024;
         for (bytes, may) in [(0, false), (1, true), (batch - 1, true), (batch, false), (batch + 1, false)] {
             assert_eq!(waiting(bytes).may_linger(), may, "{bytes}");
-            assert!(!LanesState { urgent: true, ..waiting(bytes) }.may_linger());
-            assert!(!LanesState { closing: true, ..waiting(bytes) }.may_linger());
+            assert!(!ProducerQueuesState { urgent: true, ..waiting(bytes) }.may_linger());
+            assert!(!ProducerQueuesState { closing: true, ..waiting(bytes) }.may_linger());
         }
     }
 
@@ -402,11 +402,11 @@ mod tests {
     #[test]
     fn what_is_taken_is_counted_anew_and_the_lane_of_a_dropped_producer_goes_once_it_is_empty() {
         let lane = |waiting: usize| {
-            let state = LaneState { waiting: vec![record("t", "k", "v"); waiting], ..LaneState::default() };
-            Arc::new(Lane { state: Mutex::new(state), ..Lane::default() })
+            let state = ProducerQueueState { waiting: vec![record("t", "k", "v"); waiting], ..ProducerQueueState::default() };
+            Arc::new(ProducerQueue { state: Mutex::new(state), ..ProducerQueue::default() })
         };
         let (kept, full) = (lane(0), lane(1));
-        let mut state = LanesState { urgent: true, ..waiting(9) };
+        let mut state = ProducerQueuesState { urgent: true, ..waiting(9) };
         state.lanes = vec![Arc::clone(&kept), lane(0), Arc::clone(&full), lane(2)];
         let present = state.take();
         assert_eq!((state.bytes, state.urgent), (0, false));
@@ -423,7 +423,7 @@ mod tests {
     fn what_was_written_is_synced_after_a_second_and_what_was_written_last_at_once() {
         let begun = Instant::now();
         let at = |millis| begun + Duration::from_millis(millis);
-        let mut syncs = Syncs::new(begun);
+        let mut syncs = SyncSchedule::new(begun);
         assert_eq!(syncs.due_in(at(5000)), None, "nothing was written");
         assert!(!syncs.is_due(at(5000), false) && !syncs.is_due(at(5000), true));
         syncs.unsynced = true;
@@ -451,11 +451,11 @@ mod tests {
         }
     }
 
-    fn lane(log: &EmbeddedLog, records: Vec<Outgoing>) -> EmbeddedProducer {
+    fn lane(log: &EmbeddedLog, records: Vec<ProducerRecord>) -> EmbeddedProducer {
         let producer = EmbeddedProducer::new(log.clone(), "p");
         let mut state = lock(&producer.lane.state);
         state.counts.taken = records.len() as u64;
-        state.bytes = records.iter().map(Outgoing::size).sum();
+        state.bytes = records.iter().map(ProducerRecord::size).sum();
         state.waiting = records;
         drop(state);
         producer
@@ -542,7 +542,7 @@ mod tests {
 
     #[test]
     fn what_is_not_written_when_the_writer_is_gone_has_failed() {
-        let mut state = LaneState { waiting: vec![record("t", "k", "v")], bytes: 7, ..LaneState::default() };
+        let mut state = ProducerQueueState { waiting: vec![record("t", "k", "v")], bytes: 7, ..ProducerQueueState::default() };
         state.counts = ProducerCounts { taken: 10, acknowledged: 6, failed: 1 };
         assert!(state.check("p").is_ok());
         state.give_up();
@@ -557,7 +557,7 @@ mod tests {
     fn what_is_acknowledged_by_a_flush_is_durable() {
         let (dir, log) = log();
         topic(&log, "t", 1, &[]);
-        let witnessed = || crate::embedded::witness::Witness::testimony(dir.path());
+        let witnessed = || crate::embedded::witness::DurableCommitFile::read_durable_commit(dir.path());
         let mut producer = EmbeddedProducer::new(log.clone(), "p");
         let before = witnessed();
         producer.send(record("t", "k", "v")).unwrap();

@@ -6,44 +6,44 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::block::{Names, Walk};
+use super::block::{BlockReader, HeaderNames};
 use super::store::base_of;
-use super::topic::Partition;
-use super::{EmbeddedLog, Shared};
-use crate::{BusError, Polled, Reader, Remedy, Result, Start, TopicPartition};
+use super::topic::EmbeddedPartition;
+use super::{EmbeddedLog, EmbeddedLogState};
+use crate::{BusError, PartitionReader, PollEvent, Remedy, Result, StartOffset, TopicPartition};
 
-/// How much of a partition is fetched at once; at least one block.
+/// Bytes of a partition that are fetched at once; at least one block.
 const FETCH_BYTES: usize = 256 << 10;
-/// How many records of one partition are handed out before the next partition's turn.
+/// Records of one partition that are delivered before the next partition's turn.
 const TURN: usize = 512;
 
 #[derive(Debug)]
-struct Cursor {
-    partition: Arc<Partition>,
+struct PartitionCursor {
+    partition: Arc<EmbeddedPartition>,
     /// `None`: assigned, not started.
     next: Option<i64>,
     /// Blocks are fetched from this base on.
     scan: i64,
     paused: bool,
-    /// Whether the end was told since the last record.
+    /// Whether the end was reported since the last record.
     reported_end: bool,
     /// Fetched blocks with their base offsets.
     fetched: VecDeque<(i64, Bytes)>,
-    walk: Option<Walk>,
+    walk: Option<BlockReader>,
 }
 
 /// Cursors of some partitions, served in turn.
 #[derive(Debug, Default)]
-pub struct Cursors {
-    all: Vec<Cursor>,
+pub struct PartitionCursors {
+    all: Vec<PartitionCursor>,
     turn: usize,
-    names: Names,
+    names: HeaderNames,
 }
 
-impl Cursors {
+impl PartitionCursors {
     /// Nothing is delivered of it before [`Self::seek`].
-    pub fn add(&mut self, partition: Arc<Partition>) {
-        self.all.push(Cursor {
+    pub fn add(&mut self, partition: Arc<EmbeddedPartition>) {
+        self.all.push(PartitionCursor {
             partition,
             next: None,
             scan: 0,
@@ -58,7 +58,7 @@ impl Cursors {
         self.all.iter().any(|cursor| cursor.partition.at == *at)
     }
 
-    pub fn seek(&mut self, shared: &Shared, at: &TopicPartition, offset: i64) -> Result<()> {
+    pub fn seek(&mut self, shared: &EmbeddedLogState, at: &TopicPartition, offset: i64) -> Result<()> {
         let cursor = self.cursor(at, "starting")?;
         let marks = cursor.partition.watermarks();
         check_kept(at, offset, marks.low)?;
@@ -85,15 +85,15 @@ impl Cursors {
         Ok(())
     }
 
-    fn cursor(&mut self, at: &TopicPartition, what: &str) -> Result<&mut Cursor> {
+    fn cursor(&mut self, at: &TopicPartition, what: &str) -> Result<&mut PartitionCursor> {
         self.all
             .iter_mut()
             .find(|cursor| cursor.partition.at == *at)
             .ok_or_else(|| BusError::new(Remedy::Stop, format!("{what} {at}"), "it is not assigned here"))
     }
 
-    /// What is there now, at most `max` items.
-    pub fn take(&mut self, shared: &Shared, max: usize, into: &mut Vec<Polled>) -> Result<()> {
+    /// Appends the available items, at most `max`.
+    pub fn take(&mut self, shared: &EmbeddedLogState, max: usize, into: &mut Vec<PollEvent>) -> Result<()> {
         let (full, count) = (into.len().saturating_add(max), self.all.len());
         let mut idle = 0;
         while idle < count && into.len() < full {
@@ -118,8 +118,8 @@ fn check_kept(at: &TopicPartition, offset: i64, low: i64) -> Result<()> {
     ))
 }
 
-impl Cursor {
-    fn take(&mut self, shared: &Shared, names: &mut Names, room: usize, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionCursor {
+    fn take(&mut self, shared: &EmbeddedLogState, names: &mut HeaderNames, room: usize, into: &mut Vec<PollEvent>) -> Result<()> {
         if self.paused {
             return Ok(());
         }
@@ -134,12 +134,12 @@ impl Cursor {
                         next = record.offset + 1;
                         self.reported_end = false;
                         left -= 1;
-                        into.push(Polled::Record(record));
+                        into.push(PollEvent::Record(record));
                     }
                     None => self.walk = None,
                 }
             } else if let Some((base, block)) = self.fetched.pop_front() {
-                let walk = Walk::new(self.partition.at.clone(), base, block, names);
+                let walk = BlockReader::new(self.partition.at.clone(), base, block, names);
                 self.walk = Some(walk.map_err(|_| shared.store.malformed(&self.partition.at))?);
             } else {
                 // Read before the blocks: what lies below it is in the store by now.
@@ -153,7 +153,7 @@ impl Cursor {
                 } else {
                     if !self.reported_end {
                         self.reported_end = true;
-                        into.push(Polled::End { at: self.partition.at.clone(), position: next });
+                        into.push(PollEvent::End { at: self.partition.at.clone(), position: next });
                     }
                     break;
                 }
@@ -163,7 +163,7 @@ impl Cursor {
         Ok(())
     }
 
-    fn fetch(&mut self, shared: &Shared, next: i64, high: i64) -> Result<()> {
+    fn fetch(&mut self, shared: &EmbeddedLogState, next: i64, high: i64) -> Result<()> {
         let partition = &self.partition;
         check_kept(&partition.at, next, partition.low())?;
         let mut bytes = 0;
@@ -181,7 +181,13 @@ impl Cursor {
 }
 
 /// Takes, and where there is nothing waits for news. News may be others' all the time: they are no reason to stay longer.
-pub fn poll(shared: &Shared, cursors: &mut Cursors, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()> {
+pub fn poll(
+    shared: &EmbeddedLogState,
+    cursors: &mut PartitionCursors,
+    max: usize,
+    timeout: Duration,
+    into: &mut Vec<PollEvent>,
+) -> Result<()> {
     let begun = Instant::now();
     let before = into.len();
     loop {
@@ -198,12 +204,12 @@ pub fn poll(shared: &Shared, cursors: &mut Cursors, max: usize, timeout: Duratio
 #[derive(Debug)]
 pub struct EmbeddedReader {
     log: EmbeddedLog,
-    cursors: Cursors,
+    cursors: PartitionCursors,
 }
 
 impl EmbeddedReader {
-    pub fn new(log: EmbeddedLog, from: &[(TopicPartition, Start)]) -> Result<Self> {
-        let mut cursors = Cursors::default();
+    pub fn new(log: EmbeddedLog, from: &[(TopicPartition, StartOffset)]) -> Result<Self> {
+        let mut cursors = PartitionCursors::default();
         for (at, start) in from {
             let partition = log.shared.partition(at)?;
             let marks = partition.watermarks();
@@ -212,9 +218,9 @@ impl EmbeddedReader {
                 &log.shared,
                 at,
                 match start {
-                    Start::Earliest => marks.low,
-                    Start::Latest => marks.high,
-                    Start::At(offset) => *offset,
+                    StartOffset::Earliest => marks.low,
+                    StartOffset::Latest => marks.high,
+                    StartOffset::At(offset) => *offset,
                 },
             )?;
         }
@@ -222,8 +228,8 @@ impl EmbeddedReader {
     }
 }
 
-impl Reader for EmbeddedReader {
-    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for EmbeddedReader {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         poll(&self.log.shared, &mut self.cursors, max, timeout, into)
     }
 
@@ -241,18 +247,18 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::Outgoing;
+    use crate::ProducerRecord;
     use crate::embedded::append::append;
-    use crate::embedded::store::Survives;
+    use crate::embedded::store::DurabilityLevel;
     use crate::embedded::tests::{log, record, topic};
 
-    fn add(log: &EmbeddedLog, records: &[Outgoing]) {
-        append(&log.shared, records, None, Survives::Process).unwrap();
+    fn add(log: &EmbeddedLog, records: &[ProducerRecord]) {
+        append(&log.shared, records, None, DurabilityLevel::Process).unwrap();
     }
 
     /// Cursors at the beginning of each partition of a topic.
-    fn cursors(log: &EmbeddedLog, topic: &str) -> Cursors {
-        let mut cursors = Cursors::default();
+    fn cursors(log: &EmbeddedLog, topic: &str) -> PartitionCursors {
+        let mut cursors = PartitionCursors::default();
         for partition in log.shared.topic(topic).unwrap().partitions() {
             let at = partition.at.clone();
             cursors.add(partition);
@@ -262,15 +268,15 @@ mod tests {
     }
 
     /// Partition and count of records that follow each other, and ends as partition and position below 0.
-    fn runs(items: &[Polled]) -> Vec<(i32, i64)> {
+    fn runs(items: &[PollEvent]) -> Vec<(i32, i64)> {
         let mut runs: Vec<(i32, i64)> = Vec::new();
         for item in items {
             match item {
-                Polled::Record(record) => match runs.last_mut() {
+                PollEvent::Record(record) => match runs.last_mut() {
                     Some((partition, count)) if *partition == record.at.partition && *count > 0 => *count += 1,
                     _ => runs.push((record.at.partition, 1)),
                 },
-                Polled::End { at, position } => runs.push((at.partition, -position)),
+                PollEvent::End { at, position } => runs.push((at.partition, -position)),
                 other => panic!("{other:?}"),
             }
         }
@@ -281,7 +287,7 @@ mod tests {
     fn partitions_are_served_in_turn_and_never_more_than_was_asked_for() {
         let (_dir, log) = log();
         topic(&log, "t", 2, &[]);
-        add(&log, &(0..2000).map(|n| Outgoing { partition: Some(n % 2), ..record("t", "k", "v") }).collect::<Vec<_>>());
+        add(&log, &(0..2000).map(|n| ProducerRecord { partition: Some(n % 2), ..record("t", "k", "v") }).collect::<Vec<_>>());
         let mut cursors = cursors(&log, "t");
         let mut items = Vec::new();
         cursors.take(&log.shared, 1600, &mut items).unwrap();
@@ -301,7 +307,7 @@ mod tests {
     fn who_reads_no_partition_is_given_nothing() {
         let (_dir, log) = log();
         let mut items = Vec::new();
-        Cursors::default().take(&log.shared, 10, &mut items).unwrap();
+        PartitionCursors::default().take(&log.shared, 10, &mut items).unwrap();
         assert_eq!(items, []);
     }
 
@@ -398,7 +404,7 @@ mod tests {
             let news = scope.spawn(|| {
                 let begun = Instant::now();
                 while !returned.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_mins(1) {
-                    log.shared.news.tell();
+                    log.shared.news.notify();
                     told.store(true, Ordering::SeqCst);
                 }
                 returned.load(Ordering::SeqCst)
@@ -417,9 +423,9 @@ mod tests {
     fn what_is_paused_is_kept_for_later() {
         let (_dir, log) = log();
         topic(&log, "t", 2, &[]);
-        let of = |partition| Outgoing { partition: Some(partition), ..record("t", "k", "v") };
+        let of = |partition| ProducerRecord { partition: Some(partition), ..record("t", "k", "v") };
         add(&log, &[of(0), of(1), of(1)]);
-        let from = [0, 1].map(|partition| (TopicPartition::new("t", partition), Start::Earliest));
+        let from = [0, 1].map(|partition| (TopicPartition::new("t", partition), StartOffset::Earliest));
         let (mut reader, mut items) = (EmbeddedReader::new(log.clone(), &from).unwrap(), Vec::new());
         reader.pause(&[from[1].0.clone()]).unwrap();
         reader.poll(10, Duration::ZERO, &mut items).unwrap();

@@ -8,17 +8,18 @@ use eadt_schemas::EventTime;
 
 /// Where the stamps of appended records come from.
 #[derive(Clone, Default)]
-pub enum Stamps {
+pub enum StampSource {
     /// The larger of the wall clock and the last stamp plus the time elapsed since.
     #[default]
     Wall,
     /// Simulated time. Topics of another simulation in the same log do not hold it.
     Injected(Arc<dyn Fn() -> EventTime + Send + Sync>),
-    /// The newest stamp that the log holds, whatever the topic: for who appends to a log of simulated time while the simulation does not run.
+    /// The newest stamp that the log holds, whatever the topic: for who appends to a log of simulated time while the simulation
+    /// does not run.
     Held,
 }
 
-impl fmt::Debug for Stamps {
+impl fmt::Debug for StampSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Wall => "Wall",
@@ -30,7 +31,7 @@ impl fmt::Debug for Stamps {
 
 #[derive(Debug)]
 pub struct StampClock {
-    source: Stamps,
+    source: StampSource,
     /// Newest stamp of all, but for injected ones.
     last: EventTime,
     last_at: Instant,
@@ -38,19 +39,19 @@ pub struct StampClock {
 
 impl StampClock {
     /// Goes on after the newest stamp that the log holds.
-    pub fn new(source: Stamps, last: EventTime) -> Self {
+    pub fn new(source: StampSource, last: EventTime) -> Self {
         Self { source, last, last_at: Instant::now() }
     }
 
     /// The stamp for an append that happens now, in whole milliseconds.
     pub fn stamp(&mut self) -> EventTime {
         let stamp = match &self.source {
-            Stamps::Wall => {
+            StampSource::Wall => {
                 let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64);
                 self.next(EventTime::from_micros(wall), Instant::now())
             }
-            Stamps::Injected(clock) => clock(),
-            Stamps::Held => self.last,
+            StampSource::Injected(clock) => clock(),
+            StampSource::Held => self.last,
         };
         EventTime::from_millis(stamp.millis())
     }
@@ -75,7 +76,7 @@ mod tests {
     #[test]
     fn stamps_follow_the_wall_clock_and_where_it_is_behind_the_time_elapsed() {
         let at = EventTime::from_micros;
-        let mut clock = StampClock::new(Stamps::Wall, at(1000));
+        let mut clock = StampClock::new(StampSource::Wall, at(1000));
         let begun = clock.last_at;
         for (nanos, wall, stamp) in [
             // Behind the log: it goes on by whole microseconds, and no part of one is lost.
@@ -95,16 +96,16 @@ mod tests {
     #[test]
     fn a_log_of_the_future_stays_ahead_of_the_wall_clock_and_one_of_the_past_follows_it() {
         let ahead = EventTime::from_millis(4_000_000_000_000);
-        assert!(StampClock::new(Stamps::Wall, ahead).stamp() >= ahead);
-        let wall = StampClock::new(Stamps::Wall, EventTime::MIN).stamp();
+        assert!(StampClock::new(StampSource::Wall, ahead).stamp() >= ahead);
+        let wall = StampClock::new(StampSource::Wall, EventTime::MIN).stamp();
         assert!(wall > EventTime::from_millis(1_500_000_000_000) && wall < ahead, "{wall}");
     }
 
     #[test]
     fn simulated_time_and_the_newest_stamp_are_given_as_they_are_in_whole_milliseconds() {
         let (last, simulated) = (EventTime::from_micros(5_000_999), EventTime::from_micros(1_999));
-        assert_eq!(StampClock::new(Stamps::Held, last).stamp(), EventTime::from_millis(5000));
-        let injected = Stamps::Injected(Arc::new(move || simulated));
+        assert_eq!(StampClock::new(StampSource::Held, last).stamp(), EventTime::from_millis(5000));
+        let injected = StampSource::Injected(Arc::new(move || simulated));
         assert_eq!(StampClock::new(injected, last).stamp(), EventTime::from_millis(1), "the log does not hold it");
     }
 }

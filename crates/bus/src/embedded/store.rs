@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 
-use super::witness::Witness;
+use super::witness::DurableCommitFile;
 use super::{EmbeddedOptions, FreeSpace, IN_USE, lock};
 use crate::{BusError, Remedy, Result};
 
@@ -31,7 +31,7 @@ const FILES: (&str, &[u8], u8) = ("version", b"FJL", 3);
 
 /// What must survive once a write has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Survives {
+pub enum DurabilityLevel {
     /// The death of the process, at any point.
     Process,
     /// Also a power cut.
@@ -40,16 +40,16 @@ pub enum Survives {
 
 /// One atomic set of changes.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub struct WriteBatch {
     blocks: Vec<(Vec<u8>, Option<Bytes>)>,
     meta: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     bytes: u64,
     is_tidying: bool,
 }
 
-impl Changes {
-    /// Those that leave less than there was. They may use half of the reserve: a log that has filled its disk could otherwise never
-    /// let go what has expired.
+impl WriteBatch {
+    /// Those that leave less than there was. They may use half of the reserve: a log that has filled its disk could otherwise
+    /// never let go what has expired.
     pub fn tidying() -> Self {
         Self { is_tidying: true, ..Self::default() }
     }
@@ -71,7 +71,7 @@ impl Changes {
         self.bytes
     }
 
-    /// Whether this much is committed before more is added.
+    /// Returns whether this much is committed before more is added.
     pub fn is_a_portion(&self) -> bool {
         self.bytes >= PORTION_BYTES
     }
@@ -82,28 +82,29 @@ impl Changes {
 }
 
 /// The store in its folder.
-pub struct Store {
+pub struct LogStore {
     dir: PathBuf,
     db: Database,
     blocks: Keyspace,
     meta: Keyspace,
     reserve: u64,
     free: FreeSpace,
-    space: Mutex<Space>,
+    space: Mutex<CachedFreeSpace>,
     /// Held while a commit takes its number and is written, so that the store's number never falls.
-    witness: Mutex<Witness>,
-    /// What [`Store::damage`] found.
+    witness: Mutex<DurableCommitFile>,
+    /// What [`LogStore::damage`] found.
     damage: OnceLock<Option<String>>,
 }
 
-/// What is free on the disk, as far as is known between two looks at it.
-struct Space {
+/// The free space of the disk, as far as it is known between two looks at it.
+struct CachedFreeSpace {
     free: u64,
     looked: Option<Instant>,
 }
 
-impl Space {
-    /// Takes what so many bytes need, where that leaves the reserve free. `look` says what is free, where that can be told.
+impl CachedFreeSpace {
+    /// Claims the space that so many bytes need, if that leaves the reserve free; else returns why not. `look` returns the free
+    /// space, if it is known.
     fn claim(&mut self, bytes: u64, reserve: u64, now: Instant, look: impl FnOnce() -> Option<u64>) -> Result<(), String> {
         // Journal and, later, the block itself: each byte is written twice before the first copy goes.
         let needed = bytes.saturating_mul(2);
@@ -125,9 +126,9 @@ impl Space {
     }
 }
 
-impl std::fmt::Debug for Store {
+impl std::fmt::Debug for LogStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("LogStore").field("dir", &self.dir).finish_non_exhaustive()
     }
 }
 
@@ -164,7 +165,7 @@ pub fn position_key(group: &str, topic: u32, partition: i32) -> Vec<u8> {
     [&b"p"[..], &(group.len() as u32).to_be_bytes(), group.as_bytes(), &topic.to_be_bytes(), &partition.to_be_bytes()].concat()
 }
 
-impl Store {
+impl LogStore {
     pub fn open(dir: &Path, options: &EmbeddedOptions) -> Result<Self> {
         let stop = |detail: String| BusError::new(Remedy::Stop, format!("opening the embedded log in {}", dir.display()), detail);
         std::fs::create_dir_all(dir).map_err(|error| match dir.ancestors().find(|part| part.is_file()) {
@@ -224,9 +225,9 @@ impl Store {
         if format > FORMAT {
             return Err(stop(newer(format, FORMAT)));
         }
-        let witness = Witness::open(dir, commit)
+        let witness = DurableCommitFile::open(dir, commit)
             .map_err(|error| stop(format!("{error}: check the folder's owner, permissions and free space")))?;
-        if let Some(why) = contradiction(format, commit, committed_blocks, witness.seen()) {
+        if let Some(why) = contradiction(format, commit, committed_blocks, witness.durable_commit()) {
             return Err(stop(damaged(dir, &why)));
         }
         let store = Self {
@@ -236,7 +237,7 @@ impl Store {
             meta,
             reserve: options.reserve_bytes,
             free: options.free_space.clone(),
-            space: Mutex::new(Space { free: u64::MAX, looked: None }),
+            space: Mutex::new(CachedFreeSpace { free: u64::MAX, looked: None }),
             witness: Mutex::new(witness),
             damage: OnceLock::new(),
         };
@@ -254,21 +255,21 @@ impl Store {
     }
 
     /// All or nothing. [`Remedy::Retry`] when the disk is nearly full: nothing was written.
-    pub fn commit(&self, changes: Changes, survives: Survives) -> Result<()> {
+    pub fn commit(&self, changes: WriteBatch, survives: DurabilityLevel) -> Result<()> {
         self.claim(&changes)?;
         self.write(changes, survives)
     }
 
-    /// Takes the room that these changes need. [`Remedy::Retry`] where that would leave less than the reserve, which is kept free so that
-    /// the store's own files never meet a full disk in the middle of a write.
-    pub fn claim(&self, changes: &Changes) -> Result<()> {
+    /// Claims the space that these changes need. Returns [`Remedy::Retry`] if that would leave less than the reserve, which is
+    /// kept free so that the store's own files never meet a full disk in the middle of a write.
+    pub fn claim(&self, changes: &WriteBatch) -> Result<()> {
         let reserve = if changes.is_tidying { self.reserve / 2 } else { self.reserve };
         lock(&self.space)
             .claim(changes.bytes, reserve, Instant::now(), || self.free.bytes(&self.dir))
             .map_err(|detail| BusError::new(Remedy::Retry, self.appending(), detail))
     }
 
-    /// Whether less than the reserve is free.
+    /// Returns whether less than the reserve is free.
     pub fn is_short_of_room(&self) -> bool {
         self.free.bytes(&self.dir).is_some_and(|free| free < self.reserve)
     }
@@ -278,10 +279,10 @@ impl Store {
     }
 
     /// Writes changes whose room was claimed.
-    pub fn write(&self, changes: Changes, survives: Survives) -> Result<()> {
+    pub fn write(&self, changes: WriteBatch, survives: DurabilityLevel) -> Result<()> {
         let mut batch = self.db.batch().durability(Some(match survives {
-            Survives::Process => PersistMode::Buffer,
-            Survives::PowerCut => PersistMode::SyncData,
+            DurabilityLevel::Process => PersistMode::Buffer,
+            DurabilityLevel::PowerCut => PersistMode::SyncData,
         }));
         for (key, block) in changes.blocks {
             match block {
@@ -304,9 +305,9 @@ impl Store {
             drop(witness);
             return Err(BusError::new(Remedy::Stop, self.appending(), self.explain(&error)));
         }
-        witness.committed(number);
-        if survives == Survives::PowerCut {
-            witness.durable(number);
+        witness.mark_committed(number);
+        if survives == DurabilityLevel::PowerCut {
+            witness.mark_durable(number);
         }
         Ok(())
     }
@@ -317,15 +318,15 @@ impl Store {
         self.db.persist(PersistMode::SyncData).map_err(|error| {
             BusError::new(Remedy::Stop, format!("syncing the embedded log in {}", self.dir.display()), self.explain(&error))
         })?;
-        lock(&self.witness).durable(number);
+        lock(&self.witness).mark_durable(number);
         Ok(())
     }
 
-    /// Rewrites what holds removed rows, so that the disk gets their space back. The store does so in steps: values that an earlier
-    /// commit removed go, then their files from its list, then the files; so a space is back after [`RECLAIMS`].
+    /// Rewrites what holds removed rows, so that the disk gets their space back. The store does so in steps: values that an
+    /// earlier commit removed go, then their files from its list, then the files; so a space is back after [`RECLAIMS`].
     pub fn reclaim(&self) -> Result<()> {
         // What nothing follows still counts as being read. And what is rewritten needs room as well.
-        self.commit(Changes::tidying(), Survives::Process)?;
+        self.commit(WriteBatch::tidying(), DurabilityLevel::Process)?;
         let what = || format!("reclaiming space in {}", self.dir.display());
         self.blocks
             .rotate_memtable_and_wait()
@@ -377,8 +378,8 @@ impl Store {
         BusError::new(Remedy::Stop, "reading the embedded log", damaged(&self.dir, &error.to_string()))
     }
 
-    /// Reads the store once, for at most [`LONGEST_LOOK`], and returns the first damage found; a large store may not be read to its end. For a store that has stopped: a failed write stops it, and so does a damaged file that its own compaction
-    /// meets.
+    /// Reads the store once, for at most [`LONGEST_LOOK`], and returns the first damage found; a large store may not be read to
+    /// its end. For a store that has stopped: a failed write stops it, and so does a damaged file that its own compaction meets.
     fn damage(&self) -> Option<&str> {
         let first = || {
             let began = Instant::now();
@@ -406,8 +407,8 @@ impl Store {
     }
 }
 
-/// Why what the store holds cannot be all that was written: its format (0: none), the newest commit of its two keyspaces, and one
-/// that was known to be on the disk.
+/// Returns why the content of the store cannot be all that was written. It compares the format (0: none), the newest commit of
+/// its two keyspaces, and one that was known to be on the disk.
 fn contradiction(format: u32, commit: u64, committed_blocks: u64, seen: u64) -> Option<String> {
     let newest = commit.max(committed_blocks);
     // The store itself takes what follows a damaged place in its journal for an interrupted write.
@@ -425,9 +426,10 @@ fn contradiction(format: u32, commit: u64, committed_blocks: u64, seen: u64) -> 
     Some(format!("{why}: files are missing or older"))
 }
 
-/// What the store would make anew, empty, where it is lost; so it is looked for before anything is opened.
+/// Returns the first missing path among those that the store would make anew, empty; so this check comes before anything is
+/// opened.
 fn missing(dir: &Path) -> Option<PathBuf> {
-    if Witness::testimony(dir) == 0 {
+    if DurableCommitFile::read_durable_commit(dir) == 0 {
         return None;
     }
     // In the order in which they were made. A start that was killed while it made one leaves its number out.
@@ -445,7 +447,7 @@ fn missing(dir: &Path) -> Option<PathBuf> {
     [blocks, meta].map(|keyspace| keyspace.join("current")).into_iter().chain(values).find(|path| !path.exists())
 }
 
-/// What the file system said, to the store itself or to its trees.
+/// Returns the error of the file system, met by the store itself or by its trees.
 fn of_files(error: &fjall::Error) -> Option<&std::io::Error> {
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => Some(error),
@@ -458,8 +460,8 @@ fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// Returns whether a file could not be read or written for a reason outside it: its folder, its disk, or a limit of the process or the
-/// machine.
+/// Returns whether a file could not be read or written for a reason outside it: its folder, its disk, or a limit of the process
+/// or the machine.
 fn is_surroundings(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{NotADirectory, OutOfMemory, PermissionDenied, ReadOnlyFilesystem};
     is_full(error)
@@ -490,12 +492,12 @@ mod tests {
 
     use super::*;
 
-    fn open(dir: &Path) -> Store {
-        Store::open(dir, &EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() }).unwrap()
+    fn open(dir: &Path) -> LogStore {
+        LogStore::open(dir, &EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() }).unwrap()
     }
 
-    fn blocks_of(bases: &[i64], bytes: usize) -> Changes {
-        let (mut changes, mut noise) = (Changes::default(), 1_u64);
+    fn blocks_of(bases: &[i64], bytes: usize) -> WriteBatch {
+        let (mut changes, mut noise) = (WriteBatch::default(), 1_u64);
         for base in bases {
             // Nothing that compresses.
             let block = std::iter::repeat_with(|| {
@@ -509,19 +511,19 @@ mod tests {
 
     #[test]
     fn changes_count_the_bytes_of_their_blocks_and_any_change_is_one() {
-        assert!(Changes::default().is_empty());
+        assert!(WriteBatch::default().is_empty());
         let changes = blocks_of(&[0, 1], 3);
         assert_eq!((changes.bytes(), changes.is_empty()), (6, false));
-        let mut removed = Changes::default();
+        let mut removed = WriteBatch::default();
         removed.remove_block(block_key(1, 0, 0).to_vec());
-        let mut meta = Changes::default();
+        let mut meta = WriteBatch::default();
         meta.put_meta(topic_key("t"), vec![1, 2]);
         for changes in [removed, meta] {
             assert_eq!((changes.bytes(), changes.is_empty()), (0, false));
         }
         let portion = 4 * 1024 * 1024;
         for (bytes, is) in [(0, false), (portion - 1, false), (portion, true), (portion + 1, true)] {
-            assert_eq!(Changes { bytes, ..Changes::default() }.is_a_portion(), is, "{bytes}");
+            assert_eq!(WriteBatch { bytes, ..WriteBatch::default() }.is_a_portion(), is, "{bytes}");
         }
     }
 
@@ -552,7 +554,7 @@ mod tests {
         let mut changes = blocks_of(&[0, 5, 10], 20);
         changes.put_block(block_key(1, 1, 7), Bytes::from_static(b"of another partition"));
         changes.put_block(block_key(2, 0, 8), Bytes::from_static(b"of another topic"));
-        store.commit(changes, Survives::Process).unwrap();
+        store.commit(changes, DurabilityLevel::Process).unwrap();
         for (offset, base) in [(0, 0), (4, 0), (5, 5), (9, 5), (10, 10), (99, 10)] {
             assert_eq!(store.base_at(1, 0, offset).unwrap(), Some(base), "{offset}");
         }
@@ -570,13 +572,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
         let commit = |survives| store.commit(blocks_of(&[0], 1), survives).unwrap();
-        let witnessed = || Witness::testimony(dir.path());
-        commit(Survives::Process);
+        let witnessed = || DurableCommitFile::read_durable_commit(dir.path());
+        commit(DurabilityLevel::Process);
         assert_eq!(witnessed(), 0);
-        commit(Survives::PowerCut);
+        commit(DurabilityLevel::PowerCut);
         assert_eq!(witnessed(), 2);
-        commit(Survives::Process);
-        commit(Survives::Process);
+        commit(DurabilityLevel::Process);
+        commit(DurabilityLevel::Process);
         assert_eq!(witnessed(), 2);
         store.sync().unwrap();
         assert_eq!(witnessed(), 4);
@@ -592,15 +594,15 @@ mod tests {
         };
         let (old, new) = ([0, 1, 2, 3], [4]);
         for bases in [&old[..], &new] {
-            store.commit(blocks_of(bases, 10_000), Survives::Process).unwrap();
+            store.commit(blocks_of(bases, 10_000), DurabilityLevel::Process).unwrap();
             store.reclaim().unwrap();
         }
         assert!((50_000..60_000).contains(&used()), "what is kept: {}", used());
-        let mut changes = Changes::default();
+        let mut changes = WriteBatch::default();
         for base in old {
             changes.remove_block(block_key(1, 0, base).to_vec());
         }
-        store.commit(changes, Survives::Process).unwrap();
+        store.commit(changes, DurabilityLevel::Process).unwrap();
         for _ in 0..RECLAIMS {
             store.reclaim().unwrap();
         }
@@ -638,7 +640,7 @@ mod tests {
     #[test]
     fn a_block_is_claimed_twice_over_and_the_reserve_stays_free() {
         let begun = Instant::now();
-        let mut space = Space { free: u64::MAX, looked: None };
+        let mut space = CachedFreeSpace { free: u64::MAX, looked: None };
         let mut claim = |bytes, millis, look: Option<u64>| {
             let mut looked = false;
             let now = begun + Duration::from_millis(millis);
@@ -669,25 +671,29 @@ mod tests {
         let shown = std::sync::Arc::clone(&free);
         let free_space = FreeSpace::Injected(std::sync::Arc::new(move || shown.load(std::sync::atomic::Ordering::Relaxed)));
         let options = EmbeddedOptions { reserve_bytes: 1000, free_space, ..EmbeddedOptions::default() };
-        let store = Store::open(dir.path(), &options).unwrap();
-        let of = |changes: Changes, bytes| Changes { bytes, ..changes };
+        let store = LogStore::open(dir.path(), &options).unwrap();
+        let of = |changes: WriteBatch, bytes| WriteBatch { bytes, ..changes };
         for (bytes, left, appends, tidies) in
             [(0, 1000, true, true), (0, 999, false, true), (0, 500, false, true), (0, 499, false, false), (10, 519, false, false)]
         {
             free.store(left, std::sync::atomic::Ordering::Relaxed);
             let is_claimed = |changes| {
                 // As some time later: what is free is looked at.
-                *lock(&store.space) = Space { free: 0, looked: None };
+                *lock(&store.space) = CachedFreeSpace { free: 0, looked: None };
                 store.claim(&of(changes, bytes)).map_err(|error| assert_eq!(error.remedy, Remedy::Retry)).is_ok()
             };
-            assert_eq!((is_claimed(Changes::default()), is_claimed(Changes::tidying())), (appends, tidies), "{bytes} of {left}");
+            assert_eq!(
+                (is_claimed(WriteBatch::default()), is_claimed(WriteBatch::tidying())),
+                (appends, tidies),
+                "{bytes} of {left}"
+            );
             assert_eq!(store.is_short_of_room(), left < 1000);
         }
     }
 
     #[test]
     fn a_full_disk_says_what_is_free_and_what_is_kept() {
-        let mut space = Space { free: 0, looked: None };
+        let mut space = CachedFreeSpace { free: 0, looked: None };
         let told = space.claim(1, 256 << 20, Instant::now(), || Some(7 << 20)).unwrap_err();
         assert_eq!(
             told,
@@ -723,7 +729,7 @@ mod tests {
     fn a_file_where_a_folder_belongs_is_around_the_store_and_a_folder_where_a_file_belongs_is_damage() {
         let dir = tempfile::tempdir().unwrap();
         let told = |what: &str| {
-            let error = Store::open(&dir.path().join(what), &EmbeddedOptions::default()).unwrap_err();
+            let error = LogStore::open(&dir.path().join(what), &EmbeddedOptions::default()).unwrap_err();
             assert_eq!(error.remedy, Remedy::Stop);
             error.detail
         };
@@ -750,7 +756,7 @@ mod tests {
             std::fs::write(keyspace(id).join("current"), "").unwrap();
         }
         assert_eq!(missing(dir.path()), None, "nothing was committed yet");
-        Witness::open(dir.path(), 0).unwrap().durable(7);
+        DurableCommitFile::open(dir.path(), 0).unwrap().mark_durable(7);
         assert_eq!(missing(dir.path()), None);
         std::fs::remove_file(keyspace(3).join("current")).unwrap();
         assert_eq!(missing(dir.path()), Some(keyspace(3).join("current")));
@@ -778,7 +784,7 @@ mod tests {
     fn a_store_that_a_flipped_bit_stops_is_damaged_and_its_disk_is_not_full() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
-        store.commit(blocks_of(&[0, 1], 10_000), Survives::Process).unwrap();
+        store.commit(blocks_of(&[0, 1], 10_000), DurabilityLevel::Process).unwrap();
         store.reclaim().unwrap();
         let file = std::fs::read_dir(dir.path().join("keyspaces/1/blobs")).unwrap().next().unwrap().unwrap().path();
         let mut bytes = std::fs::read(&file).unwrap();

@@ -7,24 +7,24 @@ use std::sync::{Arc, PoisonError, RwLock};
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
 
-use super::store::{Changes, Store, Survives, damaged, end_key, low_key, topic_key};
-use super::{ByName, Shared, lock};
-use crate::{BusError, Remedy, Result, TopicPartition, TopicSpec, Watermarks};
+use super::store::{DurabilityLevel, LogStore, WriteBatch, damaged, end_key, low_key, topic_key};
+use super::{ByName, EmbeddedLogState, lock};
+use crate::{BusError, Remedy, Result, TopicPartition, TopicSpec, WatermarkOffsets};
 
 /// Kafka's default for `max.message.bytes`.
 const DEFAULT_MAX_MESSAGE_BYTES: usize = 1_048_588;
 
 #[derive(Debug)]
-pub struct Topic {
+pub struct EmbeddedTopic {
     pub id: u32,
     pub name: Arc<str>,
     replication: i32,
-    settings: RwLock<Settings>,
-    partitions: RwLock<Vec<Arc<Partition>>>,
+    settings: RwLock<TopicConfig>,
+    partitions: RwLock<Vec<Arc<EmbeddedPartition>>>,
 }
 
 #[derive(Debug)]
-pub struct Partition {
+pub struct EmbeddedPartition {
     pub topic: u32,
     pub at: TopicPartition,
     low: AtomicI64,
@@ -35,7 +35,7 @@ pub struct Partition {
     pub fresh_bytes: AtomicI64,
 }
 
-impl Partition {
+impl EmbeddedPartition {
     fn empty(topic: u32, at: TopicPartition) -> Self {
         Self::new(topic, at, 0, (0, EventTime::MIN))
     }
@@ -67,14 +67,14 @@ impl Partition {
         self.low.store(low, Ordering::Release);
     }
 
-    pub fn watermarks(&self) -> Watermarks {
-        Watermarks { low: self.low(), high: self.high() }
+    pub fn watermarks(&self) -> WatermarkOffsets {
+        WatermarkOffsets { low: self.low(), high: self.high() }
     }
 }
 
 /// The settings that the log itself acts on, read once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct TopicConfig {
     all: BTreeMap<String, String>,
     pub compact: bool,
     pub delete: bool,
@@ -86,7 +86,7 @@ pub struct Settings {
     pub min_compaction_lag_micros: i64,
 }
 
-impl Settings {
+impl TopicConfig {
     fn parse(all: BTreeMap<String, String>) -> Result<Self, String> {
         let number = |name: &str, default: i64| {
             all.get(name).map_or(Ok(default), |text| {
@@ -122,14 +122,14 @@ impl Settings {
 
 /// A topic's row.
 #[derive(Serialize, Deserialize)]
-struct Row {
+struct TopicRow {
     id: u32,
     partitions: i32,
     replication: i32,
     settings: BTreeMap<String, String>,
 }
 
-impl Topic {
+impl EmbeddedTopic {
     pub fn spec(&self) -> TopicSpec {
         TopicSpec {
             name: Arc::clone(&self.name),
@@ -139,7 +139,7 @@ impl Topic {
         }
     }
 
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> TopicConfig {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -149,11 +149,11 @@ impl Topic {
         (settings.max_message_bytes, settings.compact)
     }
 
-    pub fn partitions(&self) -> Vec<Arc<Partition>> {
+    pub fn partitions(&self) -> Vec<Arc<EmbeddedPartition>> {
         self.partitions.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn partition(&self, partition: i32) -> Option<Arc<Partition>> {
+    pub fn partition(&self, partition: i32) -> Option<Arc<EmbeddedPartition>> {
         let index = usize::try_from(partition).ok()?;
         self.partitions.read().unwrap_or_else(PoisonError::into_inner).get(index).cloned()
     }
@@ -163,19 +163,19 @@ impl Topic {
     }
 
     fn row(&self, partitions: i32, settings: &BTreeMap<String, String>) -> Vec<u8> {
-        let row = Row { id: self.id, partitions, replication: self.replication, settings: settings.clone() };
+        let row = TopicRow { id: self.id, partitions, replication: self.replication, settings: settings.clone() };
         serde_json::to_vec(&row).expect("a map of strings is always JSON")
     }
 }
 
 #[derive(Debug, Default)]
-pub struct Topics {
-    by_name: ByName<Arc<Topic>>,
+pub struct TopicRegistry {
+    by_name: ByName<Arc<EmbeddedTopic>>,
 }
 
-impl Topics {
+impl TopicRegistry {
     /// All topics of the store, and the newest stamp of all partitions.
-    pub fn load(store: &Store) -> Result<(Self, EventTime)> {
+    pub fn load(store: &LogStore) -> Result<(Self, EventTime)> {
         let (mut by_name, mut newest) = (ByName::default(), EventTime::MIN);
         for (key, value) in store.meta_with_prefix(b"t")? {
             let damaged = |why: &str| {
@@ -184,20 +184,25 @@ impl Topics {
             };
             let name = std::str::from_utf8(&key[1..]).map_err(|_| damaged("a topic has no readable name"))?;
             let name: Arc<str> = name.into();
-            let row: Row =
+            let row: TopicRow =
                 serde_json::from_slice(&value).map_err(|error| damaged(&format!("topic {name} is unreadable: {error}")))?;
-            let settings = Settings::parse(row.settings).map_err(|why| damaged(&format!("topic {name}: {why}")))?;
+            let settings = TopicConfig::parse(row.settings).map_err(|why| damaged(&format!("topic {name}: {why}")))?;
             let mut partitions = Vec::new();
             for partition in 0..row.partitions {
                 let end = store.meta(&end_key(row.id, partition))?;
                 let end = end.as_deref().and_then(decode_end).unwrap_or((0, EventTime::MIN));
                 let low = store.meta(&low_key(row.id, partition))?.as_deref().and_then(decode_i64).unwrap_or(0);
                 newest = newest.max(end.1);
-                partitions.push(Arc::new(Partition::new(row.id, TopicPartition::new(Arc::clone(&name), partition), low, end)));
+                partitions.push(Arc::new(EmbeddedPartition::new(
+                    row.id,
+                    TopicPartition::new(Arc::clone(&name), partition),
+                    low,
+                    end,
+                )));
             }
             by_name.insert(
                 Arc::clone(&name),
-                Arc::new(Topic {
+                Arc::new(EmbeddedTopic {
                     id: row.id,
                     name,
                     replication: row.replication,
@@ -209,12 +214,12 @@ impl Topics {
         Ok((Self { by_name }, newest))
     }
 
-    pub fn get(&self, name: &str) -> Option<Arc<Topic>> {
+    pub fn get(&self, name: &str) -> Option<Arc<EmbeddedTopic>> {
         self.by_name.get(name).cloned()
     }
 
     /// In the order of their names.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Topic>> {
+    pub fn all(&self) -> impl Iterator<Item = &Arc<EmbeddedTopic>> {
         let mut topics: Vec<_> = self.by_name.values().collect();
         topics.sort_by(|a, b| a.name.cmp(&b.name));
         topics.into_iter()
@@ -237,7 +242,7 @@ pub fn decode_i64(bytes: &[u8]) -> Option<i64> {
     bytes.try_into().ok().map(i64::from_be_bytes)
 }
 
-pub fn create(shared: &Shared, spec: &TopicSpec) -> Result<()> {
+pub fn create(shared: &EmbeddedLogState, spec: &TopicSpec) -> Result<()> {
     let refuse = |detail: String| BusError::new(Remedy::Stop, format!("creating topic {}", spec.name), detail);
     if spec.name.is_empty()
         || spec.name.len() > 249
@@ -248,7 +253,7 @@ pub fn create(shared: &Shared, spec: &TopicSpec) -> Result<()> {
     if !(1..=10_000).contains(&spec.partitions) {
         return Err(refuse(format!("a topic has 1 to 10000 partitions: partitions={}", spec.partitions)));
     }
-    let settings = Settings::parse(spec.settings.clone()).map_err(refuse)?;
+    let settings = TopicConfig::parse(spec.settings.clone()).map_err(refuse)?;
     // Taken first everywhere, so that ids are unique.
     let mut appender = lock(&shared.appender);
     let mut topics = shared.topics.write().unwrap_or_else(PoisonError::into_inner);
@@ -257,41 +262,41 @@ pub fn create(shared: &Shared, spec: &TopicSpec) -> Result<()> {
     }
     let id = appender.take_topic_id();
     let partitions = (0..spec.partitions)
-        .map(|partition| Arc::new(Partition::empty(id, TopicPartition::new(Arc::clone(&spec.name), partition))))
+        .map(|partition| Arc::new(EmbeddedPartition::empty(id, TopicPartition::new(Arc::clone(&spec.name), partition))))
         .collect();
-    let topic = Topic {
+    let topic = EmbeddedTopic {
         id,
         name: Arc::clone(&spec.name),
         replication: spec.replication,
         settings: RwLock::new(settings),
         partitions: RwLock::new(partitions),
     };
-    let mut changes = Changes::default();
+    let mut changes = WriteBatch::default();
     changes.put_meta(topic_key(&spec.name), topic.row(spec.partitions, &spec.settings));
-    shared.store.commit(changes, Survives::PowerCut)?;
+    shared.store.commit(changes, DurabilityLevel::PowerCut)?;
     topics.by_name.insert(Arc::clone(&spec.name), Arc::new(topic));
     drop((topics, appender));
     shared.generation.fetch_add(1, Ordering::Release);
-    shared.news.tell();
+    shared.news.notify();
     Ok(())
 }
 
-pub fn alter(shared: &Shared, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
+pub fn alter(shared: &EmbeddedLogState, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
     let topic = shared.topic(name)?;
     let appender = lock(&shared.appender);
     let mut all = topic.settings().all;
     all.extend(settings.iter().map(|(name, value)| (name.clone(), value.clone())));
-    let parsed = Settings::parse(all.clone())
+    let parsed = TopicConfig::parse(all.clone())
         .map_err(|detail| BusError::new(Remedy::Stop, format!("changing settings of topic {name}"), detail))?;
-    let mut changes = Changes::default();
+    let mut changes = WriteBatch::default();
     changes.put_meta(topic_key(name), topic.row(topic.partition_count(), &all));
-    shared.store.commit(changes, Survives::PowerCut)?;
+    shared.store.commit(changes, DurabilityLevel::PowerCut)?;
     *topic.settings.write().unwrap_or_else(PoisonError::into_inner) = parsed;
     drop(appender);
     Ok(())
 }
 
-pub fn add_partitions(shared: &Shared, name: &str, partitions: i32) -> Result<()> {
+pub fn add_partitions(shared: &EmbeddedLogState, name: &str, partitions: i32) -> Result<()> {
     let topic = shared.topic(name)?;
     let appender = lock(&shared.appender);
     let mut present = topic.partitions();
@@ -304,14 +309,14 @@ pub fn add_partitions(shared: &Shared, name: &str, partitions: i32) -> Result<()
         ));
     }
     let at = |partition| TopicPartition::new(Arc::clone(&topic.name), partition);
-    present.extend((count..partitions).map(|partition| Arc::new(Partition::empty(topic.id, at(partition)))));
-    let mut changes = Changes::default();
+    present.extend((count..partitions).map(|partition| Arc::new(EmbeddedPartition::empty(topic.id, at(partition)))));
+    let mut changes = WriteBatch::default();
     changes.put_meta(topic_key(name), topic.row(partitions, &topic.settings().all));
-    shared.store.commit(changes, Survives::PowerCut)?;
+    shared.store.commit(changes, DurabilityLevel::PowerCut)?;
     *topic.partitions.write().unwrap_or_else(PoisonError::into_inner) = present;
     drop(appender);
     shared.generation.fetch_add(1, Ordering::Release);
-    shared.news.tell();
+    shared.news.notify();
     Ok(())
 }
 
@@ -321,16 +326,16 @@ mod tests {
     use crate::Bus;
     use crate::embedded::append::append;
     use crate::embedded::tests::{log, record, topic};
-    use crate::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+    use crate::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
 
-    fn parse(settings: &[(&str, &str)]) -> Result<Settings, String> {
-        Settings::parse(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    fn parse(settings: &[(&str, &str)]) -> Result<TopicConfig, String> {
+        TopicConfig::parse(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 
     #[test]
     fn settings_that_are_not_given_are_those_of_kafka() {
         let week = 7 * 24 * 3600 * 1_000_000;
-        let expected = Settings {
+        let expected = TopicConfig {
             all: BTreeMap::new(),
             compact: false,
             delete: true,
@@ -413,7 +418,7 @@ mod tests {
             assert_eq!(count(), partitions);
         }
         let last = TopicPartition::new("t", 9_999);
-        assert_eq!(log.watermarks(&last).unwrap(), Watermarks { low: 0, high: 0 });
+        assert_eq!(log.watermarks(&last).unwrap(), WatermarkOffsets { low: 0, high: 0 });
         let beyond = log.watermarks(&TopicPartition::new("t", 10_000)).unwrap_err();
         assert_eq!(beyond.detail, "the topic has 10000 partitions");
         assert!(log.watermarks(&TopicPartition::new("t", -1)).is_err());
@@ -425,17 +430,17 @@ mod tests {
         for (name, partitions) in [("a", 2), ("b", 1)] {
             topic(&log, name, partitions, &[]);
         }
-        let of = |topic: &str, partition| crate::Outgoing { partition: Some(partition), ..record(topic, "k", "v") };
-        append(&log.shared, &[of("a", 1), of("b", 0), of("b", 0)], None, Survives::Process).unwrap();
+        let of = |topic: &str, partition| crate::ProducerRecord { partition: Some(partition), ..record(topic, "k", "v") };
+        append(&log.shared, &[of("a", 1), of("b", 0), of("b", 0)], None, DurabilityLevel::Process).unwrap();
         log.alter_topic("b", &BTreeMap::from([("retention.ms".to_owned(), "9".to_owned())])).unwrap();
         log.add_partitions("b", 3).unwrap();
         drop(log);
-        let options = EmbeddedOptions { stamps: Stamps::Held, reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let options = EmbeddedOptions { stamps: StampSource::Held, reserve_bytes: 0, ..EmbeddedOptions::default() };
         let log = EmbeddedLog::open(dir.path(), options).unwrap();
         assert_eq!(log.shared.topic("b").unwrap().settings().retention_micros, Some(9000));
         topic(&log, "c", 2, &[]);
         topic(&log, "d", 1, &[]);
-        append(&log.shared, &[of("c", 1), of("c", 1), of("d", 0)], None, Survives::Process).unwrap();
+        append(&log.shared, &[of("c", 1), of("c", 1), of("d", 0)], None, DurabilityLevel::Process).unwrap();
         for (topic, highs) in [("a", vec![0, 1]), ("b", vec![2, 0, 0]), ("c", vec![0, 2]), ("d", vec![1])] {
             let partitions = log.shared.topic(topic).unwrap().partitions();
             assert_eq!(partitions.iter().map(|partition| partition.high()).collect::<Vec<_>>(), highs, "{topic}");

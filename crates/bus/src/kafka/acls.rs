@@ -1,8 +1,8 @@
 //! Access lists: granting rights, and asking the broker which ones this client has.
 //!
 //! The safe wrapper of the client library knows neither, so its C interface is used. Everything that leaves this module is
-//! owned. Nothing is tried out on the way: the broker itself says what the asking client may do (KIP-430), except for
-//! transactional ids, of which it cannot be asked; there a producer is started under a name that no service uses.
+//! owned. No operation is tried out: the broker itself returns the operations that the client may do (KIP-430). It cannot
+//! be asked about transactional ids: for those a producer is started under a name that no service uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use rdkafka::bindings as native;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::context::Context;
+use super::context::KafkaContext;
 use super::errors::{explain, is_denied};
 use super::{ANSWER, KafkaBus};
-use crate::rights::{Operation, Pattern, Resource, Right};
+use crate::rights::{AclEntry, AclOperation, AclResource, PatternType};
 use crate::{BusError, Remedy, Result};
 use rdkafka::producer::Producer as _;
 
@@ -27,44 +27,44 @@ const AGAIN: Duration = Duration::from_millis(200);
 impl KafkaBus {
     /// Allows a principal (`User:NAME`) these operations, from every host. What is allowed already stays so. Needs the right to
     /// alter the cluster.
-    pub fn grant(&self, principal: &str, rights: &[Right]) -> Result<()> {
+    pub fn grant(&self, principal: &str, rights: &[AclEntry]) -> Result<()> {
         let what = format!("granting rights to {principal}");
-        let bindings = rights.iter().map(|right| Binding::new(principal, right, &what)).collect::<Result<Vec<_>>>()?;
+        let bindings = rights.iter().map(|right| AclBinding::new(principal, right, &what)).collect::<Result<Vec<_>>>()?;
         if bindings.is_empty() {
             return Ok(());
         }
         let admin = self.shared.admin()?;
-        let call = Call::new(admin.inner(), native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_CREATEACLS, false, &what)?;
+        let call = AdminRequest::new(admin.inner(), native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_CREATEACLS, false, &what)?;
         create(&call, &bindings, rights, &what).map_err(|error| BusError { detail: self.who_and(&error.detail), ..error })
     }
 
-    /// Those of these rights that this client does not have. A prefix stands for every one of `topics` that starts so.
-    pub fn lacking(&self, rights: &[Right], topics: &[String]) -> Result<Vec<Right>> {
-        let wanted: BTreeSet<Right> = rights.iter().flat_map(|right| expand(right, topics)).collect();
-        let names = |of: fn(&Resource) -> Option<&String>| -> BTreeSet<String> {
+    /// Returns those of these rights that this client lacks. A prefix means every one of `topics` that starts with it.
+    pub fn lacking(&self, rights: &[AclEntry], topics: &[String]) -> Result<Vec<AclEntry>> {
+        let wanted: BTreeSet<AclEntry> = rights.iter().flat_map(|right| expand(right, topics)).collect();
+        let names = |of: fn(&AclResource) -> Option<&String>| -> BTreeSet<String> {
             wanted.iter().filter_map(|right| of(&right.resource)).cloned().collect()
         };
-        let topics = names(|resource| if let Resource::Topic(name) = resource { Some(name) } else { None });
-        let groups = names(|resource| if let Resource::Group(name) = resource { Some(name) } else { None });
-        let ids = names(|resource| if let Resource::TransactionalId(name) = resource { Some(name) } else { None });
+        let topics = names(|resource| if let AclResource::Topic(name) = resource { Some(name) } else { None });
+        let groups = names(|resource| if let AclResource::Group(name) = resource { Some(name) } else { None });
+        let ids = names(|resource| if let AclResource::TransactionalId(name) = resource { Some(name) } else { None });
         let (of_topics, of_groups) = (self.allowed_on_topics(&topics)?, self.allowed_on_groups(&groups)?);
         let mut of_ids = BTreeMap::new();
         for id in &ids {
             of_ids.insert(id.clone(), self.may_use_transactional_id(id)?);
         }
         // Of a topic that may not even be looked at nothing more is known: what lacks for certain is what would let one look.
-        let looks = |right: &Right| right.operation.implies(Operation::Describe);
-        let hidden = |right: &Right, allowed: &BTreeSet<Operation>| {
+        let looks = |right: &AclEntry| right.operation.implies(AclOperation::Describe);
+        let hidden = |right: &AclEntry, allowed: &BTreeSet<AclOperation>| {
             allowed.is_empty() && !looks(right) && wanted.iter().any(|other| other.resource == right.resource && looks(other))
         };
-        let has = |right: &Right| match &right.resource {
-            Resource::Topic(name) => {
+        let has = |right: &AclEntry| match &right.resource {
+            AclResource::Topic(name) => {
                 of_topics.get(name).is_some_and(|allowed| allows(allowed, right.operation) || hidden(right, allowed))
             }
-            Resource::Group(name) => of_groups.get(name).is_some_and(|allowed| allows(allowed, right.operation)),
-            Resource::TransactionalId(name) => of_ids.get(name).copied().unwrap_or(false),
-            // Nobody but an administrator needs any; what lacks is said by the call that needs it.
-            Resource::Cluster => true,
+            AclResource::Group(name) => of_groups.get(name).is_some_and(|allowed| allows(allowed, right.operation)),
+            AclResource::TransactionalId(name) => of_ids.get(name).copied().unwrap_or(false),
+            // Only an administrator needs any; a missing right is reported by the call that needs it.
+            AclResource::Cluster => true,
         };
         Ok(wanted.iter().filter(|right| !has(right)).cloned().collect())
     }
@@ -78,17 +78,17 @@ impl KafkaBus {
         format!("{detail} (asked as {})", self.principal())
     }
 
-    fn allowed_on_topics(&self, names: &BTreeSet<String>) -> Result<BTreeMap<String, BTreeSet<Operation>>> {
+    fn allowed_on_topics(&self, names: &BTreeSet<String>) -> Result<BTreeMap<String, BTreeSet<AclOperation>>> {
         if names.is_empty() {
             return Ok(BTreeMap::new());
         }
         let what = "asking for rights on topics";
         let admin = self.shared.admin()?;
-        let call = Call::new(admin.inner(), native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, true, what)?;
+        let call = AdminRequest::new(admin.inner(), native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, true, what)?;
         describe_topics(&call, names, what)
     }
 
-    fn allowed_on_groups(&self, names: &BTreeSet<String>) -> Result<BTreeMap<String, BTreeSet<Operation>>> {
+    fn allowed_on_groups(&self, names: &BTreeSet<String>) -> Result<BTreeMap<String, BTreeSet<AclOperation>>> {
         let what = "asking for rights on groups";
         let (admin, mut all) = (self.shared.admin()?, BTreeMap::new());
         // One by one: the client library takes one denied group for a failure of the call.
@@ -96,7 +96,7 @@ impl KafkaBus {
             let begun = Instant::now();
             let allowed = loop {
                 let kind = native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
-                let call = Call::new(admin.inner(), kind, true, what)?;
+                let call = AdminRequest::new(admin.inner(), kind, true, what)?;
                 match describe_group(&call, name, what) {
                     // A broker that was never asked for a group makes room for them first.
                     Err(error) if error.remedy == Remedy::Retry && begun.elapsed() < ANSWER => std::thread::sleep(AGAIN),
@@ -120,48 +120,48 @@ impl KafkaBus {
     }
 }
 
-fn allows(allowed: &BTreeSet<Operation>, wanted: Operation) -> bool {
+fn allows(allowed: &BTreeSet<AclOperation>, wanted: AclOperation) -> bool {
     allowed.iter().any(|operation| operation.implies(wanted))
 }
 
 /// What can be asked for in place of a right.
-fn expand(right: &Right, topics: &[String]) -> Vec<Right> {
+fn expand(right: &AclEntry, topics: &[String]) -> Vec<AclEntry> {
     match (&right.resource, right.pattern) {
-        (Resource::Topic(prefix), Pattern::Prefixed) => topics
+        (AclResource::Topic(prefix), PatternType::Prefixed) => topics
             .iter()
             .filter(|topic| topic.starts_with(prefix.as_str()))
-            .map(|topic| Right::on(Resource::Topic(topic.clone()), right.operation))
+            .map(|topic| AclEntry::on(AclResource::Topic(topic.clone()), right.operation))
             .collect(),
-        (Resource::TransactionalId(prefix), Pattern::Prefixed) => {
-            vec![Right::on(Resource::TransactionalId(format!("{prefix}{PROBE}")), right.operation)]
+        (AclResource::TransactionalId(prefix), PatternType::Prefixed) => {
+            vec![AclEntry::on(AclResource::TransactionalId(format!("{prefix}{PROBE}")), right.operation)]
         }
         // Taking somebody's id would end his transactions; which group of a prefix is meant is not known.
-        (Resource::TransactionalId(_), Pattern::Literal) | (Resource::Group(_), Pattern::Prefixed) => Vec::new(),
+        (AclResource::TransactionalId(_), PatternType::Literal) | (AclResource::Group(_), PatternType::Prefixed) => Vec::new(),
         _ => vec![right.clone()],
     }
 }
 
-fn native_operation(operation: Operation) -> native::rd_kafka_AclOperation_t {
+fn native_operation(operation: AclOperation) -> native::rd_kafka_AclOperation_t {
     use native::rd_kafka_AclOperation_t as N;
     match operation {
-        Operation::Read => N::RD_KAFKA_ACL_OPERATION_READ,
-        Operation::Write => N::RD_KAFKA_ACL_OPERATION_WRITE,
-        Operation::Create => N::RD_KAFKA_ACL_OPERATION_CREATE,
-        Operation::Alter => N::RD_KAFKA_ACL_OPERATION_ALTER,
-        Operation::Describe => N::RD_KAFKA_ACL_OPERATION_DESCRIBE,
-        Operation::AlterConfigs => N::RD_KAFKA_ACL_OPERATION_ALTER_CONFIGS,
-        Operation::DescribeConfigs => N::RD_KAFKA_ACL_OPERATION_DESCRIBE_CONFIGS,
+        AclOperation::Read => N::RD_KAFKA_ACL_OPERATION_READ,
+        AclOperation::Write => N::RD_KAFKA_ACL_OPERATION_WRITE,
+        AclOperation::Create => N::RD_KAFKA_ACL_OPERATION_CREATE,
+        AclOperation::Alter => N::RD_KAFKA_ACL_OPERATION_ALTER,
+        AclOperation::Describe => N::RD_KAFKA_ACL_OPERATION_DESCRIBE,
+        AclOperation::AlterConfigs => N::RD_KAFKA_ACL_OPERATION_ALTER_CONFIGS,
+        AclOperation::DescribeConfigs => N::RD_KAFKA_ACL_OPERATION_DESCRIBE_CONFIGS,
     }
 }
 
-const OPERATIONS: [Operation; 7] = [
-    Operation::Read,
-    Operation::Write,
-    Operation::Create,
-    Operation::Alter,
-    Operation::Describe,
-    Operation::AlterConfigs,
-    Operation::DescribeConfigs,
+const OPERATIONS: [AclOperation; 7] = [
+    AclOperation::Read,
+    AclOperation::Write,
+    AclOperation::Create,
+    AclOperation::Alter,
+    AclOperation::Describe,
+    AclOperation::AlterConfigs,
+    AclOperation::DescribeConfigs,
 ];
 
 fn c_string(text: &str, what: &str) -> Result<CString> {
@@ -169,26 +169,26 @@ fn c_string(text: &str, what: &str) -> Result<CString> {
 }
 
 /// One entry, destroyed when it goes out of scope.
-struct Binding(NonNull<native::rd_kafka_AclBinding_t>);
+struct AclBinding(NonNull<native::rd_kafka_AclBinding_t>);
 
-impl Binding {
+impl AclBinding {
     #[allow(unsafe_code)]
-    fn new(principal: &str, right: &Right, what: &str) -> Result<Self> {
+    fn new(principal: &str, right: &AclEntry, what: &str) -> Result<Self> {
         use native::{rd_kafka_ResourcePatternType_t as P, rd_kafka_ResourceType_t as R};
         let kind = match right.resource {
-            Resource::Topic(_) => R::RD_KAFKA_RESOURCE_TOPIC,
-            Resource::Group(_) => R::RD_KAFKA_RESOURCE_GROUP,
-            Resource::TransactionalId(_) => R::RD_KAFKA_RESOURCE_TRANSACTIONAL_ID,
+            AclResource::Topic(_) => R::RD_KAFKA_RESOURCE_TOPIC,
+            AclResource::Group(_) => R::RD_KAFKA_RESOURCE_GROUP,
+            AclResource::TransactionalId(_) => R::RD_KAFKA_RESOURCE_TRANSACTIONAL_ID,
             // The protocol has one number for both.
-            Resource::Cluster => R::RD_KAFKA_RESOURCE_BROKER,
+            AclResource::Cluster => R::RD_KAFKA_RESOURCE_BROKER,
         };
         let pattern = match right.pattern {
-            Pattern::Literal => P::RD_KAFKA_RESOURCE_PATTERN_LITERAL,
-            Pattern::Prefixed => P::RD_KAFKA_RESOURCE_PATTERN_PREFIXED,
+            PatternType::Literal => P::RD_KAFKA_RESOURCE_PATTERN_LITERAL,
+            PatternType::Prefixed => P::RD_KAFKA_RESOURCE_PATTERN_PREFIXED,
         };
         let (name, principal) = (c_string(right.resource.name(), what)?, c_string(principal, what)?);
         let mut said: [c_char; 512] = [0; 512];
-        // SAFETY: all texts are C strings that outlive the call, which copies them; the buffer has the length that is told.
+        // SAFETY: all texts are C strings that outlive the call, which copies them; the buffer has the length that is passed.
         let made = unsafe {
             native::rd_kafka_AclBinding_new(
                 kind,
@@ -210,7 +210,7 @@ impl Binding {
     }
 }
 
-impl Drop for Binding {
+impl Drop for AclBinding {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed only here.
@@ -219,17 +219,17 @@ impl Drop for Binding {
 }
 
 /// One question to the brokers: its queue and its options.
-struct Call<'a> {
-    client: &'a rdkafka::client::Client<Context>,
+struct AdminRequest<'a> {
+    client: &'a rdkafka::client::Client<KafkaContext>,
     queue: NonNull<native::rd_kafka_queue_t>,
     options: NonNull<native::rd_kafka_AdminOptions_t>,
 }
 
-impl<'a> Call<'a> {
-    /// `operations`: whether the answer should say what the client may do.
+impl<'a> AdminRequest<'a> {
+    /// `operations`: whether the answer should contain the operations that the client may do.
     #[allow(unsafe_code)]
     fn new(
-        client: &'a rdkafka::client::Client<Context>,
+        client: &'a rdkafka::client::Client<KafkaContext>,
         kind: native::rd_kafka_admin_op_t,
         operations: bool,
         what: &str,
@@ -258,11 +258,11 @@ impl<'a> Call<'a> {
 
     /// The answer, once there is one.
     #[allow(unsafe_code)]
-    fn answer(&self, what: &str) -> Result<Answer> {
+    fn answer(&self, what: &str) -> Result<AdminResponse> {
         let millis = c_int::try_from((ANSWER + Duration::from_secs(1)).as_millis()).unwrap_or(c_int::MAX);
         // SAFETY: the queue is valid until `drop`.
         let event = NonNull::new(unsafe { native::rd_kafka_queue_poll(self.queue.as_ptr(), millis) })
-            .map(Answer)
+            .map(AdminResponse)
             .ok_or_else(|| BusError::new(Remedy::Retry, what, "the brokers did not answer"))?;
         // SAFETY: the event is valid until `event` is dropped, and so is its text.
         let (code, said) = unsafe {
@@ -277,7 +277,7 @@ impl<'a> Call<'a> {
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for AdminRequest<'_> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed only here, while the client lives.
@@ -288,10 +288,10 @@ impl Drop for Call<'_> {
     }
 }
 
-/// An event, destroyed when it goes out of scope; what it tells is valid as long.
-struct Answer(NonNull<native::rd_kafka_event_t>);
+/// An event, destroyed when it goes out of scope; its contents are valid as long.
+struct AdminResponse(NonNull<native::rd_kafka_event_t>);
 
-impl Drop for Answer {
+impl Drop for AdminResponse {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         // SAFETY: came from `rd_kafka_queue_poll`, destroyed only here.
@@ -300,7 +300,7 @@ impl Drop for Answer {
 }
 
 #[allow(unsafe_code)]
-fn create(call: &Call<'_>, bindings: &[Binding], rights: &[Right], what: &str) -> Result<()> {
+fn create(call: &AdminRequest<'_>, bindings: &[AclBinding], rights: &[AclEntry], what: &str) -> Result<()> {
     let mut pointers: Vec<_> = bindings.iter().map(|binding| binding.0.as_ptr()).collect();
     // SAFETY: pointers and count belong together; the call copies the entries.
     unsafe {
@@ -334,7 +334,11 @@ fn create(call: &Call<'_>, bindings: &[Binding], rights: &[Right], what: &str) -
 }
 
 #[allow(unsafe_code)]
-fn describe_topics(call: &Call<'_>, names: &BTreeSet<String>, what: &str) -> Result<BTreeMap<String, BTreeSet<Operation>>> {
+fn describe_topics(
+    call: &AdminRequest<'_>,
+    names: &BTreeSet<String>,
+    what: &str,
+) -> Result<BTreeMap<String, BTreeSet<AclOperation>>> {
     let texts = names.iter().map(|name| c_string(name, what)).collect::<Result<Vec<_>>>()?;
     let mut pointers: Vec<_> = texts.iter().map(|text| text.as_ptr()).collect();
     // SAFETY: the texts outlive the call, which copies them; the collection is destroyed right after it was copied.
@@ -345,7 +349,7 @@ fn describe_topics(call: &Call<'_>, names: &BTreeSet<String>, what: &str) -> Res
     }
     let answer = call.answer(what)?;
     let mut all = BTreeMap::new();
-    // SAFETY: everything told belongs to the answer, which lives to the end of this function.
+    // SAFETY: everything returned belongs to the answer, which lives to the end of this function.
     unsafe {
         let result = native::rd_kafka_event_DescribeTopics_result(answer.0.as_ptr());
         if result.is_null() {
@@ -361,7 +365,7 @@ fn describe_topics(call: &Call<'_>, names: &BTreeSet<String>, what: &str) -> Res
                     let allowed = native::rd_kafka_TopicDescription_authorized_operations(*topic, &raw mut count);
                     operations(allowed, count)
                 }
-                // Who may not even describe a topic is told that it is not there.
+                // A client that may not even describe a topic gets the answer that there is none.
                 Some((code, _)) if is_denied(code) || code == Code::UnknownTopicOrPartition => BTreeSet::new(),
                 Some((code, said)) => return Err(BusError::new(Remedy::Retry, format!("{what}, {name}"), explain(code, &said))),
             };
@@ -372,7 +376,7 @@ fn describe_topics(call: &Call<'_>, names: &BTreeSet<String>, what: &str) -> Res
 }
 
 #[allow(unsafe_code)]
-fn describe_group(call: &Call<'_>, name: &str, what: &str) -> Result<BTreeSet<Operation>> {
+fn describe_group(call: &AdminRequest<'_>, name: &str, what: &str) -> Result<BTreeSet<AclOperation>> {
     let group = c_string(name, what)?;
     let mut pointers = [group.as_ptr()];
     // SAFETY: the text outlives the call, which copies it.
@@ -386,7 +390,7 @@ fn describe_group(call: &Call<'_>, name: &str, what: &str) -> Result<BTreeSet<Op
         );
     }
     let answer = call.answer(what)?;
-    // SAFETY: everything told belongs to the answer, which lives to the end of this function.
+    // SAFETY: everything returned belongs to the answer, which lives to the end of this function.
     unsafe {
         let result = native::rd_kafka_event_DescribeConsumerGroups_result(answer.0.as_ptr());
         if result.is_null() {
@@ -402,7 +406,7 @@ fn describe_group(call: &Call<'_>, name: &str, what: &str) -> Result<BTreeSet<Op
                 Ok(operations(allowed, count))
             }
             Some((code, _)) if is_denied(code) => Ok(BTreeSet::new()),
-            // What brokers say of it may be nothing but the call's name.
+            // The brokers' error text may be nothing but the call's name.
             Some((code, said)) => {
                 Err(BusError::new(Remedy::Retry, format!("{what}, {name}"), format!("{} ({code})", explain(code, &said))))
             }
@@ -425,7 +429,7 @@ unsafe fn items<'a, T>(array: *mut *const T, count: usize) -> &'a [*const T] {
 /// # Safety
 /// `array` is null, or `count` operations can be read from it now.
 #[allow(unsafe_code)]
-unsafe fn operations(array: *const native::rd_kafka_AclOperation_t, count: usize) -> BTreeSet<Operation> {
+unsafe fn operations(array: *const native::rd_kafka_AclOperation_t, count: usize) -> BTreeSet<AclOperation> {
     if array.is_null() {
         return BTreeSet::new();
     }
@@ -447,7 +451,7 @@ unsafe fn failure(error: *const native::rd_kafka_error_t) -> Option<(Code, Strin
 }
 
 /// # Safety
-/// `said` is null or a C string.
+/// The pointer is null or a C string.
 #[allow(unsafe_code)]
 unsafe fn text(said: *const c_char) -> String {
     if said.is_null() {
@@ -464,11 +468,11 @@ mod tests {
     #[test]
     fn prefixes_are_asked_for_topic_by_topic_and_ids_under_a_name_of_our_own() {
         let topics = ["eadt.a".to_owned(), "eadt.b".to_owned(), "other".to_owned()];
-        let all = Right::on_prefix(Resource::Topic("eadt.".into()), Operation::Describe);
+        let all = AclEntry::on_prefix(AclResource::Topic("eadt.".into()), AclOperation::Describe);
         let asked: Vec<_> = expand(&all, &topics).iter().map(ToString::to_string).collect();
         assert_eq!(asked, ["Describe on topic eadt.a", "Describe on topic eadt.b"]);
-        let ids = Right::on_prefix(Resource::TransactionalId("processor-".into()), Operation::Write);
+        let ids = AclEntry::on_prefix(AclResource::TransactionalId("processor-".into()), AclOperation::Write);
         assert_eq!(expand(&ids, &[])[0].resource.name(), "processor-doctor");
-        assert!(expand(&Right::on(Resource::TransactionalId("processor-0".into()), Operation::Write), &[]).is_empty());
+        assert!(expand(&AclEntry::on(AclResource::TransactionalId("processor-0".into()), AclOperation::Write), &[]).is_empty());
     }
 }

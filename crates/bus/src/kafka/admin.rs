@@ -13,7 +13,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::errors::{explain, from_error, lacks};
 use super::{ANSWER, ONE_BROKER, Shared, ask_another};
-use crate::rights::{Operation, Resource};
+use crate::rights::{AclOperation, AclResource};
 use crate::{BusError, Remedy, Result, TopicSpec};
 
 /// How long a changed setting may take to be shown.
@@ -68,8 +68,8 @@ pub fn topics(shared: &Shared, prefix: &str) -> Result<Vec<TopicSpec>> {
             let described = described.map_err(|code| BusError::new(Remedy::Retry, what(), explain(code, &code.to_string())))?;
             // The client library does not pass on that they may not be shown.
             if described.entries.is_empty() {
-                let topic = Resource::Topic(name.clone());
-                let detail = lacks(&shared.options.principal(), Operation::DescribeConfigs, &topic);
+                let topic = AclResource::Topic(name.clone());
+                let detail = lacks(&shared.options.principal(), AclOperation::DescribeConfigs, &topic);
                 return Err(BusError::new(Remedy::Stop, what(), detail));
             }
             let settings = described.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect();
@@ -85,7 +85,7 @@ pub fn create(shared: &Shared, topic: &TopicSpec) -> Result<()> {
         new = new.set(name, value);
     }
     let outcome = block_on(shared.admin()?.create_topics([&new], &options()));
-    settle(&what, &shared.options.principal(), Operation::Create, outcome)?;
+    settle(&what, &shared.options.principal(), AclOperation::Create, outcome)?;
     await_partitions(shared, &what, &topic.name, topic.partitions)
 }
 
@@ -94,7 +94,7 @@ pub fn add_partitions(shared: &Shared, name: &str, partitions: i32) -> Result<()
     let count = usize::try_from(partitions)
         .map_err(|_| BusError::new(Remedy::Stop, &what, format!("a topic cannot have {partitions} partitions")))?;
     let outcome = block_on(shared.admin()?.create_partitions([&NewPartitions::new(name, count)], &options()));
-    settle(&what, &shared.options.principal(), Operation::Alter, outcome)?;
+    settle(&what, &shared.options.principal(), AclOperation::Alter, outcome)?;
     await_partitions(shared, &what, name, partitions)
 }
 
@@ -143,7 +143,7 @@ fn entries(shared: &Shared, what: &str, name: &str) -> Result<Vec<ConfigEntry>> 
     }
 }
 
-fn settle(what: &str, who: &str, operation: Operation, outcome: KafkaResult<Vec<TopicResult>>) -> Result<()> {
+fn settle(what: &str, who: &str, operation: AclOperation, outcome: KafkaResult<Vec<TopicResult>>) -> Result<()> {
     let outcome = outcome.map_err(|error| from_error(what, &error, Remedy::Retry))?;
     outcome.into_iter().try_for_each(|outcome| match outcome {
         Ok(_) => Ok(()),
@@ -154,7 +154,7 @@ fn settle(what: &str, who: &str, operation: Operation, outcome: KafkaResult<Vec<
         )),
         Err((_, Code::TopicAlreadyExists)) => Err(BusError::new(Remedy::Stop, what, "it exists already")),
         Err((name, Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed)) => {
-            Err(BusError::new(Remedy::Stop, what, lacks(who, operation, &Resource::Topic(name))))
+            Err(BusError::new(Remedy::Stop, what, lacks(who, operation, &AclResource::Topic(name))))
         }
         Err((_, code)) => Err(BusError::new(Remedy::Stop, what, explain(code, &code.to_string()))),
     })

@@ -1,4 +1,4 @@
-//! What the client library calls back: logs, errors, deliveries.
+//! Callbacks of the client library: logs, errors, deliveries.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,38 +12,38 @@ use rdkafka::producer::ProducerContext;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::errors::{from_code, lacks};
-use crate::rights::{Operation, Resource};
-use crate::{BusError, Outgoing, Remedy};
+use crate::rights::{AclOperation, AclResource};
+use crate::{BusError, ProducerRecord, Remedy};
 
-/// What became of records.
+/// Outcome of the deliveries of records.
 #[derive(Debug, Default)]
-pub struct Deliveries {
+pub struct DeliveryTracker {
     pub acknowledged: AtomicU64,
     pub failed: AtomicU64,
-    first_failure: Mutex<Option<Failure>>,
+    first_failure: Mutex<Option<DeliveryFailure>>,
     /// Records that a producer gives back as it is made anew; `None` while none is.
-    given_back: Mutex<Option<GivenBack>>,
+    given_back: Mutex<Option<PurgedRecords>>,
 }
 
 /// Records that were taken and are not known to be in the log, in the order in which they were sent.
 #[derive(Debug, Default)]
-pub struct GivenBack {
+pub struct PurgedRecords {
     /// They were on their way: the log may have them.
-    pub unanswered: Vec<Outgoing>,
-    pub unsent: Vec<Outgoing>,
+    pub unanswered: Vec<ProducerRecord>,
+    pub unsent: Vec<ProducerRecord>,
 }
 
-impl Deliveries {
+impl DeliveryTracker {
     /// From now on, records that are purged are kept and not counted as failed.
     pub fn keep_purged(&self) {
-        *self.given_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(GivenBack::default());
+        *self.given_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(PurgedRecords::default());
     }
 
-    pub fn take_back(&self) -> GivenBack {
+    pub fn take_back(&self) -> PurgedRecords {
         self.given_back.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 
-    /// Whether this one was purged and is kept.
+    /// Returns whether this record was purged and is kept.
     fn keep(&self, code: Code, message: &BorrowedMessage<'_>) -> bool {
         let mut given_back = self.given_back.lock().unwrap_or_else(PoisonError::into_inner);
         match (given_back.as_mut(), code) {
@@ -55,14 +55,14 @@ impl Deliveries {
     }
 }
 
-fn detached(message: &BorrowedMessage<'_>) -> Outgoing {
+fn detached(message: &BorrowedMessage<'_>) -> ProducerRecord {
     let bytes = |bytes: &[u8]| bytes::Bytes::copy_from_slice(bytes);
     let headers = message
         .headers()
         .map(|headers| headers.iter().map(|header| (header.key.into(), bytes(header.value.unwrap_or_default()))).collect());
-    Outgoing {
+    ProducerRecord {
         topic: message.topic().into(),
-        // Without one, the key says it again.
+        // Without a partition, the key determines it again.
         partition: Some(message.partition()).filter(|partition| *partition >= 0),
         key: message.key().map(bytes),
         value: message.payload().map(bytes),
@@ -72,7 +72,7 @@ fn detached(message: &BorrowedMessage<'_>) -> Outgoing {
 
 /// A record that was not delivered.
 #[derive(Debug)]
-struct Failure {
+struct DeliveryFailure {
     code: Code,
     topic: String,
     said: String,
@@ -80,18 +80,18 @@ struct Failure {
 
 /// Shared by all clients of the crate; each has its own.
 #[derive(Debug, Clone, Default)]
-pub struct Context {
+pub struct KafkaContext {
     /// The name by which the brokers know the client.
     who: Arc<str>,
     refused: Arc<Mutex<Option<String>>>,
-    pub deliveries: Arc<Deliveries>,
+    pub deliveries: Arc<DeliveryTracker>,
     last_error: Arc<Mutex<Option<String>>>,
     /// Topic that the last transaction could not write to.
     denied: Arc<Mutex<Option<String>>>,
     disconnects: Arc<AtomicU64>,
 }
 
-impl Context {
+impl KafkaContext {
     pub fn new(who: Arc<str>) -> Self {
         Self { who, ..Self::default() }
     }
@@ -100,51 +100,52 @@ impl Context {
         &self.who
     }
 
-    /// Why the brokers, or we, refused the connection: it is tried again for ever, and cannot succeed.
+    /// Returns why the brokers, or we, refused the connection: it is tried again for ever, and cannot succeed.
     pub fn refused(&self) -> Option<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What went wrong last, for an error message.
+    /// Returns the last error, for an error message.
     pub fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Nothing that failed so far is told any more.
+    /// Discards the failures so far; they are not reported any more.
     pub fn forget_failures(&self) {
         *self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *self.denied.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// What the first failed delivery since the last call means. `fatal`: why the producer as a whole failed, where it did; its
-    /// records are thrown away then, and that is all that is told of them.
+    /// Returns the error of the first failed delivery since the last call. `fatal`: the error of the producer as a whole, if it
+    /// failed; its records are purged then, and their deliveries report nothing but that.
     pub fn take_failure(
         &self,
         what: impl FnOnce() -> String,
         fatal: impl FnOnce() -> Option<(Code, String)>,
         otherwise: Remedy,
     ) -> Option<BusError> {
-        let Failure { code, topic, said } =
+        let DeliveryFailure { code, topic, said } =
             self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (what, purged) = (what(), matches!(code, Code::PurgeQueue | Code::PurgeInflight));
         let (code, said) = if purged { fatal() } else { None }.unwrap_or((code, said));
-        // Who may write to no topic at all gets no producer id, and is told of the cluster.
+        // A client that may write to no topic at all gets no producer id, and its error is about the cluster.
         let lacking = code == Code::TopicAuthorizationFailed || purged && code == Code::ClusterAuthorizationFailed;
         Some(match denied.or_else(|| lacking.then(|| topic.clone())) {
-            Some(topic) => BusError::new(Remedy::Stop, what, lacks(&self.who, Operation::Write, &Resource::Topic(topic))),
+            Some(topic) => BusError::new(Remedy::Stop, what, lacks(&self.who, AclOperation::Write, &AclResource::Topic(topic))),
             None => from_code(what, code, &format!("{said}, topic {topic}"), otherwise),
         })
     }
 
-    /// Connections lost so far on which a request may have been on its way. Only for a client with the property `debug=broker`: it
-    /// says so before it sends anything again that was in flight there, and of every one, which its errors do not.
+    /// Returns the connections lost so far on which a request may have been on its way. Only for a client with the property
+    /// `debug=broker`: it logs the loss before it resends anything that was in flight there, and logs every loss, which its
+    /// errors do not.
     pub fn disconnects(&self) -> u64 {
         self.disconnects.load(Ordering::SeqCst)
     }
 }
 
-/// Whether a line about a broker's state tells of a connection lost with requests on it. Requests travel on established
+/// Returns whether a line about a broker's state reports a connection lost with requests on it. Requests travel on established
 /// connections only. The first ones, to the brokers as they are configured, are for finding the cluster, and the library closes
 /// them itself when it has.
 fn is_loss(line: &str) -> bool {
@@ -152,15 +153,15 @@ fn is_loss(line: &str) -> bool {
     changed.is_some_and(|(broker, from)| matches!(from, "UP" | "REAUTH") && !broker.ends_with("/bootstrap"))
 }
 
-/// The topic of a line about a topic that a transaction may not write to. The library throws away what was to be written there,
-/// and says why in its log only.
+/// Returns the topic of a line about a topic that a transaction may not write to. The library throws away what was to be written
+/// there, and gives the reason in its log only.
 fn denied_topic(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("Failed to add partition \"")?;
     let (topic, why) = rest.split_once('"')?;
     why.ends_with("to transaction: Broker: Topic authorization failed").then_some(topic)
 }
 
-impl ClientContext for Context {
+impl ClientContext for KafkaContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if facility == "STATE" && is_loss(message) {
             self.disconnects.fetch_add(1, Ordering::SeqCst);
@@ -176,7 +177,7 @@ impl ClientContext for Context {
                 tracing::warn!(target: "librdkafka", facility, "{message}");
                 *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.to_owned());
             }
-            // One set of settings serves producers and consumers; each says which of them it does not use.
+            // One set of settings serves producers and consumers; each warns of those that it does not use.
             RDKafkaLogLevel::Warning if facility == "CONFWARN" => tracing::debug!(target: "librdkafka", facility, "{message}"),
             RDKafkaLogLevel::Warning | RDKafkaLogLevel::Notice => tracing::info!(target: "librdkafka", facility, "{message}"),
             RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{message}"),
@@ -209,9 +210,9 @@ impl ClientContext for Context {
     }
 }
 
-impl ConsumerContext for Context {}
+impl ConsumerContext for KafkaContext {}
 
-impl ProducerContext for Context {
+impl ProducerContext for KafkaContext {
     type DeliveryOpaque = ();
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
@@ -226,7 +227,7 @@ impl ProducerContext for Context {
                 }
                 self.deliveries.failed.fetch_add(1, Ordering::Relaxed);
                 let mut first = self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner);
-                first.get_or_insert_with(|| Failure { code, topic: message.topic().to_owned(), said: error.to_string() });
+                first.get_or_insert_with(|| DeliveryFailure { code, topic: message.topic().to_owned(), said: error.to_string() });
             }
         }
     }
@@ -240,17 +241,17 @@ mod tests {
                           Broker: Topic authorization failed";
     const LOST: &str = "[thrd:host:9092/1]: host:9092/1: Broker changed state UP -> DOWN";
 
-    fn context() -> Context {
-        Context::new("User:eadt".into())
+    fn context() -> KafkaContext {
+        KafkaContext::new("User:eadt".into())
     }
 
     /// As the library says that a record was not delivered.
-    fn fails(context: &Context, topic: &str, code: Code) {
+    fn fails(context: &KafkaContext, topic: &str, code: Code) {
         let mut first = context.deliveries.first_failure.lock().unwrap();
-        first.get_or_insert_with(|| Failure { code, topic: topic.to_owned(), said: "said".to_owned() });
+        first.get_or_insert_with(|| DeliveryFailure { code, topic: topic.to_owned(), said: "said".to_owned() });
     }
 
-    fn failure(context: &Context, fatal: Option<Code>) -> Option<(Remedy, String)> {
+    fn failure(context: &KafkaContext, fatal: Option<Code>) -> Option<(Remedy, String)> {
         let fatal = || fatal.map(|code| (code, "it is over".to_owned()));
         let error = context.take_failure(|| "sending".to_owned(), fatal, Remedy::Retry)?;
         assert_eq!(error.what, "sending");

@@ -3,7 +3,7 @@
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use crate::rights::{Operation, Resource};
+use crate::rights::{AclOperation, AclResource};
 use crate::{BusError, Remedy};
 
 /// A newer member or producer of the same name has taken over.
@@ -43,15 +43,15 @@ pub fn is_denied(code: Code) -> bool {
     )
 }
 
-/// Begins what [`lacks`] says.
+/// Prefix of the text that [`lacks`] returns.
 const DENIED: &str = "denied: ";
 
-/// Who lacks which right, and how to grant it.
-pub fn lacks(who: &str, operation: Operation, resource: &Resource) -> String {
+/// Returns a text that names who lacks which right, and how to grant it.
+pub fn lacks(who: &str, operation: AclOperation, resource: &AclResource) -> String {
     format!("{DENIED}{who} lacks the right {operation} on {resource}: grant it, see `eadt topics acls`")
 }
 
-/// Words for a code, with what to do where that is known.
+/// Describes a code, with the remedy if it is known.
 pub fn explain(code: Code, said: &str) -> String {
     if is_fenced(code) {
         return format!(
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_right_that_is_known_to_be_lacking_is_said_as_it_is() {
-        let said = lacks("User:eadt", Operation::Write, &Resource::Topic("eadt.decisions.v1".into()));
+        let said = lacks("User:eadt", AclOperation::Write, &AclResource::Topic("eadt.decisions.v1".into()));
         assert_eq!(said, "denied: User:eadt lacks the right Write on topic eadt.decisions.v1: grant it, see `eadt topics acls`");
         assert_eq!(from_code("sending", Code::TopicAuthorizationFailed, &said, Remedy::Retry).detail, said);
     }

@@ -1,8 +1,8 @@
 //! The consumer's event queue, read directly.
 //!
-//! Unsafe code, as in `acls.rs` and nowhere else in the crate. The safe wrapper tells the end of a partition without its topic
-//! and offset, and both are needed: the processor knows that its state is complete by the offset at which a partition ended,
-//! control records included. Everything that leaves this module is owned.
+//! Unsafe code, as in `acls.rs` and nowhere else in the crate. The safe wrapper reports the end of a partition without its
+//! topic and offset, and both are needed: the processor knows that its state is complete by the offset at which a partition
+//! ended, control records included. Everything that leaves this module is owned.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};
@@ -14,17 +14,17 @@ use rdkafka::bindings as native;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::context::Context;
-use super::packing::{Content, Packer};
-use crate::{Record, TopicPartition, chaos};
+use super::context::KafkaContext;
+use super::packing::{RecordContent, RecordPacker};
+use crate::{ConsumerRecord, TopicPartition, chaos};
 
-/// Stands for an event that is not taken with the fields that it has, where a test of that is run.
+/// Replaces the value of an event that is to be refused with its fields, if a test of that is run.
 pub const REFUSED: &[u8] = b"fields that are not known";
 
-/// What the client library has to say.
+/// An event of the client library.
 #[derive(Debug)]
-pub enum Event {
-    Record(Record),
+pub enum ConsumerEvent {
+    Record(ConsumerRecord),
     End { at: TopicPartition, position: i64 },
     Assign(Vec<TopicPartition>),
     Revoke(Vec<TopicPartition>),
@@ -32,30 +32,30 @@ pub enum Event {
 }
 
 /// A consumer and its queue.
-pub struct Events {
+pub struct ConsumerQueue {
     queue: NonNull<native::rd_kafka_queue_t>,
     /// Taken by [`Drop`].
-    consumer: Option<BaseConsumer<Context>>,
+    consumer: Option<BaseConsumer<KafkaContext>>,
     topics: Vec<Arc<str>>,
-    /// Of the last message.
+    /// Topic of the last message.
     topic: Option<Arc<str>>,
-    packer: Packer,
+    packer: RecordPacker,
 }
 
-impl std::fmt::Debug for Events {
+impl std::fmt::Debug for ConsumerQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Events").field("topics", &self.topics).finish_non_exhaustive()
+        f.debug_struct("ConsumerQueue").field("topics", &self.topics).finish_non_exhaustive()
     }
 }
 
 // SAFETY: librdkafka's queues may be used from any thread; nothing here is bound to the one that made it.
 #[allow(unsafe_code)]
-unsafe impl Send for Events {}
+unsafe impl Send for ConsumerQueue {}
 
 /// Destroys the event when it goes out of scope.
-struct Owned(NonNull<native::rd_kafka_event_t>);
+struct RdKafkaEvent(NonNull<native::rd_kafka_event_t>);
 
-impl Drop for Owned {
+impl Drop for RdKafkaEvent {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         // SAFETY: the pointer came from `rd_kafka_queue_poll` and is destroyed only here.
@@ -63,27 +63,27 @@ impl Drop for Owned {
     }
 }
 
-impl Events {
+impl ConsumerQueue {
     /// The consumer must have a group id: only then all its events come to one queue.
     #[allow(unsafe_code)]
-    pub fn new(consumer: BaseConsumer<Context>) -> Option<Self> {
+    pub fn new(consumer: BaseConsumer<KafkaContext>) -> Option<Self> {
         // SAFETY: the client lives as long as `consumer`; the queue handle is released in `drop`, before it.
         let queue = unsafe { native::rd_kafka_queue_get_consumer(consumer.client().native_ptr()) };
         let queue = NonNull::new(queue)?;
-        Some(Self { queue, consumer: Some(consumer), topics: Vec::new(), topic: None, packer: Packer::new() })
+        Some(Self { queue, consumer: Some(consumer), topics: Vec::new(), topic: None, packer: RecordPacker::new() })
     }
 
-    pub fn consumer(&self) -> &BaseConsumer<Context> {
+    pub fn consumer(&self) -> &BaseConsumer<KafkaContext> {
         self.consumer.as_ref().expect("taken by drop only")
     }
 
     /// The next event; waits at most so long. `None` also for events that concern nobody.
     #[allow(unsafe_code)]
-    pub fn next(&mut self, timeout: Duration) -> Option<Event> {
+    pub fn next(&mut self, timeout: Duration) -> Option<ConsumerEvent> {
         // Rounded up, so that a wait below a millisecond is not a spin.
         let millis = i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
         // SAFETY: the queue is valid until `drop`.
-        let event = Owned(NonNull::new(unsafe { native::rd_kafka_queue_poll(self.queue.as_ptr(), millis) })?);
+        let event = RdKafkaEvent(NonNull::new(unsafe { native::rd_kafka_queue_poll(self.queue.as_ptr(), millis) })?);
         // SAFETY: the event is valid until `event` is dropped.
         match unsafe { native::rd_kafka_event_type(event.0.as_ptr()) } {
             native::RD_KAFKA_EVENT_FETCH => {
@@ -98,18 +98,18 @@ impl Events {
     }
 
     #[allow(unsafe_code)]
-    fn message(&mut self, message: &native::rd_kafka_message_t) -> Event {
+    fn message(&mut self, message: &native::rd_kafka_message_t) -> ConsumerEvent {
         // SAFETY: a fetched message always has its topic; the name is a C string owned by it.
         let topic = unsafe { CStr::from_ptr(native::rd_kafka_topic_name(message.rkt)) };
         let at = TopicPartition { topic: self.topic_of_run(topic), partition: message.partition };
         let code = Code::from(message.err);
         if code == Code::PartitionEOF {
-            return Event::End { at, position: message.offset };
+            return ConsumerEvent::End { at, position: message.offset };
         }
         if code != Code::NoError {
             // SAFETY: the text is valid as long as the message.
             let said = unsafe { text(native::rd_kafka_message_errstr(message)) };
-            return Event::Failed { code, said, fatal: false, at: Some(at) };
+            return ConsumerEvent::Failed { code, said, fatal: false, at: Some(at) };
         }
         let mut kind = native::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: plain out-parameter.
@@ -117,8 +117,15 @@ impl Events {
         // SAFETY: pointers and lengths describe the message's own bytes.
         let (key, value) = unsafe { (bytes(message.key, message.key_len), bytes(message.payload, message.len)) };
         let value = value.map(|value| if chaos::is_refused(value) { REFUSED } else { value });
-        let Content { key, value, headers } = self.packer.pack(key, value, headers(message));
-        Event::Record(Record { at, offset: message.offset, stamp: EventTime::from_millis(stamp), key, value, headers })
+        let RecordContent { key, value, headers } = self.packer.pack(key, value, headers(message));
+        ConsumerEvent::Record(ConsumerRecord {
+            at,
+            offset: message.offset,
+            stamp: EventTime::from_millis(stamp),
+            key,
+            value,
+            headers,
+        })
     }
 
     /// Messages come in runs of a topic.
@@ -130,7 +137,7 @@ impl Events {
     }
 
     #[allow(unsafe_code)]
-    fn error(&mut self, event: &Owned) -> Event {
+    fn error(&mut self, event: &RdKafkaEvent) -> ConsumerEvent {
         let event = event.0.as_ptr();
         // SAFETY: the event is valid; texts live as long as it does; the partition is ours to destroy.
         unsafe {
@@ -145,16 +152,16 @@ impl Events {
                 let position = found.offset;
                 native::rd_kafka_topic_partition_destroy(partition);
                 if code == Code::PartitionEOF {
-                    return Event::End { at: of, position };
+                    return ConsumerEvent::End { at: of, position };
                 }
                 at = Some(of);
             }
-            Event::Failed { code, said, fatal, at }
+            ConsumerEvent::Failed { code, said, fatal, at }
         }
     }
 
     #[allow(unsafe_code)]
-    fn rebalance(&mut self, event: &Owned) -> Event {
+    fn rebalance(&mut self, event: &RdKafkaEvent) -> ConsumerEvent {
         let event = event.0.as_ptr();
         // SAFETY: the list belongs to the event and is only read.
         let (code, list) = unsafe {
@@ -174,14 +181,14 @@ impl Events {
             })
             .collect();
         match code {
-            Code::AssignPartitions => Event::Assign(partitions),
-            Code::RevokePartitions => Event::Revoke(partitions),
-            code => Event::Failed { code, said: "the group could not be balanced".into(), fatal: false, at: None },
+            Code::AssignPartitions => ConsumerEvent::Assign(partitions),
+            Code::RevokePartitions => ConsumerEvent::Revoke(partitions),
+            code => ConsumerEvent::Failed { code, said: "the group could not be balanced".into(), fatal: false, at: None },
         }
     }
 }
 
-impl Drop for Events {
+impl Drop for ConsumerQueue {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         // SAFETY: obtained once in `new`, not used afterwards.
@@ -230,7 +237,7 @@ unsafe fn bytes<'a>(begin: *const c_void, length: usize) -> Option<&'a [u8]> {
 }
 
 /// # Safety
-/// `said` is null or a C string.
+/// The pointer is null or a C string.
 #[allow(unsafe_code)]
 unsafe fn text(said: *const std::ffi::c_char) -> String {
     if said.is_null() {

@@ -8,17 +8,17 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::context::Context;
+use super::context::KafkaContext;
 use super::errors::{explain, from_error, is_denied, is_fenced, lacks};
 use super::fetch::NativeFetcher;
 use super::library_fetcher::LibraryFetcher;
-use crate::rights::{Operation, Resource};
-use crate::{BusError, Polled, Remedy, Result, TopicPartition};
+use crate::rights::{AclOperation, AclResource};
+use crate::{BusError, PollEvent, Remedy, Result, TopicPartition};
 
 /// Asking for watermarks in an error message.
 const ASK: Duration = Duration::from_secs(5);
 
-/// By what records are read from Kafka.
+/// The path by which records are read from Kafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FetchPath {
@@ -43,7 +43,7 @@ impl FromStr for FetchPath {
 
 /// What [`Fetcher::poll`] leaves to its owner.
 #[derive(Debug)]
-pub enum Rebalance {
+pub enum RebalanceEvent {
     Assign(Vec<TopicPartition>),
     Revoke(Vec<TopicPartition>),
 }
@@ -55,7 +55,7 @@ pub enum Fetcher {
 }
 
 impl Fetcher {
-    pub fn consumer(&self) -> &BaseConsumer<Context> {
+    pub fn consumer(&self) -> &BaseConsumer<KafkaContext> {
         match self {
             Self::Library(fetcher) => fetcher.consumer(),
             Self::Native(fetcher) => fetcher.events().consumer(),
@@ -77,7 +77,7 @@ impl Fetcher {
             Self::Library(fetcher) => fetcher.set_partitions(partitions),
             Self::Native(fetcher) => {
                 fetcher.set_partitions(partitions);
-                // Tells the group that it is done; the consumer itself gets nothing to fetch.
+                // Confirms the assignment to the group; the consumer itself gets nothing to fetch.
                 let none = rdkafka::TopicPartitionList::new();
                 let assigned = fetcher.events().consumer().assign(&none);
                 assigned.map_err(|error| from_error("starting partitions", &error, Remedy::Restart))
@@ -127,7 +127,7 @@ impl Fetcher {
     }
 
     /// Appends at most `max` items; a rebalance ends the call at once.
-    pub fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<Option<Rebalance>> {
+    pub fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<Option<RebalanceEvent>> {
         match self {
             Self::Library(fetcher) => fetcher.poll(max, timeout, into),
             Self::Native(fetcher) => fetcher.poll(max, timeout, into),
@@ -135,9 +135,9 @@ impl Fetcher {
     }
 }
 
-/// What the caller must hear of what the client library says; everything else it tries again.
+/// Returns an error of the client library if the caller must handle it; the library tries again after all others.
 pub fn group_failure(
-    consumer: &BaseConsumer<Context>,
+    consumer: &BaseConsumer<KafkaContext>,
     group: &str,
     code: Code,
     said: &str,
@@ -151,12 +151,12 @@ pub fn group_failure(
         }
         Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed => {
             let resource = match (code, at) {
-                (Code::TopicAuthorizationFailed, Some(at)) => Resource::Topic(at.topic.to_string()),
-                (Code::GroupAuthorizationFailed, _) => Resource::Group(group.to_owned()),
+                (Code::TopicAuthorizationFailed, Some(at)) => AclResource::Topic(at.topic.to_string()),
+                (Code::GroupAuthorizationFailed, _) => AclResource::Group(group.to_owned()),
                 _ => return Some(BusError::new(Remedy::Stop, of(), explain(code, said))),
             };
             let who = consumer.context().who();
-            Some(BusError::new(Remedy::Stop, of(), lacks(who, Operation::Read, &resource)))
+            Some(BusError::new(Remedy::Stop, of(), lacks(who, AclOperation::Read, &resource)))
         }
         code if fatal || is_fenced(code) || is_denied(code) => Some(BusError::new(Remedy::Stop, of(), explain(code, said))),
         Code::PollExceeded => Some(BusError::new(
@@ -174,8 +174,8 @@ pub fn group_failure(
     }
 }
 
-/// Says why a position cannot be read: it is past, or it never was.
-pub fn lost_position(consumer: &BaseConsumer<Context>, at: &TopicPartition, position: i64, said: &str) -> BusError {
+/// Returns the error of a position that cannot be read: retention has deleted it, or it never existed.
+pub fn lost_position(consumer: &BaseConsumer<KafkaContext>, at: &TopicPartition, position: i64, said: &str) -> BusError {
     let detail = match consumer.fetch_watermarks(&at.topic, at.partition, ASK) {
         Ok((_, high)) if position > high => format!(
             "the partition ends at {high}: the position belongs to another log, or records were lost; was the topic made anew?"

@@ -8,33 +8,33 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::errors::from_error;
-use super::events::{Event, Events};
-use super::fetcher::{Rebalance, group_failure, lost_position};
-use crate::{BusError, Polled, Remedy, Result, TopicPartition};
+use super::events::{ConsumerEvent, ConsumerQueue};
+use super::fetcher::{RebalanceEvent, group_failure, lost_position};
+use crate::{BusError, PollEvent, Remedy, Result, TopicPartition};
 
 /// What a paused partition may hold here before the broker is asked to pause, too: that costs fetching again.
 const HOLD_BYTES: usize = 2 << 20;
 
 #[derive(Debug)]
-struct Part {
+struct LibraryPartition {
     at: TopicPartition,
     /// The next offset expected from the broker; `None`: not started.
     next: Option<i64>,
     paused: bool,
     /// Paused at the broker as well.
     stopped: bool,
-    /// Where the end was told last.
+    /// Position of the last reported end.
     reported_end: Option<i64>,
     /// Came while paused.
-    held: VecDeque<Polled>,
+    held: VecDeque<PollEvent>,
     held_bytes: usize,
 }
 
 #[derive(Debug)]
 pub struct LibraryFetcher {
-    events: Events,
+    events: ConsumerQueue,
     group: String,
-    parts: Vec<Part>,
+    parts: Vec<LibraryPartition>,
     /// Where the last record belonged: records come in runs.
     last: usize,
     /// Starts not yet passed on.
@@ -44,7 +44,7 @@ pub struct LibraryFetcher {
 }
 
 impl LibraryFetcher {
-    pub fn new(events: Events, group: &str) -> Self {
+    pub fn new(events: ConsumerQueue, group: &str) -> Self {
         Self { events, group: group.to_owned(), parts: Vec::new(), last: 0, dirty: false, released: false }
     }
 
@@ -52,13 +52,13 @@ impl LibraryFetcher {
         self.parts.iter().map(|part| (&part.at, part.next))
     }
 
-    pub fn consumer(&self) -> &rdkafka::consumer::BaseConsumer<super::context::Context> {
+    pub fn consumer(&self) -> &rdkafka::consumer::BaseConsumer<super::context::KafkaContext> {
         self.events.consumer()
     }
 
     /// Replaces the partitions; nothing of them is delivered before [`Self::start`].
     pub fn set_partitions(&mut self, partitions: &[TopicPartition]) -> Result<()> {
-        let part = |at: &TopicPartition| Part {
+        let part = |at: &TopicPartition| LibraryPartition {
             at: at.clone(),
             next: None,
             paused: false,
@@ -104,7 +104,7 @@ impl LibraryFetcher {
         Ok(())
     }
 
-    fn part(&mut self, at: &TopicPartition, what: &str) -> Result<&mut Part> {
+    fn part(&mut self, at: &TopicPartition, what: &str) -> Result<&mut LibraryPartition> {
         self.parts
             .iter_mut()
             .find(|part| part.at == *at)
@@ -126,7 +126,7 @@ impl LibraryFetcher {
     }
 
     /// Appends at most `max` items; a rebalance ends the call at once.
-    pub fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<Option<Rebalance>> {
+    pub fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<Option<RebalanceEvent>> {
         let (begun, before) = (Instant::now(), into.len());
         if self.dirty {
             self.assign_started()?;
@@ -143,7 +143,7 @@ impl LibraryFetcher {
                 continue;
             };
             match event {
-                Event::Record(record) => {
+                ConsumerEvent::Record(record) => {
                     let bytes = record.value.as_ref().map_or(0, bytes::Bytes::len) + 256;
                     let Some(part) = self.find(&record.at) else { continue };
                     // What was fetched before a new start, or twice around a pause.
@@ -152,20 +152,20 @@ impl LibraryFetcher {
                     }
                     part.next = Some(record.offset + 1);
                     part.reported_end = None;
-                    self.deliver(Polled::Record(record), bytes, into)?;
+                    self.deliver(PollEvent::Record(record), bytes, into)?;
                 }
-                Event::End { at, position } => {
+                ConsumerEvent::End { at, position } => {
                     let Some(part) = self.find(&at) else { continue };
                     if part.next.is_none_or(|next| position < next) || part.reported_end == Some(position) {
                         continue;
                     }
                     part.next = Some(position);
                     part.reported_end = Some(position);
-                    self.deliver(Polled::End { at, position }, 64, into)?;
+                    self.deliver(PollEvent::End { at, position }, 64, into)?;
                 }
-                Event::Assign(partitions) => return Ok(Some(Rebalance::Assign(partitions))),
-                Event::Revoke(partitions) => return Ok(Some(Rebalance::Revoke(partitions))),
-                Event::Failed { code, said, fatal, at } => {
+                ConsumerEvent::Assign(partitions) => return Ok(Some(RebalanceEvent::Assign(partitions))),
+                ConsumerEvent::Revoke(partitions) => return Ok(Some(RebalanceEvent::Revoke(partitions))),
+                ConsumerEvent::Failed { code, said, fatal, at } => {
                     if let Some(error) = self.failure(code, &said, fatal, at.as_ref()) {
                         return Err(error);
                     }
@@ -176,15 +176,15 @@ impl LibraryFetcher {
     }
 
     /// Finds a started part and remembers it for [`Self::deliver`].
-    fn find(&mut self, at: &TopicPartition) -> Option<&mut Part> {
-        let is = |part: &Part| part.at.partition == at.partition && part.at.topic == at.topic;
+    fn find(&mut self, at: &TopicPartition) -> Option<&mut LibraryPartition> {
+        let is = |part: &LibraryPartition| part.at.partition == at.partition && part.at.topic == at.topic;
         if !self.parts.get(self.last).is_some_and(is) {
             self.last = self.parts.iter().position(is)?;
         }
         self.parts.get_mut(self.last)
     }
 
-    fn deliver(&mut self, item: Polled, bytes: usize, into: &mut Vec<Polled>) -> Result<()> {
+    fn deliver(&mut self, item: PollEvent, bytes: usize, into: &mut Vec<PollEvent>) -> Result<()> {
         let part = &mut self.parts[self.last];
         if !part.paused && part.held.is_empty() {
             into.push(item);
@@ -201,7 +201,7 @@ impl LibraryFetcher {
     }
 
     /// Hands out what was held while paused.
-    fn release(&mut self, max: usize, into: &mut Vec<Polled>) -> Result<()> {
+    fn release(&mut self, max: usize, into: &mut Vec<PollEvent>) -> Result<()> {
         let end = into.len() + max;
         let mut emptied = Vec::new();
         for part in self.parts.iter_mut().filter(|part| !part.paused) {
@@ -227,7 +227,7 @@ impl LibraryFetcher {
 }
 
 impl LibraryFetcher {
-    /// What the caller must hear of; everything else is tried again by the client library.
+    /// Returns an error if the caller must handle it; the client library tries again after all others.
     fn failure(&self, code: Code, said: &str, fatal: bool, at: Option<&TopicPartition>) -> Option<BusError> {
         match (code, at) {
             (Code::AutoOffsetReset, Some(at)) => {
@@ -252,19 +252,19 @@ mod tests {
     use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
     use rdkafka::consumer::BaseConsumer;
 
-    use super::super::context::Context;
+    use super::super::context::KafkaContext;
     use super::super::fetcher::Fetcher;
-    use super::super::mock::{self, Brokers, at, told};
+    use super::super::mock::{self, MockBrokers, at, describe_items};
     use super::*;
     use crate::conformance::send_all;
-    use crate::{Bus, Isolation, Membership, Record, Start};
+    use crate::{Bus, ConsumerRecord, IsolationLevel, Membership, StartOffset};
 
     /// Of a consumer that nobody answers.
     fn fetcher(partitions: &[i32]) -> LibraryFetcher {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", "127.0.0.1:1").set("group.id", "group");
-        let consumer = BaseConsumer::from_config_and_context(&config, Context::new("User:eadt".into())).unwrap();
-        let mut fetcher = LibraryFetcher::new(Events::new(consumer).unwrap(), "group");
+        let consumer = BaseConsumer::from_config_and_context(&config, KafkaContext::new("User:eadt".into())).unwrap();
+        let mut fetcher = LibraryFetcher::new(ConsumerQueue::new(consumer).unwrap(), "group");
         fetcher.set_partitions(&partitions.iter().map(|partition| at(*partition)).collect::<Vec<_>>()).unwrap();
         for partition in partitions {
             fetcher.start(&at(*partition), 0).unwrap();
@@ -272,16 +272,16 @@ mod tests {
         fetcher
     }
 
-    fn record(partition: i32, offset: i64, bytes: usize) -> Polled {
+    fn record(partition: i32, offset: i64, bytes: usize) -> PollEvent {
         let stamp = EventTime::from_millis(0);
         let value = Some(Bytes::from(vec![b'x'; bytes]));
-        Polled::Record(Record { at: at(partition), offset, stamp, key: None, value, headers: Vec::new().into() })
+        PollEvent::Record(ConsumerRecord { at: at(partition), offset, stamp, key: None, value, headers: Vec::new().into() })
     }
 
     /// Of brokers, for these partitions, none of them started.
-    fn reading(brokers: &Brokers, partitions: &[i32]) -> LibraryFetcher {
+    fn reading(brokers: &MockBrokers, partitions: &[i32]) -> LibraryFetcher {
         let Fetcher::Library(mut fetcher) =
-            brokers.bus.fetcher("reader", &Membership::Dynamic, Isolation::ReadCommitted).unwrap()
+            brokers.bus.fetcher("reader", &Membership::Dynamic, IsolationLevel::ReadCommitted).unwrap()
         else {
             panic!("the path is another one")
         };
@@ -331,7 +331,7 @@ mod tests {
     fn what_came_during_a_pause_is_handed_out_after_it_in_order_and_no_more_than_asked_for() {
         let mut fetcher = fetcher(&[0, 1]);
         let mut into = Vec::new();
-        let deliver = |fetcher: &mut LibraryFetcher, partition, offset, into: &mut Vec<Polled>| {
+        let deliver = |fetcher: &mut LibraryFetcher, partition, offset, into: &mut Vec<PollEvent>| {
             fetcher.find(&at(partition)).unwrap();
             fetcher.deliver(record(partition, offset, 1), 1, into).unwrap();
         };
@@ -340,27 +340,27 @@ mod tests {
             deliver(&mut fetcher, 0, offset, &mut into);
             deliver(&mut fetcher, 1, offset, &mut into);
         }
-        assert_eq!(told(&into), ["in-1/0", "in-1/1", "in-1/2", "in-1/3", "in-1/4"]);
+        assert_eq!(describe_items(&into), ["in-1/0", "in-1/1", "in-1/2", "in-1/3", "in-1/4"]);
         into.clear();
         fetcher.release(100, &mut into).unwrap();
         assert!(into.is_empty(), "it is paused");
         fetcher.resume(&[at(0)]).unwrap();
         into.push(record(1, 5, 1));
         fetcher.release(2, &mut into).unwrap();
-        assert_eq!(told(&into), ["in-1/5", "in-0/0", "in-0/1"]);
+        assert_eq!(describe_items(&into), ["in-1/5", "in-0/0", "in-0/1"]);
         assert!(fetcher.released);
         // What comes meanwhile waits its turn.
         deliver(&mut fetcher, 0, 5, &mut into);
         into.clear();
         fetcher.release(100, &mut into).unwrap();
-        assert_eq!(told(&into), ["in-0/2", "in-0/3", "in-0/4", "in-0/5"]);
+        assert_eq!(describe_items(&into), ["in-0/2", "in-0/3", "in-0/4", "in-0/5"]);
         assert!(!fetcher.released);
         into.clear();
         deliver(&mut fetcher, 0, 6, &mut into);
-        assert_eq!(told(&into), ["in-0/6"]);
+        assert_eq!(describe_items(&into), ["in-0/6"]);
         assert_eq!(fetcher.parts[0].held_bytes, 0);
         assert_eq!(one(&at(0)).elements_for_topic("in").len(), 1);
-        assert_eq!(format!("{:?}", fetcher.events), "Events { topics: [], .. }");
+        assert_eq!(format!("{:?}", fetcher.events), "ConsumerQueue { topics: [], .. }");
     }
 
     #[test]
@@ -384,7 +384,7 @@ mod tests {
         fetcher.deliver(record(0, 3, 1), HOLD_BYTES + 1, &mut into).unwrap();
         fetcher.start(&at(0), 3).unwrap();
         fetcher.assign_started().unwrap();
-        let Part { stopped, held_bytes, .. } = fetcher.parts[0];
+        let LibraryPartition { stopped, held_bytes, .. } = fetcher.parts[0];
         assert_eq!((stopped, held_bytes, fetcher.parts[0].held.len()), (false, 0, 0));
     }
 
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn a_poll_appends_as_many_as_asked_for_to_what_is_there() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         brokers.append("in", 0, 0..10);
         let mut reader = brokers.reader();
         let mut polled = Vec::new();
@@ -413,14 +413,14 @@ mod tests {
         }
         polled.extend(mock::poll(&mut *reader, 11 - polled.len()));
         let all: Vec<String> = (0..10).map(|offset| format!("in-0/{offset}")).chain(["in-0/e10".to_owned()]).collect();
-        assert_eq!(told(&polled), all);
+        assert_eq!(describe_items(&polled), all);
     }
 
     #[test]
     fn a_poll_waits_for_the_first_record_and_for_no_second_one() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut reader = brokers.reader();
-        assert_eq!(told(&mock::poll(&mut *reader, 1)), ["in-0/e0"]);
+        assert_eq!(describe_items(&mock::poll(&mut *reader, 1)), ["in-0/e0"]);
         let bus = brokers.bus.clone();
         let late = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(500));
@@ -428,13 +428,13 @@ mod tests {
         });
         let (mut polled, begun) = (Vec::new(), Instant::now());
         reader.poll(100, mock::WAIT, &mut polled).unwrap();
-        assert!(told(&polled)[0] == "in-0/0" && begun.elapsed() < mock::WAIT, "{polled:?}");
+        assert!(describe_items(&polled)[0] == "in-0/0" && begun.elapsed() < mock::WAIT, "{polled:?}");
         late.join().unwrap();
     }
 
     #[test]
     fn a_partition_that_starts_makes_no_other_one_tell_anything_again() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         brokers.append("in", 0, 0..3);
         brokers.append("in", 1, 0..2);
         let mut fetcher = reading(&brokers, &[0, 1]);
@@ -446,40 +446,40 @@ mod tests {
             });
             // Whatever else the new assignment brings.
             fetcher.poll(100, Duration::from_secs(1), &mut polled).unwrap();
-            told(&std::mem::take(&mut polled))
+            describe_items(&std::mem::take(&mut polled))
         };
         fetcher.start(&at(0), 0).unwrap();
         let mut two = Vec::new();
         while two.len() < 2 {
             fetcher.poll(1, mock::WAIT, &mut two).unwrap();
         }
-        assert_eq!(told(&two), ["in-0/0", "in-0/1"]);
+        assert_eq!(describe_items(&two), ["in-0/0", "in-0/1"]);
         fetcher.start(&at(1), 1).unwrap();
         let mut rest = poll(&mut fetcher, 4);
         rest.sort();
         assert_eq!(rest, ["in-0/2", "in-0/e3", "in-1/1", "in-1/e2"]);
         fetcher.start(&at(1), 0).unwrap();
         assert_eq!(poll(&mut fetcher, 3), ["in-1/0", "in-1/1", "in-1/e2"]);
-        // What starts anew tells its end again.
+        // A partition that starts anew reports its end again.
         fetcher.start(&at(0), 2).unwrap();
         assert_eq!(poll(&mut fetcher, 2), ["in-0/2", "in-0/e3"]);
     }
 
     #[test]
     fn records_of_several_topics_keep_their_own() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         brokers.append("out", 0, 0..2);
         brokers.append("other", 0, 0..2);
-        let from = ["out", "other"].map(|topic| (TopicPartition { topic: topic.into(), partition: 0 }, Start::Earliest));
-        let mut reader = brokers.bus.reader(&from, Isolation::ReadCommitted).unwrap();
-        let mut polled = told(&mock::poll(&mut *reader, 6));
+        let from = ["out", "other"].map(|topic| (TopicPartition { topic: topic.into(), partition: 0 }, StartOffset::Earliest));
+        let mut reader = brokers.bus.reader(&from, IsolationLevel::ReadCommitted).unwrap();
+        let mut polled = describe_items(&mock::poll(&mut *reader, 6));
         polled.sort();
         assert_eq!(polled, ["other-0/0", "other-0/1", "other-0/e2", "out-0/0", "out-0/1", "out-0/e2"]);
     }
 
     #[test]
     fn a_position_that_is_not_there_says_whether_it_is_past_or_never_was() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         brokers.append("in", 0, 0..3);
         let mut fetcher = reading(&brokers, &[1, 0]);
         let mut said = |position: Option<i64>| {
@@ -502,9 +502,9 @@ mod tests {
 
     #[test]
     fn brokers_that_are_away_are_waited_for() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut reader = brokers.reader();
-        assert_eq!(told(&mock::poll(&mut *reader, 1)), ["in-0/e0"]);
+        assert_eq!(describe_items(&mock::poll(&mut *reader, 1)), ["in-0/e0"]);
         brokers.cluster.broker_down(1).unwrap();
         let mut polled = Vec::new();
         for _ in 0..20 {
@@ -512,6 +512,6 @@ mod tests {
         }
         brokers.cluster.broker_up(1).unwrap();
         brokers.append("in", 0, 0..1);
-        assert_eq!(told(&mock::poll(&mut *reader, 1))[0], "in-0/0");
+        assert_eq!(describe_items(&mock::poll(&mut *reader, 1))[0], "in-0/0");
     }
 }

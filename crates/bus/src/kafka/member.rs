@@ -3,8 +3,8 @@
 //! A transaction is opened only at the commit. After any answer that leaves its outcome open the member is dead: its producer
 //! must be made anew, which fences whatever the broker still holds of the old one.
 //!
-//! The client library sends a request again by itself when the connection that it was sent on is lost, and says that all went well
-//! once the second one was answered. The first one may be on its way all the same, and brokers cannot tell it from one of a later
+//! The client library sends a request again by itself if the connection that it was sent on is lost, and reports success once the
+//! second one was answered. The first one may still be on its way, and brokers cannot distinguish it from one of a later
 //! transaction (KIP-890 is not in the library): an old commit or abort would then end a later transaction in its middle. So after
 //! every step during which a connection was lost, and after every abort, the next one begins with a fresh producer.
 
@@ -19,41 +19,44 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::KafkaBus;
-use super::context::Context;
+use super::context::KafkaContext;
 use super::errors::{from_code, from_error, is_fenced, lacks};
-use super::fetcher::{Fetcher, Rebalance};
+use super::fetcher::{Fetcher, RebalanceEvent};
 use super::producer::{LOOK_EVERY, attend, hand_over, settle};
-use crate::rights::{Operation, Resource};
-use crate::{BusError, Isolation, Member, MemberOptions, Membership, Polled, Reader, Remedy, Result, Step, TopicPartition};
+use crate::rights::{AclOperation, AclResource};
+use crate::{
+    BusError, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent, Remedy, Result,
+    TopicPartition,
+};
 
 /// Below the session timeout, so that a dead member's transaction is over before its partitions move.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The client library's own interval is three seconds.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// The library says little, and all of it is here already.
-const HEARD: Duration = Duration::from_millis(500);
+/// The library emits few events, and all of them are in its queue already.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// A transaction that is not taken back within this time is ended by the next producer of its name: waiting longer is lost time.
-const TAKE_BACK: Duration = Duration::from_secs(5);
+const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Calls that a broker answers.
 const ANSWER: Duration = Duration::from_secs(30);
 
-struct Transactional {
+struct TransactionalProducer {
     bus: KafkaBus,
     instance: String,
-    producer: Arc<BaseProducer<Context>>,
-    context: Context,
+    producer: Arc<BaseProducer<KafkaContext>>,
+    context: KafkaContext,
     /// Something of a past transaction may still reach the broker.
     stray: bool,
 }
 
-impl Transactional {
+impl TransactionalProducer {
     fn new(bus: &KafkaBus, instance: &str) -> Result<Self> {
         let (producer, context) = Self::begin(bus, instance)?;
         Ok(Self { bus: bus.clone(), instance: instance.to_owned(), producer, context, stray: false })
     }
 
-    fn begin(bus: &KafkaBus, instance: &str) -> Result<(Arc<BaseProducer<Context>>, Context)> {
+    fn begin(bus: &KafkaBus, instance: &str) -> Result<(Arc<BaseProducer<KafkaContext>>, KafkaContext)> {
         let (producer, context) = bus.transactional_producer(instance)?;
         producer.init_transactions(ANSWER).map_err(|error| begin_error(instance, context.who(), &error))?;
         Ok((Arc::new(producer), context))
@@ -74,8 +77,8 @@ pub struct KafkaMember {
     group: String,
     topics: Vec<Arc<str>>,
     fetcher: Fetcher,
-    transactional: Option<Transactional>,
-    /// Partitions told as revoked; the next poll gives them away.
+    transactional: Option<TransactionalProducer>,
+    /// Partitions were reported as revoked; the next poll gives them away.
     leaving: bool,
     /// Why nothing more can be committed.
     dead: Option<String>,
@@ -93,10 +96,10 @@ impl KafkaMember {
         let layout = bus.require_topics(&options.topics)?;
         // First of all: it fences older members of the instance, and ends what they left open.
         let transactional = match &options.membership {
-            Membership::Transactional(name) => Some(Transactional::new(bus, name)?),
+            Membership::Transactional(name) => Some(TransactionalProducer::new(bus, name)?),
             Membership::Static(_) | Membership::Dynamic => None,
         };
-        let fetcher = bus.fetcher(&options.group, &membership(&options.membership, &layout), Isolation::ReadCommitted)?;
+        let fetcher = bus.fetcher(&options.group, &membership(&options.membership, &layout), IsolationLevel::ReadCommitted)?;
         let topics: Vec<&str> = options.topics.iter().map(|topic| &**topic).collect();
         fetcher
             .consumer()
@@ -141,13 +144,13 @@ impl KafkaMember {
         // Setting a position twice is harmless, so an open outcome only asks for another look at the committed ones.
         let consumer = self.fetcher.consumer();
         consumer.commit(positions, CommitMode::Sync).map_err(|error| match consumer.client().fatal_error() {
-            // What a heartbeat was told before, such as that a newer member of the name has joined, is not repeated.
+            // An error that a heartbeat received before is not repeated, such as that a newer member of the name has joined.
             Some((code, said)) => from_code(self.what(), code, &said, Remedy::Restart),
             None => from_error(self.what(), &error, Remedy::Restart),
         })
     }
 
-    fn commit_transaction(&mut self, step: &Step, positions: &TopicPartitionList) -> Result<()> {
+    fn commit_transaction(&mut self, step: &CommitStep, positions: &TopicPartitionList) -> Result<()> {
         let begun = Instant::now();
         let Err(error) = self.try_transaction(step, positions) else { return Ok(()) };
         if is_taken_back(&error, self.is_fenced(), begun.elapsed()) && !self.is_replaced() {
@@ -163,11 +166,11 @@ impl KafkaMember {
         fatal.is_some_and(|(code, _)| is_fenced(code))
     }
 
-    /// Whether a newer member of this instance has joined: then the group takes nothing from the older one. What is offered are the
-    /// positions as they are, so that it changes nothing where they are taken.
+    /// Returns whether a newer member of this instance has joined: then the group takes nothing from the older one. Offers the
+    /// committed positions as they are, so that nothing changes if the group takes them.
     fn is_replaced(&self) -> bool {
         let consumer = self.fetcher.consumer();
-        // A heartbeat may have been told so already, and then nothing else is answered.
+        // A heartbeat may have received that error already, and then nothing else is answered.
         let told = || consumer.client().fatal_error().is_some_and(|(code, _)| is_fenced(code));
         // A member whose session ran out is unknown to the group, which answers as if a newer one had fenced it.
         if told() || consumer.assignment_lost() {
@@ -203,14 +206,14 @@ impl KafkaMember {
         told()
     }
 
-    fn try_transaction(&mut self, step: &Step, positions: &TopicPartitionList) -> Result<()> {
+    fn try_transaction(&mut self, step: &CommitStep, positions: &TopicPartitionList) -> Result<()> {
         let what = self.what();
         let Some(transactional) = &mut self.transactional else { return Ok(()) };
         if let Err(error) = transactional.settle_past() {
             self.dead = Some(error.to_string());
             return Err(error);
         }
-        let Transactional { producer, context, stray, .. } = transactional;
+        let TransactionalProducer { producer, context, stray, .. } = transactional;
         context.forget_failures();
         let disconnects = context.disconnects();
         if let Some((code, said)) = producer.client().fatal_error() {
@@ -219,8 +222,8 @@ impl KafkaMember {
         producer.begin_transaction().map_err(|error| from_error(&what, &error, Remedy::Restart))?;
         crate::chaos::reach("step.begun");
         // Nothing is decided before the commit is asked for: everything up to there can be taken back for certain.
-        if let Err(error) = fill(producer, context, step, positions, &self.fetcher, &what) {
-            // A fatal error purges what was in flight, and the purge is all that the deliveries tell.
+        if let Err(error) = fill_transaction(producer, context, step, positions, &self.fetcher, &what) {
+            // A fatal error purges the records in flight, and the delivery reports contain only the purge.
             if let Some((code, said)) = producer.client().fatal_error() {
                 self.dead = Some(said.clone());
                 return Err(from_code(what, code, &said, Remedy::Restart));
@@ -234,7 +237,7 @@ impl KafkaMember {
         match producer.commit_transaction(ANSWER) {
             Ok(()) => {
                 crate::chaos::reach("step.committed");
-                *stray = !heard(producer) || context.disconnects() != disconnects;
+                *stray = !drain_events(producer) || context.disconnects() != disconnects;
                 Ok(())
             }
             Err(KafkaError::Transaction(error)) if error.txn_requires_abort() => {
@@ -252,9 +255,9 @@ impl KafkaMember {
     }
 }
 
-/// The name by which the group knows a member: its own, and a mark of what it reads. To a member of a name that it knows the group
-/// gives back what that one had, whatever it asks for now, as long as the session lasts: so who reads other topics, or topics with
-/// other partitions, is somebody else.
+/// The name by which the group knows a member: its own, and a mark of what it reads. To a member of a name that it knows the
+/// group gives back what that one had, whatever it asks for now, as long as the session lasts: so who reads other topics, or
+/// topics with other partitions, is somebody else.
 fn membership(own: &Membership, layout: &[(Arc<str>, i32)]) -> Membership {
     match own {
         Membership::Dynamic => Membership::Dynamic,
@@ -278,8 +281,8 @@ fn member_name(name: &str, layout: &[(Arc<str>, i32)]) -> String {
     format!("{name}-{:08x}", mark as u32 ^ (mark >> 32) as u32)
 }
 
-/// Whether a step that took so long may have been ended for its age: the broker then answers as if a newer producer had fenced it, and
-/// only the group knows better.
+/// Whether a step that took so long may have been ended for its age: the broker then answers as if a newer producer had fenced
+/// it, and only the group knows better.
 fn is_taken_back(error: &BusError, is_fenced: bool, lasted: Duration) -> bool {
     error.remedy == Remedy::Stop && is_fenced && lasted >= TRANSACTION_TIMEOUT
 }
@@ -287,17 +290,17 @@ fn is_taken_back(error: &BusError, is_fenced: bool, lasted: Duration) -> bool {
 fn begin_error(instance: &str, who: &str, error: &KafkaError) -> BusError {
     let what = format!("starting transactions of {instance}");
     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TransactionalIdAuthorizationFailed) {
-        let id = Resource::TransactionalId(instance.to_owned());
-        return BusError::new(Remedy::Stop, what, lacks(who, Operation::Write, &id));
+        let id = AclResource::TransactionalId(instance.to_owned());
+        return BusError::new(Remedy::Stop, what, lacks(who, AclOperation::Write, &id));
     }
     from_error(what, error, Remedy::Restart)
 }
 
 /// Everything of a step but its commit.
-fn fill(
-    producer: &Arc<BaseProducer<Context>>,
-    context: &Context,
-    step: &Step,
+fn fill_transaction(
+    producer: &Arc<BaseProducer<KafkaContext>>,
+    context: &KafkaContext,
+    step: &CommitStep,
     positions: &TopicPartitionList,
     fetcher: &Fetcher,
     what: &str,
@@ -347,7 +350,7 @@ fn fill(
 /// `None`: no answer came. Then the call still goes on, and nothing else can be asked of this producer: the library (2.12) waits
 /// without end where the group's coordinator is lost at the wrong moment.
 fn send_positions(
-    producer: &Arc<BaseProducer<Context>>,
+    producer: &Arc<BaseProducer<KafkaContext>>,
     positions: &TopicPartitionList,
     membership: ConsumerGroupMetadata,
 ) -> Option<KafkaResult<()>> {
@@ -360,16 +363,16 @@ fn send_positions(
         // Whoever asked may have given up.
         drop(tell.send(sent));
     });
-    asking.is_ok().then(|| hear.recv_timeout(TRANSACTION_TIMEOUT + HEARD).ok()).flatten()
+    asking.is_ok().then(|| hear.recv_timeout(TRANSACTION_TIMEOUT + DRAIN_TIMEOUT).ok()).flatten()
 }
 
-/// Hears everything that the library has said so far: it does so on a queue, and a lost connection is known only once that was
-/// read. False where it goes on saying things for too long.
-fn heard(producer: &BaseProducer<Context>) -> bool {
+/// Reads all events that the library has emitted so far. They are on a queue, and a lost connection is known only once they were
+/// read. Returns false if more events keep coming for longer than [`DRAIN_TIMEOUT`].
+fn drain_events(producer: &BaseProducer<KafkaContext>) -> bool {
     let begun = Instant::now();
-    // What was not heard yet counts as in flight.
+    // Events that were not read yet count as in flight.
     while producer.in_flight_count() > 0 {
-        if begun.elapsed() > HEARD {
+        if begun.elapsed() > DRAIN_TIMEOUT {
             return false;
         }
         producer.poll(Duration::ZERO);
@@ -377,12 +380,12 @@ fn heard(producer: &BaseProducer<Context>) -> bool {
     true
 }
 
-fn abort(producer: &BaseProducer<Context>) -> Result<(), KafkaError> {
+fn abort(producer: &BaseProducer<KafkaContext>) -> Result<(), KafkaError> {
     let begun = Instant::now();
     loop {
         producer.poll(Duration::ZERO);
-        match producer.abort_transaction(TAKE_BACK) {
-            Err(KafkaError::Transaction(error)) if error.is_retriable() && begun.elapsed() < TAKE_BACK => {}
+        match producer.abort_transaction(ABORT_TIMEOUT) {
+            Err(KafkaError::Transaction(error)) if error.is_retriable() && begun.elapsed() < ABORT_TIMEOUT => {}
             outcome => return outcome,
         }
     }
@@ -394,7 +397,7 @@ fn positions_error(what: &str, who: &str, positions: &TopicPartitionList, error:
     let elements = positions.elements();
     match elements.iter().map(rdkafka::topic_partition_list::TopicPartitionListElem::topic).find(|topic| said.contains(topic)) {
         Some(topic) if error.code() == RDKafkaErrorCode::TopicAuthorizationFailed => {
-            BusError::new(Remedy::Stop, what, lacks(who, Operation::Read, &Resource::Topic(topic.to_owned())))
+            BusError::new(Remedy::Stop, what, lacks(who, AclOperation::Read, &AclResource::Topic(topic.to_owned())))
         }
         _ => transaction_error(what, error),
     }
@@ -404,26 +407,26 @@ fn transaction_error(what: &str, error: &RDKafkaError) -> BusError {
     from_code(what, error.code(), &error.to_string(), Remedy::Restart)
 }
 
-impl Reader for KafkaMember {
-    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for KafkaMember {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         self.check_alive()?;
         if std::mem::take(&mut self.leaving) {
             self.fetcher.clear()?;
         }
         match self.fetcher.poll(max, timeout, into)? {
             None => {}
-            Some(Rebalance::Assign(partitions)) => {
+            Some(RebalanceEvent::Assign(partitions)) => {
                 self.check_assigned(&partitions)?;
                 self.fetcher.set_partitions(&partitions)?;
-                into.push(Polled::Assigned(partitions));
+                into.push(PollEvent::Assigned(partitions));
             }
-            Some(Rebalance::Revoke(partitions)) if self.fetcher.consumer().assignment_lost() => {
+            Some(RebalanceEvent::Revoke(partitions)) if self.fetcher.consumer().assignment_lost() => {
                 self.fetcher.clear()?;
-                into.push(Polled::Lost(partitions));
+                into.push(PollEvent::Lost(partitions));
             }
-            Some(Rebalance::Revoke(partitions)) => {
+            Some(RebalanceEvent::Revoke(partitions)) => {
                 self.leaving = true;
-                into.push(Polled::Revoked(partitions));
+                into.push(PollEvent::Revoked(partitions));
             }
         }
         Ok(())
@@ -442,7 +445,7 @@ impl Reader for KafkaMember {
     }
 }
 
-impl Member for KafkaMember {
+impl GroupMember for KafkaMember {
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         self.fetcher.start(at, offset)
     }
@@ -451,7 +454,7 @@ impl Member for KafkaMember {
         super::committed(self.fetcher.consumer(), &self.group, of)
     }
 
-    fn commit(&mut self, step: &Step) -> Result<()> {
+    fn commit(&mut self, step: &CommitStep) -> Result<()> {
         self.check_alive()?;
         if step.outputs.is_empty() && step.positions.is_empty() {
             return Ok(());
@@ -493,21 +496,21 @@ mod tests {
     use rdkafka::types::RDKafkaApiKey as ApiKey;
     use rdkafka::types::RDKafkaRespErr::*;
 
-    use super::super::mock::{Brokers, at, options, outgoing, poll, step, told, until};
+    use super::super::mock::{MockBrokers, at, describe_items, options, outgoing, poll, step, until};
     use super::*;
     use crate::Bus;
 
-    fn producer(member: &KafkaMember) -> *const BaseProducer<Context> {
+    fn producer(member: &KafkaMember) -> *const BaseProducer<KafkaContext> {
         Arc::as_ptr(&member.transactional.as_ref().unwrap().producer)
     }
 
-    fn high(brokers: &Brokers) -> i64 {
+    fn high(brokers: &MockBrokers) -> i64 {
         brokers.bus.watermarks(&TopicPartition { topic: "out".into(), partition: 0 }).unwrap().high
     }
 
     #[test]
     fn while_nothing_goes_wrong_every_step_has_the_same_producer() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         let first = producer(&member);
         for position in 1..4 {
@@ -516,25 +519,25 @@ mod tests {
             assert_eq!(producer(&member), first);
         }
         // Outputs alone, positions alone, and nothing at all.
-        member.commit(&Step { positions: Vec::new(), ..step(9) }).unwrap();
-        member.commit(&Step { outputs: Vec::new(), ..step(4) }).unwrap();
-        member.commit(&Step { outputs: Vec::new(), positions: Vec::new() }).unwrap();
+        member.commit(&CommitStep { positions: Vec::new(), ..step(9) }).unwrap();
+        member.commit(&CommitStep { outputs: Vec::new(), ..step(4) }).unwrap();
+        member.commit(&CommitStep { outputs: Vec::new(), positions: Vec::new() }).unwrap();
         assert_eq!(high(&brokers), 4);
         assert_eq!(format!("{member:?}"), "KafkaMember { group: \"group\", .. }");
     }
 
     #[test]
     fn a_step_of_more_than_the_buffer_takes_waits_for_room() {
-        let brokers = Brokers::start_with(&[("queue.buffering.max.messages", "10")]);
+        let brokers = MockBrokers::start_with(&[("queue.buffering.max.messages", "10")]);
         let mut member = brokers.transactional();
         let outputs = (0..100).map(|number| outgoing("out", 0, &number.to_string())).collect();
-        member.commit(&Step { outputs, ..step(1) }).unwrap();
+        member.commit(&CommitStep { outputs, ..step(1) }).unwrap();
         assert_eq!(high(&brokers), 100);
     }
 
     #[test]
     fn what_brokers_mend_by_themselves_nobody_hears_of() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         for (position, (api, answers)) in (1..).zip([
             (ApiKey::EndTxn, vec![RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS, RD_KAFKA_RESP_ERR_NOT_COORDINATOR]),
@@ -551,7 +554,7 @@ mod tests {
 
     #[test]
     fn a_step_that_was_refused_before_its_commit_is_taken_back_and_the_next_one_has_a_fresh_producer() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         for (position, (api, answer, remedy, said)) in (1..).zip([
             (ApiKey::Produce, RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, Remedy::Stop, "a record is larger than the topic allows"),
@@ -582,7 +585,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_was_lost_during_a_step_gives_the_next_one_a_fresh_producer() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         member.commit(&step(1)).unwrap();
         let first = producer(&member);
@@ -600,7 +603,7 @@ mod tests {
     #[test]
     fn after_an_answer_that_leaves_the_outcome_open_nothing_more_is_taken_or_read() {
         for answer in [RD_KAFKA_RESP_ERR_PRODUCER_FENCED, RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] {
-            let brokers = Brokers::start();
+            let brokers = MockBrokers::start();
             let mut member = brokers.transactional();
             brokers.cluster.request_errors(ApiKey::EndTxn, &[answer]);
             let error = member.commit(&step(1)).unwrap_err();
@@ -615,7 +618,7 @@ mod tests {
 
     #[test]
     fn a_producer_that_was_fenced_while_it_wrote_can_be_used_no_more() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         brokers.cluster.request_errors(ApiKey::Produce, &[RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH]);
         brokers.cluster.request_errors(ApiKey::AddPartitionsToTxn, &[RD_KAFKA_RESP_ERR_PRODUCER_FENCED]);
@@ -627,7 +630,7 @@ mod tests {
 
     #[test]
     fn who_may_not_use_the_name_of_its_transactions_is_told_which_right_is_missing() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let join = || KafkaMember::join(&brokers.bus, &options(Membership::Transactional("instance".into()))).unwrap_err();
         let answer = RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
         brokers.cluster.request_errors(ApiKey::InitProducerId, &[answer]);
@@ -641,22 +644,22 @@ mod tests {
 
     #[test]
     fn what_cannot_be_taken_back_in_time_is_left_to_the_next_producer_of_the_name() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         brokers.cluster.request_errors(ApiKey::Produce, &[RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]);
         brokers.cluster.request_errors(ApiKey::EndTxn, &vec![RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE; 10_000]);
         let begun = Instant::now();
         let error = member.commit(&step(1)).unwrap_err();
-        assert!(begun.elapsed() >= TAKE_BACK, "it was tried");
+        assert!(begun.elapsed() >= ABORT_TIMEOUT, "it was tried");
         assert!(error.detail.starts_with("a record is larger"), "what went wrong first: {error}");
         assert!(member.commit(&step(1)).unwrap_err().detail.starts_with("the outcome of an earlier step is open: "));
     }
 
     #[test]
     fn only_a_newer_member_of_the_name_replaces_one() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
-        assert_eq!(told(&poll(&mut member, 2)).len(), 2);
+        assert_eq!(describe_items(&poll(&mut member, 2)).len(), 2);
         // Nothing was committed yet, so that nothing can be asked: heartbeats tell.
         assert!(!member.is_replaced());
         member.commit_positions(&one_position()).unwrap();
@@ -671,7 +674,7 @@ mod tests {
 
     #[test]
     fn a_member_that_a_heartbeat_was_told_to_be_replaced_asks_nobody() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         member.commit(&step(1)).unwrap();
         brokers.cluster.request_errors(ApiKey::Heartbeat, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
@@ -684,18 +687,18 @@ mod tests {
 
     #[test]
     fn a_member_that_can_ask_nobody_waits_for_a_heartbeat_to_tell() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
-        assert_eq!(told(&poll(&mut member, 2)).len(), 2);
+        assert_eq!(describe_items(&poll(&mut member, 2)).len(), 2);
         brokers.cluster.request_errors(ApiKey::Heartbeat, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         assert!(member.is_replaced());
     }
 
     #[test]
     fn a_member_that_its_group_has_given_up_is_not_taken_for_a_replaced_one() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
-        assert_eq!(told(&poll(&mut member, 2)).len(), 2);
+        assert_eq!(describe_items(&poll(&mut member, 2)).len(), 2);
         member.commit_positions(&one_position()).unwrap();
         brokers.cluster.request_errors(ApiKey::Heartbeat, &[RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
         until(|| {
@@ -709,15 +712,15 @@ mod tests {
 
     #[test]
     fn partitions_that_the_group_gave_away_without_asking_are_lost_and_not_revoked() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         brokers.cluster.request_errors(ApiKey::Heartbeat, &[RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
         let mut polled = Vec::new();
         until(|| {
             member.poll(10, Duration::from_millis(50), &mut polled).unwrap();
-            polled.iter().any(|polled| matches!(polled, Polled::Lost(_) | Polled::Revoked(_)))
+            polled.iter().any(|polled| matches!(polled, PollEvent::Lost(_) | PollEvent::Revoked(_)))
         });
-        assert!(polled.contains(&Polled::Lost(vec![at(0), at(1)])), "{polled:?}");
+        assert!(polled.contains(&PollEvent::Lost(vec![at(0), at(1)])), "{polled:?}");
     }
 
     #[test]
@@ -738,16 +741,16 @@ mod tests {
 
     #[test]
     fn a_paused_partition_of_a_member_waits_and_goes_on() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         brokers.append("in", 0, 0..2);
         brokers.append("in", 1, 0..1);
         let mut member = brokers.transactional();
         member.pause(&[at(0)]).unwrap();
-        let mut polled = told(&poll(&mut member, 2));
+        let mut polled = describe_items(&poll(&mut member, 2));
         polled.sort();
         assert_eq!(polled, ["in-1/0", "in-1/e1"]);
         member.resume(&[at(0)]).unwrap();
-        assert_eq!(told(&poll(&mut member, 3)), ["in-0/0", "in-0/1", "in-0/e2"]);
+        assert_eq!(describe_items(&poll(&mut member, 3)), ["in-0/0", "in-0/1", "in-0/e2"]);
     }
 
     #[test]
@@ -769,7 +772,7 @@ mod tests {
 
     #[test]
     fn partitions_of_a_topic_that_was_not_asked_for_are_not_taken() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let member = brokers.member(Membership::Dynamic);
         let foreign = TopicPartition { topic: "other".into(), partition: 0 };
         assert!(member.check_assigned(&[at(0), at(1)]).is_ok());

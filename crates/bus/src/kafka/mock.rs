@@ -1,4 +1,4 @@
-//! Brokers inside a test that answer as they are told: what a real one says once in a long while, and not when it is wanted.
+//! Mock brokers with answers that a test sets. A real broker gives such answers rarely, and not on demand.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,20 @@ use rdkafka::producer::DefaultProducerContext;
 use super::member::KafkaMember;
 use super::{FetchPath, KafkaBus, KafkaOptions};
 use crate::conformance::{await_assignment, send_all};
-use crate::{Bus, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Reader, Start, Step, TopicPartition};
+use crate::{
+    Bus, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent, ProducerRecord,
+    StartOffset, TopicPartition,
+};
 
 pub const GROUP: &str = "group";
 pub const WAIT: Duration = Duration::from_secs(30);
 
-pub struct Brokers {
+pub struct MockBrokers {
     pub cluster: MockCluster<'static, DefaultProducerContext>,
     pub bus: KafkaBus,
 }
 
-impl Brokers {
+impl MockBrokers {
     /// One broker, with a topic `in` of two partitions, and `out` and `other` of one.
     pub fn start() -> Self {
         Self::start_with(&[])
@@ -50,8 +53,8 @@ impl Brokers {
     }
 
     /// Of the first partition of `in`, from its beginning.
-    pub fn reader(&self) -> Box<dyn Reader> {
-        self.bus.reader(&[(at(0), Start::Earliest)], Isolation::ReadCommitted).unwrap()
+    pub fn reader(&self) -> Box<dyn PartitionReader> {
+        self.bus.reader(&[(at(0), StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap()
     }
 
     /// Appends records of these values.
@@ -69,14 +72,14 @@ pub fn at(partition: i32) -> TopicPartition {
     TopicPartition { topic: "in".into(), partition }
 }
 
-pub fn outgoing(topic: &str, partition: i32, value: &str) -> Outgoing {
+pub fn outgoing(topic: &str, partition: i32, value: &str) -> ProducerRecord {
     let value = Some(bytes::Bytes::copy_from_slice(value.as_bytes()));
-    Outgoing { topic: topic.into(), partition: Some(partition), key: Some("key".into()), value, headers: Vec::new() }
+    ProducerRecord { topic: topic.into(), partition: Some(partition), key: Some("key".into()), value, headers: Vec::new() }
 }
 
 /// An output, and a position of the first partition of `in`.
-pub fn step(position: i64) -> Step {
-    Step { outputs: vec![outgoing("out", 0, "output")], positions: vec![(at(0), position)] }
+pub fn step(position: i64) -> CommitStep {
+    CommitStep { outputs: vec![outgoing("out", 0, "output")], positions: vec![(at(0), position)] }
 }
 
 /// Tries again until it is so.
@@ -90,7 +93,7 @@ pub fn until(mut is_so: impl FnMut() -> bool) {
 
 /// Polls until so many items came.
 #[track_caller]
-pub fn poll(reader: &mut dyn Reader, count: usize) -> Vec<Polled> {
+pub fn poll(reader: &mut dyn PartitionReader, count: usize) -> Vec<PollEvent> {
     let mut polled = Vec::new();
     until(|| {
         reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
@@ -100,10 +103,10 @@ pub fn poll(reader: &mut dyn Reader, count: usize) -> Vec<Polled> {
 }
 
 /// Topic, partition and offset of records; `e` and the position of ends.
-pub fn told(polled: &[Polled]) -> Vec<String> {
-    let one = |item: &Polled| match item {
-        Polled::Record(record) => format!("{}/{}", record.at, record.offset),
-        Polled::End { at, position } => format!("{at}/e{position}"),
+pub fn describe_items(polled: &[PollEvent]) -> Vec<String> {
+    let one = |item: &PollEvent| match item {
+        PollEvent::Record(record) => format!("{}/{}", record.at, record.offset),
+        PollEvent::End { at, position } => format!("{at}/e{position}"),
         other => format!("{other:?}"),
     };
     polled.iter().map(one).collect()

@@ -36,14 +36,14 @@ use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::rights::{Operation, Resource};
+use crate::rights::{AclOperation, AclResource};
 use crate::{
-    Bus, BusError, Isolation, Member, MemberOptions, Membership, Producer, Reader, Remedy, Result, Start, TopicPartition,
-    TopicSpec, Watermarks,
+    Bus, BusError, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, Producer, Remedy, Result,
+    StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
-use context::Context;
+use context::KafkaContext;
 use errors::{explain, from_error, lacks};
-use events::Events;
+use events::ConsumerQueue;
 use fetch::{FetchOptions, NativeFetcher};
 use fetcher::Fetcher;
 use library_fetcher::LibraryFetcher;
@@ -56,7 +56,7 @@ pub(crate) use fetch::put_varint;
 pub use fetch::read_foreign_bytes;
 pub use fetcher::FetchPath;
 pub use secret::{Secret, hide, is_secret, is_secret_variable, property_of_variable, secret_in_file};
-pub use security::{Mechanism, Protocol, Security, TLS};
+pub use security::{SaslMechanism, SecurityProtocol, SecuritySettings, TLS};
 
 /// How long one attempt to connect may take; there are several within [`CONNECT`].
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -120,7 +120,7 @@ impl KafkaOptions {
     pub fn secured(
         brokers: impl Into<String>,
         properties: &BTreeMap<String, String>,
-        security: &Security,
+        security: &SecuritySettings,
         client_id: impl Into<String>,
     ) -> Result<Self> {
         let mut all = security.properties()?;
@@ -160,7 +160,7 @@ pub struct KafkaBus {
 struct Shared {
     options: KafkaOptions,
     /// For questions only.
-    asking: BaseConsumer<Context>,
+    asking: BaseConsumer<KafkaContext>,
 }
 
 impl fmt::Debug for KafkaBus {
@@ -177,7 +177,7 @@ fn ask_another(error: &KafkaError, begun: Instant) -> bool {
 
 impl Shared {
     /// The client for questions. Nobody listens to its events, so they are let go here.
-    fn asking(&self) -> &BaseConsumer<Context> {
+    fn asking(&self) -> &BaseConsumer<KafkaContext> {
         while self.asking.poll(Duration::ZERO).is_some() {}
         &self.asking
     }
@@ -193,10 +193,10 @@ impl Shared {
         }
     }
 
-    /// A client for one administrative call. It sends what is asked to the broker that it was first told is the controller, and goes on
-    /// waiting for that one after it has gone; nobody else is told before the next of its rare looks for changes.
-    fn admin(&self) -> Result<AdminClient<Context>> {
-        AdminClient::from_config_and_context(&common(&self.options), Context::new(self.options.principal().into()))
+    /// A client for one administrative call. It sends what is asked to the broker that it was first told is the controller, and
+    /// goes on waiting for that one after it has gone; nobody else is told before the next of its rare looks for changes.
+    fn admin(&self) -> Result<AdminClient<KafkaContext>> {
+        AdminClient::from_config_and_context(&common(&self.options), KafkaContext::new(self.options.principal().into()))
             .map_err(|error| from_error(format!("connecting to Kafka at {}", self.options.brokers), &error, Remedy::Stop))
     }
 }
@@ -212,7 +212,7 @@ impl KafkaBus {
                 format!("the property {reserved} cannot be changed: exactly-once processing and the placing of keys rest on it"),
             ));
         }
-        let context = Context::new(options.principal().into());
+        let context = KafkaContext::new(options.principal().into());
         let mut asking = common(&options);
         // The end of a partition is where the next append goes, committed or not.
         asking.set("isolation.level", "read_uncommitted");
@@ -250,8 +250,8 @@ impl KafkaBus {
     }
 
     /// For a new client of this bus.
-    fn context(&self) -> Context {
-        Context::new(self.shared.options.principal().into())
+    fn context(&self) -> KafkaContext {
+        KafkaContext::new(self.shared.options.principal().into())
     }
 
     fn client_id(&self) -> &str {
@@ -259,7 +259,7 @@ impl KafkaBus {
     }
 
     /// The settings of a consumer.
-    fn consumer_config(&self, group: &str, membership: &Membership, isolation: Isolation) -> ClientConfig {
+    fn consumer_config(&self, group: &str, membership: &Membership, isolation: IsolationLevel) -> ClientConfig {
         let mut config = common(&self.shared.options);
         config
             .set("group.id", group)
@@ -271,8 +271,8 @@ impl KafkaBus {
             .set(
                 "isolation.level",
                 match isolation {
-                    Isolation::ReadCommitted => "read_committed",
-                    Isolation::ReadUncommitted => "read_uncommitted",
+                    IsolationLevel::ReadCommitted => "read_committed",
+                    IsolationLevel::ReadUncommitted => "read_uncommitted",
                 },
             );
         if let Some(name) = membership.name() {
@@ -287,14 +287,14 @@ impl KafkaBus {
         config
     }
 
-    fn consumer(&self, config: &ClientConfig, what: impl Fn() -> String) -> Result<BaseConsumer<Context>> {
+    fn consumer(&self, config: &ClientConfig, what: impl Fn() -> String) -> Result<BaseConsumer<KafkaContext>> {
         BaseConsumer::from_config_and_context(config, self.context()).map_err(|error| from_error(what(), &error, Remedy::Stop))
     }
 
-    fn fetcher(&self, group: &str, membership: &Membership, isolation: Isolation) -> Result<Fetcher> {
+    fn fetcher(&self, group: &str, membership: &Membership, isolation: IsolationLevel) -> Result<Fetcher> {
         let config = self.consumer_config(group, membership, isolation);
         let what = || format!("reading from Kafka for group {group}");
-        let events = Events::new(self.consumer(&config, what)?)
+        let events = ConsumerQueue::new(self.consumer(&config, what)?)
             .ok_or_else(|| BusError::new(Remedy::Stop, what(), "the client library gave no queue"))?;
         Ok(match self.shared.options.fetch {
             FetchPath::Librdkafka => Fetcher::Library(Box::new(LibraryFetcher::new(events, group))),
@@ -307,7 +307,7 @@ impl KafkaBus {
         })
     }
 
-    fn transactional_producer(&self, instance: &str) -> Result<(BaseProducer<Context>, Context)> {
+    fn transactional_producer(&self, instance: &str) -> Result<(BaseProducer<KafkaContext>, KafkaContext)> {
         let mut config = self.producer_config();
         let timeout = TRANSACTION_TIMEOUT.as_millis().to_string();
         // A name that nobody ever had fences nobody.
@@ -353,7 +353,7 @@ impl KafkaBus {
     }
 }
 
-fn make_producer(config: &ClientConfig, name: &str, context: Context) -> Result<(BaseProducer<Context>, Context)> {
+fn make_producer(config: &ClientConfig, name: &str, context: KafkaContext) -> Result<(BaseProducer<KafkaContext>, KafkaContext)> {
     let producer = BaseProducer::from_config_and_context(config, context.clone())
         .map_err(|error| from_error(format!("making producer {name}"), &error, Remedy::Stop))?;
     Ok((producer, context))
@@ -380,7 +380,7 @@ fn common(options: &KafkaOptions) -> ClientConfig {
         ("queued.max.messages.kbytes", "4096"),
         ("fetch.message.max.bytes", "131072"),
         ("fetch.queue.backoff.ms", "5"),
-        // More than the topic of dead letters takes: `Outgoing::dead_letter` keeps to that.
+        // More than the topic of dead letters takes: `ProducerRecord::dead_letter` keeps to that.
         ("message.max.bytes", "2200000"),
         ("linger.ms", "2"),
         ("compression.type", "lz4"),
@@ -399,7 +399,7 @@ fn common(options: &KafkaOptions) -> ClientConfig {
     config
 }
 
-fn committed(consumer: &BaseConsumer<Context>, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+fn committed(consumer: &BaseConsumer<KafkaContext>, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
     if of.is_empty() {
         return Ok(Vec::new());
     }
@@ -442,8 +442,8 @@ impl Bus for KafkaBus {
     fn denied(&self, topic: &str) -> Option<String> {
         let metadata = self.shared.metadata(Some(topic)).ok()?;
         let code = RDKafkaErrorCode::from(metadata.topics().first()?.error()?);
-        let topic = Resource::Topic(topic.to_owned());
-        (code == RDKafkaErrorCode::TopicAuthorizationFailed).then(|| lacks(&self.principal(), Operation::Describe, &topic))
+        let topic = AclResource::Topic(topic.to_owned());
+        (code == RDKafkaErrorCode::TopicAuthorizationFailed).then(|| lacks(&self.principal(), AclOperation::Describe, &topic))
     }
 
     fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
@@ -454,12 +454,12 @@ impl Bus for KafkaBus {
         admin::add_partitions(&self.shared, name, partitions)
     }
 
-    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+    fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
         let begun = Instant::now();
         let asking = self.shared.asking();
         loop {
             let error = match asking.fetch_watermarks(&at.topic, at.partition, ONE_BROKER) {
-                Ok((low, high)) => return Ok(Watermarks { low, high }),
+                Ok((low, high)) => return Ok(WatermarkOffsets { low, high }),
                 Err(error) => error,
             };
             let code = error.rdkafka_error_code();
@@ -482,8 +482,8 @@ impl Bus for KafkaBus {
                 continue;
             }
             let missing = matches!(code, Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic));
-            // A leader is found soon after a topic is made or a broker has come back, which may not know its topics at first. To the
-            // client library a partition without a leader is an unknown one.
+            // A leader is found soon after a topic is made or a broker has come back, which may not know its topics at first. To
+            // the client library a partition without a leader is an unknown one.
             let leaderless = matches!(
                 code,
                 Some(
@@ -500,8 +500,8 @@ impl Bus for KafkaBus {
             if !moving || begun.elapsed() > CONNECT {
                 let remedy = if missing { Remedy::Stop } else { Remedy::Retry };
                 if code == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
-                    let topic = Resource::Topic(at.topic.to_string());
-                    let detail = lacks(&self.principal(), Operation::Describe, &topic);
+                    let topic = AclResource::Topic(at.topic.to_string());
+                    let detail = lacks(&self.principal(), AclOperation::Describe, &topic);
                     return Err(BusError::new(Remedy::Stop, format!("asking for the ends of {at}"), detail));
                 }
                 return Err(from_error(format!("asking for the ends of {at}"), &error, remedy));
@@ -517,19 +517,19 @@ impl Bus for KafkaBus {
         Ok(Box::new(producer::KafkaProducer::new(self, config, name)?))
     }
 
-    fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>> {
+    fn reader(&self, from: &[(TopicPartition, StartOffset)], isolation: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
         Ok(Box::new(reader::KafkaReader::new(self, from, isolation)?))
     }
 
-    fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+    fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>> {
         Ok(Box::new(member::KafkaMember::join(self, &options)?))
     }
 
     fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
-        let config = self.consumer_config(group, &Membership::Dynamic, Isolation::ReadCommitted);
+        let config = self.consumer_config(group, &Membership::Dynamic, IsolationLevel::ReadCommitted);
         let consumer = self.consumer(&config, || format!("fetching the positions of group {group}"))?;
         // Its queue belongs to it until it is closed.
-        let events = Events::new(consumer).ok_or_else(|| {
+        let events = ConsumerQueue::new(consumer).ok_or_else(|| {
             BusError::new(Remedy::Stop, format!("fetching the positions of group {group}"), "the client library gave no queue")
         })?;
         committed(events.consumer(), group, of)
@@ -570,12 +570,12 @@ impl Bus for KafkaBus {
 
 #[cfg(test)]
 mod tests {
-    use super::mock::{Brokers, until};
+    use super::mock::{MockBrokers, until};
     use super::*;
 
     #[test]
     fn a_probe_fails_within_its_time_while_no_broker_answers_and_succeeds_after() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         brokers.bus.probe("in").unwrap();
         brokers.cluster.broker_down(1).unwrap();
         let begun = Instant::now();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::headers::{Headers, Packed};
+use crate::headers::{PackedHeaders, RecordHeaders};
 
 /// Of one block. A record that is kept holds its whole block, so blocks are small; a dozen records of the pipeline fit, and
 /// with them the price of an allocation is shared.
@@ -17,14 +17,14 @@ const KNOWN: usize = 64;
 
 /// A record's own bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Content {
+pub struct RecordContent {
     pub key: Option<Bytes>,
     pub value: Option<Bytes>,
-    pub headers: Headers,
+    pub headers: RecordHeaders,
 }
 
 #[derive(Debug)]
-pub struct Packer {
+pub struct RecordPacker {
     block: BytesMut,
     names: Vec<Arc<str>>,
     /// The same names, for the records; `None`: made anew for the next one.
@@ -33,7 +33,7 @@ pub struct Packer {
     entries: Vec<(usize, usize)>,
 }
 
-impl Packer {
+impl RecordPacker {
     pub fn new() -> Self {
         Self { block: BytesMut::with_capacity(BLOCK), names: Vec::new(), shared: None, entries: Vec::new() }
     }
@@ -44,7 +44,7 @@ impl Packer {
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         headers: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> Content {
+    ) -> RecordContent {
         self.entries.clear();
         if self.names.len() > KNOWN {
             self.names.clear();
@@ -65,17 +65,17 @@ impl Packer {
         let packs = u16::try_from(self.names.len()).is_ok();
         if packs {
             for &(name, length) in &self.entries {
-                self.block.extend_from_slice(&Packed::entry(name as u16, length as u32));
+                self.block.extend_from_slice(&PackedHeaders::entry(name as u16, length as u32));
             }
         }
         let block = self.block.split().freeze();
         let slice = |range: Option<Range<usize>>| range.map(|range| block.slice(range));
         let (key, value) = (slice(key), slice(value));
         let headers = if self.entries.is_empty() {
-            Headers::default()
+            RecordHeaders::default()
         } else if packs {
             let names = self.shared.get_or_insert_with(|| self.names.as_slice().into());
-            Headers::packed(Packed { block, names: Arc::clone(names), table, count: self.entries.len(), values })
+            RecordHeaders::packed(PackedHeaders { block, names: Arc::clone(names), table, count: self.entries.len(), values })
         } else {
             let mut at = values;
             let header = |&(name, length): &(usize, usize)| {
@@ -85,7 +85,7 @@ impl Packer {
             };
             self.entries.iter().map(header).collect::<Vec<_>>().into()
         };
-        Content { key, value, headers }
+        RecordContent { key, value, headers }
     }
 
     fn append(&mut self, bytes: Option<&[u8]>) -> Option<Range<usize>> {
@@ -119,14 +119,14 @@ mod tests {
 
     type Raw = (Option<Vec<u8>>, Option<Vec<u8>>, Vec<(Vec<u8>, Vec<u8>)>);
 
-    fn pack(packer: &mut Packer, (key, value, headers): &Raw) -> Content {
+    fn pack(packer: &mut RecordPacker, (key, value, headers): &Raw) -> RecordContent {
         packer.pack(key.as_deref(), value.as_deref(), headers.iter().map(|(name, value)| (&name[..], &value[..])))
     }
 
     /// Each part copied by itself.
-    fn plainly((key, value, headers): &Raw) -> Content {
+    fn plainly((key, value, headers): &Raw) -> RecordContent {
         let header = |(name, value): &(Vec<u8>, Vec<u8>)| (String::from_utf8_lossy(name).into(), Bytes::from(value.clone()));
-        Content {
+        RecordContent {
             key: key.clone().map(Bytes::from),
             value: value.clone().map(Bytes::from),
             headers: headers.iter().map(header).collect::<Vec<_>>().into(),
@@ -149,7 +149,7 @@ mod tests {
 
         #[test]
         fn records_in_shared_blocks_are_what_was_read(raws in vec(raw(), 0..60)) {
-            let mut packer = Packer::new();
+            let mut packer = RecordPacker::new();
             // All are kept until the end: no record may be written over by a later one.
             let packed: Vec<_> = raws.iter().map(|raw| pack(&mut packer, raw)).collect();
             for (packed, raw) in packed.iter().zip(&raws) {
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn more_names_than_a_table_can_number_are_kept_too() {
-        let mut packer = Packer::new();
+        let mut packer = RecordPacker::new();
         let many: Raw = (None, None, (0..70_000_u32).map(|n| (n.to_string().into_bytes(), n.to_be_bytes().to_vec())).collect());
         let few: Raw = (None, Some(vec![1]), vec![(b"69999".to_vec(), vec![2])]);
         for raw in [&few, &many, &few] {
@@ -176,11 +176,11 @@ mod tests {
 
     #[test]
     fn records_share_blocks_and_names() {
-        let mut packer = Packer::new();
+        let mut packer = RecordPacker::new();
         let raw: Raw = (Some(vec![1]), Some(vec![2; 900]), vec![(b"ce_id".to_vec(), vec![3]), (b"ce_type".to_vec(), vec![4])]);
         let records: Vec<_> = (0..100).map(|_| pack(&mut packer, &raw)).collect();
         let neighbours = records.windows(2).filter(|pair| {
-            let value = |content: &Content| content.value.as_ref().map(|value| value.as_ptr() as usize).unwrap_or_default();
+            let value = |content: &RecordContent| content.value.as_ref().map(|value| value.as_ptr() as usize).unwrap_or_default();
             value(&pair[0]).abs_diff(value(&pair[1])) < 1000
         });
         assert!(neighbours.count() > 80, "each record has a block of its own");

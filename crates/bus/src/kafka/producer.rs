@@ -1,8 +1,8 @@
 //! Plain idempotent producers.
 //!
-//! The client library (2.12) sometimes never delivers anything again after its broker was away for some seconds, and says nothing. So a
-//! producer whose records nobody acknowledges although the cluster answers is made anew, with what it had taken: what was on its way
-//! may then be in the log twice, and nothing is missing.
+//! The client library (2.12) sometimes never delivers anything again after its broker was away for some seconds, and
+//! reports nothing. So a producer whose records nobody acknowledges although the cluster answers is made anew, with the
+//! records that it had taken. Records that were in flight may then be in the log twice, and none is missing.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -14,13 +14,13 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::context::Context;
+use super::context::KafkaContext;
 use super::errors::from_error;
-use super::silence::Silence;
+use super::silence::ProducerWatchdog;
 use super::{KafkaBus, make_producer};
-use crate::{Bus, BusError, Outgoing, Producer, ProducerCounts, Remedy, Result};
+use crate::{Bus, BusError, Producer, ProducerCounts, ProducerRecord, Remedy, Result};
 
-/// What is still in flight at the end gets so long.
+/// Time for records that are in flight at the end.
 const LAST_FLUSH: Duration = Duration::from_secs(10);
 /// Between two looks for delivery reports: a broker needs a millisecond or two, and may be away for minutes.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
@@ -29,7 +29,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 pub const LOOK_EVERY: usize = 64;
 
 /// Hands a record to the client library. `Ok(false)`: its buffer is full.
-pub fn hand_over(producer: &BaseProducer<Context>, record: &Outgoing) -> Result<bool, KafkaError> {
+pub fn hand_over(producer: &BaseProducer<KafkaContext>, record: &ProducerRecord) -> Result<bool, KafkaError> {
     let mut out: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&record.topic);
     out.key = record.key.as_deref();
     out.payload = record.value.as_deref();
@@ -52,7 +52,7 @@ pub fn hand_over(producer: &BaseProducer<Context>, record: &Outgoing) -> Result<
 
 /// Serves delivery reports until nothing is in flight, at most until then; true when nothing is. The library's own `flush` waits in
 /// steps of a hundred milliseconds.
-pub fn settle(producer: &BaseProducer<Context>, deadline: Instant) -> bool {
+pub fn settle(producer: &BaseProducer<KafkaContext>, deadline: Instant) -> bool {
     let begun = Instant::now();
     while producer.in_flight_count() > 0 {
         if Instant::now() >= deadline {
@@ -63,9 +63,9 @@ pub fn settle(producer: &BaseProducer<Context>, deadline: Instant) -> bool {
     true
 }
 
-/// Serves a delivery report; where there is none, it is waited for, the longer the longer that has been going on. Not by the library's
-/// `poll`: that rounds what is left of its time down to milliseconds, and so asks without a pause all through the last one.
-pub fn attend(producer: &BaseProducer<Context>, begun: Instant) {
+/// Serves a delivery report. If there is none, waits: the longer, the longer it has waited already. Not by the library's
+/// `poll`: that rounds its remaining time down to milliseconds, and so asks without a pause all through the last one.
+pub fn attend(producer: &BaseProducer<KafkaContext>, begun: Instant) {
     let before = producer.in_flight_count();
     producer.poll(Duration::ZERO);
     if producer.in_flight_count() >= before {
@@ -75,22 +75,22 @@ pub fn attend(producer: &BaseProducer<Context>, begun: Instant) {
 
 /// Between two looks for silence while somebody waits.
 const WAIT_STEP: Duration = Duration::from_secs(1);
-/// How long records of a producer that is given up are waited for.
+/// Time to wait for the records of a producer that is given up.
 const GIVE_BACK: Duration = Duration::from_secs(2);
 
 pub struct KafkaProducer {
     bus: KafkaBus,
     config: ClientConfig,
     /// `None` only while it is made anew.
-    producer: Option<BaseProducer<Context>>,
-    context: Context,
+    producer: Option<BaseProducer<KafkaContext>>,
+    context: KafkaContext,
     name: String,
     taken: u64,
-    silence: Silence,
-    /// Of the last record, which is what the cluster is asked about.
+    silence: ProducerWatchdog,
+    /// Topic of the last record, which is what the cluster is asked about.
     topic: Box<str>,
     /// Given back by a producer before, and not handed over again yet.
-    again: VecDeque<Outgoing>,
+    again: VecDeque<ProducerRecord>,
 }
 
 impl std::fmt::Debug for KafkaProducer {
@@ -109,13 +109,13 @@ impl KafkaProducer {
             context,
             name: name.to_owned(),
             taken: 0,
-            silence: Silence::new(Instant::now()),
+            silence: ProducerWatchdog::new(Instant::now()),
             topic: "".into(),
             again: VecDeque::new(),
         })
     }
 
-    fn producer(&self) -> &BaseProducer<Context> {
+    fn producer(&self) -> &BaseProducer<KafkaContext> {
         self.producer.as_ref().expect("there is one but while it is made anew")
     }
 
@@ -132,11 +132,11 @@ impl KafkaProducer {
     /// Asks the cluster where nothing was acknowledged for long, and makes the producer anew where only that one is silent.
     fn watch_silence(&mut self) -> Result<()> {
         self.hand_over_again()?;
-        if !self.silence.is_due(Instant::now(), self.completed(), self.taken) {
+        if !self.silence.is_probe_due(Instant::now(), self.completed(), self.taken) {
             return Ok(());
         }
         let answered = self.bus.probe(&self.topic).is_ok();
-        if self.silence.is_over(Instant::now(), answered) && !crate::chaos::is_off("fresh-silent-producer") {
+        if self.silence.is_renewal_due(Instant::now(), answered) && !crate::chaos::is_off("fresh-silent-producer") {
             self.make_anew()?;
         }
         Ok(())
@@ -183,7 +183,7 @@ impl KafkaProducer {
 }
 
 impl Producer for KafkaProducer {
-    fn send(&mut self, record: Outgoing) -> Result<()> {
+    fn send(&mut self, record: ProducerRecord) -> Result<()> {
         if self.taken.is_multiple_of(LOOK_EVERY as u64) {
             self.producer().poll(Duration::ZERO);
             self.watch_silence()?;
@@ -220,7 +220,7 @@ impl Producer for KafkaProducer {
         }
     }
 
-    fn attend(&mut self) -> Result<()> {
+    fn poll_deliveries(&mut self) -> Result<()> {
         self.producer().poll(Duration::ZERO);
         self.watch_silence()
     }
@@ -255,7 +255,7 @@ mod tests {
     use rdkafka::config::FromClientConfigAndContext;
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
-    use super::super::mock::{Brokers, outgoing};
+    use super::super::mock::{MockBrokers, outgoing};
     use super::*;
     use crate::TopicPartition;
 
@@ -270,9 +270,14 @@ mod tests {
         let mut config = ClientConfig::new();
         // Nobody listens there.
         config.set("bootstrap.servers", "127.0.0.1:1");
-        let producer = BaseProducer::from_config_and_context(&config, Context::new("".into())).unwrap();
-        let record =
-            Outgoing { topic: "topic".into(), partition: Some(0), key: None, value: Some("value".into()), headers: Vec::new() };
+        let producer = BaseProducer::from_config_and_context(&config, KafkaContext::new("".into())).unwrap();
+        let record = ProducerRecord {
+            topic: "topic".into(),
+            partition: Some(0),
+            key: None,
+            value: Some("value".into()),
+            headers: Vec::new(),
+        };
         assert!(hand_over(&producer, &record).unwrap());
         let (begun, before) = (Instant::now(), cpu());
         assert!(!settle(&producer, begun + Duration::from_millis(500)), "it cannot be delivered");
@@ -283,7 +288,7 @@ mod tests {
 
     #[test]
     fn what_is_in_flight_when_a_producer_goes_is_delivered_first() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut producer = brokers.bus.producer("last").unwrap();
         for number in 0..100 {
             producer.send(outgoing("out", 0, &number.to_string())).unwrap();
@@ -297,11 +302,11 @@ mod tests {
 
     #[test]
     fn a_producer_that_nobody_answers_though_the_cluster_does_is_made_anew_and_nothing_is_missing() {
-        let brokers = Brokers::start();
+        let brokers = MockBrokers::start();
         let mut producer =
             KafkaProducer::new(&brokers.bus, brokers.bus.producer_config().set("message.timeout.ms", "0").clone(), "silent")
                 .unwrap();
-        producer.silence = Silence::with(Instant::now(), Duration::from_millis(300));
+        producer.silence = ProducerWatchdog::with(Instant::now(), Duration::from_millis(300));
         // To be tried again, for ever; the mock forgets what it was told to answer only as it is asked.
         let away = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 100_000];
         brokers.cluster.request_errors(RDKafkaApiKey::Produce, &away);
@@ -312,14 +317,14 @@ mod tests {
             let begun = Instant::now();
             while producer.silence.renewals == 0 {
                 assert!(begun.elapsed() < super::super::mock::WAIT, "it was not made anew");
-                producer.attend().unwrap();
+                producer.poll_deliveries().unwrap();
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
         assert!(lines.iter().any(|line| line.contains("it was made anew")), "{lines:?}");
         assert_eq!(producer.counts(), ProducerCounts { taken: 100, acknowledged: 0, failed: 0 });
         // From here on a pause of a busy machine is no silence.
-        producer.silence = Silence::new(Instant::now());
+        producer.silence = ProducerWatchdog::new(Instant::now());
         brokers.cluster.clear_request_errors(RDKafkaApiKey::Produce);
         assert!(producer.flush(super::super::mock::WAIT).unwrap());
         assert_eq!(producer.counts(), ProducerCounts { taken: 100, acknowledged: 100, failed: 0 });

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::KafkaBus;
 use super::fetcher::Fetcher;
-use crate::{Bus, Isolation, Membership, Polled, Reader, Result, Start, TopicPartition};
+use crate::{Bus, IsolationLevel, Membership, PartitionReader, PollEvent, Result, StartOffset, TopicPartition};
 
 #[derive(Debug)]
 pub struct KafkaReader {
@@ -12,7 +12,7 @@ pub struct KafkaReader {
 }
 
 impl KafkaReader {
-    pub fn new(bus: &KafkaBus, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Self> {
+    pub fn new(bus: &KafkaBus, from: &[(TopicPartition, StartOffset)], isolation: IsolationLevel) -> Result<Self> {
         // A group id is needed by the client library; nothing is ever committed for it.
         let group = format!("{}-reader", bus.client_id());
         let mut fetcher = bus.fetcher(&group, &Membership::Dynamic, isolation)?;
@@ -20,9 +20,9 @@ impl KafkaReader {
         fetcher.set_partitions(&partitions)?;
         for (at, start) in from {
             let offset = match start {
-                Start::Earliest => bus.watermarks(at)?.low,
-                Start::Latest => bus.watermarks(at)?.high,
-                Start::At(offset) => *offset,
+                StartOffset::Earliest => bus.watermarks(at)?.low,
+                StartOffset::Latest => bus.watermarks(at)?.high,
+                StartOffset::At(offset) => *offset,
             };
             fetcher.start(at, offset)?;
         }
@@ -30,8 +30,8 @@ impl KafkaReader {
     }
 }
 
-impl Reader for KafkaReader {
-    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for KafkaReader {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         // Without a subscription there are no rebalances.
         self.fetcher.poll(max, timeout, into).map(|_| ())
     }

@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// What stands where a secret would.
+/// Text in place of a secret.
 const HIDDEN: &str = "…";
 
 /// A password. It is wiped from memory when dropped; neither `Debug` nor serialisation shows it.
@@ -63,7 +63,7 @@ impl JsonSchema for Secret {
     }
 }
 
-/// Whether a property of the client library of this name holds a secret.
+/// Returns whether a property of the client library of this name holds a secret.
 pub fn is_secret(name: &str) -> bool {
     ["password", "secret", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "token"]
         .iter()

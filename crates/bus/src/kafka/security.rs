@@ -1,7 +1,7 @@
 //! How a client and the brokers know each other: TLS, SCRAM, client certificates.
 //!
-//! In: settings, and the files that they name. Out: properties of the client library. What cannot be meant is refused here,
-//! since the client library would go on without it or say nothing of use.
+//! In: settings, and the files that they name. Out: properties of the client library. Settings that cannot be meant are
+//! refused here, since the client library would go on without them or report nothing of use.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub const TLS: bool = cfg!(feature = "kafka-tls");
 /// What a connection is protected by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Protocol {
+pub enum SecurityProtocol {
     #[default]
     Plaintext,
     Ssl,
@@ -27,7 +27,7 @@ pub enum Protocol {
 
 /// How a user proves the password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum Mechanism {
+pub enum SaslMechanism {
     #[default]
     #[serde(rename = "SCRAM-SHA-512")]
     ScramSha512,
@@ -37,7 +37,7 @@ pub enum Mechanism {
     Plain,
 }
 
-impl Mechanism {
+impl SaslMechanism {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::ScramSha512 => "SCRAM-SHA-512",
@@ -50,12 +50,12 @@ impl Mechanism {
 /// How the brokers know this client, and it them. Secrets come from files or variables, never from the settings file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Security {
+pub struct SecuritySettings {
     /// `plaintext`, `ssl` (TLS; the client is known by its certificate) or `sasl_ssl` (TLS; the client is known by user and
     /// password). All but `plaintext` need a build with the feature `kafka-tls`. Default: `plaintext`.
-    pub protocol: Protocol,
+    pub protocol: SecurityProtocol,
     /// `SCRAM-SHA-512`, `SCRAM-SHA-256` or `PLAIN`, with `sasl_ssl`. Default: `SCRAM-SHA-512`.
-    pub mechanism: Mechanism,
+    pub mechanism: SaslMechanism,
     /// User, with `sasl_ssl`. Default: empty.
     pub username: String,
     /// File that holds the user's password; a line break at its end is left out. Read at every start. Default: unset.
@@ -75,12 +75,12 @@ pub struct Security {
     pub key_password: Option<Secret>,
 }
 
-impl Security {
+impl SecuritySettings {
     /// The properties of the client library that this means. Reads the files of secrets, and looks whether the others can be.
     pub fn properties(&self) -> Result<BTreeMap<String, String>> {
         let mut properties = BTreeMap::new();
         let mut set = |name: &str, value: String| properties.insert(name.to_owned(), value);
-        if self.protocol == Protocol::Plaintext {
+        if self.protocol == SecurityProtocol::Plaintext {
             return match self.first_given() {
                 None => Ok(properties),
                 Some(key) => Err(refused(format!(
@@ -112,15 +112,15 @@ impl Security {
         }
         let password = secret("password", self.password.as_ref(), self.password_file.as_deref())?;
         match self.protocol {
-            Protocol::Plaintext => {}
-            Protocol::Ssl => {
+            SecurityProtocol::Plaintext => {}
+            SecurityProtocol::Ssl => {
                 if password.is_some() || !self.username.is_empty() {
                     let detail = "bus.security has a user, but protocol ssl knows clients by certificate: set it to sasl_ssl";
                     return Err(refused(detail.to_owned()));
                 }
                 set("security.protocol", "ssl".to_owned());
             }
-            Protocol::SaslSsl => {
+            SecurityProtocol::SaslSsl => {
                 if self.username.is_empty() {
                     return Err(refused("bus.security.username is empty: sasl_ssl needs a user".to_owned()));
                 }
@@ -141,7 +141,7 @@ impl Security {
         [&self.password_file, &self.key_file, &self.key_password_file].into_iter().flatten().map(PathBuf::as_path)
     }
 
-    /// The first key that says something.
+    /// Returns the first key that is set.
     fn first_given(&self) -> Option<&'static str> {
         [
             ("username", !self.username.is_empty()),
@@ -167,7 +167,7 @@ fn cannot_read(key: &str, file: &Path, error: &std::io::Error) -> BusError {
 }
 
 fn readable(key: &str, file: &Path) -> Result<String> {
-    // The client library says of a missing file only that TLS could not be set up.
+    // For a missing file the client library only reports that TLS could not be set up.
     let size = std::fs::File::open(file).and_then(|file| file.metadata()).map_err(|error| cannot_read(key, file, &error))?;
     if !size.is_file() {
         return Err(refused(format!("bus.security.{key}={} is no file", file.display())));
@@ -198,29 +198,30 @@ fn secret(key: &str, given: Option<&Secret>, file: Option<&Path>) -> Result<Opti
 mod tests {
     use super::*;
 
-    fn with_user() -> Security {
-        Security {
-            protocol: Protocol::SaslSsl,
+    fn with_user() -> SecuritySettings {
+        SecuritySettings {
+            protocol: SecurityProtocol::SaslSsl,
             username: "alice".into(),
             password: Some(Secret::new("hunter2")),
-            ..Security::default()
+            ..SecuritySettings::default()
         }
     }
 
     #[test]
     fn nothing_set_means_nothing() {
-        assert_eq!(Security::default().properties().unwrap(), BTreeMap::new());
+        assert_eq!(SecuritySettings::default().properties().unwrap(), BTreeMap::new());
     }
 
     #[test]
     fn a_password_is_never_sent_in_the_clear() {
-        let error = Security { protocol: Protocol::Plaintext, ..with_user() }.properties().unwrap_err().to_string();
+        let error =
+            SecuritySettings { protocol: SecurityProtocol::Plaintext, ..with_user() }.properties().unwrap_err().to_string();
         assert!(error.contains("username") && error.contains("plaintext") && !error.contains("hunter2"), "{error}");
     }
 
     #[test]
     fn debug_output_hides_every_secret() {
-        let shown = format!("{:?}", Security { key_password: Some(Secret::new("other")), ..with_user() });
+        let shown = format!("{:?}", SecuritySettings { key_password: Some(Secret::new("other")), ..with_user() });
         assert!(shown.contains("alice") && !shown.contains("hunter2") && !shown.contains("other"), "{shown}");
     }
 
@@ -237,7 +238,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("password");
         std::fs::write(&file, "from a file\n").unwrap();
-        let from_file = Security { password: None, password_file: Some(file), ..with_user() };
+        let from_file = SecuritySettings { password: None, password_file: Some(file), ..with_user() };
         for (security, password) in [(with_user(), "hunter2"), (from_file, "from a file")] {
             let properties = security.properties().unwrap();
             assert_eq!(properties["security.protocol"], "sasl_ssl");
@@ -251,17 +252,17 @@ mod tests {
     fn what_cannot_be_meant_is_refused_with_its_key() {
         let missing = || Some(PathBuf::from("/nowhere/file"));
         for (security, part) in [
-            (Security { username: String::new(), ..with_user() }, "username is empty"),
-            (Security { password: None, ..with_user() }, "password_file"),
-            (Security { password: Some(Secret::new("")), ..with_user() }, "password is empty"),
-            (Security { password_file: missing(), ..with_user() }, "both set"),
-            (Security { password: None, password_file: missing(), ..with_user() }, "/nowhere/file"),
-            (Security { ca_file: missing(), ..with_user() }, "ca_file=/nowhere/file"),
-            (Security { ca_file: Some("/tmp".into()), ..with_user() }, "is no file"),
-            (Security { certificate_file: missing(), ..with_user() }, "needs bus.security.key_file"),
-            (Security { key_file: missing(), ..with_user() }, "needs bus.security.certificate_file"),
-            (Security { key_password: Some(Secret::new("x")), ..with_user() }, "without bus.security.key_file"),
-            (Security { protocol: Protocol::Ssl, ..with_user() }, "knows clients by certificate"),
+            (SecuritySettings { username: String::new(), ..with_user() }, "username is empty"),
+            (SecuritySettings { password: None, ..with_user() }, "password_file"),
+            (SecuritySettings { password: Some(Secret::new("")), ..with_user() }, "password is empty"),
+            (SecuritySettings { password_file: missing(), ..with_user() }, "both set"),
+            (SecuritySettings { password: None, password_file: missing(), ..with_user() }, "/nowhere/file"),
+            (SecuritySettings { ca_file: missing(), ..with_user() }, "ca_file=/nowhere/file"),
+            (SecuritySettings { ca_file: Some("/tmp".into()), ..with_user() }, "is no file"),
+            (SecuritySettings { certificate_file: missing(), ..with_user() }, "needs bus.security.key_file"),
+            (SecuritySettings { key_file: missing(), ..with_user() }, "needs bus.security.certificate_file"),
+            (SecuritySettings { key_password: Some(Secret::new("x")), ..with_user() }, "without bus.security.key_file"),
+            (SecuritySettings { protocol: SecurityProtocol::Ssl, ..with_user() }, "knows clients by certificate"),
         ] {
             let error = security.properties().unwrap_err().to_string();
             assert!(error.contains(part) && !error.contains("hunter2"), "{error}");

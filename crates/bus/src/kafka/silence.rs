@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Nothing is acknowledged for so long before the cluster is asked, and it must answer for as long again: the library itself needs some
-/// seconds to find a broker that has come back.
+/// Nothing is acknowledged for so long before the cluster is asked, and it must answer for as long again: the library itself
+/// needs some seconds to find a broker that has come back.
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub struct Silence {
+pub struct ProducerWatchdog {
     limit: Duration,
     completed: u64,
     /// When nothing was on its way, or something of it was acknowledged or failed.
@@ -18,7 +18,7 @@ pub struct Silence {
     pub renewals: u64,
 }
 
-impl Silence {
+impl ProducerWatchdog {
     pub fn new(now: Instant) -> Self {
         Self::with(now, LIMIT)
     }
@@ -34,7 +34,7 @@ impl Silence {
     }
 
     /// Whether it is time to ask the cluster whether it answers.
-    pub fn is_due(&mut self, now: Instant, completed: u64, taken: u64) -> bool {
+    pub fn is_probe_due(&mut self, now: Instant, completed: u64, taken: u64) -> bool {
         if completed != self.completed || completed == taken {
             self.completed = completed;
             (self.moved, self.asked, self.answers_since) = (now, None, None);
@@ -48,7 +48,7 @@ impl Silence {
     }
 
     /// Whether the producer is to be made anew, after the cluster did or did not answer.
-    pub fn is_over(&mut self, now: Instant, answered: bool) -> bool {
+    pub fn is_renewal_due(&mut self, now: Instant, answered: bool) -> bool {
         // Asking takes time, too.
         self.asked = Some(now);
         if !answered {
@@ -66,10 +66,10 @@ mod tests {
     /// Asks each second whether it is due, as long as it is silent; the second in which it is over.
     fn over_at(answers: impl Fn(u64) -> bool, completed: impl Fn(u64) -> u64) -> Option<u64> {
         let begun = Instant::now();
-        let mut silence = Silence::new(begun);
+        let mut silence = ProducerWatchdog::new(begun);
         (0..200).find(|second| {
             let now = begun + Duration::from_secs(*second);
-            silence.is_due(now, completed(*second), 100) && silence.is_over(now, answers(*second))
+            silence.is_probe_due(now, completed(*second), 100) && silence.is_renewal_due(now, answers(*second))
         })
     }
 

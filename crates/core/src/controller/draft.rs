@@ -1,23 +1,23 @@
-use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Validation};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout};
 
-use crate::models::InForce;
+use crate::models::ModelInForce;
 
 use super::history::Medians;
 use super::table::Thresholds;
-use super::trial::Note;
-use super::{Context, ControllerName, Objective, PowerReading};
+use super::trial::ChangeNote;
+use super::{ControllerContext, ControllerName, ControllerObjective, PowerReading};
 
 /// Grows with every change of what a controller decides.
 const VERSION: &str = "3";
 
-/// A decision in the making: `maintain` unless told otherwise.
+/// A decision in the making: `maintain` unless it is set to something else.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct DecisionDraft {
     decision: Decision,
 }
 
-impl Draft {
-    pub fn new(name: ControllerName, window: &EfficiencyWindow, context: &Context<'_>) -> Self {
+impl DecisionDraft {
+    pub fn new(name: ControllerName, window: &EfficiencyWindow, context: &ControllerContext<'_>) -> Self {
         let layout = context.workload.map(|workload| &workload.layout).or(window.layout.as_ref()).cloned().unwrap_or_default();
         let mut draft = Self {
             decision: Decision {
@@ -46,8 +46,8 @@ impl Draft {
         draft
     }
 
-    /// What the board's model says that it draws at this activity, for who looks for a GPU that is not as others.
-    fn expect_power(&mut self, window: &EfficiencyWindow, context: &Context<'_>) {
+    /// Notes the power that the board's model expects at this activity, so that a GPU that differs from others can be found.
+    fn expect_power(&mut self, window: &EfficiencyWindow, context: &ControllerContext<'_>) {
         let gpu_model = context.workload.and_then(|workload| workload.gpu_model.as_deref());
         let activity = (window.mean_sm_active_ratio, window.mean_dram_active_ratio, window.mean_sm_clock_mhz);
         if let Some(model) = context.models.and_then(|models| models.power(gpu_model))
@@ -73,7 +73,7 @@ impl Draft {
         }
     }
 
-    /// What the table was asked.
+    /// Notes the reading that was compared with the table.
     pub fn note_reading(&mut self, reading: PowerReading, watts: f64, efficiency: f64, table: &Thresholds) {
         let compared = match reading {
             PowerReading::PerGpu => "compared_power_per_gpu_watts",
@@ -95,20 +95,20 @@ impl Draft {
     }
 
     /// Parts that a change saved: of the energy per sample, and of the objective where that is another one.
-    pub fn note_gains(&mut self, objective: Objective, energy: f64, of_objective: f64) {
+    pub fn note_gains(&mut self, objective: ControllerObjective, energy: f64, of_objective: f64) {
         self.note("gain_ratio", Some(energy));
         self.note("objective_gain_ratio", Some(of_objective).filter(|_| !objective.is_energy()));
     }
 
-    /// Says where the validation of a change stands.
-    pub fn validating(mut self, validation: Validation, concerns: &str) -> Self {
+    /// Sets the state of the validation of a change, and the decision that it concerns.
+    pub fn validating(mut self, validation: ChangeValidation, concerns: &str) -> Self {
         self.decision.validation = validation;
         self.decision.concerns = Some(concerns.into()).filter(|id: &String| !id.is_empty());
         self
     }
 
     /// Names a learned model that the decision was made with.
-    pub fn with_model<T>(&mut self, model: &InForce<'_, T>) {
+    pub fn with_model<T>(&mut self, model: &ModelInForce<'_, T>) {
         let said = format!("{}@{}", model.name, model.version);
         self.decision.model_version = Some(match self.decision.model_version.take() {
             Some(before) => format!("{before}, {said}"),
@@ -126,17 +126,17 @@ impl Draft {
         self.decision
     }
 
-    pub fn tell(self, note: Note) -> Decision {
+    pub fn maintain_with_note(self, note: ChangeNote) -> Decision {
         self.validating(note.validation, &note.concerns).holding(note.hold_until).maintain(note.reason)
     }
 
     /// A change of a knob that turns while the processes run.
-    pub fn turn(self, action: Action, to: Layout, reason: String) -> Decision {
+    pub fn turn(self, action: ControllerAction, to: Layout, reason: String) -> Decision {
         Decision { restarts: false, ..self.change(action, to, reason) }
     }
 
     /// A change of the layout, which restarts the workload's processes.
-    pub fn change(mut self, action: Action, to: Layout, reason: String) -> Decision {
+    pub fn change(mut self, action: ControllerAction, to: Layout, reason: String) -> Decision {
         self.decision.action = action;
         self.decision.restarts = true;
         self.decision.to = to;

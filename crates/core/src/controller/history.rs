@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::PowerReading;
 
-/// What a usable window says.
+/// The figures of a usable window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredWindow {
     pub end: EventTime,
     pub samples_per_second: f64,
     /// Power attributed to the whole workload.
@@ -16,7 +16,7 @@ pub(crate) struct Measured {
     pub watts_per_gpu: f64,
 }
 
-impl Measured {
+impl MeasuredWindow {
     /// The window's figures, or why it decides nothing.
     pub fn of(window: &EfficiencyWindow, coverage_min_ratio: f64) -> Result<Self, String> {
         if window.gap {
@@ -121,14 +121,14 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// The last usable windows of one generation of the layout.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Recent {
+pub(super) struct RecentWindows {
     pub generation: Option<u64>,
-    pub windows: VecDeque<Measured>,
+    pub windows: VecDeque<MeasuredWindow>,
     /// Usable windows that are still to be left out.
     pub warming_up: u32,
 }
 
-impl Recent {
+impl RecentWindows {
     /// Forgets all windows; the next ones warm up.
     pub fn restart(&mut self, warm_up_windows: u32) {
         self.windows.clear();
@@ -136,7 +136,7 @@ impl Recent {
     }
 
     /// Adds a window, unless it warms up; gives whether it was added. Windows that lie too far back go.
-    pub fn add(&mut self, measured: Measured, keep: u32, window_seconds: f64) -> bool {
+    pub fn add(&mut self, measured: MeasuredWindow, keep: u32, window_seconds: f64) -> bool {
         let oldest = 2.0 * f64::from(keep) * window_seconds;
         self.windows.retain(|window| measured.end.seconds_since(window.end) < oldest);
         if self.warming_up > 0 {
@@ -164,13 +164,13 @@ mod tests {
 
     #[test]
     fn windows_far_back_are_forgotten() {
-        let at = |seconds: f64| Measured {
+        let at = |seconds: f64| MeasuredWindow {
             end: EventTime::from_seconds(seconds),
             samples_per_second: 1.0,
             watts: 1.0,
             watts_per_gpu: 1.0,
         };
-        let mut recent = Recent::default();
+        let mut recent = RecentWindows::default();
         for seconds in [60.0, 120.0, 180.0] {
             assert!(recent.add(at(seconds), 5, 60.0));
         }
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_window_says_something_if_enough_of_it_is_known() {
-        let of = |ratio| Measured::of(&EfficiencyWindow { progress_coverage_ratio: ratio, ..window() }, 0.9);
+        let of = |ratio| MeasuredWindow::of(&EfficiencyWindow { progress_coverage_ratio: ratio, ..window() }, 0.9);
         assert!(of(0.9).is_ok());
         assert_eq!(of(0.89).unwrap_err(), "progress is known for 89 % of this window, under 90 %: it decides nothing");
         assert_eq!(of(0.25).unwrap_err(), "progress is known for 25 % of this window, under 90 %: it decides nothing");
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn power_of_a_gpu_is_the_windows_own_or_that_of_all_over_their_number() {
         let of = |mean_power_per_gpu_watts, gpus| {
-            Measured::of(&EfficiencyWindow { mean_power_per_gpu_watts, gpus, ..window() }, 0.9)
+            MeasuredWindow::of(&EfficiencyWindow { mean_power_per_gpu_watts, gpus, ..window() }, 0.9)
                 .map(|measured| measured.watts_per_gpu)
         };
         assert_eq!(of(Some(250.0), 3), Ok(250.0));
@@ -220,8 +220,8 @@ mod tests {
     #[test]
     fn where_nothing_was_processed_a_sample_has_no_energy() {
         let medians = |samples_per_second| {
-            let measured = Measured { end: EventTime::default(), samples_per_second, watts: 900.0, watts_per_gpu: 300.0 };
-            Measured::median([&measured]).and_then(|medians| medians.joules_per_sample())
+            let measured = MeasuredWindow { end: EventTime::default(), samples_per_second, watts: 900.0, watts_per_gpu: 300.0 };
+            MeasuredWindow::median([&measured]).and_then(|medians| medians.joules_per_sample())
         };
         assert_eq!((medians(45.0), medians(0.0)), (Some(20.0), None));
     }

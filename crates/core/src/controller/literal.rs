@@ -1,25 +1,25 @@
 //! The EADT table as its authors wrote it: one reading, one action, no memory but the interval between two looks.
 
-use eadt_schemas::v1::{Action, Decision, EfficiencyWindow};
+use eadt_schemas::v1::{ControllerAction, Decision, EfficiencyWindow};
 
-use super::draft::Draft;
-use super::history::Measured;
+use super::draft::DecisionDraft;
+use super::history::MeasuredWindow;
 use super::state::ControllerState;
 use super::table::Thresholds;
-use super::target::{self, Knobs};
-use super::{Context, ControllerName, PowerReading};
+use super::target::{self, MatrixKnobs};
+use super::{ControllerContext, ControllerName, PowerReading};
 
-pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, context: &Context<'_>) -> Decision {
+pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, context: &ControllerContext<'_>) -> Decision {
     let settings = context.settings;
     let now = window.window_end;
-    let mut draft = Draft::new(ControllerName::MatrixLiteral, window, context);
+    let mut draft = DecisionDraft::new(ControllerName::MatrixLiteral, window, context);
     let Some(workload) = context.workload else {
         return draft.maintain(super::UNMANAGED);
     };
     if workload.paused {
         return draft.maintain("the workload is paused");
     }
-    let measured = match Measured::of(window, settings.coverage_min_ratio) {
+    let measured = match MeasuredWindow::of(window, settings.coverage_min_ratio) {
         Ok(measured) => measured,
         Err(reason) => return draft.maintain(reason),
     };
@@ -40,14 +40,14 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
     draft.note_reading(reading, watts, efficiency, &table);
     let action = table.action(watts, efficiency);
     let reason = table.explain(action, whose, watts, efficiency);
-    if action == Action::Maintain {
+    if action == ControllerAction::Maintain {
         return draft.maintain(reason);
     }
     let gpus = workload.gpus.unwrap_or(window.gpus);
     if gpus == 0 {
         return draft.maintain(format!("{reason}, but the number of its GPUs is not known"));
     }
-    let from = match Knobs::of(&workload.layout) {
+    let from = match MatrixKnobs::of(&workload.layout) {
         Ok(knobs) => knobs,
         Err(wrong) => return draft.maintain(format!("{reason}, but {wrong}")),
     };

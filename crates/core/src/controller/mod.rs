@@ -34,19 +34,19 @@ use std::fmt;
 use std::str::FromStr;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Validation, Workload};
+use eadt_schemas::v1::{Actuation, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_sharing;
-use crate::models::Models;
+use crate::models::ModelRegistry;
 use crate::power_budget::allocation;
 use crate::workload::report::TrainingReport;
 
-use draft::Draft;
-pub(crate) use history::Measured;
-pub use settings::{ControllerSettings, Objective, PowerReading};
+use draft::DecisionDraft;
+pub(crate) use history::MeasuredWindow;
+pub use settings::{ControllerObjective, ControllerSettings, PowerReading};
 pub use state::ControllerState;
-use training::Standing;
+use training::JobKnobOutcome;
 
 /// A controller by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, schemars::JsonSchema)]
@@ -66,8 +66,8 @@ pub enum ControllerName {
     /// Shares the cluster's power budget (`processor.power_budget`) among all workloads that name it; decided by the processor's
     /// second stage, not workload by workload.
     PowerBudget,
-    /// Gives workloads that share a GPU their parts of the SMs (`processor.gpu_sharing`); decided by a second stage for all of a GPU
-    /// together.
+    /// Gives workloads that share a GPU their parts of the SMs (`processor.gpu_sharing`); decided by a second stage for all of a
+    /// GPU together.
     SmPartition,
     /// Asks the job to freeze blocks that hardly change any more, if a policy bounds them; restarts nothing.
     Layers,
@@ -133,7 +133,7 @@ impl FromStr for ControllerName {
 
 /// Everything beside the window that a controller may look at.
 #[derive(Debug, Clone, Copy)]
-pub struct Context<'a> {
+pub struct ControllerContext<'a> {
     /// Layout, mode, bounds and prices in force; `None`: nobody manages this workload, so only `maintain` is possible.
     pub workload: Option<&'a Workload>,
     /// What became of this workload's last decision that was not `maintain`.
@@ -146,7 +146,7 @@ pub struct Context<'a> {
     pub training: Option<&'a TrainingReport>,
     pub settings: &'a ControllerSettings,
     /// Learned models in force.
-    pub models: Option<&'a Models>,
+    pub models: Option<&'a ModelRegistry>,
 }
 
 /// The reason of a decision about a workload in mode `observe`.
@@ -155,7 +155,12 @@ const UNMANAGED: &str = "nobody manages this workload: it is only observed";
 /// One decision for one closed tumbling window; `maintain` with a reason where nothing is to be done.
 ///
 /// Windows come in the order of their ends. The same state, window and context give the same decision.
-pub fn decide(name: ControllerName, state: &mut ControllerState, window: &EfficiencyWindow, context: &Context<'_>) -> Decision {
+pub fn decide(
+    name: ControllerName,
+    state: &mut ControllerState,
+    window: &EfficiencyWindow,
+    context: &ControllerContext<'_>,
+) -> Decision {
     match name {
         ControllerName::Matrix => precise::decide(state, window, context),
         ControllerName::MatrixLiteral => literal::decide(state, window, context),
@@ -164,12 +169,12 @@ pub fn decide(name: ControllerName, state: &mut ControllerState, window: &Effici
             seek::decide(name, state, window, context)
         }
         ControllerName::Layers | ControllerName::Precision => training::decide(name, state, window, context),
-        ControllerName::PowerBudget => Draft::new(name, window, context).maintain(if context.workload.is_some() {
+        ControllerName::PowerBudget => DecisionDraft::new(name, window, context).maintain(if context.workload.is_some() {
             "the cluster's power budget decides, and none is given: set processor.power_budget.budget_watts"
         } else {
             UNMANAGED
         }),
-        ControllerName::SmPartition => Draft::new(name, window, context).maintain(if context.workload.is_some() {
+        ControllerName::SmPartition => DecisionDraft::new(name, window, context).maintain(if context.workload.is_some() {
             "shared GPUs are decided about for all their workloads together, and nobody does: set processor.gpu_sharing.enabled"
         } else {
             UNMANAGED
@@ -177,26 +182,29 @@ pub fn decide(name: ControllerName, state: &mut ControllerState, window: &Effici
     }
 }
 
-/// `hybrid` where a policy bounds what the job turns by itself: that waits for the cap and the layout, and these wait while it is judged.
-fn hybrid(state: &mut ControllerState, window: &EfficiencyWindow, context: &Context<'_>) -> Decision {
+/// `hybrid` where a policy bounds what the job turns by itself: that waits for the cap and the layout, and these wait while it is
+/// judged.
+fn hybrid(state: &mut ControllerState, window: &EfficiencyWindow, context: &ControllerContext<'_>) -> Decision {
     let name = ControllerName::Hybrid;
     let Some(workload) = context.workload else { return seek::decide(name, state, window, context) };
     let mut training = state.training.take().unwrap_or_default();
-    let standing = training.follow(window, workload, Draft::new(name, window, context), context);
+    let standing = training.follow(window, workload, DecisionDraft::new(name, window, context), context);
     if training.made(workload.generation)
         && let Some(seek) = &mut state.seek
     {
         seek.expect(workload.generation);
     }
     let decision = match standing {
-        Standing::Decided(decision) => *decision,
-        Standing::Idle { draft, hindrance } => {
+        JobKnobOutcome::Decided(decision) => *decision,
+        JobKnobOutcome::Idle { draft, hindrance } => {
             let decision = seek::decide(name, state, window, context);
-            let idle = hindrance.is_none() && decision.action == Action::Maintain && decision.validation == Validation::None;
+            let idle = hindrance.is_none()
+                && decision.action == ControllerAction::Maintain
+                && decision.validation == ChangeValidation::None;
             let busy = !state.proposals.is_empty() || state.seek.as_ref().is_some_and(|seek| seek.is_trying());
             if idle && !busy {
                 let asked = training.propose(name, window, workload, *draft, context);
-                if asked.action == Action::Maintain { decision } else { asked }
+                if asked.action == ControllerAction::Maintain { decision } else { asked }
             } else {
                 decision
             }

@@ -1,18 +1,18 @@
 //! The EADT table made precise: decides on medians, within bounds, and takes back what did not help.
 
-use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, UpdateMode, Validation, Workload};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, EfficiencyWindow, UpdateMode, Workload};
 
-use super::draft::Draft;
-use super::history::{Measured, Medians};
+use super::draft::DecisionDraft;
+use super::history::{MeasuredWindow, Medians};
 use super::state::ControllerState;
 use super::table::Thresholds;
-use super::target::{self, Knobs};
-use super::trial::{self, Failure, Proposal};
-use super::{Context, ControllerName, ControllerSettings, PowerReading};
+use super::target::{self, MatrixKnobs};
+use super::trial::{self, FailedChange, ProposedChange};
+use super::{ControllerContext, ControllerName, ControllerSettings, PowerReading};
 
-pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, context: &Context<'_>) -> Decision {
+pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, context: &ControllerContext<'_>) -> Decision {
     let (settings, now) = (context.settings, window.window_end);
-    let draft = Draft::new(ControllerName::Matrix, window, context);
+    let draft = DecisionDraft::new(ControllerName::Matrix, window, context);
     let Some(workload) = context.workload else {
         return draft.maintain(super::UNMANAGED);
     };
@@ -23,14 +23,14 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
 
     let measured = usable(state, window, workload, settings);
     if let Some(note) = fate.or(outside) {
-        return draft.tell(note);
+        return draft.maintain_with_note(note);
     }
     let measured = match measured {
         Ok(measured) => measured,
         Err(reason) => return under_way(state, workload, draft).maintain(reason),
     };
     if state.trial.is_some() {
-        return judge(state, measured, workload, draft, context);
+        return evaluate_trial(state, measured, workload, draft, context);
     }
     let window_seconds = now.seconds_since(window.window_start);
     if !state.recent.add(measured, settings.median_windows, window_seconds) {
@@ -64,14 +64,14 @@ fn usable(
     window: &EfficiencyWindow,
     workload: &Workload,
     settings: &ControllerSettings,
-) -> Result<Measured, String> {
+) -> Result<MeasuredWindow, String> {
     if window.restarted {
         state.recent.restart(settings.warm_up_windows);
         if let Some(trial) = &mut state.trial {
             trial.warming_up = settings.warm_up_windows;
         }
     }
-    Measured::of_layout(window, workload, settings.coverage_min_ratio)
+    MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio)
 }
 
 /// A change is on its way to the cluster. Where nothing is applied without a person, nothing is waited for.
@@ -80,31 +80,31 @@ fn awaits(state: &ControllerState, workload: &Workload) -> bool {
 }
 
 /// Marks a decision that only waits with what it waits for.
-fn under_way(state: &ControllerState, workload: &Workload, draft: Draft) -> Draft {
+fn under_way(state: &ControllerState, workload: &Workload, draft: DecisionDraft) -> DecisionDraft {
     let waiting = state.proposals.last().filter(|_| awaits(state, workload)).map(|proposal| &proposal.id);
     match state.trial.as_ref().map(|trial| &trial.id).or(waiting) {
-        Some(id) => draft.validating(Validation::Pending, id),
+        Some(id) => draft.validating(ChangeValidation::Pending, id),
         None => draft.holding(state.hold.as_ref().map(|hold| hold.until)),
     }
 }
 
 /// Adds a window to the trial and, once there are enough, keeps the change or takes it back.
-fn judge(
+fn evaluate_trial(
     state: &mut ControllerState,
-    measured: Measured,
+    measured: MeasuredWindow,
     workload: &Workload,
-    mut draft: Draft,
-    context: &Context<'_>,
+    mut draft: DecisionDraft,
+    context: &ControllerContext<'_>,
 ) -> Decision {
     let settings = context.settings;
     let Some(trial) = &mut state.trial else { unreachable!("judged without a trial") };
     let id = trial.id.clone();
     if workload.generation != trial.generation {
-        return draft.validating(Validation::Pending, &id).maintain("the last change is rolling out");
+        return draft.validating(ChangeValidation::Pending, &id).maintain("the last change is rolling out");
     }
     if trial.warming_up > 0 {
         trial.warming_up -= 1;
-        return draft.validating(Validation::Pending, &id).maintain("the job warms up after the last change");
+        return draft.validating(ChangeValidation::Pending, &id).maintain("the job warms up after the last change");
     }
     trial.windows.push(measured);
     let (have, need) = (trial.windows.len(), settings.validation_windows as usize);
@@ -113,10 +113,12 @@ fn judge(
     }
     if have < need {
         let reason = format!("the last change is being checked: {have} of {need} windows");
-        return draft.validating(Validation::Pending, &id).maintain(reason);
+        return draft.validating(ChangeValidation::Pending, &id).maintain(reason);
     }
     if workload.paused {
-        return draft.validating(Validation::Pending, &id).maintain("the workload is paused: the last change is judged after it");
+        return draft
+            .validating(ChangeValidation::Pending, &id)
+            .maintain("the workload is paused: the last change is judged after it");
     }
     let Some(verdict) = trial.verdict(settings) else { unreachable!("a verdict needs a window") };
     let Some(trial) = state.trial.take() else { unreachable!("judged without a trial") };
@@ -132,7 +134,7 @@ fn judge(
         for window in trial.windows {
             state.recent.add(window, settings.median_windows, f64::INFINITY);
         }
-        return draft.validating(Validation::Kept, &id).maintain(format!("the last change is kept: {outcome}"));
+        return draft.validating(ChangeValidation::Kept, &id).maintain(format!("the last change is kept: {outcome}"));
     }
     let demanded = format!(
         "demanded are {:.1} % less {} and {:.0} % of the throughput",
@@ -143,30 +145,30 @@ fn judge(
     let why = format!("the last change did not help: {outcome}; {demanded}");
     let now = measured.end;
     trial::fail(state, &id, &trial.from, trial.action, &why, now, settings);
-    let failure = Failure { concerns: id, to: trial.from, generation: trial.generation, why };
+    let failure = FailedChange { concerns: id, to: trial.from, generation: trial.generation, why };
     state.unreverted = Some(failure.clone());
     take_back(state, failure, draft)
 }
 
-fn take_back(state: &mut ControllerState, failure: Failure, draft: Draft) -> Decision {
+fn take_back(state: &mut ControllerState, failure: FailedChange, draft: DecisionDraft) -> Decision {
     let hold_until = state.hold.as_ref().map(|hold| hold.until);
-    let draft = draft.validating(Validation::Failed, &failure.concerns).holding(hold_until);
-    let decision = draft.change(Action::Revert, failure.to, failure.why);
-    state.proposals = vec![Proposal::of(&decision, None)];
+    let draft = draft.validating(ChangeValidation::Failed, &failure.concerns).holding(hold_until);
+    let decision = draft.change(ControllerAction::Revert, failure.to, failure.why);
+    state.proposals = vec![ProposedChange::of(&decision, None)];
     decision
 }
 
-/// Asks the table, and checks whether what it says can and should be done.
+/// Looks up the action in the table, and checks whether it can and should be taken.
 fn propose(
     state: &mut ControllerState,
     window: &EfficiencyWindow,
     workload: &Workload,
-    mut draft: Draft,
-    context: &Context<'_>,
+    mut draft: DecisionDraft,
+    context: &ControllerContext<'_>,
 ) -> Decision {
     let settings = context.settings;
     let need = settings.median_windows as usize;
-    let medians = match Measured::median(&state.recent.windows) {
+    let medians = match MeasuredWindow::median(&state.recent.windows) {
         Some(medians) if medians.windows >= need => medians,
         found => {
             let have = found.map_or(0, |medians| medians.windows);
@@ -188,17 +190,17 @@ fn propose(
     }
     let action = table.action(watts, efficiency);
     let mut reason = table.explain(action, whose, watts, efficiency);
-    if action == Action::Maintain {
+    if action == ControllerAction::Maintain {
         return draft.maintain(reason);
     }
-    let wanted = Knobs::of(&workload.layout)
+    let wanted = MatrixKnobs::of(&workload.layout)
         .and_then(|from| Ok((from, target::precise(action, from, gpus, workload, settings)?)))
         .and_then(|change| allowed(state, action, &medians, workload, context, &mut draft).map(|()| change));
     match wanted {
         Ok((from, to)) => {
             reason = format!("{reason}: {}", from.change_to(to));
             let decision = draft.change(action, to.in_layout(&workload.layout, gpus), reason);
-            state.proposals.push(Proposal::of(&decision, Some(medians)));
+            state.proposals.push(ProposedChange::of(&decision, Some(medians)));
             decision
         }
         Err(hindrance) => draft.maintain(format!("{reason}, but {hindrance}")),
@@ -208,11 +210,11 @@ fn propose(
 /// Whether a restart for this action is not tabu, affordable and worth its cost.
 fn allowed(
     state: &ControllerState,
-    action: Action,
+    action: ControllerAction,
     medians: &Medians,
     workload: &Workload,
-    context: &Context<'_>,
-    draft: &mut Draft,
+    context: &ControllerContext<'_>,
+    draft: &mut DecisionDraft,
 ) -> Result<(), String> {
     let settings = context.settings;
     if let Some(tabu) = state.forbidden(&workload.layout, action) {

@@ -1,5 +1,5 @@
 use eadt_models::choose;
-use eadt_schemas::decode::Refusal;
+use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::Workload;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub enum PowerReading {
 /// What a controller makes small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Objective {
+pub enum ControllerObjective {
     /// Energy per sample.
     #[default]
     Energy,
@@ -28,10 +28,10 @@ pub enum Objective {
     Ed2p,
 }
 
-impl Objective {
-    /// What a sample is worth, in J, J·s or J·s²; less is better.
+impl ControllerObjective {
+    /// Returns the cost of a sample, in J, J·s or J·s²; less is better.
     pub fn score(self, joules_per_sample: f64, seconds_per_sample: f64) -> f64 {
-        choose::Objective::from(self).score(joules_per_sample, seconds_per_sample)
+        choose::ChoiceObjective::from(self).score(joules_per_sample, seconds_per_sample)
     }
 
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
@@ -44,7 +44,8 @@ impl Objective {
         if self.is_energy() { String::new() } else { format!(" for the {}", self.words()) }
     }
 
-    /// What became of it, where that is not said by joules: as `, energy-delay product -3.1 %`.
+    /// Returns the change of the objective, as `, energy-delay product -3.1 %`; empty for energy, which is given in joules
+    /// elsewhere.
     pub(super) fn change_in_words(self, gain_ratio: f64) -> String {
         if self.is_energy() { String::new() } else { format!(", {} {:+.1} %", self.words(), -100.0 * gain_ratio) }
     }
@@ -59,28 +60,28 @@ impl Objective {
     }
 }
 
-impl From<Objective> for choose::Objective {
-    fn from(objective: Objective) -> Self {
+impl From<ControllerObjective> for choose::ChoiceObjective {
+    fn from(objective: ControllerObjective) -> Self {
         match objective {
-            Objective::Energy => Self::Energy,
-            Objective::Edp => Self::Edp,
-            Objective::Ed2p => Self::Ed2p,
+            ControllerObjective::Energy => Self::Energy,
+            ControllerObjective::Edp => Self::Edp,
+            ControllerObjective::Ed2p => Self::Ed2p,
         }
     }
 }
 
 /// Limits and thresholds of the controllers.
 ///
-/// `matrix` uses all down to `literal_interval_seconds`; `matrix-literal` only `power`, `power_high_watts`, `power_low_watts`, `efficiency_poor`,
-/// `efficiency_good`, `literal_interval_seconds`, `coverage_min_ratio` and `expiry_seconds`.
+/// `matrix` uses all down to `literal_interval_seconds`; `matrix-literal` only `power`, `power_high_watts`, `power_low_watts`,
+/// `efficiency_poor`, `efficiency_good`, `literal_interval_seconds`, `coverage_min_ratio` and `expiry_seconds`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ControllerSettings {
     /// What is made small, per sample: `energy`; `edp`, energy times time; `ed2p`, energy times time squared. By it changes are
     /// judged and settings and layouts compared; wherever a gain or a saving is named below, it is of this. The table of `matrix`
     /// itself, and `matrix-literal`, do not ask. Default: `energy`.
-    #[serde(skip_serializing_if = "Objective::is_energy")]
-    pub objective: Objective,
+    #[serde(skip_serializing_if = "ControllerObjective::is_energy")]
+    pub objective: ControllerObjective,
     /// Power that is compared with the thresholds: `per_gpu` or `total`. Default: `per_gpu` for `matrix`, `total` for
     /// `matrix-literal`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,19 +123,17 @@ pub struct ControllerSettings {
     pub hold_max_seconds: f64,
     /// What did not help is not tried again from the same layout for this long, in seconds. Above 0. Default 86400.
     pub tabu_seconds: f64,
-    /// Lowest MPS thread percentage, where the workload's bounds do not say. 1 to 100. Default 25.
+    /// Lowest MPS thread percentage, if the workload's bounds name none. 1 to 100. Default 25.
     pub thread_percentage_min: u32,
-    /// Most processes per GPU, where the workload's bounds do not limit its replicas. 1 to 48. Default 4.
+    /// Most processes per GPU, if the workload's bounds do not limit its replicas. 1 to 48. Default 4.
     pub replicas_per_gpu_max: u32,
-    /// Largest sum of thread percentages on one GPU, where the workload's bounds do not say. 100 to 200. Default 100.
+    /// Largest sum of thread percentages on one GPU, if the workload's bounds name none. 100 to 200. Default 100.
     pub oversubscription_percentage_max: u32,
-    /// Restarts within 24 h, where the workload's bounds do not say; one of them is kept for the way back. 0 to 1000.
-    /// Default 8.
+    /// Restarts within 24 h, if the workload's bounds name no limit; one of them is kept for the way back. 0 to 1000. Default 8.
     pub restarts_per_day_max: u32,
-    /// Part that a change is expected to gain until this workload's own kept changes say better. 0 to 1.
-    /// Default 0.05.
+    /// Part that a change is expected to gain until this workload's own kept changes give a better figure. 0 to 1. Default 0.05.
     pub expected_saving_ratio: f64,
-    /// Time that a job is taken to go on for where it does not say, in seconds. Above 0. Default 14400.
+    /// Time that a job is taken to go on for if it reports none, in seconds. Above 0. Default 14400.
     pub horizon_seconds: f64,
     /// Time that a restart is taken to cost until one was measured, in seconds. At least 0. Default 120.
     pub restart_seconds: f64,
@@ -152,8 +151,8 @@ pub struct ControllerSettings {
     /// `max_slowdown_ratio`. Above 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples_per_second_min: Option<f64>,
-    /// Lowest power cap that is tried, as a part of the board's default limit, where the workload's bounds do not say. Above 0,
-    /// at most 1. Default 0.3.
+    /// Lowest power cap that is tried, as a part of the board's default limit, if the workload's bounds name none. Above 0, at
+    /// most 1. Default 0.3.
     pub power_limit_min_ratio: f64,
     /// Highest SM clock in MHz that `frequency` sets; absent: the highest that was seen without a limit. Above 0.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,18 +172,19 @@ pub struct ControllerSettings {
     pub phase_change_ratio: f64,
     /// No cap and no clock is raised while a GPU is as hot as this, in °C. Above 0. Default 83.
     pub temperature_celsius_max: f64,
-    /// `power-cap`, `frequency` and `hybrid` return to the starting setting for three windows now and then, where it was not measured in
-    /// the present phase for two hours, so that what is saved is compared with a fresh baseline. All of it together takes at most this
-    /// part of the job's energy; 0: never. 0 to 0.1. Default 0.01.
+    /// `power-cap`, `frequency` and `hybrid` return to the starting setting for three windows now and then, where it was not
+    /// measured in the present phase for two hours, so that what is saved is compared with a fresh baseline. All of it together
+    /// takes at most this part of the job's energy; 0: never. 0 to 0.1. Default 0.01.
     pub hold_out_energy_ratio: f64,
     /// `hybrid` changes the layout for another one that gains at least this part. 0 to 0.5. Default 0.02.
     pub layout_gain_ratio: f64,
-    /// `hybrid` restarts at most so often in 24 h, one of them kept for the way back; the lesser of this and the restarts that are
-    /// allowed anyway. 0 to 1000. Default 5.
+    /// `hybrid` restarts at most so often in 24 h, one of them kept for the way back; the lesser of this and the restarts that
+    /// are allowed anyway. 0 to 1000. Default 5.
     pub hybrid_restarts_per_day_max: u32,
     /// `layers` freezes nothing before this part of the job's steps. 0 to 1. Default 0.25.
     pub freeze_start_ratio: f64,
-    /// `layers` freezes blocks whose plasticity was below this part of its own peak in three reports running. 0 to 1. Default 0.1.
+    /// `layers` freezes blocks whose plasticity was below this part of its own peak in three reports running. 0 to 1.
+    /// Default 0.1.
     pub plasticity_ratio: f64,
     /// `layers` asks for no freeze that is expected to save less than this part of the energy that is left. 0 to 1. Default 0.03.
     pub freeze_gain_ratio: f64,
@@ -192,20 +192,21 @@ pub struct ControllerSettings {
     pub checkpoint_seconds: f64,
     /// The last freeze is taken back if validation loss is above its trend by more than this part. 0 to 1. Default 0.005.
     pub validation_loss_rise_ratio: f64,
-    /// All freezes are taken back, and nothing is frozen any more in this run, if validation loss is above its trend by more than this part. 0
-    /// to 1. Default 0.01.
+    /// All freezes are taken back, and nothing is frozen any more in this run, if validation loss is above its trend by more than
+    /// this part. 0 to 1. Default 0.01.
     pub validation_loss_stop_ratio: f64,
-    /// `precision` leaves FP16 if more than this part of the steps overflow and are skipped after the warm-up. 0 to 1. Default 0.01.
+    /// `precision` leaves FP16 if more than this part of the steps overflow and are skipped after the warm-up. 0 to 1.
+    /// Default 0.01.
     pub overflow_skip_ratio: f64,
-    /// `precision` compares FP16 with BF16 over so many windows each, and keeps it for 2 % less energy outside noise; 0: it never asks for FP16.
-    /// 0 to 60. Default 0.
+    /// `precision` compares FP16 with BF16 over so many windows each, and keeps it for 2 % less energy outside noise; 0: it never
+    /// asks for FP16. 0 to 60. Default 0.
     pub precision_trial_windows: u32,
 }
 
 impl Default for ControllerSettings {
     fn default() -> Self {
         Self {
-            objective: Objective::Energy,
+            objective: ControllerObjective::Energy,
             power: None,
             power_high_watts: 250.0,
             power_low_watts: 200.0,
@@ -261,9 +262,9 @@ impl Default for ControllerSettings {
 
 impl ControllerSettings {
     /// The settings that a workload declares; what it does not name has its default.
-    pub fn declared(by: &Workload) -> Result<Option<Self>, Refusal> {
+    pub fn declared(by: &Workload) -> Result<Option<Self>, DecodeError> {
         let Some(declared) = &by.controller_settings else { return Ok(None) };
-        let refused = |detail: String| Refusal::invalid("controller_settings", detail);
+        let refused = |detail: String| DecodeError::invalid("controller_settings", detail);
         let settings = Self::deserialize(Value::Object(declared.clone())).map_err(|error| refused(error.to_string()))?;
         settings.check().map_err(refused)?;
         Ok(Some(settings))

@@ -1,56 +1,56 @@
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Layout};
+use eadt_schemas::v1::{ControllerAction, Layout};
 use serde::{Deserialize, Serialize};
 
-use super::history::Recent;
-use super::seek::Seek;
-use super::training::Training;
-use super::trial::{Failure, Proposal, Trial};
+use super::history::RecentWindows;
+use super::seek::SeekState;
+use super::training::JobKnobState;
+use super::trial::{ChangeTrial, FailedChange, ProposedChange};
 
 /// What a workload's controller remembers from window to window; part of the processor's state.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ControllerState {
     /// Usable windows of the present layout, oldest first.
-    pub(super) recent: Recent,
+    pub(super) recent: RecentWindows,
     /// Changes that were decided and of whose fate nothing is known yet; at most as many as fit into an expiry.
-    pub(super) proposals: Vec<Proposal>,
+    pub(super) proposals: Vec<ProposedChange>,
     /// The applied change that is being judged.
-    pub(super) trial: Option<Trial>,
+    pub(super) trial: Option<ChangeTrial>,
     /// The change that failed and is not yet taken back.
-    pub(super) unreverted: Option<Failure>,
-    pub(super) hold: Option<Hold>,
+    pub(super) unreverted: Option<FailedChange>,
+    pub(super) hold: Option<HoldDown>,
     /// How long the next hold lasts; absent: the setting's.
     pub(super) next_hold_seconds: Option<f64>,
-    pub(super) tabu: Vec<Tabu>,
+    pub(super) tabu: Vec<TabuAction>,
     /// Restarts of the last 24 h that decisions caused, oldest first.
     pub(super) restarts: Vec<Restart>,
     /// What kept changes saved, by action.
-    pub(super) savings: Vec<Saving>,
+    pub(super) savings: Vec<ActionSaving>,
     /// How long the last measured rollout took.
     pub(super) rollout_seconds: Option<f64>,
     /// When `matrix-literal` looked last.
     pub(super) looked: Option<EventTime>,
     /// What `power-cap`, `frequency` and `hybrid` measured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) seek: Option<Box<Seek>>,
+    pub(super) seek: Option<Box<SeekState>>,
     /// What `layers` and `precision` know of the job's own knobs, also within `hybrid`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) training: Option<Box<Training>>,
+    pub(super) training: Option<Box<JobKnobState>>,
 }
 
 /// Nothing is tried before `until`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Hold {
+pub(super) struct HoldDown {
     pub until: EventTime,
     pub why: String,
 }
 
 /// From this layout this action is not tried again before `until`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Tabu {
+pub(super) struct TabuAction {
     pub from: Layout,
-    pub action: Action,
+    pub action: ControllerAction,
     pub until: EventTime,
     pub why: String,
 }
@@ -63,8 +63,8 @@ pub(super) struct Restart {
 
 /// Mean saving of the kept changes by one action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Saving {
-    pub action: Action,
+pub(super) struct ActionSaving {
+    pub action: ControllerAction,
     pub ratio: f64,
     pub count: u32,
 }
@@ -87,16 +87,16 @@ impl ControllerState {
         let seconds = self.next_hold_seconds.unwrap_or(first_seconds).clamp(first_seconds, max_seconds);
         self.next_hold_seconds = Some((seconds * 2.0).min(max_seconds));
         let until = now.plus_seconds(seconds);
-        self.hold = Some(Hold { until, why: why.into() });
+        self.hold = Some(HoldDown { until, why: why.into() });
         until
     }
 
-    pub(super) fn forbid(&mut self, from: &Layout, action: Action, until: EventTime, why: &str) {
+    pub(super) fn forbid(&mut self, from: &Layout, action: ControllerAction, until: EventTime, why: &str) {
         self.tabu.retain(|tabu| !(tabu.action == action && tabu.from == *from));
-        self.tabu.push(Tabu { from: from.clone(), action, until, why: why.into() });
+        self.tabu.push(TabuAction { from: from.clone(), action, until, why: why.into() });
     }
 
-    pub(super) fn forbidden(&self, from: &Layout, action: Action) -> Option<&Tabu> {
+    pub(super) fn forbidden(&self, from: &Layout, action: ControllerAction) -> Option<&TabuAction> {
         self.tabu.iter().find(|tabu| tabu.action == action && tabu.from == *from)
     }
 
@@ -107,17 +107,17 @@ impl ControllerState {
         }
     }
 
-    pub(super) fn saving(&self, action: Action) -> Option<f64> {
+    pub(super) fn saving(&self, action: ControllerAction) -> Option<f64> {
         self.savings.iter().find(|saving| saving.action == action).map(|saving| saving.ratio)
     }
 
-    pub(super) fn learn_saving(&mut self, action: Action, ratio: f64) {
+    pub(super) fn learn_saving(&mut self, action: ControllerAction, ratio: f64) {
         match self.savings.iter_mut().find(|saving| saving.action == action) {
             Some(saving) => {
                 saving.count += 1;
                 saving.ratio += (ratio - saving.ratio) / f64::from(saving.count);
             }
-            None => self.savings.push(Saving { action, ratio, count: 1 }),
+            None => self.savings.push(ActionSaving { action, ratio, count: 1 }),
         }
     }
 }
@@ -130,11 +130,14 @@ mod tests {
     fn what_an_action_saved_is_the_mean_of_its_own() {
         let mut state = ControllerState::default();
         for ratio in [0.1, 0.2, 0.0] {
-            state.learn_saving(Action::Decrease, ratio);
+            state.learn_saving(ControllerAction::Decrease, ratio);
         }
-        state.learn_saving(Action::Increase, 0.3);
+        state.learn_saving(ControllerAction::Increase, 0.3);
         let saved = |action| state.saving(action).map(|ratio| (ratio * 1e9).round() / 1e9);
-        assert_eq!([Action::Decrease, Action::Increase, Action::ScaleReplicas].map(saved), [Some(0.1), Some(0.3), None]);
+        assert_eq!(
+            [ControllerAction::Decrease, ControllerAction::Increase, ControllerAction::ScaleReplicas].map(saved),
+            [Some(0.1), Some(0.3), None]
+        );
     }
 
     #[test]
@@ -156,18 +159,18 @@ mod tests {
         let [few, many] = [3, 6].map(|replicas| Layout { replicas: Some(replicas), ..Layout::default() });
         let until = EventTime::from_seconds;
         for (from, action, seconds, why) in [
-            (&few, Action::Decrease, 1.0, "first"),
-            (&few, Action::Increase, 2.0, "another action"),
-            (&many, Action::Decrease, 3.0, "another layout"),
-            (&few, Action::Decrease, 4.0, "last"),
+            (&few, ControllerAction::Decrease, 1.0, "first"),
+            (&few, ControllerAction::Increase, 2.0, "another action"),
+            (&many, ControllerAction::Decrease, 3.0, "another layout"),
+            (&few, ControllerAction::Decrease, 4.0, "last"),
         ] {
             state.forbid(from, action, until(seconds), why);
         }
         let why = |from, action| state.forbidden(from, action).map(|tabu| (tabu.until, tabu.why.as_str()));
         assert_eq!(state.tabu.len(), 3);
-        assert_eq!(why(&few, Action::Decrease), Some((until(4.0), "last")));
-        assert_eq!(why(&few, Action::Increase), Some((until(2.0), "another action")));
-        assert_eq!(why(&many, Action::Decrease), Some((until(3.0), "another layout")));
-        assert_eq!(why(&many, Action::Increase), None);
+        assert_eq!(why(&few, ControllerAction::Decrease), Some((until(4.0), "last")));
+        assert_eq!(why(&few, ControllerAction::Increase), Some((until(2.0), "another action")));
+        assert_eq!(why(&many, ControllerAction::Decrease), Some((until(3.0), "another layout")));
+        assert_eq!(why(&many, ControllerAction::Increase), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The EADT matrix: what to do at a power and an efficiency.
 
-use eadt_schemas::v1::{Action, Workload};
+use eadt_schemas::v1::{ControllerAction, Workload};
 
 use super::{ControllerSettings, PowerReading};
 
@@ -48,33 +48,33 @@ impl Thresholds {
     }
 
     /// The table. A figure exactly on a threshold is on neither side of it.
-    pub fn action(&self, watts: f64, efficiency: f64) -> Action {
+    pub fn action(&self, watts: f64, efficiency: f64) -> ControllerAction {
         let (up, down) = (1.0 + self.power_hysteresis, 1.0 - self.power_hysteresis);
         let (better, worse) = (1.0 + self.efficiency_hysteresis, 1.0 - self.efficiency_hysteresis);
         if watts > self.high_watts * up && efficiency < self.poor * worse {
-            Action::Decrease
+            ControllerAction::Decrease
         } else if watts > self.high_watts * up && efficiency > self.poor * better {
-            Action::ScaleReplicas
+            ControllerAction::ScaleReplicas
         } else if watts < self.low_watts * down && efficiency < self.good * worse {
-            Action::Increase
+            ControllerAction::Increase
         } else {
-            Action::Maintain
+            ControllerAction::Maintain
         }
     }
 
     /// Where a power and an efficiency lie, in words.
-    pub fn explain(&self, action: Action, whose: &str, watts: f64, efficiency: f64) -> String {
+    pub fn explain(&self, action: ControllerAction, whose: &str, watts: f64, efficiency: f64) -> String {
         let Self { high_watts, low_watts, poor, good, .. } = *self;
         match action {
-            Action::Decrease => {
+            ControllerAction::Decrease => {
                 format!(
                     "{watts:.0} W {whose} is above {high_watts:.0} W at only {efficiency:.4} samples/s/W (poor is under {poor})"
                 )
             }
-            Action::ScaleReplicas => {
+            ControllerAction::ScaleReplicas => {
                 format!("{watts:.0} W {whose} is above {high_watts:.0} W at a good {efficiency:.4} samples/s/W (over {poor})")
             }
-            Action::Increase => {
+            ControllerAction::Increase => {
                 format!("{watts:.0} W {whose} is below {low_watts:.0} W at only {efficiency:.4} samples/s/W (good is {good})")
             }
             _ => format!("{watts:.0} W {whose} at {efficiency:.4} samples/s/W calls for no change"),
@@ -91,25 +91,25 @@ mod tests {
         let table = Thresholds::literal(&ControllerSettings::default());
         let just = |value: f64, up: bool| if up { value.next_up() } else { value.next_down() };
         let rows = [
-            (280.0, 0.08, Action::Decrease),
-            (270.0, 0.22, Action::ScaleReplicas),
-            (180.0, 0.08, Action::Increase),
+            (280.0, 0.08, ControllerAction::Decrease),
+            (270.0, 0.22, ControllerAction::ScaleReplicas),
+            (180.0, 0.08, ControllerAction::Increase),
             // 45 samples/s at 250 W.
-            (250.0, 45.0 / 250.0, Action::Maintain),
-            (280.0, 0.1, Action::Maintain),
-            (280.0, just(0.1, false), Action::Decrease),
-            (280.0, just(0.1, true), Action::ScaleReplicas),
-            (250.0, 0.05, Action::Maintain),
-            (250.0, 0.3, Action::Maintain),
-            (just(250.0, true), 0.05, Action::Decrease),
-            (just(250.0, true), 0.3, Action::ScaleReplicas),
-            (200.0, 0.05, Action::Maintain),
-            (just(200.0, false), 0.05, Action::Increase),
-            (just(200.0, false), 0.2, Action::Maintain),
-            (just(200.0, false), just(0.2, false), Action::Increase),
-            (just(200.0, false), 0.1, Action::Increase),
-            (225.0, 0.01, Action::Maintain),
-            (100.0, 0.5, Action::Maintain),
+            (250.0, 45.0 / 250.0, ControllerAction::Maintain),
+            (280.0, 0.1, ControllerAction::Maintain),
+            (280.0, just(0.1, false), ControllerAction::Decrease),
+            (280.0, just(0.1, true), ControllerAction::ScaleReplicas),
+            (250.0, 0.05, ControllerAction::Maintain),
+            (250.0, 0.3, ControllerAction::Maintain),
+            (just(250.0, true), 0.05, ControllerAction::Decrease),
+            (just(250.0, true), 0.3, ControllerAction::ScaleReplicas),
+            (200.0, 0.05, ControllerAction::Maintain),
+            (just(200.0, false), 0.05, ControllerAction::Increase),
+            (just(200.0, false), 0.2, ControllerAction::Maintain),
+            (just(200.0, false), just(0.2, false), ControllerAction::Increase),
+            (just(200.0, false), 0.1, ControllerAction::Increase),
+            (225.0, 0.01, ControllerAction::Maintain),
+            (100.0, 0.5, ControllerAction::Maintain),
         ];
         for (watts, efficiency, action) in rows {
             assert_eq!(table.action(watts, efficiency), action, "{watts} W, {efficiency}");
@@ -120,16 +120,16 @@ mod tests {
     fn dead_bands_widen_every_threshold() {
         let table = Thresholds::precise(&ControllerSettings::default(), PowerReading::PerGpu, &Workload::default(), 1);
         let rows = [
-            (254.0, 0.05, Action::Maintain),
-            (254.0, 0.3, Action::Maintain),
-            (255.1, 0.05, Action::Decrease),
-            (255.1, 0.096, Action::Maintain),
-            (255.1, 0.104, Action::Maintain),
-            (255.1, 0.106, Action::ScaleReplicas),
-            (197.0, 0.05, Action::Maintain),
-            (195.9, 0.05, Action::Increase),
-            (195.9, 0.191, Action::Maintain),
-            (195.9, 0.189, Action::Increase),
+            (254.0, 0.05, ControllerAction::Maintain),
+            (254.0, 0.3, ControllerAction::Maintain),
+            (255.1, 0.05, ControllerAction::Decrease),
+            (255.1, 0.096, ControllerAction::Maintain),
+            (255.1, 0.104, ControllerAction::Maintain),
+            (255.1, 0.106, ControllerAction::ScaleReplicas),
+            (197.0, 0.05, ControllerAction::Maintain),
+            (195.9, 0.05, ControllerAction::Increase),
+            (195.9, 0.191, ControllerAction::Maintain),
+            (195.9, 0.189, ControllerAction::Increase),
         ];
         for (watts, efficiency, action) in rows {
             assert_eq!(table.action(watts, efficiency), action, "{watts} W, {efficiency}");

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use eadt_schemas::v1::{Action, Bounds, Layout, Workload};
+use eadt_schemas::v1::{ControllerAction, Layout, LayoutBounds, Workload};
 
 use super::ControllerSettings;
 
@@ -18,12 +18,12 @@ const SHARING_BACKENDS: [&str; 3] = ["gloo", "mpi", "ucc"];
 
 /// The two knobs of the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Knobs {
+pub(super) struct MatrixKnobs {
     pub replicas: u32,
     pub threads: u32,
 }
 
-impl Knobs {
+impl MatrixKnobs {
     /// The knobs of a layout, or why they cannot be turned.
     pub fn of(layout: &Layout) -> Result<Self, String> {
         match (layout.replicas, layout.mps_thread_percentage) {
@@ -58,56 +58,56 @@ impl Knobs {
 }
 
 /// The formulas of the seed; explicit bounds of the workload still hold.
-pub(super) fn literal(action: Action, from: Knobs, gpus: u32, bounds: &Bounds) -> Knobs {
-    let Knobs { replicas, threads } = from;
+pub(super) fn literal(action: ControllerAction, from: MatrixKnobs, gpus: u32, bounds: &LayoutBounds) -> MatrixKnobs {
+    let MatrixKnobs { replicas, threads } = from;
     let to = match action {
-        Action::Decrease => Knobs { replicas, threads: threads.saturating_sub(DECREASE_POINTS).max(LITERAL_MIN) },
-        Action::ScaleReplicas => Knobs {
+        ControllerAction::Decrease => MatrixKnobs { replicas, threads: threads.saturating_sub(DECREASE_POINTS).max(LITERAL_MIN) },
+        ControllerAction::ScaleReplicas => MatrixKnobs {
             replicas: (replicas + gpus).min(LITERAL_PER_GPU * gpus),
             threads: threads.saturating_sub(SCALE_POINTS).max(LITERAL_MIN),
         },
-        Action::Increase if threads + INCREASE_POINTS >= 100 => Knobs { replicas: gpus, threads: 100 },
-        Action::Increase => Knobs { replicas, threads: threads + INCREASE_POINTS },
+        ControllerAction::Increase if threads + INCREASE_POINTS >= 100 => MatrixKnobs { replicas: gpus, threads: 100 },
+        ControllerAction::Increase => MatrixKnobs { replicas, threads: threads + INCREASE_POINTS },
         _ => from,
     };
-    let mut limits = Limits::none();
+    let mut limits = KnobLimits::none();
     limits.tighten(bounds);
     // A knob that the rule does not turn stays, even where it is outside the bounds.
     let replicas = if to.replicas == replicas { replicas } else { limits.replicas(to.replicas) };
     let per_gpu = replicas.div_ceil(gpus.max(1));
-    Knobs { replicas, threads: if to.threads == threads { threads } else { limits.threads(to.threads, per_gpu) } }
+    MatrixKnobs { replicas, threads: if to.threads == threads { threads } else { limits.threads(to.threads, per_gpu) } }
 }
 
 /// The layout that an action of the precise matrix leads to, or the reason why it must not be.
 pub(super) fn precise(
-    action: Action,
-    from: Knobs,
+    action: ControllerAction,
+    from: MatrixKnobs,
     gpus: u32,
     workload: &Workload,
     settings: &ControllerSettings,
-) -> Result<Knobs, String> {
-    let mut limits = Limits::of(settings, gpus);
+) -> Result<MatrixKnobs, String> {
+    let mut limits = KnobLimits::of(settings, gpus);
     limits.tighten(&workload.bounds);
     if limits.threads_min > limits.threads_max || limits.replicas_min > limits.replicas_max {
         return Err("the workload's bounds exclude every layout: correct them".into());
     }
-    let Knobs { replicas, threads } = from;
+    let MatrixKnobs { replicas, threads } = from;
     let per_gpu = |replicas: u32| replicas.div_ceil(gpus);
     let to = match action {
-        Action::Decrease => {
-            Knobs { replicas, threads: limits.threads(threads.saturating_sub(DECREASE_POINTS), per_gpu(replicas)) }
+        ControllerAction::Decrease => {
+            MatrixKnobs { replicas, threads: limits.threads(threads.saturating_sub(DECREASE_POINTS), per_gpu(replicas)) }
         }
-        Action::ScaleReplicas => {
+        ControllerAction::ScaleReplicas => {
             let most = limits.replicas_max / gpus * gpus;
             let to = replicas.saturating_add(gpus).min(most.max(replicas));
-            Knobs { replicas: to, threads: limits.threads(threads.saturating_sub(SCALE_POINTS), per_gpu(to)) }
+            MatrixKnobs { replicas: to, threads: limits.threads(threads.saturating_sub(SCALE_POINTS), per_gpu(to)) }
         }
-        Action::Increase => {
+        ControllerAction::Increase => {
             let wanted = threads.saturating_add(INCREASE_POINTS).min(limits.threads_max);
             if wanted >= 100 && gpus >= limits.replicas_min {
-                Knobs { replicas: gpus.min(replicas), threads: 100 }
+                MatrixKnobs { replicas: gpus.min(replicas), threads: 100 }
             } else {
-                Knobs { replicas, threads: limits.threads(wanted, per_gpu(replicas)) }
+                MatrixKnobs { replicas, threads: limits.threads(wanted, per_gpu(replicas)) }
             }
         }
         _ => from,
@@ -120,17 +120,17 @@ pub(super) fn precise(
 }
 
 /// Other layouts worth trying: each number of processes per GPU with as many threads as may be, nearest numbers first.
-pub(super) fn alternatives(from: Knobs, gpus: u32, workload: &Workload, settings: &ControllerSettings) -> Vec<Knobs> {
-    let mut limits = Limits::of(settings, gpus);
+pub(super) fn alternatives(from: MatrixKnobs, gpus: u32, workload: &Workload, settings: &ControllerSettings) -> Vec<MatrixKnobs> {
+    let mut limits = KnobLimits::of(settings, gpus);
     limits.tighten(&workload.bounds);
     let here = from.replicas / gpus.max(1);
     let of = |per_gpu: u32| {
         let share = limits.oversubscription / per_gpu;
         let threads = if share >= 100 { 100 } else { share / THREAD_STEP * THREAD_STEP };
-        Knobs { replicas: per_gpu.saturating_mul(gpus), threads: threads.min(limits.threads_max) }
+        MatrixKnobs { replicas: per_gpu.saturating_mul(gpus), threads: threads.min(limits.threads_max) }
     };
     let most = limits.replicas_max / gpus.max(1);
-    let mut all: Vec<Knobs> = (1..=most.min(48)).map(of).collect();
+    let mut all: Vec<MatrixKnobs> = (1..=most.min(48)).map(of).collect();
     // More processes hide waiting, fewer never do: of two equally near numbers the larger comes first.
     all.sort_by_key(|to| (here.abs_diff(to.replicas / gpus.max(1)), Reverse(to.replicas)));
     all.retain(|to| {
@@ -143,11 +143,17 @@ pub(super) fn alternatives(from: Knobs, gpus: u32, workload: &Workload, settings
 }
 
 /// The change must go the way that the action means, end inside the limits and change something.
-fn check_room(action: Action, from: Knobs, to: Knobs, gpus: u32, limits: &Limits) -> Result<(), String> {
+fn check_room(
+    action: ControllerAction,
+    from: MatrixKnobs,
+    to: MatrixKnobs,
+    gpus: u32,
+    limits: &KnobLimits,
+) -> Result<(), String> {
     let forward = match action {
-        Action::Decrease => to.threads < from.threads,
-        Action::ScaleReplicas => to.threads <= from.threads && to.replicas >= from.replicas && to != from,
-        Action::Increase => to.threads > from.threads || to.replicas < from.replicas,
+        ControllerAction::Decrease => to.threads < from.threads,
+        ControllerAction::ScaleReplicas => to.threads <= from.threads && to.replicas >= from.replicas && to != from,
+        ControllerAction::Increase => to.threads > from.threads || to.replicas < from.replicas,
         _ => false,
     };
     let per_gpu = to.replicas.div_ceil(gpus);
@@ -157,11 +163,11 @@ fn check_room(action: Action, from: Knobs, to: Knobs, gpus: u32, limits: &Limits
     if forward && inside {
         return Ok(());
     }
-    let Knobs { replicas, threads } = from;
-    let Limits { threads_min, threads_max, replicas_max, oversubscription, .. } = limits;
+    let MatrixKnobs { replicas, threads } = from;
+    let KnobLimits { threads_min, threads_max, replicas_max, oversubscription, .. } = limits;
     Err(match action {
-        Action::Decrease => format!("MPS {threads} % cannot go lower (at least {threads_min} %)"),
-        Action::ScaleReplicas => format!(
+        ControllerAction::Decrease => format!("MPS {threads} % cannot go lower (at least {threads_min} %)"),
+        ControllerAction::ScaleReplicas => format!(
             "{replicas} replicas at MPS {threads} % leave no room to scale (at most {replicas_max} replicas, at least \
              {threads_min} %, {oversubscription} % a GPU in sum)"
         ),
@@ -196,7 +202,7 @@ fn check_world(replicas: u32, gpus: u32, workload: &Workload) -> Result<(), Stri
 
 /// Where the knobs may go.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Limits {
+struct KnobLimits {
     threads_min: u32,
     threads_max: u32,
     replicas_min: u32,
@@ -204,7 +210,7 @@ struct Limits {
     oversubscription: u32,
 }
 
-impl Limits {
+impl KnobLimits {
     const fn none() -> Self {
         Self { threads_min: 1, threads_max: 100, replicas_min: 1, replicas_max: u32::MAX, oversubscription: u32::MAX }
     }
@@ -218,8 +224,8 @@ impl Limits {
         }
     }
 
-    /// What the bounds say replaces what was so far.
-    fn tighten(&mut self, bounds: &Bounds) {
+    /// Replaces each limit for which the bounds hold a value.
+    fn tighten(&mut self, bounds: &LayoutBounds) {
         let set = |limit: &mut u32, bound: Option<u32>| *limit = bound.unwrap_or(*limit);
         set(&mut self.threads_min, bounds.mps_thread_percentage_min.map(|percent| percent.max(1)));
         set(&mut self.threads_max, bounds.mps_thread_percentage_max.map(|percent| percent.min(100)));
@@ -242,20 +248,23 @@ impl Limits {
 mod tests {
     use super::*;
 
-    fn workload(bounds: Bounds) -> Workload {
+    fn workload(bounds: LayoutBounds) -> Workload {
         Workload { bounds, backend: Some("gloo".into()), global_batch_size: Some(576), ..Workload::default() }
     }
 
     #[test]
     fn bounds_may_leave_one_layout_but_not_none() {
         let settings = ControllerSettings::default();
-        let decrease = |bounds: Bounds| {
-            precise(Action::Decrease, Knobs { replicas: 6, threads: 50 }, 3, &workload(bounds), &settings)
+        let decrease = |bounds: LayoutBounds| {
+            precise(ControllerAction::Decrease, MatrixKnobs { replicas: 6, threads: 50 }, 3, &workload(bounds), &settings)
                 .map(|to| (to.replicas, to.threads))
         };
-        let threads =
-            |min, max| Bounds { mps_thread_percentage_min: Some(min), mps_thread_percentage_max: Some(max), ..Bounds::default() };
-        let replicas = |min, max| Bounds { replicas_min: Some(min), replicas_max: Some(max), ..Bounds::default() };
+        let threads = |min, max| LayoutBounds {
+            mps_thread_percentage_min: Some(min),
+            mps_thread_percentage_max: Some(max),
+            ..LayoutBounds::default()
+        };
+        let replicas = |min, max| LayoutBounds { replicas_min: Some(min), replicas_max: Some(max), ..LayoutBounds::default() };
         assert_eq!(decrease(threads(45, 45)), Ok((6, 45)));
         assert_eq!(decrease(replicas(6, 6)), Ok((6, 40)));
         for excluded in [threads(46, 45), replicas(7, 6)] {
@@ -265,35 +274,39 @@ mod tests {
 
     #[test]
     fn a_change_goes_the_way_that_its_action_means() {
-        let limits = Limits { threads_min: 25, replicas_max: 12, oversubscription: 200, ..Limits::none() };
+        let limits = KnobLimits { threads_min: 25, replicas_max: 12, oversubscription: 200, ..KnobLimits::none() };
         let goes = |action, from: (u32, u32), to: (u32, u32)| {
-            let knobs = |(replicas, threads)| Knobs { replicas, threads };
+            let knobs = |(replicas, threads)| MatrixKnobs { replicas, threads };
             check_room(action, knobs(from), knobs(to), 3, &limits).is_ok()
         };
-        assert!(goes(Action::ScaleReplicas, (6, 50), (9, 35)) && goes(Action::ScaleReplicas, (12, 50), (12, 35)));
+        assert!(
+            goes(ControllerAction::ScaleReplicas, (6, 50), (9, 35)) && goes(ControllerAction::ScaleReplicas, (12, 50), (12, 35))
+        );
         // A layout under the least threads is no reason to give each process more while scaling.
-        assert!(!goes(Action::ScaleReplicas, (6, 20), (9, 25)) && !goes(Action::ScaleReplicas, (6, 50), (3, 35)));
-        assert!(goes(Action::Increase, (6, 50), (6, 60)) && goes(Action::Increase, (6, 100), (3, 100)));
-        assert!(!goes(Action::Increase, (6, 50), (6, 50)) && !goes(Action::Increase, (6, 50), (9, 50)));
-        assert!(goes(Action::Decrease, (6, 50), (6, 40)) && !goes(Action::Decrease, (6, 50), (6, 50)));
+        assert!(
+            !goes(ControllerAction::ScaleReplicas, (6, 20), (9, 25)) && !goes(ControllerAction::ScaleReplicas, (6, 50), (3, 35))
+        );
+        assert!(goes(ControllerAction::Increase, (6, 50), (6, 60)) && goes(ControllerAction::Increase, (6, 100), (3, 100)));
+        assert!(!goes(ControllerAction::Increase, (6, 50), (6, 50)) && !goes(ControllerAction::Increase, (6, 50), (9, 50)));
+        assert!(goes(ControllerAction::Decrease, (6, 50), (6, 40)) && !goes(ControllerAction::Decrease, (6, 50), (6, 50)));
     }
 
     #[test]
     fn other_layouts_are_the_nearest_first_and_only_such_as_may_be() {
         let settings = ControllerSettings::default();
         let of = |from: (u32, u32), workload: &Workload| {
-            let from = Knobs { replicas: from.0, threads: from.1 };
+            let from = MatrixKnobs { replicas: from.0, threads: from.1 };
             alternatives(from, 3, workload, &settings).into_iter().map(|to| (to.replicas, to.threads)).collect::<Vec<_>>()
         };
-        assert_eq!(of((6, 50), &workload(Bounds::default())), [(9, 30), (3, 100), (12, 25)]);
-        let least_threads = Bounds { mps_thread_percentage_min: Some(30), ..Bounds::default() };
+        assert_eq!(of((6, 50), &workload(LayoutBounds::default())), [(9, 30), (3, 100), (12, 25)]);
+        let least_threads = LayoutBounds { mps_thread_percentage_min: Some(30), ..LayoutBounds::default() };
         assert_eq!(of((6, 50), &workload(least_threads)), [(9, 30), (3, 100)]);
-        let least_replicas = Bounds { replicas_min: Some(9), ..Bounds::default() };
+        let least_replicas = LayoutBounds { replicas_min: Some(9), ..LayoutBounds::default() };
         assert_eq!(of((6, 50), &workload(least_replicas)), [(9, 30), (12, 25)]);
         // 9 processes do not divide a batch of 48, and NCCL lets no two share a GPU; as many as there are need neither.
-        let batch = Workload { global_batch_size: Some(48), ..workload(Bounds::default()) };
+        let batch = Workload { global_batch_size: Some(48), ..workload(LayoutBounds::default()) };
         assert_eq!(of((6, 60), &batch), [(6, 50), (3, 100), (12, 25)]);
-        let nccl = Workload { backend: None, ..workload(Bounds::default()) };
+        let nccl = Workload { backend: None, ..workload(LayoutBounds::default()) };
         assert_eq!(of((6, 60), &nccl), [(6, 50), (3, 100)]);
     }
 }

@@ -1,14 +1,16 @@
 //! A workload on a test bench: windows go in, decisions come out, an actuator of a few lines applies them.
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, Layout, LayoutBounds, UpdateMode, Workload,
+};
 
-use crate::models::Models;
+use crate::models::ModelRegistry;
 use crate::workload::report::TrainingReport;
 
-use super::{Context, ControllerName, ControllerSettings, ControllerState, decide};
+use super::{ControllerContext, ControllerName, ControllerSettings, ControllerState, decide};
 
-pub(super) struct Bench {
+pub(super) struct ControllerBench {
     pub name: ControllerName,
     pub state: ControllerState,
     pub settings: ControllerSettings,
@@ -17,7 +19,7 @@ pub(super) struct Bench {
     pub remaining_seconds: Option<f64>,
     pub checkpoint_time: Option<EventTime>,
     pub training: Option<TrainingReport>,
-    pub models: Option<Models>,
+    pub models: Option<ModelRegistry>,
     pub now: EventTime,
     /// When the actuator here restarted the workload, oldest first.
     pub restarts: Vec<EventTime>,
@@ -38,7 +40,7 @@ pub(super) fn knobs(layout: &Layout) -> (u32, u32) {
     (layout.replicas.unwrap(), layout.mps_thread_percentage.unwrap())
 }
 
-impl Bench {
+impl ControllerBench {
     /// The seed's workload: 3 GPUs, 6 replicas of 50 %, everything declared that its steps need.
     pub fn new(name: ControllerName) -> Self {
         Self {
@@ -55,7 +57,7 @@ impl Bench {
                 gpu_power_limit_watts: Some(400.0),
                 backend: Some("gloo".into()),
                 global_batch_size: Some(576),
-                bounds: Bounds { oversubscription_percentage_max: Some(200), ..Bounds::default() },
+                bounds: LayoutBounds { oversubscription_percentage_max: Some(200), ..LayoutBounds::default() },
                 ..Workload::default()
             },
             actuation: None,
@@ -101,7 +103,7 @@ impl Bench {
 
     pub fn decide(&mut self, window: &EfficiencyWindow) -> Decision {
         self.now = window.window_end;
-        let context = Context {
+        let context = ControllerContext {
             workload: Some(&self.workload),
             last_actuation: self.actuation.as_ref(),
             remaining_seconds: self.remaining_seconds,
@@ -122,12 +124,12 @@ impl Bench {
     pub fn feed_times(&mut self, count: usize, watts_per_gpu: f64, efficiency: f64) -> Decision {
         for _ in 1..count {
             let decision = self.feed(watts_per_gpu, efficiency);
-            assert_eq!(decision.action, Action::Maintain, "{}", decision.reason);
+            assert_eq!(decision.action, ControllerAction::Maintain, "{}", decision.reason);
         }
         self.feed(watts_per_gpu, efficiency)
     }
 
-    pub fn report(&mut self, decision: &Decision, outcome: Outcome, reason: &str) {
+    pub fn report(&mut self, decision: &Decision, outcome: ActuationOutcome, reason: &str) {
         self.actuation = Some(Actuation {
             id: format!("{}/{outcome:?}", decision.id),
             decision_id: decision.id.clone(),
@@ -154,7 +156,7 @@ impl Bench {
         self.set_layout(decision.to.clone());
         self.workload.decision_id = Some(decision.id.clone());
         self.restarts.push(self.now.plus_seconds(10.0));
-        self.report(decision, Outcome::Applied, "");
+        self.report(decision, ActuationOutcome::Applied, "");
     }
 
     /// A window in which the workload restarts.
@@ -167,8 +169,8 @@ impl Bench {
     /// Applies a decision and lets the job start and warm up.
     pub fn apply_and_warm_up(&mut self, decision: &Decision, watts_per_gpu: f64, efficiency: f64) {
         self.apply(decision);
-        assert_eq!(self.restart_window().action, Action::Maintain);
+        assert_eq!(self.restart_window().action, ControllerAction::Maintain);
         let warming = self.feed(watts_per_gpu, efficiency);
-        assert_eq!(warming.action, Action::Maintain);
+        assert_eq!(warming.action, ControllerAction::Maintain);
     }
 }

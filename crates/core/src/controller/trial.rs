@@ -1,18 +1,18 @@
-//! What became of a change, and whether it helped.
+//! The outcome of a change, and whether it helped.
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome, UpdateMode, Validation, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, UpdateMode, Workload};
 use serde::{Deserialize, Serialize};
 
-use super::history::{Measured, Medians};
+use super::history::{MeasuredWindow, Medians};
 use super::state::ControllerState;
-use super::{ControllerSettings, Objective};
+use super::{ControllerObjective, ControllerSettings};
 
 /// A change that was decided and of whose fate nothing is known yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Proposal {
+pub(super) struct ProposedChange {
     pub id: String,
-    pub action: Action,
+    pub action: ControllerAction,
     pub from: Layout,
     pub to: Layout,
     pub expires: EventTime,
@@ -20,7 +20,7 @@ pub(super) struct Proposal {
     pub baseline: Option<Medians>,
 }
 
-impl Proposal {
+impl ProposedChange {
     pub fn of(decision: &Decision, baseline: Option<Medians>) -> Self {
         Self {
             id: decision.id.clone(),
@@ -35,23 +35,23 @@ impl Proposal {
 
 /// A change that was applied and is being judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Trial {
+pub(super) struct ChangeTrial {
     pub id: String,
-    pub action: Action,
+    pub action: ControllerAction,
     pub from: Layout,
     pub to: Layout,
     /// The generation that it made.
     pub generation: u64,
     pub baseline: Medians,
     /// Usable windows since it was ready and warm.
-    pub windows: Vec<Measured>,
+    pub windows: Vec<MeasuredWindow>,
     /// Usable windows that are still to be left out.
     pub warming_up: u32,
 }
 
 /// A change that did not help and is to be taken back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Failure {
+pub(super) struct FailedChange {
     pub concerns: String,
     pub to: Layout,
     /// The generation of the failed layout; once it is another one, there is nothing left to take back.
@@ -59,20 +59,20 @@ pub(super) struct Failure {
     pub why: String,
 }
 
-/// Something about the last change that the next decision tells.
+/// A note about the last change that the next decision reports.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Note {
+pub(super) struct ChangeNote {
     pub reason: String,
     pub concerns: String,
-    pub validation: Validation,
+    pub validation: ChangeValidation,
     pub hold_until: Option<EventTime>,
 }
 
 /// The judgement over a trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct TrialVerdict {
     pub after: Medians,
-    pub objective: Objective,
+    pub objective: ControllerObjective,
     /// Part of what the objective names that it saved; negative where it cost more.
     pub gain_ratio: f64,
     /// The same of the energy per sample.
@@ -81,25 +81,25 @@ pub(super) struct Verdict {
     pub kept: bool,
 }
 
-impl Trial {
+impl ChangeTrial {
     /// Judges by the last windows.
-    pub fn verdict(&self, settings: &ControllerSettings) -> Option<Verdict> {
+    pub fn verdict(&self, settings: &ControllerSettings) -> Option<TrialVerdict> {
         let skip = self.windows.len().saturating_sub(settings.validation_windows as usize);
-        let after = Measured::median(self.windows.iter().skip(skip))?;
+        let after = MeasuredWindow::median(self.windows.iter().skip(skip))?;
         // Joules per sample are the reciprocal of the efficiency: no progress at all gains minus infinity.
-        let gain = |objective: Objective| {
+        let gain = |objective: ControllerObjective| {
             let score = |of: &Medians| objective.score(1.0 / of.efficiency, 1.0 / of.samples_per_second);
             1.0 - score(&after) / score(&self.baseline)
         };
         let objective = settings.objective;
-        let (gain_ratio, energy_gain_ratio) = (gain(objective), gain(Objective::Energy));
+        let (gain_ratio, energy_gain_ratio) = (gain(objective), gain(ControllerObjective::Energy));
         let throughput_ratio = after.samples_per_second / self.baseline.samples_per_second;
         let kept = gain_ratio >= settings.validation_gain_ratio && throughput_ratio >= settings.validation_throughput_ratio;
-        Some(Verdict { after, objective, gain_ratio, energy_gain_ratio, throughput_ratio, kept })
+        Some(TrialVerdict { after, objective, gain_ratio, energy_gain_ratio, throughput_ratio, kept })
     }
 }
 
-impl Verdict {
+impl TrialVerdict {
     /// As `4.10 J/sample instead of 4.60 (-10.9 %) at 98.7 % of the throughput`.
     pub fn explain(&self, before: &Medians) -> String {
         let throughput = 100.0 * self.throughput_ratio;
@@ -123,7 +123,7 @@ pub(super) fn settle(
     actuation: &Actuation,
     now: EventTime,
     settings: &ControllerSettings,
-) -> Option<Note> {
+) -> Option<ChangeNote> {
     if let Some(seconds) = actuation.downtime_seconds.filter(|seconds| *seconds >= 0.0 && seconds.is_finite()) {
         state.rollout_seconds = Some(seconds);
     }
@@ -133,7 +133,7 @@ pub(super) fn settle(
         return settle_proposal(state, proposal, workload, actuation, now, settings);
     }
     // Its beginning is known: only a bad end is news.
-    let undone = matches!(actuation.outcome, Outcome::RolledBack | Outcome::Failed);
+    let undone = matches!(actuation.outcome, ActuationOutcome::RolledBack | ActuationOutcome::Failed);
     if undone && state.trial.as_ref().is_some_and(|trial| trial.id == *id) {
         let trial = state.trial.take()?;
         return Some(undo(state, id, &trial.from, trial.action, actuation, now, settings));
@@ -143,21 +143,21 @@ pub(super) fn settle(
 
 fn settle_proposal(
     state: &mut ControllerState,
-    proposal: Proposal,
+    proposal: ProposedChange,
     workload: &Workload,
     actuation: &Actuation,
     now: EventTime,
     settings: &ControllerSettings,
-) -> Option<Note> {
-    let Proposal { id, action, from, to, baseline, .. } = proposal;
+) -> Option<ChangeNote> {
+    let ProposedChange { id, action, from, to, baseline, .. } = proposal;
     let reason = &actuation.reason;
     match actuation.outcome {
-        Outcome::Applied | Outcome::Ready => {
+        ActuationOutcome::Applied | ActuationOutcome::Ready => {
             state.count_restart(actuation.time, id.clone());
             // What was proposed beside it was made for the layout before.
             state.proposals.clear();
             state.unreverted = None;
-            state.trial = baseline.map(|baseline| Trial {
+            state.trial = baseline.map(|baseline| ChangeTrial {
                 id,
                 action,
                 from,
@@ -169,28 +169,28 @@ fn settle_proposal(
             });
             None
         }
-        Outcome::Recommended => None,
-        Outcome::Refused if workload.mode != UpdateMode::Enforce => None,
-        Outcome::Refused if action == Action::Revert => {
+        ActuationOutcome::Recommended => None,
+        ActuationOutcome::Refused if workload.mode != UpdateMode::Enforce => None,
+        ActuationOutcome::Refused if action == ControllerAction::Revert => {
             state.unreverted = None;
-            Some(Note {
+            Some(ChangeNote {
                 reason: format!("the last change could not be taken back: {reason}"),
                 concerns: id,
-                validation: Validation::Failed,
+                validation: ChangeValidation::Failed,
                 hold_until: state.hold.as_ref().map(|hold| hold.until),
             })
         }
-        Outcome::Refused => {
+        ActuationOutcome::Refused => {
             let until = now.plus_seconds(settings.hold_seconds);
             state.forbid(&from, action, until, &format!("it was refused: {reason}"));
-            Some(Note {
+            Some(ChangeNote {
                 reason: format!("the last decision was refused: {reason}"),
                 concerns: id,
-                validation: Validation::None,
+                validation: ChangeValidation::None,
                 hold_until: None,
             })
         }
-        Outcome::RolledBack | Outcome::Failed => {
+        ActuationOutcome::RolledBack | ActuationOutcome::Failed => {
             state.count_restart(actuation.time, id.clone());
             Some(undo(state, &id, &from, action, actuation, now, settings))
         }
@@ -202,12 +202,12 @@ fn undo(
     state: &mut ControllerState,
     id: &str,
     from: &Layout,
-    action: Action,
+    action: ControllerAction,
     actuation: &Actuation,
     now: EventTime,
     settings: &ControllerSettings,
-) -> Note {
-    let why = if actuation.outcome == Outcome::RolledBack {
+) -> ChangeNote {
+    let why = if actuation.outcome == ActuationOutcome::RolledBack {
         state.count_restart(actuation.time, format!("{id}/rolled-back"));
         format!("the last change was rolled back: {}", actuation.reason)
     } else {
@@ -222,16 +222,16 @@ pub(super) fn fail(
     state: &mut ControllerState,
     id: &str,
     from: &Layout,
-    action: Action,
+    action: ControllerAction,
     why: &str,
     now: EventTime,
     settings: &ControllerSettings,
-) -> Note {
-    if action != Action::Revert {
+) -> ChangeNote {
+    if action != ControllerAction::Revert {
         state.forbid(from, action, now.plus_seconds(settings.tabu_seconds), why);
     }
     let until = state.hold_down(now, why, settings.hold_seconds, settings.hold_max_seconds);
-    Note { reason: why.into(), concerns: id.into(), validation: Validation::Failed, hold_until: Some(until) }
+    ChangeNote { reason: why.into(), concerns: id.into(), validation: ChangeValidation::Failed, hold_until: Some(until) }
 }
 
 /// Follows the layout: windows of different generations are never compared by accident.
@@ -240,7 +240,7 @@ pub(super) fn follow(
     workload: &Workload,
     now: EventTime,
     settings: &ControllerSettings,
-) -> Option<Note> {
+) -> Option<ChangeNote> {
     let generation = workload.generation;
     match state.recent.generation.replace(generation) {
         Some(known) if known == generation => {}
@@ -259,10 +259,10 @@ pub(super) fn follow(
         let why = "the last change was taken back from outside";
         return Some(fail(state, &trial.id, &trial.from, trial.action, why, now, settings));
     }
-    Some(Note {
+    Some(ChangeNote {
         reason: "the layout was changed from outside before the last change was judged: it is not judged".into(),
         concerns: trial.id,
-        validation: Validation::None,
+        validation: ChangeValidation::None,
         hold_until: None,
     })
 }

@@ -15,8 +15,8 @@ pub const MAX_PENDING_LAYOUTS: usize = 64;
 pub struct PendingLayouts(VecDeque<Workload>);
 
 impl PendingLayouts {
-    /// Takes a layout, whatever its time; of one time the last word counts. Of more than [`MAX_PENDING_LAYOUTS`] the oldest comes back: it is
-    /// in force at once.
+    /// Takes a layout, whatever its time; of one time the last word counts. Of more than [`MAX_PENDING_LAYOUTS`] the oldest comes
+    /// back: it is in force at once.
     pub fn put(&mut self, layout: &Workload) -> Option<Workload> {
         let place = self.0.partition_point(|other| other.time < layout.time);
         match self.0.get_mut(place) {
@@ -51,13 +51,13 @@ impl PendingLayouts {
 pub struct PendingDecision {
     /// The last look's decision, which waits for the window that ends with the look.
     waiting: Option<Decision>,
-    /// Time of the newest decision that was said.
+    /// Time of the newest decision that was emitted.
     decided: Option<EventTime>,
 }
 
 impl PendingDecision {
-    /// Takes a look's decision. It is said with its window; where none is to be expected, a change is said at once, and what leaves
-    /// everything as it is is not said.
+    /// Takes a look's decision. It is emitted with its window. If no window is to be expected, a change is emitted at once, and a
+    /// decision that changes nothing is dropped.
     pub fn decide(&mut self, decision: Decision, is_awaited: bool) -> Option<Decision> {
         if is_awaited {
             self.waiting = Some(decision);
@@ -66,7 +66,7 @@ impl PendingDecision {
         self.emit_change(decision)
     }
 
-    /// Says a change; anything else is dropped.
+    /// Emits a change; anything else is dropped.
     fn emit_change(&mut self, decision: Decision) -> Option<Decision> {
         if decision.from == decision.to {
             return None;
@@ -87,12 +87,13 @@ impl PendingDecision {
         Self { waiting: None, decided: self.decided }
     }
 
-    /// Whether a window that ends then has no decision: its look did not wait for it, and nothing was said of its time or later.
+    /// Returns whether a window that ends then has no decision: its look did not wait for it, and no decision of its time or
+    /// later was emitted.
     pub fn has_no_decision_for(&self, end: EventTime) -> bool {
         self.waiting.as_ref().is_none_or(|waiting| waiting.time != end) && self.decided < Some(end)
     }
 
-    /// The decision that a window completes; `missed` where it has none.
+    /// Returns the decision that a window completes; `missed` if it has none.
     pub fn complete(&mut self, window: &EfficiencyWindow, missed: Option<Decision>) -> Option<Decision> {
         let mut decision = self.waiting.take_if(|waiting| waiting.time == window.window_end).or(missed)?;
         // The look knew the windows before this one; a first one may be the first that is simulated.

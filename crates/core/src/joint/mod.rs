@@ -1,12 +1,13 @@
-//! What decides about several workloads together: a second stage, which reads windows and what the first stage reads.
+//! Decisions about several workloads together: a second stage, which reads windows and the inputs of the first stage.
 //!
-//! Such a fold looks at the end of every window that any of its members has, as things were at that time, and says each member's
-//! decision with its own window ([`crate::power_budget`]). Like all of this crate it reads no clock, never awaits, does no I/O.
+//! Such a fold looks at the end of every window that any of its members has, as things were at that time. It emits each member's
+//! decision with that member's own window ([`crate::power_budget`]). Like all of this crate it reads no clock, never awaits, does
+//! no I/O.
 
 mod member;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::decode::Refusal;
+use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Model, Workload};
 
 use crate::partition::{self, accept};
@@ -15,15 +16,15 @@ use crate::state::{StateError, StateRecord};
 
 pub use member::{MAX_PENDING_LAYOUTS, PendingDecision, PendingLayouts};
 
-/// The number by which a decision says how far back the oldest event lies that came too late for an earlier look.
+/// The number in which a decision reports how far back the oldest event lies that came too late for an earlier look.
 pub const LATE_SECONDS: &str = "late_seconds";
 
 /// A decoded record.
 #[derive(Debug, Clone, Copy)]
 pub enum JointEvent<'a> {
     Window(&'a EfficiencyWindow),
-    /// What the first stage reads, too; telemetry and progress say nothing here.
-    Input(partition::Event<'a>),
+    /// An input of the first stage; telemetry and progress have no effect here.
+    Input(partition::InputEvent<'a>),
 }
 
 impl JointEvent<'_> {
@@ -47,15 +48,15 @@ pub trait JointFold: Sized {
         records: impl IntoIterator<Item = (K, Option<V>)>,
     ) -> Result<Self, StateError>;
 
-    /// Folds the next record of the merged order. `Err`: it has no place here, or is not what it should be; of inputs of the first
-    /// stage only the former, because that stage says the latter.
+    /// Folds the next record of the merged order. `Err`: it has no place here, or is not what it should be; of inputs of the
+    /// first stage only the former, because that stage reports the latter.
     fn fold(
         &mut self,
         event: JointEvent<'_>,
         key: Option<&str>,
         stamp: EventTime,
         out: &mut Vec<Decision>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), DecodeError> {
         let event = match event {
             JointEvent::Window(window) => {
                 self.on_window(window, out);
@@ -67,15 +68,15 @@ pub trait JointFold: Sized {
             return Ok(());
         }
         match event {
-            partition::Event::Workload(event) => return self.on_workload(event),
-            partition::Event::WorkloadGone => self.on_workload_gone(key.unwrap_or_default()),
-            partition::Event::Actuation(event) => self.on_actuation(event),
-            partition::Event::Model(event) => self.on_model(event),
-            partition::Event::ModelGone => self.on_model_gone(key.unwrap_or_default()),
-            partition::Event::Telemetry(_)
-            | partition::Event::Progress(_)
-            | partition::Event::Heartbeat
-            | partition::Event::Refused(_) => {}
+            partition::InputEvent::Workload(event) => return self.on_workload(event),
+            partition::InputEvent::WorkloadGone => self.on_workload_gone(key.unwrap_or_default()),
+            partition::InputEvent::Actuation(event) => self.on_actuation(event),
+            partition::InputEvent::Model(event) => self.on_model(event),
+            partition::InputEvent::ModelGone => self.on_model_gone(key.unwrap_or_default()),
+            partition::InputEvent::Telemetry(_)
+            | partition::InputEvent::Progress(_)
+            | partition::InputEvent::Heartbeat
+            | partition::InputEvent::Refused(_) => {}
         }
         Ok(())
     }
@@ -83,7 +84,7 @@ pub trait JointFold: Sized {
     fn on_window(&mut self, window: &EfficiencyWindow, out: &mut Vec<Decision>);
 
     /// Takes a workload's layout and terms. `Err`: there is no place for it.
-    fn on_workload(&mut self, event: &Workload) -> Result<(), Refusal>;
+    fn on_workload(&mut self, event: &Workload) -> Result<(), DecodeError>;
 
     /// Takes a workload's tombstone, which has no time of its own.
     fn on_workload_gone(&mut self, name: &str);
@@ -94,7 +95,7 @@ pub trait JointFold: Sized {
 
     fn on_model_gone(&mut self, name: &str);
 
-    /// How far event time may be ahead of the log's stamp, in microseconds; `None`: any.
+    /// Returns how far event time may be ahead of the log's stamp, in microseconds; `None`: any.
     fn max_future(&self) -> Option<i64>;
 
     /// The records of everything that changed since the last call.

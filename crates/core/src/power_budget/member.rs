@@ -6,10 +6,10 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, Origin, UpdateMode, Workload};
 use serde::{Deserialize, Serialize};
 
-use crate::controller::Measured;
+use crate::controller::MeasuredWindow;
 use crate::joint::{MAX_PENDING_LAYOUTS, PendingDecision, PendingLayouts};
-use crate::models::Models;
-use crate::power_budget::allocation::{self, BudgetSettings, BudgetState, CapMeasurements, PowerPoint, Standing};
+use crate::models::ModelRegistry;
+use crate::power_budget::allocation::{self, BudgetSettings, BudgetState, CapMeasurements, ConsumerState, PowerPoint};
 use crate::settings::FoldSettings;
 
 /// Caps that must have been measured before what was measured goes before a learned curve.
@@ -20,9 +20,9 @@ const CURVE_POINTS: u32 = 16;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BudgetMember {
-    /// What is in force as of the last look.
+    /// The workload in force as of the last look.
     now: Option<Workload>,
-    /// What came into force after it, in the order of its times.
+    /// Layouts that came into force after it, in the order of their times.
     coming: PendingLayouts,
     /// Power of all GPUs together under the layouts before `now` that may still be in force, in watts; `None`: it is not known.
     lingering_watts: Option<f64>,
@@ -31,9 +31,10 @@ pub struct BudgetMember {
     /// Time of the first layout.
     joined: Option<EventTime>,
     measured: CapMeasurements,
-    /// Ends of the newest window, and of the newest one that says something.
+    /// Ends of the newest window, and of the newest usable one.
     through: Option<EventTime>,
-    heard: Option<EventTime>,
+    #[serde(rename = "heard")]
+    last_usable_end: Option<EventTime>,
     /// The newest window's.
     origin: Origin,
     #[serde(flatten)]
@@ -72,7 +73,7 @@ impl BudgetMember {
         self.coming.newest().or(self.now.as_ref())
     }
 
-    /// Whether the first stage leaves its windows to this one.
+    /// Returns whether the first stage leaves its windows to this one.
     pub fn shares_budget(&self, settings: &FoldSettings) -> bool {
         self.newest_layout().is_some_and(|newest| settings.shares_budget(newest))
     }
@@ -123,23 +124,23 @@ impl BudgetMember {
     }
 
     /// What may be done about it at a look.
-    pub fn standing(&self, time: EventTime, settings: &BudgetSettings) -> Standing {
+    pub fn standing(&self, time: EventTime, settings: &BudgetSettings) -> ConsumerState {
         if self.now.as_ref().is_some_and(|now| now.ready_time.is_none()) {
-            return Standing::Rolling;
+            return ConsumerState::Rolling;
         }
-        match self.heard {
-            Some(heard) if time.seconds_since(heard) <= settings.silence_seconds => Standing::Open,
-            _ => Standing::Silent,
+        match self.last_usable_end {
+            Some(heard) if time.seconds_since(heard) <= settings.silence_seconds => ConsumerState::Open,
+            _ => ConsumerState::Silent,
         }
     }
 
-    /// Whether its window that ends with a look is to be expected.
+    /// Returns whether its window that ends with a look is to be expected.
     pub fn is_awaited(&self, time: EventTime, settings: &BudgetSettings) -> bool {
         self.through.max(self.joined).is_some_and(|last| time.seconds_since(last) <= settings.silence_seconds)
     }
 
     /// Throughput against power, and the learned model that it is from, where it is.
-    pub fn points(&self, workload: &Workload, models: &Models) -> (Vec<PowerPoint>, Option<String>) {
+    pub fn points(&self, workload: &Workload, models: &ModelRegistry) -> (Vec<PowerPoint>, Option<String>) {
         let measured = self.measured.points();
         if measured.len() >= MEASURED_ENOUGH {
             return (measured, None);
@@ -164,10 +165,10 @@ impl BudgetMember {
             return;
         }
         (self.through, self.origin) = (Some(end), window.origin);
-        if Measured::of(window, settings.coverage_min_ratio).is_err() {
+        if MeasuredWindow::of(window, settings.coverage_min_ratio).is_err() {
             return;
         }
-        self.heard = Some(end);
+        self.last_usable_end = Some(end);
         let board = self.newest_layout().and_then(|newest| newest.gpu_power_limit_watts);
         if let Some(layout) = &window.layout {
             self.measured.note(window, layout, board);
@@ -182,7 +183,7 @@ impl BudgetMember {
         self.saying.complete(window, missed)
     }
 
-    /// Leaves everything as it is, and says why.
+    /// Returns a decision that leaves everything as it is, with the reason.
     pub fn maintain(&self, workload: &Workload, time: EventTime, settings: &BudgetSettings, look: &str) -> Decision {
         let why = match self.standing(time, settings) {
             _ if workload.paused => "the workload is paused: nothing is asked of its GPUs, and their boards' limit counts; ",
@@ -190,9 +191,9 @@ impl BudgetMember {
                 "in mode observe nothing is asked of its GPUs, and their boards' limit counts; "
             }
             _ if workload.mode != UpdateMode::Enforce => "only in mode enforce caps are turned: this one stays, and counts; ",
-            Standing::Open => "",
-            Standing::Silent => "no window said anything for a while: its cap stays, and counts in full; ",
-            Standing::Rolling => "its last change is not ready yet: the higher cap counts; ",
+            ConsumerState::Open => "",
+            ConsumerState::Silent => "no window said anything for a while: its cap stays, and counts in full; ",
+            ConsumerState::Rolling => "its last change is not ready yet: the higher cap counts; ",
         };
         allocation::maintain(workload, time, settings, format!("{why}{look}"))
     }
@@ -204,7 +205,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::power_budget::allocation::Grants;
+    use crate::power_budget::allocation::PowerGrants;
 
     fn at(seconds: u32) -> EventTime {
         EventTime::from_seconds(f64::from(seconds))
@@ -255,7 +256,7 @@ mod tests {
 
     fn granted(of: &[(&str, u32)]) -> BudgetState {
         let grant = |(decision, time): &(&str, u32)| json!({"decision": decision, "time": at(*time), "watts": 300.0, "expires": at(time + 300)});
-        let grants: Grants = serde_json::from_value(of.iter().map(grant).collect()).unwrap();
+        let grants: PowerGrants = serde_json::from_value(of.iter().map(grant).collect()).unwrap();
         let mut state = BudgetState::default();
         state.put("n/a", grants);
         state
@@ -269,7 +270,7 @@ mod tests {
             member.set_layout(&layout(seconds, 1, Some(cap)));
             assert_eq!(member.newest_layout().map(|newest| newest.time), Some(at(30)));
         }
-        // Of one time the last word counts.
+        // The last layout of one time counts.
         member.set_layout(&layout(20, 1, Some(125.0)));
         assert_eq!(member.coming.len(), 3);
         for (seconds, cap) in [(9, None), (10, Some(110.0)), (29, Some(125.0)), (30, Some(130.0))] {
@@ -348,16 +349,16 @@ mod tests {
     fn a_member_is_silent_five_minutes_after_its_last_window_that_says_something() {
         let settings = BudgetSettings::default();
         let mut member = member(&[layout(0, 1, None)]);
-        assert_eq!(member.standing(at(0), &settings), Standing::Silent, "nothing was heard yet");
+        assert_eq!(member.standing(at(0), &settings), ConsumerState::Silent, "nothing was heard yet");
         member.add_window(&window(60, Origin::Measured), &settings);
         member.add_window(&EfficiencyWindow { gap: true, ..window(120, Origin::Measured) }, &settings);
-        assert_eq!(member.standing(at(360), &settings), Standing::Open);
-        assert_eq!(member.standing(at(361), &settings), Standing::Silent);
-        // Its windows are waited for by the last one that came, whatever it says.
+        assert_eq!(member.standing(at(360), &settings), ConsumerState::Open);
+        assert_eq!(member.standing(at(361), &settings), ConsumerState::Silent);
+        // Its windows are waited for by the last one that came, whether it is usable or not.
         assert!(member.is_awaited(at(420), &settings) && !member.is_awaited(at(421), &settings));
         member.set_layout(&rolling(350, 1, None));
         member.advance(at(350), "n/a", &mut BudgetState::default());
-        assert_eq!(member.standing(at(360), &settings), Standing::Rolling);
+        assert_eq!(member.standing(at(360), &settings), ConsumerState::Rolling);
     }
 
     #[test]
@@ -389,7 +390,7 @@ mod tests {
         assert_eq!(member.saying, PendingDecision::default(), "nothing was said of that time");
         assert_eq!((member.saying.decide(change.clone(), true), member.saying.overdue()), (None, Some(change.clone())));
         assert_eq!(member.decision_for(&window(60, Origin::Measured), &settings, "late"), None, "it was said");
-        // Where no window is to be expected, it is said at once.
+        // If no window is to be expected, it is returned at once.
         let change = Decision { time: at(120), ..change };
         assert_eq!(member.saying.decide(Decision { time: at(120), ..stays }, false), None);
         assert_eq!(member.saying.decide(change.clone(), false), Some(change.clone()));
@@ -432,7 +433,7 @@ mod tests {
             "verdict": "informative", "watts_range": [100.0, 420.0], "count": 9});
         let parameters =
             json!({"format": "eadt.cap-curve.v1", "gpu_model": "H100", "layout": [null, null, null, null], "curve": curve});
-        let mut models = Models::default();
+        let mut models = ModelRegistry::default();
         models.put(&Model { name: "cap-curve/n/a".into(), version: "7".into(), parameters, ..Model::default() });
         let workload = Workload { gpu_model: Some("H100".into()), ..layout(0, 1, None) };
         let (points, model) = member(std::slice::from_ref(&workload)).points(&workload, &models);

@@ -10,16 +10,16 @@
 //! another, and in which order the windows of one time come in makes no difference. Figures are one window old for that, which
 //! costs nothing where they are means of hours.
 //!
-//! **When it says so.** A member's decision of `T` comes with its own window that ends at `T`, so that every window has one
-//! decision, as in the first stage. What changes a member whose window does not come is said at the next look, or at once where
+//! **When it publishes.** A member's decision of `T` comes with its own window that ends at `T`, so that every window has one
+//! decision, as in the first stage. A change of a member whose window does not come is emitted at the next look, or at once if
 //! none was coming anyway.
 //!
-//! **The limit.** Watts are given out by [`allocation::share`], by caps, not by what was measured: what may come into force counts.
-//! A reduction counts once `workloads.v1` shows it ready; a raise from the moment it is decided until it is refused, overtaken or
-//! too old to be applied. A member that does not tell is left as it is and counts in full.
+//! **The limit.** Watts are given out by [`allocation::share`], by caps, not by what was measured: what may come into force
+//! counts. A reduction counts once `workloads.v1` shows it ready; a raise from the moment it is decided until it is refused,
+//! overtaken or too old to be applied. A silent member is left as it is and counts in full.
 //!
-//! What came after a look that it belonged to is used from the next one on, and counted: a replay, which merges by event time,
-//! may differ there.
+//! Input that came after the look it belonged to is used from the next look on, and counted: a replay, which merges by event
+//! time, may differ there.
 
 pub mod allocation;
 mod member;
@@ -29,15 +29,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_models::published::CAP_CURVE_PREFIX;
 use eadt_schemas::EventTime;
-use eadt_schemas::decode::Refusal;
-use eadt_schemas::v1::{Actuation, DeadLetterReason, Decision, EfficiencyWindow, Model, Outcome, WindowKind, Workload};
+use eadt_schemas::decode::DecodeError;
+use eadt_schemas::v1::{Actuation, ActuationOutcome, DeadLetterReason, Decision, EfficiencyWindow, Model, WindowKind, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::joint::{JointFold, LATE_SECONDS};
-use crate::models::{Models, Taken};
+use crate::models::{ModelOutcome, ModelRegistry};
 use crate::settings::FoldSettings;
 use crate::state::{StateError, StateRecord};
-use allocation::{BudgetSettings, BudgetState, Consumer, PowerPoint};
+use allocation::{BudgetSettings, BudgetState, PowerConsumer, PowerPoint};
 use member::BudgetMember;
 
 /// Counts over the life of this value, for metrics.
@@ -46,19 +46,20 @@ pub struct PowerBudgetTally {
     pub looks: u64,
     /// Events that came after a look that they belonged to.
     pub late: u64,
-    /// Power of all GPUs if every cap that may come into force did and were reached, at the last look; `None`: a cap is not known.
+    /// Power of all GPUs if every cap that may come into force did and were reached, at the last look; `None`: a cap is not
+    /// known.
     pub exposed_watts: Option<f64>,
     /// Looks at which the members' lowest caps did not fit into the budget.
     pub short: u64,
 }
 
-/// What belongs to no member.
+/// State that belongs to no member.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct PowerBudgetHead {
     /// Time of the last look.
     looked: Option<EventTime>,
-    /// What came of it, in words.
+    /// Its outcome, in words.
     reason: String,
     /// The least time of what came since the last look and belonged to one before.
     late: Option<EventTime>,
@@ -74,7 +75,7 @@ pub struct PowerBudgetFold {
     head: PowerBudgetHead,
     members: BTreeMap<String, BudgetMember>,
     grants: BudgetState,
-    models: Models,
+    models: ModelRegistry,
     /// Names of members and models that came, changed or went since the last commit.
     changed: BTreeSet<String>,
     changed_models: BTreeSet<String>,
@@ -90,7 +91,7 @@ impl PowerBudgetFold {
             head: PowerBudgetHead::default(),
             members: BTreeMap::new(),
             grants: BudgetState::default(),
-            models: Models::default(),
+            models: ModelRegistry::default(),
             changed: BTreeSet::new(),
             changed_models: BTreeSet::new(),
             tally: PowerBudgetTally::default(),
@@ -123,14 +124,14 @@ impl PowerBudgetFold {
             self.members.iter().filter_map(|(name, member)| Some((name, member, member.present(&self.settings)?))).collect();
         let points: Vec<(Vec<PowerPoint>, Option<String>)> =
             present.iter().map(|(_, member, workload)| member.points(workload, &self.models)).collect();
-        let consumers: Vec<Consumer<'_>> = present
+        let consumers: Vec<PowerConsumer<'_>> = present
             .iter()
             .zip(&points)
-            .map(|((_, member, workload), (points, model))| Consumer {
+            .map(|((_, member, workload), (points, model))| PowerConsumer {
                 model_version: model.as_deref(),
                 standing: member.standing(time, &self.budget),
                 lingering_watts: member.lingering_watts(),
-                ..Consumer::new(workload, points)
+                ..PowerConsumer::new(workload, points)
             })
             .collect();
         let crowded = self.head.crowded_by.as_ref().map(|name| format!("{name} shares the budget and has no place here"));
@@ -194,7 +195,7 @@ impl JointFold for PowerBudgetFold {
         self.changed.insert(name.clone());
     }
 
-    fn on_workload(&mut self, event: &Workload) -> Result<(), Refusal> {
+    fn on_workload(&mut self, event: &Workload) -> Result<(), DecodeError> {
         // The first stage refuses it.
         if crate::controller::ControllerSettings::declared(event).is_err() {
             return Ok(());
@@ -211,7 +212,7 @@ impl JointFold for PowerBudgetFold {
                 self.settings.max_workloads
             );
             self.head.crowded_by = Some(name.clone());
-            return Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail });
+            return Err(DecodeError { reason: DeadLetterReason::StateLimit, field: None, detail });
         }
         if self.head.crowded_by.as_ref() == Some(name) {
             self.head.crowded_by = None;
@@ -235,7 +236,7 @@ impl JointFold for PowerBudgetFold {
     }
 
     fn on_actuation(&mut self, event: &Actuation) {
-        if event.outcome != Outcome::Refused || !self.members.contains_key(&event.workload) {
+        if event.outcome != ActuationOutcome::Refused || !self.members.contains_key(&event.workload) {
             return;
         }
         self.note_late(event.time);
@@ -246,7 +247,7 @@ impl JointFold for PowerBudgetFold {
     }
 
     fn on_model(&mut self, event: &Model) {
-        if event.name.starts_with(CAP_CURVE_PREFIX) && self.models.put(event) == Taken::InForce {
+        if event.name.starts_with(CAP_CURVE_PREFIX) && self.models.put(event) == ModelOutcome::InForce {
             self.note_late(event.time);
             self.changed_models.insert(event.name.clone());
         }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{BudgetMember, PowerBudgetFold};
-use crate::power_budget::allocation::Grants;
+use crate::power_budget::allocation::PowerGrants;
 use crate::state::{POWER_BUDGET_PREFIX, StateError, StateRecord, from_json, json};
 
 const MEMBER: &str = "#cluster//member//";
@@ -17,14 +17,14 @@ const MODEL: &str = "#cluster//model//";
 struct KeptMemberRef<'a> {
     member: &'a BudgetMember,
     #[serde(skip_serializing_if = "Option::is_none")]
-    grants: Option<&'a Grants>,
+    grants: Option<&'a PowerGrants>,
 }
 
 #[derive(Deserialize)]
 struct KeptMember {
     member: BudgetMember,
     #[serde(default)]
-    grants: Grants,
+    grants: PowerGrants,
 }
 
 /// The records of everything that changed since the last call.

@@ -1,11 +1,12 @@
 //! What a commit writes of a partition's state, and how it is read again.
 //!
-//! The first byte of every record names its form, so that a state of an older release can be read by a newer one, and one of a newer
-//! release is refused by an older one, whatever its key: `{` is the first form, JSON, which all small records have, those of the
-//! second stages, too; 4 is the present one of workloads, [`wire`], and 2 the one before it; 3 is a piece of one of these, [`pieces`]. Fields of JSON may come
-//! within a form, where who does not know them may leave them out; what means something else by the same bytes gets a form of its
-//! own. What is read is what was written, to the last bit. A workload's sources are written in blocks, because thousands of them in
-//! one record would exceed the log's message limit, and a block whose sources hold too much for that in pieces.
+//! The first byte of every record names its form, so that a state of an older release can be read by a newer one, and one of a
+//! newer release is refused by an older one, whatever its key: `{` is the first form, JSON, which all small records have, those
+//! of the second stages, too; 4 is the present one of workloads, [`wire`], and 2 the one before it; 3 is a piece of one of these,
+//! [`pieces`]. Fields of JSON may come within a form, where who does not know them may leave them out; what means something else
+//! by the same bytes gets a form of its own. What is read is what was written, to the last bit. A workload's sources are written
+//! in blocks, because thousands of them in one record would exceed the log's message limit, and a block whose sources hold too
+//! much for that in pieces.
 //!
 //! Of every kind of key and every form a sample is kept beside the tests of its crate, and read for good.
 
@@ -20,11 +21,11 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::partition::Partition;
+use crate::partition::PartitionFold;
 use crate::settings::FoldSettings;
 use crate::window::are_whole;
 use crate::workload::source::{GpuSource, RankSource};
-use crate::workload::{Head, WorkloadState};
+use crate::workload::{WorkloadHead, WorkloadState};
 
 /// First byte of the first form: a JSON object.
 const JSON: u8 = b'{';
@@ -33,7 +34,8 @@ pub const BLOCK: usize = 256;
 /// Open windows of a workload become no more than this where their length is another one now: more is a year of every minute, and
 /// would take minutes and gigabytes.
 const MOST_WINDOWS: i64 = 1_000_000;
-/// Key of what belongs to no workload. It is written with every step, as those of the other stages are that are no more than their prefix.
+/// Key of what belongs to no workload. It is written with every step, as those of the other stages are that are no more than
+/// their prefix.
 pub const PARTITION_KEY: &str = "#";
 /// Before the name of a model. A workload's name has one slash, so no key of a workload begins like this.
 const MODEL_PREFIX: &str = "#models//";
@@ -74,7 +76,7 @@ struct BlockIn {
     workload: String,
     block: u32,
     #[serde(default)]
-    head: Option<Head>,
+    head: Option<WorkloadHead>,
     blocks: u32,
     gpus: Vec<GpuSource>,
     ranks: Vec<RankSource>,
@@ -120,18 +122,18 @@ fn parse<T: DeserializeOwned>(key: &str, json: &[u8]) -> Result<T, StateError> {
 }
 
 /// A record of a workload.
-enum Stored {
+enum StoredRecord {
     Block(Box<BlockIn>),
     Piece { workload: String, number: u32, of: u32, last: bool, bytes: Vec<u8> },
 }
 
-impl Stored {
+impl StoredRecord {
     fn read(key: &str, value: &[u8]) -> Result<Self, StateError> {
         match value.split_first() {
             Some((&pieces::FORM, rest)) => {
                 let unreadable = |detail| StateError::Unreadable { key: key.to_owned(), detail };
-                let piece = pieces::Piece::read(rest).map_err(unreadable)?;
-                let pieces::Piece { workload, number, of, last, bytes } = piece;
+                let piece = pieces::BlockPiece::read(rest).map_err(unreadable)?;
+                let pieces::BlockPiece { workload, number, of, last, bytes } = piece;
                 Ok(Self::Piece { workload: workload.to_owned(), number, of, last, bytes: bytes.to_vec() })
             }
             _ => BlockIn::read(key, value).map(|block| Self::Block(Box::new(block))),
@@ -155,13 +157,13 @@ impl Stored {
 }
 
 /// The blocks of a workload, of all its records in order.
-fn joined(workload: &str, records: Vec<Stored>) -> Result<Vec<BlockIn>, StateError> {
+fn joined(workload: &str, records: Vec<StoredRecord>) -> Result<Vec<BlockIn>, StateError> {
     let mut blocks = Vec::new();
     let mut whole = Vec::new();
     for record in records {
         match record {
-            Stored::Block(block) => blocks.push(*block),
-            Stored::Piece { number, last, bytes, .. } => {
+            StoredRecord::Block(block) => blocks.push(*block),
+            StoredRecord::Piece { number, last, bytes, .. } => {
                 whole.extend(bytes);
                 if last {
                     blocks.push(BlockIn::read(&key(workload, number), &std::mem::take(&mut whole))?);
@@ -180,10 +182,10 @@ impl BlockIn {
                 let wire::CheckedBlock { block, checks } = wire::CheckedBlock::read(rest).map_err(unreadable)?;
                 (block, checks)
             }
-            Some((&wire::BLOCK_FORM, rest)) => (wire::Block::read(rest).map_err(unreadable)?, Vec::new()),
+            Some((&wire::BLOCK_FORM, rest)) => (wire::WireBlock::read(rest).map_err(unreadable)?, Vec::new()),
             _ => return from_json(key, value),
         };
-        let read = wire.gpus.iter().map(wire::Gpu::read).collect::<Result<Vec<_>, _>>();
+        let read = wire.gpus.iter().map(wire::WireGpu::read).collect::<Result<Vec<_>, _>>();
         let mut gpus = read.map_err(|error| unreadable(error.to_string()))?;
         for (gpu, check) in gpus.iter_mut().zip(&checks) {
             check.restore(gpu);
@@ -197,7 +199,7 @@ impl BlockIn {
             ranks: wire
                 .ranks
                 .iter()
-                .map(wire::Rank::read)
+                .map(wire::WireRank::read)
                 .collect::<Result<_, _>>()
                 .map_err(|error| unreadable(error.to_string()))?,
         })
@@ -212,20 +214,20 @@ fn blocks(state: &WorkloadState) -> Vec<Vec<u8>> {
         let slice = |len: usize, skip: usize| from.saturating_sub(skip).min(len)..(from + BLOCK).saturating_sub(skip).min(len);
         let head = (number == 0).then(|| json(&state.head));
         let gpus = &state.gpus[slice(state.gpus.len(), 0)];
-        let block = wire::Block {
+        let block = wire::WireBlock {
             workload: &state.head.name,
             number,
             of,
             head: head.as_deref(),
-            gpus: gpus.iter().map(wire::Gpu::of).collect(),
-            ranks: state.ranks[slice(state.ranks.len(), state.gpus.len())].iter().map(wire::Rank::of).collect(),
+            gpus: gpus.iter().map(wire::WireGpu::of).collect(),
+            ranks: state.ranks[slice(state.ranks.len(), state.gpus.len())].iter().map(wire::WireRank::of).collect(),
         };
-        wire::CheckedBlock { block, checks: gpus.iter().map(wire::Check::of).collect() }.write()
+        wire::CheckedBlock { block, checks: gpus.iter().map(wire::WireCounterCheck::of).collect() }.write()
     };
     (0..of).map(block).collect()
 }
 
-impl Partition {
+impl PartitionFold {
     /// Whether anything was folded that a commit would have to write.
     pub fn has_changes(&self) -> bool {
         !self.changed.is_empty() || !self.forgotten.is_empty() || !self.changed_models.is_empty()
@@ -245,7 +247,12 @@ impl Partition {
         for i in std::mem::take(&mut self.changed) {
             let Some(state) = self.workloads[i].as_mut() else { continue };
             state.changed = false;
-            debug_assert!(are_whole(&state.head.cuts, state.head.windows), "{}: {:?}", state.head.name, state.head.cuts);
+            debug_assert!(
+                are_whole(&state.head.slice_edges, state.head.windows),
+                "{}: {:?}",
+                state.head.name,
+                state.head.slice_edges
+            );
             let before = state.blocks;
             let values = pieces::of(&state.head.name, blocks(state));
             state.blocks = values.len() as u32;
@@ -266,7 +273,7 @@ impl Partition {
         for (key, value) in records {
             newest.insert(key.into(), value);
         }
-        let mut workloads: BTreeMap<String, Vec<Stored>> = BTreeMap::new();
+        let mut workloads: BTreeMap<String, Vec<StoredRecord>> = BTreeMap::new();
         for (key, value) in newest {
             let Some(value) =
                 value.filter(|_| ![POWER_BUDGET_PREFIX, GPU_SHARING_PREFIX].iter().any(|other| key.starts_with(other)))
@@ -285,11 +292,11 @@ impl Partition {
             if key.starts_with(PARTITION_KEY) && key.contains("//") {
                 return Err(StateError::NewKind { key });
             }
-            let stored = Stored::read(&key, value.as_ref())?;
+            let stored = StoredRecord::read(&key, value.as_ref())?;
             workloads.entry(stored.workload().to_owned()).or_default().push(stored);
         }
         for (workload, mut records) in workloads {
-            records.sort_by_key(Stored::place);
+            records.sort_by_key(StoredRecord::place);
             let expected = records[0].place().1 as usize;
             let found = records.len();
             let head_key = key(&workload, 0);
@@ -299,11 +306,11 @@ impl Partition {
             let Some(head) = blocks.first_mut().and_then(|first| whole(first, count)) else {
                 return Err(StateError::Incomplete { workload, found, expected });
             };
-            if !are_whole(&head.cuts, head.windows) {
-                let detail = format!("its open windows do not follow each other: {:?}", head.cuts);
+            if !are_whole(&head.slice_edges, head.windows) {
+                let detail = format!("its open windows do not follow each other: {:?}", head.slice_edges);
                 return Err(StateError::Unreadable { key: head_key, detail });
             }
-            let windows = (head.windows.size / partition.settings().window).saturating_mul(head.cuts.len() as i64);
+            let windows = (head.windows.size / partition.settings().window).saturating_mul(head.slice_edges.len() as i64);
             if windows > MOST_WINDOWS {
                 let detail =
                     format!("its open windows would become {windows} of the present length, at most {MOST_WINDOWS} can be");

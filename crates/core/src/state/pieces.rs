@@ -1,8 +1,8 @@
 //! The third form of a state record: a piece of a block that is too large for one record.
 //!
-//! How much a source holds is for others to say: steps that wait for a slow rank, a stretch for each window that is open. A record
-//! that the log does not take would stop the processor, and with it everybody's windows. Where one block of a workload is in pieces
-//! all of its blocks are, of one piece at least, so that their records are counted by one rule.
+//! Others determine how much a source holds: steps that wait for a slow rank, a slice for each window that is open. A record that
+//! the log does not take would stop the processor, and with it everybody's windows. If one block of a workload is in pieces, all
+//! of its blocks are, of one piece at least, so that their records are counted by one rule.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +15,9 @@ const MOST: usize = 512 * 1024;
 
 /// What follows the first byte, in postcard's encoding; it is the form: nothing is ever added, removed or moved.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub struct Piece<'a> {
+pub struct BlockPiece<'a> {
     pub workload: &'a str,
-    /// Which of the workload's records this is.
+    /// The number of this record among the workload's records.
     pub number: u32,
     /// Records of the workload.
     pub of: u32,
@@ -26,7 +26,7 @@ pub struct Piece<'a> {
     pub bytes: &'a [u8],
 }
 
-impl<'a> Piece<'a> {
+impl<'a> BlockPiece<'a> {
     fn write(&self) -> Vec<u8> {
         encode(FORM, self, 32 + self.workload.len() + self.bytes.len())
     }
@@ -47,7 +47,7 @@ pub fn of(workload: &str, blocks: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let pieces = block.len().div_ceil(MOST);
         block.chunks(MOST).enumerate().map(move |(i, bytes)| (i + 1 == pieces, bytes))
     });
-    (0..).zip(chunks).map(|(number, (last, bytes))| Piece { workload, number, of, last, bytes }.write()).collect()
+    (0..).zip(chunks).map(|(number, (last, bytes))| BlockPiece { workload, number, of, last, bytes }.write()).collect()
 }
 
 #[cfg(test)]
@@ -59,13 +59,13 @@ mod tests {
         let block = |length: usize, byte: u8| vec![byte; length];
         assert_eq!(of("team/job", vec![block(MOST, 1), block(1, 2)]), [block(MOST, 1), block(1, 2)]);
         let written = of("team/job", vec![block(1, 1), block(2 * MOST + 1, 2), block(2 * MOST, 3)]);
-        let read: Vec<Piece<'_>> = written.iter().map(|record| Piece::read(&record[1..]).unwrap()).collect();
+        let read: Vec<BlockPiece<'_>> = written.iter().map(|record| BlockPiece::read(&record[1..]).unwrap()).collect();
         let shape: Vec<_> = read.iter().map(|piece| (piece.number, piece.of, piece.bytes.len(), piece.last)).collect();
         let rest = [(1, 6, MOST, false), (2, 6, MOST, false), (3, 6, 1, true), (4, 6, MOST, false), (5, 6, MOST, true)];
         assert_eq!(shape, [&[(0, 6, 1, true)][..], &rest].concat());
         assert!(written.iter().all(|record| record[0] == FORM && record.len() < MOST + 64));
         let bytes = read.iter().map(|piece| piece.bytes).collect::<Vec<_>>().concat();
         assert_eq!(bytes, [block(1, 1), block(2 * MOST + 1, 2), block(2 * MOST, 3)].concat());
-        assert_eq!(Piece::read(&[&written[0][1..], &[0]].concat()).unwrap_err(), "1 bytes are left over");
+        assert_eq!(BlockPiece::read(&[&written[0][1..], &[0]].concat()).unwrap_err(), "1 bytes are left over");
     }
 }

@@ -1,42 +1,42 @@
 use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Meter, Origin, Scope};
+use eadt_schemas::v1::{CounterScope, Meter, Origin};
 
 use super::wire;
 use crate::window::counter::CounterCheck;
-use crate::window::energy::{Flow, GAUGES, GpuSums, Kind, Lost, Pending, Sample};
-use crate::window::progress::{COUNTERS, Known, Memory, RankSums};
-use crate::workload::source::{GpuSource, Life, Pulse, RankSource};
+use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, GpuSums, LastCounterSample, PendingStep, PowerFlow};
+use crate::window::progress::{COUNTERS, CounterMemory, RankSums, TimedValue};
+use crate::workload::source::{GpuSource, Liveness, LivenessState, RankSource};
 
 fn at(seconds: i64) -> EventTime {
     EventTime::from_micros((1_700_000_040 + seconds) * 1_000_000)
 }
 
-fn sample(seconds: i64) -> Sample {
-    Sample { time: at(seconds), energy: Some(1.5), power: None, average: Some(2.5), share: 0.25, tenure: Some(7) }
+fn sample(seconds: i64) -> EnergySample {
+    EnergySample { time: at(seconds), energy: Some(1.5), power: None, average: Some(2.5), share: 0.25, tenure: Some(7) }
 }
 
 fn gpu() -> GpuSource {
     let step = |from, to, flow, gauges| {
         let contradicted = to == 20;
-        Pending { from: at(from), to: at(to), flow, origin: Origin::Imported, gauges, contradicted }
+        PendingStep { from: at(from), to: at(to), flow, origin: Origin::Imported, gauges, contradicted }
     };
-    let flow = Flow { kind: Kind::Average, from: 1.0, to: 3.0, start: at(5), duration: 20_000_000 };
+    let flow = PowerFlow { kind: EnergyBasis::Average, from: 1.0, to: 3.0, start: at(5), duration: 20_000_000 };
     GpuSource {
         device: "GPU-1".into(),
         collector: "nvml/node-1".into(),
         meter: Meter::Node,
-        pulse: Pulse { life: Life::Lagging, lagging_since: Some(4), ..Pulse::new(at(30), at(29), 5) },
+        liveness: Liveness { life: LivenessState::Lagging, lagging_since: Some(4), ..Liveness::new(at(30), at(29), 5) },
         sample: sample(30),
-        stretches: VecDeque::new(),
+        slices: VecDeque::new(),
         pending: [
             step(10, 20, Some(flow), Some(std::array::from_fn(|i| (i % 2 == 1).then_some(i as f64)))),
             step(20, 30, None, Some([Some(0.0); GAUGES])),
             step(30, 30, None, None),
         ]
         .into(),
-        lost: Some(Lost { sample: sample(10), summed: 4.5, idle: true }),
+        lost: Some(LastCounterSample { sample: sample(10), summed: 4.5, idle: true }),
         check: CounterCheck { counted: 5.5, integral: 6.25, steps: 7, waiting_steps: 2, power_unknown: true },
         unassigned: 6.5,
         primary: true,
@@ -59,23 +59,23 @@ fn gauged(sums: [f64; GAUGES], counts: [u32; GAUGES]) -> GpuSource {
         unassigned: 6.5,
         contradicted: 3,
     };
-    GpuSource { stretches: [GpuSums::default(), stretch].into(), ..gpu() }
+    GpuSource { slices: [GpuSums::default(), stretch].into(), ..gpu() }
 }
 
 fn rank(unassigned: [f64; COUNTERS], redone: [f64; COUNTERS]) -> RankSource {
     RankSource {
         rank: 3,
         collector: "http/node-1".into(),
-        scope: Scope::Rank,
-        pulse: Pulse { silence: Some((at(1), at(2))), ..Pulse::new(at(30), at(30), 5) },
-        counters: std::array::from_fn(|i| Memory {
-            total: Some(Known { time: at(i as i64), value: 1.0 }),
+        scope: CounterScope::Rank,
+        liveness: Liveness { silence: Some((at(1), at(2))), ..Liveness::new(at(30), at(30), 5) },
+        counters: std::array::from_fn(|i| CounterMemory {
+            total: Some(TimedValue { time: at(i as i64), value: 1.0 }),
             idle: i == 1,
-            ..Memory::default()
+            ..CounterMemory::default()
         }),
         stepped: at(20),
         done: [1.0, 2.0, 3.0],
-        stretches: [
+        slices: [
             RankSums {
                 amounts: [1.5, 0.0, 2.5],
                 redone,
@@ -102,15 +102,15 @@ fn rank(unassigned: [f64; COUNTERS], redone: [f64; COUNTERS]) -> RankSource {
 }
 
 fn written(gpus: &[GpuSource], ranks: &[RankSource]) -> Vec<u8> {
-    let block = wire::Block {
+    let block = wire::WireBlock {
         workload: "team/job",
         number: 0,
         of: 1,
         head: None,
-        gpus: gpus.iter().map(wire::Gpu::of).collect(),
-        ranks: ranks.iter().map(wire::Rank::of).collect(),
+        gpus: gpus.iter().map(wire::WireGpu::of).collect(),
+        ranks: ranks.iter().map(wire::WireRank::of).collect(),
     };
-    wire::CheckedBlock { block, checks: gpus.iter().map(wire::Check::of).collect() }.write()
+    wire::CheckedBlock { block, checks: gpus.iter().map(wire::WireCounterCheck::of).collect() }.write()
 }
 
 fn is_read_as_written(gpus: &[GpuSource], ranks: &[RankSource]) {

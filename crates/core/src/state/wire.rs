@@ -7,16 +7,16 @@
 use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Meter, Origin, Scope};
+use eadt_schemas::v1::{CounterScope, Meter, Origin};
 use serde::{Deserialize, Serialize};
 
 use super::{decode, encode};
 use crate::window::counter::CounterCheck;
-use crate::window::energy::{Flow, GAUGES, GpuSums, Kind, Lost, Pending, Sample};
-use crate::window::progress::{COUNTERS, Known, Memory, RankSums};
-use crate::workload::source::{GpuSource, Life, Pulse, RankSource};
+use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, GpuSums, LastCounterSample, PendingStep, PowerFlow};
+use crate::window::progress::{COUNTERS, CounterMemory, RankSums, TimedValue};
+use crate::workload::source::{GpuSource, Liveness, LivenessState, RankSource};
 
-/// First byte of the form before the present one, a [`Block`]; the first form is a JSON object.
+/// First byte of the form before the present one, a [`WireBlock`]; the first form is a JSON object.
 pub const BLOCK_FORM: u8 = 2;
 /// First byte of the present form, a [`CheckedBlock`].
 pub const FORM: u8 = 4;
@@ -25,9 +25,9 @@ pub const FORM: u8 = 4;
 #[derive(Serialize, Deserialize)]
 pub struct CheckedBlock<'a> {
     #[serde(borrow)]
-    pub block: Block<'a>,
+    pub block: WireBlock<'a>,
     /// In the order of the block's GPUs.
-    pub checks: Vec<Check>,
+    pub checks: Vec<WireCounterCheck>,
 }
 
 impl CheckedBlock<'_> {
@@ -48,7 +48,7 @@ impl<'a> CheckedBlock<'a> {
 
 /// What is remembered of one GPU's energy counter.
 #[derive(Serialize, Deserialize)]
-pub struct Check {
+pub struct WireCounterCheck {
     counted: f64,
     integral: f64,
     steps: u32,
@@ -60,10 +60,10 @@ pub struct Check {
     pending: Vec<u32>,
 }
 
-impl Check {
+impl WireCounterCheck {
     pub fn of(gpu: &GpuSource) -> Self {
         let CounterCheck { counted, integral, steps, waiting_steps, power_unknown } = gpu.check;
-        let stretches = gpu.stretches.iter().map(|sums| sums.contradicted);
+        let stretches = gpu.slices.iter().map(|sums| sums.contradicted);
         let pending = gpu.pending.iter().zip(0..).filter(|(step, _)| step.contradicted);
         Self {
             counted,
@@ -81,7 +81,7 @@ impl Check {
         let Self { counted, integral, steps, waiting_steps, power_unknown, .. } = *self;
         gpu.check = CounterCheck { counted, integral, steps, waiting_steps, power_unknown };
         for (i, micros) in &self.stretches {
-            if let Some(sums) = gpu.stretches.get_mut(*i as usize) {
+            if let Some(sums) = gpu.slices.get_mut(*i as usize) {
                 sums.contradicted = *micros;
             }
         }
@@ -95,7 +95,7 @@ impl Check {
 
 /// Some of a workload's sources, and its head in the first block.
 #[derive(Serialize, Deserialize)]
-pub struct Block<'a> {
+pub struct WireBlock<'a> {
     pub workload: &'a str,
     pub number: u32,
     /// Blocks of the workload.
@@ -103,11 +103,11 @@ pub struct Block<'a> {
     /// JSON.
     #[serde(borrow)]
     pub head: Option<&'a [u8]>,
-    pub gpus: Vec<Gpu<'a>>,
-    pub ranks: Vec<Rank<'a>>,
+    pub gpus: Vec<WireGpu<'a>>,
+    pub ranks: Vec<WireRank<'a>>,
 }
 
-impl<'a> Block<'a> {
+impl<'a> WireBlock<'a> {
     /// From what follows the first byte.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
         decode(bytes)
@@ -117,7 +117,7 @@ impl<'a> Block<'a> {
 /// A value that this release does not know.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is no {1} that this release knows")]
-pub struct Unknown(u8, &'static str);
+pub struct UnknownCode(u8, &'static str);
 
 /// Numbers of the variants: fixed for good, whatever order the types have.
 macro_rules! codes {
@@ -126,17 +126,17 @@ macro_rules! codes {
             match value { $($type::$variant => $code),* }
         }
 
-        fn $from(code: u8) -> Result<$type, Unknown> {
-            match code { $($code => Ok($type::$variant),)* _ => Err(Unknown(code, stringify!($type))) }
+        fn $from(code: u8) -> Result<$type, UnknownCode> {
+            match code { $($code => Ok($type::$variant),)* _ => Err(UnknownCode(code, stringify!($type))) }
         }
     };
 }
 
 codes!(meter_code, meter_of, Meter { Gpu = 0, Module = 1, Node = 2, Wall = 3 });
 codes!(origin_code, origin_of, Origin { Measured = 0, Imported = 1, Simulated = 2 });
-codes!(scope_code, scope_of, Scope { Global = 0, Rank = 1 });
-codes!(kind_code, kind_of, Kind { Counter = 0, Instant = 1, Average = 2 });
-codes!(life_code, life_of, Life { Live = 0, Idle = 1, Lagging = 2, Ended = 3 });
+codes!(scope_code, scope_of, CounterScope { Global = 0, Rank = 1 });
+codes!(kind_code, kind_of, EnergyBasis { Counter = 0, Instant = 1, Average = 2 });
+codes!(life_code, life_of, LivenessState { Live = 0, Idle = 1, Lagging = 2, Ended = 3 });
 
 fn since(time: EventTime, base: EventTime) -> i64 {
     time.micros() - base.micros()
@@ -147,7 +147,7 @@ fn unless(value: f64, usual: f64) -> Option<f64> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct WirePulse {
+struct WireLiveness {
     last: i64,
     capped: i64,
     clock: i64,
@@ -158,8 +158,8 @@ struct WirePulse {
     silence: Option<(i64, i64)>,
 }
 
-impl WirePulse {
-    fn of(pulse: &Pulse) -> Self {
+impl WireLiveness {
+    fn of(pulse: &Liveness) -> Self {
         let base = pulse.last;
         Self {
             last: base.micros(),
@@ -173,10 +173,10 @@ impl WirePulse {
         }
     }
 
-    fn read(&self) -> Result<Pulse, Unknown> {
+    fn read(&self) -> Result<Liveness, UnknownCode> {
         let last = EventTime::from_micros(self.last);
         let time = |micros: i64| last.plus_micros(micros);
-        Ok(Pulse {
+        Ok(Liveness {
             last,
             capped: time(self.capped),
             clock: self.clock,
@@ -200,7 +200,7 @@ struct WireSample {
 }
 
 impl WireSample {
-    fn of(sample: &Sample, base: EventTime) -> Self {
+    fn of(sample: &EnergySample, base: EventTime) -> Self {
         Self {
             time: since(sample.time, base),
             energy: sample.energy,
@@ -211,8 +211,8 @@ impl WireSample {
         }
     }
 
-    fn read(&self, base: EventTime) -> Sample {
-        Sample {
+    fn read(&self, base: EventTime) -> EnergySample {
+        EnergySample {
             time: base.plus_micros(self.time),
             energy: self.energy,
             power: self.power,
@@ -224,14 +224,14 @@ impl WireSample {
 }
 
 /// The part of a stretch between a source's first and last event, against a time nearby; `None`: both times are 0.
-type Extent = Option<(i64, i64)>;
+type WireExtent = Option<(i64, i64)>;
 
-fn extent(from: EventTime, to: EventTime, base: EventTime) -> Extent {
+fn extent(from: EventTime, to: EventTime, base: EventTime) -> WireExtent {
     let zero = EventTime::default();
     ((from, to) != (zero, zero)).then(|| (since(from, base), since(to, base)))
 }
 
-fn extent_of(extent: Extent, base: EventTime) -> (EventTime, EventTime) {
+fn extent_of(extent: WireExtent, base: EventTime) -> (EventTime, EventTime) {
     extent.map_or_else(Default::default, |(from, to)| (base.plus_micros(from), base.plus_micros(to)))
 }
 
@@ -239,7 +239,7 @@ fn extent_of(extent: Extent, base: EventTime) -> (EventTime, EventTime) {
 struct WireGpuSums {
     joules: f64,
     covered: [i64; 3],
-    extent: Extent,
+    extent: WireExtent,
     largest: i64,
     events: u64,
     origin: u8,
@@ -267,7 +267,7 @@ impl WireGpuSums {
         }
     }
 
-    fn read(&self, base: EventTime) -> Result<GpuSums, Unknown> {
+    fn read(&self, base: EventTime) -> Result<GpuSums, UnknownCode> {
         let (from, to) = extent_of(self.extent, base);
         let mut read = GpuSums {
             joules: self.joules,
@@ -313,7 +313,7 @@ struct WirePending {
 }
 
 impl WirePending {
-    fn of(step: &Pending, before: EventTime) -> Self {
+    fn of(step: &PendingStep, before: EventTime) -> Self {
         let length = since(step.to, step.from);
         Self {
             from: since(step.from, before),
@@ -333,10 +333,10 @@ impl WirePending {
         }
     }
 
-    fn read(&self, before: EventTime) -> Result<Pending, Unknown> {
+    fn read(&self, before: EventTime) -> Result<PendingStep, UnknownCode> {
         let from = before.plus_micros(self.from);
         let flow = |flow: &WireFlow| {
-            Ok(Flow {
+            Ok(PowerFlow {
                 kind: kind_of(flow.kind)?,
                 from: flow.from,
                 to: flow.to.unwrap_or(flow.from),
@@ -349,7 +349,7 @@ impl WirePending {
             (0..GAUGES).filter(|i| mask & 1 << i != 0).zip(values).for_each(|(i, value)| gauges[i] = Some(*value));
             gauges
         });
-        Ok(Pending {
+        Ok(PendingStep {
             from,
             to: from.plus_micros(self.to),
             flow: self.flow.as_ref().map(flow).transpose()?,
@@ -368,11 +368,11 @@ struct WireLost {
 }
 
 #[derive(Serialize, Deserialize)]
-pub struct Gpu<'a> {
+pub struct WireGpu<'a> {
     device: &'a str,
     collector: &'a str,
     meter: u8,
-    pulse: WirePulse,
+    pulse: WireLiveness,
     sample: WireSample,
     stretches: Vec<WireGpuSums>,
     pending: Vec<WirePending>,
@@ -381,17 +381,17 @@ pub struct Gpu<'a> {
     primary: bool,
 }
 
-impl<'a> Gpu<'a> {
+impl<'a> WireGpu<'a> {
     pub fn of(gpu: &'a GpuSource) -> Self {
-        let base = gpu.pulse.last;
+        let base = gpu.liveness.last;
         let ends = std::iter::once(base).chain(gpu.pending.iter().map(|step| step.to));
         Self {
             device: &gpu.device,
             collector: &gpu.collector,
             meter: meter_code(gpu.meter),
-            pulse: WirePulse::of(&gpu.pulse),
+            pulse: WireLiveness::of(&gpu.liveness),
             sample: WireSample::of(&gpu.sample, base),
-            stretches: gpu.stretches.iter().map(|sums| WireGpuSums::of(sums, base)).collect(),
+            stretches: gpu.slices.iter().map(|sums| WireGpuSums::of(sums, base)).collect(),
             pending: gpu.pending.iter().zip(ends).map(|(step, before)| WirePending::of(step, before)).collect(),
             lost: gpu.lost.map(|lost| WireLost {
                 sample: WireSample::of(&lost.sample, base),
@@ -403,10 +403,10 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    pub fn read(&self) -> Result<GpuSource, Unknown> {
+    pub fn read(&self) -> Result<GpuSource, UnknownCode> {
         let pulse = self.pulse.read()?;
         let base = pulse.last;
-        let mut pending: VecDeque<Pending> = VecDeque::with_capacity(self.pending.len());
+        let mut pending: VecDeque<PendingStep> = VecDeque::with_capacity(self.pending.len());
         for step in &self.pending {
             let before = pending.back().map_or(base, |step| step.to);
             pending.push_back(step.read(before)?);
@@ -415,11 +415,15 @@ impl<'a> Gpu<'a> {
             device: self.device.into(),
             collector: self.collector.into(),
             meter: meter_of(self.meter)?,
-            pulse,
+            liveness: pulse,
             sample: self.sample.read(base),
-            stretches: self.stretches.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
+            slices: self.stretches.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
             pending,
-            lost: self.lost.as_ref().map(|lost| Lost { sample: lost.sample.read(base), summed: lost.summed, idle: lost.idle }),
+            lost: self.lost.as_ref().map(|lost| LastCounterSample {
+                sample: lost.sample.read(base),
+                summed: lost.summed,
+                idle: lost.idle,
+            }),
             check: CounterCheck::default(),
             unassigned: self.unassigned.unwrap_or(0.0),
             primary: self.primary,
@@ -439,14 +443,14 @@ struct WireMemory {
 }
 
 impl WireMemory {
-    fn of(memory: &Memory, base: EventTime) -> Self {
-        let known = |known: Option<Known>| known.map(|known| (since(known.time, base), known.value));
+    fn of(memory: &CounterMemory, base: EventTime) -> Self {
+        let known = |known: Option<TimedValue>| known.map(|known| (since(known.time, base), known.value));
         Self { total: known(memory.total), rate: known(memory.rate), added: known(memory.added), idle: memory.idle }
     }
 
-    fn read(&self, base: EventTime) -> Memory {
-        let known = |known: WireKnown| known.map(|(time, value)| Known { time: base.plus_micros(time), value });
-        Memory { total: known(self.total), rate: known(self.rate), added: known(self.added), idle: self.idle }
+    fn read(&self, base: EventTime) -> CounterMemory {
+        let known = |known: WireKnown| known.map(|(time, value)| TimedValue { time: base.plus_micros(time), value });
+        CounterMemory { total: known(self.total), rate: known(self.rate), added: known(self.added), idle: self.idle }
     }
 }
 
@@ -455,7 +459,7 @@ struct WireRankSums {
     amounts: [f64; COUNTERS],
     redone: Option<[f64; COUNTERS]>,
     covered: [i64; COUNTERS],
-    extent: Extent,
+    extent: WireExtent,
     largest: i64,
     events: u64,
     origin: u8,
@@ -486,7 +490,7 @@ impl WireRankSums {
         }
     }
 
-    fn read(&self, base: EventTime) -> Result<RankSums, Unknown> {
+    fn read(&self, base: EventTime) -> Result<RankSums, UnknownCode> {
         let (from, to) = extent_of(self.extent, base);
         Ok(RankSums {
             amounts: self.amounts,
@@ -506,11 +510,11 @@ impl WireRankSums {
 }
 
 #[derive(Serialize, Deserialize)]
-pub struct Rank<'a> {
+pub struct WireRank<'a> {
     number: u32,
     collector: &'a str,
     scope: u8,
-    pulse: WirePulse,
+    pulse: WireLiveness,
     counters: [WireMemory; COUNTERS],
     stepped: i64,
     done: [f64; COUNTERS],
@@ -523,18 +527,18 @@ pub struct Rank<'a> {
     checkpoint: Option<i64>,
 }
 
-impl<'a> Rank<'a> {
+impl<'a> WireRank<'a> {
     pub fn of(rank: &'a RankSource) -> Self {
-        let base = rank.pulse.last;
+        let base = rank.liveness.last;
         Self {
             number: rank.rank,
             collector: &rank.collector,
             scope: scope_code(rank.scope),
-            pulse: WirePulse::of(&rank.pulse),
+            pulse: WireLiveness::of(&rank.liveness),
             counters: std::array::from_fn(|i| WireMemory::of(&rank.counters[i], base)),
             stepped: since(rank.stepped, base),
             done: rank.done,
-            stretches: rank.stretches.iter().map(|sums| WireRankSums::of(sums, base)).collect(),
+            stretches: rank.slices.iter().map(|sums| WireRankSums::of(sums, base)).collect(),
             unassigned: unless_nothing(rank.unassigned),
             span: rank.span.as_deref(),
             names_spans: rank.names_spans,
@@ -543,18 +547,18 @@ impl<'a> Rank<'a> {
         }
     }
 
-    pub fn read(&self) -> Result<RankSource, Unknown> {
+    pub fn read(&self) -> Result<RankSource, UnknownCode> {
         let pulse = self.pulse.read()?;
         let base = pulse.last;
         Ok(RankSource {
             rank: self.number,
             collector: self.collector.into(),
             scope: scope_of(self.scope)?,
-            pulse,
+            liveness: pulse,
             counters: std::array::from_fn(|i| self.counters[i].read(base)),
             stepped: base.plus_micros(self.stepped),
             done: self.done,
-            stretches: self.stretches.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
+            slices: self.stretches.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
             unassigned: self.unassigned.unwrap_or_default(),
             span: self.span.map(Into::into),
             names_spans: self.names_spans,

@@ -1,28 +1,30 @@
-//! Whether an energy counter can be believed: each rise beside the integral of power over the same time, and beside what the board can draw.
+//! Whether an energy counter can be believed: each rise beside the integral of power over the same time, and beside
+//! what the board can draw.
 //!
-//! A counter is better than power wherever both are sound: it sees what happens between two readings. So a counter is refused only
-//! where no power curve through the readings could have made it rise so. Every bound is generous; what is within them is believed as
-//! it is.
+//! A counter is better than power wherever both are sound: it sees what happens between two readings. So a counter is
+//! refused only where no power curve through the readings could have made it rise so. Every bound is generous; what is
+//! within them is believed as it is.
 
 use eadt_schemas::v1::Meter;
 use serde::Deserialize;
 
-/// Mean power below which a power reading is no evidence, in watts. Every board that is on draws more: less is a reading that is not
-/// supported, or a board that sleeps, and then its counter may stand still.
+/// Mean power below which a power reading is no evidence, in watts. Every board that is on draws more: less is a
+/// reading that is not supported, or a board that sleeps, and then its counter may not move.
 const MIN_EVIDENCE_WATTS: f64 = 1.0;
 
-/// What the counter may show at most, over the power limit in force. Boards keep the limit within a second, but it may have been higher
-/// when the step began: caps go down to a quarter of what the board can draw (100 of 400 W on an A100).
+/// Most that the counter may show, as a multiple of the power limit in force. Boards keep the limit within a second,
+/// but it may have been higher when the step began: caps go down to a quarter of what the board can draw (100 of 400 W
+/// on an A100).
 const LIMIT_FACTOR: f64 = 4.0;
 
-/// Ratio of counter and power that is within what averaging and sampling of power make of a sound pair over any length of time. Boards that
-/// sample power a quarter of the time, or whose counter covers the whole module, stay below it.
+/// Ratio of counter and power that is within what averaging and sampling of power make of a sound pair over any length
+/// of time. Boards that sample power a quarter of the time, or whose counter covers the whole module, stay below it.
 const LONG_RUN_FACTOR: f64 = 3.0;
 
 /// Readings after which older evidence counts half: a counter that was repaired is believed again within some minutes.
 const MAX_STEPS: u32 = 240;
 
-/// Most that a metered thing may draw where nothing says its limit, in watts: several times what is built today.
+/// Most that a metered thing may draw if its limit is unknown, in watts: several times what is built today.
 fn ceiling_watts(meter: Meter) -> f64 {
     match meter {
         Meter::Gpu | Meter::Module => 10e3,
@@ -31,11 +33,11 @@ fn ceiling_watts(meter: Meter) -> f64 {
     }
 }
 
-/// Ratio up to which counter and power may differ over so many steps between two power readings: all of them may have met the board idle
-/// while it worked in between.
+/// Ratio up to which counter and power may differ over so many steps between two power readings: all of them may have
+/// met the board idle while it worked in between.
 ///
-/// That `n` readings all miss work that takes the share `d` of the time has a probability of `(1 - d)^n`, which is below one in a thousand
-/// from about `d = 7 / (n + 6)` on.
+/// That `n` readings all miss work that takes the share `d` of the time has a probability of `(1 - d)^n`, which is
+/// below one in a thousand from about `d = 7 / (n + 6)` on.
 fn allowed_ratio(meter: Meter, steps: u32) -> f64 {
     let missed = (7.0 / (f64::from(steps) + 6.0)).min(1.0);
     (1.0 + (meter.highest_over_idle() - 1.0) * missed).max(LONG_RUN_FACTOR)
@@ -43,7 +45,7 @@ fn allowed_ratio(meter: Meter, steps: u32) -> f64 {
 
 /// The metered thing.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Board {
+pub struct MeteredBoard {
     pub meter: Meter,
     /// Power limit in force, in watts.
     pub limit_watts: Option<f64>,
@@ -62,17 +64,18 @@ pub struct CounterStep {
     pub waiting: bool,
 }
 
-/// What becomes of a sample's counter.
+/// The verdict on a sample's counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum EnergyCounterVerdict {
     Believed,
-    /// It has not moved while power was drawn: as if the sample had no counter. The next rise tells whether it is slow or stuck.
+    /// It has not moved while power was drawn: as if the sample had no counter. The next rise shows whether it is slow
+    /// or stuck.
     StandsStill,
     /// It fell, or it rose by what power and the board rule out: power counts, and the counter goes on from here.
     Contradicted,
 }
 
-/// What is remembered of one source's counter.
+/// The state of one source's counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CounterCheck {
@@ -93,25 +96,29 @@ pub struct CounterCheck {
 
 impl CounterCheck {
     /// Compares one change of the counter with power and the board, then all of the recent ones together.
-    pub fn judge(&mut self, step: &CounterStep, board: &Board) -> Verdict {
+    pub fn judge(&mut self, step: &CounterStep, board: &MeteredBoard) -> EnergyCounterVerdict {
         let evidence = step.integral.filter(|joules| *joules >= MIN_EVIDENCE_WATTS * step.seconds);
         if step.joules < 0.0 {
-            return Verdict::Contradicted;
+            return EnergyCounterVerdict::Contradicted;
         }
         if step.joules == 0.0 {
-            return if step.waiting || evidence.is_some() { Verdict::StandsStill } else { Verdict::Believed };
+            return if step.waiting || evidence.is_some() {
+                EnergyCounterVerdict::StandsStill
+            } else {
+                EnergyCounterVerdict::Believed
+            };
         }
         let limit = board.limit_watts.filter(|watts| *watts > 0.0).map(|watts| watts * LIMIT_FACTOR);
         if step.joules > limit.unwrap_or_else(|| ceiling_watts(board.meter)) * step.seconds {
-            return Verdict::Contradicted;
+            return EnergyCounterVerdict::Contradicted;
         }
-        let Some(integral) = evidence else { return Verdict::Believed };
+        let Some(integral) = evidence else { return EnergyCounterVerdict::Believed };
         let agree = |counted: f64, integral: f64, steps: u32| {
             let allowed = allowed_ratio(board.meter, steps);
             counted <= integral * allowed && integral <= counted * allowed
         };
         if !agree(step.joules, integral, step.steps) {
-            return Verdict::Contradicted;
+            return EnergyCounterVerdict::Contradicted;
         }
         if self.steps >= MAX_STEPS {
             (self.counted, self.integral, self.steps) = (self.counted * 0.5, self.integral * 0.5, self.steps / 2);
@@ -119,7 +126,11 @@ impl CounterCheck {
         self.counted += step.joules;
         self.integral += integral;
         self.steps = self.steps.saturating_add(step.steps);
-        if agree(self.counted, self.integral, self.steps) { Verdict::Believed } else { Verdict::Contradicted }
+        if agree(self.counted, self.integral, self.steps) {
+            EnergyCounterVerdict::Believed
+        } else {
+            EnergyCounterVerdict::Contradicted
+        }
     }
 
     /// Counts a step at whose end the counter is still not believed.
@@ -138,38 +149,38 @@ impl CounterCheck {
 mod tests {
     use super::*;
 
-    const GPU: Board = Board { meter: Meter::Gpu, limit_watts: None };
+    const GPU: MeteredBoard = MeteredBoard { meter: Meter::Gpu, limit_watts: None };
 
     /// The verdict on one step of so many joules in so many seconds, at so many watts of power.
-    fn verdict(board: Board, joules: f64, seconds: f64, watts: Option<f64>) -> Verdict {
+    fn verdict(board: MeteredBoard, joules: f64, seconds: f64, watts: Option<f64>) -> EnergyCounterVerdict {
         let integral = watts.map(|watts| watts * seconds);
         CounterCheck::default().judge(&CounterStep { joules, seconds, integral, steps: 1, waiting: false }, &board)
     }
 
     #[test]
     fn one_step_is_refused_if_no_board_and_no_power_curve_could_have_made_it() {
-        let capped = |watts| Board { limit_watts: Some(watts), ..GPU };
-        let node = Board { meter: Meter::Node, limit_watts: None };
+        let capped = |watts| MeteredBoard { limit_watts: Some(watts), ..GPU };
+        let node = MeteredBoard { meter: Meter::Node, limit_watts: None };
         for (board, joules, seconds, watts, expected, why) in [
-            (GPU, 3_000.0, 10.0, Some(300.0), Verdict::Believed, "as power says"),
-            (GPU, 2_400.0, 10.0, Some(300.0), Verdict::Believed, "a fifth below power"),
-            (GPU, 5_000.0, 10.0, Some(60.0), Verdict::Believed, "busy between two idle readings"),
-            (GPU, 0.0, 10.0, Some(300.0), Verdict::StandsStill, "no movement at 300 W"),
-            (GPU, 0.0, 10.0, Some(0.0), Verdict::Believed, "idle at 0 W"),
-            (GPU, 0.0, 10.0, None, Verdict::Believed, "power is missing"),
-            (GPU, 3_000.0, 10.0, Some(0.0), Verdict::Believed, "power of 0 W is no evidence"),
-            (GPU, 3_000.0, 10.0, None, Verdict::Believed, "power is missing"),
-            (GPU, 915_000.0, 5.0, Some(300.0), Verdict::Contradicted, "183 kW"),
-            (GPU, 915_000.0, 5.0, None, Verdict::Contradicted, "183 kW, power is missing"),
-            (node, 915_000.0, 5.0, Some(5_000.0), Verdict::Contradicted, "183 kW of a server at 5 kW"),
-            (node, 700_000.0, 5.0, Some(130_000.0), Verdict::Believed, "a rack that is one node"),
-            (GPU, 3_000_000.0, 10.0, Some(300.0), Verdict::Contradicted, "millijoules taken as joules"),
-            (GPU, 20_000.0, 10.0, Some(2.0), Verdict::Contradicted, "the same of a small board"),
-            (GPU, 3.0, 10.0, Some(300.0), Verdict::Contradicted, "joules taken as millijoules"),
-            (capped(400.0), 15_000.0, 10.0, Some(100.0), Verdict::Believed, "the cap was higher before"),
-            (capped(400.0), 17_000.0, 10.0, Some(300.0), Verdict::Contradicted, "over four times the limit"),
-            (capped(0.0), 5_000.0, 10.0, Some(300.0), Verdict::Believed, "a limit of 0 W is none"),
-            (GPU, -5.0, 10.0, Some(300.0), Verdict::Contradicted, "a reset, or a wrap"),
+            (GPU, 3_000.0, 10.0, Some(300.0), EnergyCounterVerdict::Believed, "as power says"),
+            (GPU, 2_400.0, 10.0, Some(300.0), EnergyCounterVerdict::Believed, "a fifth below power"),
+            (GPU, 5_000.0, 10.0, Some(60.0), EnergyCounterVerdict::Believed, "busy between two idle readings"),
+            (GPU, 0.0, 10.0, Some(300.0), EnergyCounterVerdict::StandsStill, "no movement at 300 W"),
+            (GPU, 0.0, 10.0, Some(0.0), EnergyCounterVerdict::Believed, "idle at 0 W"),
+            (GPU, 0.0, 10.0, None, EnergyCounterVerdict::Believed, "power is missing"),
+            (GPU, 3_000.0, 10.0, Some(0.0), EnergyCounterVerdict::Believed, "power of 0 W is no evidence"),
+            (GPU, 3_000.0, 10.0, None, EnergyCounterVerdict::Believed, "power is missing"),
+            (GPU, 915_000.0, 5.0, Some(300.0), EnergyCounterVerdict::Contradicted, "183 kW"),
+            (GPU, 915_000.0, 5.0, None, EnergyCounterVerdict::Contradicted, "183 kW, power is missing"),
+            (node, 915_000.0, 5.0, Some(5_000.0), EnergyCounterVerdict::Contradicted, "183 kW of a server at 5 kW"),
+            (node, 700_000.0, 5.0, Some(130_000.0), EnergyCounterVerdict::Believed, "a rack that is one node"),
+            (GPU, 3_000_000.0, 10.0, Some(300.0), EnergyCounterVerdict::Contradicted, "millijoules taken as joules"),
+            (GPU, 20_000.0, 10.0, Some(2.0), EnergyCounterVerdict::Contradicted, "the same of a small board"),
+            (GPU, 3.0, 10.0, Some(300.0), EnergyCounterVerdict::Contradicted, "joules taken as millijoules"),
+            (capped(400.0), 15_000.0, 10.0, Some(100.0), EnergyCounterVerdict::Believed, "the cap was higher before"),
+            (capped(400.0), 17_000.0, 10.0, Some(300.0), EnergyCounterVerdict::Contradicted, "over four times the limit"),
+            (capped(0.0), 5_000.0, 10.0, Some(300.0), EnergyCounterVerdict::Believed, "a limit of 0 W is none"),
+            (GPU, -5.0, 10.0, Some(300.0), EnergyCounterVerdict::Contradicted, "a reset, or a wrap"),
         ] {
             assert_eq!(verdict(board, joules, seconds, watts), expected, "{why}");
         }
@@ -180,7 +191,7 @@ mod tests {
         let mut check = CounterCheck::default();
         let mut run = |count: u32, ratio: f64| {
             let step = CounterStep { joules: 300.0 * ratio, seconds: 1.0, integral: Some(300.0), steps: 1, waiting: false };
-            (0..count).filter(|_| check.judge(&step, &GPU) == Verdict::Believed).count() as u32
+            (0..count).filter(|_| check.judge(&step, &GPU) == EnergyCounterVerdict::Believed).count() as u32
         };
         (run(n, ratio), run(m, then))
     }

@@ -6,11 +6,11 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin};
 use serde::Deserialize;
 
-use super::{Cuts, spread, stretch_mut, stretch_of};
+use super::{SliceEdges, slice_at, slice_mut, spread};
 
-/// What of a sample the next step needs.
+/// The part of a sample that the next step needs.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub struct Sample {
+pub struct EnergySample {
     pub time: EventTime,
     pub energy: Option<f64>,
     pub power: Option<f64>,
@@ -19,7 +19,7 @@ pub struct Sample {
     pub tenure: Option<u64>,
 }
 
-impl Sample {
+impl EnergySample {
     pub fn of(event: &GpuTelemetry) -> Self {
         Self {
             time: event.time,
@@ -32,7 +32,7 @@ impl Sample {
     }
 }
 
-impl Sample {
+impl EnergySample {
     /// Leaves out power that the device cannot draw.
     pub fn leave_out_impossible_power(&mut self, meter: Meter) {
         for watts in [&mut self.power, &mut self.average] {
@@ -41,9 +41,9 @@ impl Sample {
     }
 }
 
-/// How the energy of one step was found, best first.
+/// Basis of the energy of one step, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-pub enum Kind {
+pub enum EnergyBasis {
     #[serde(rename = "c")]
     Counter,
     #[serde(rename = "i")]
@@ -54,18 +54,18 @@ pub enum Kind {
 
 /// Attributed power between two samples, straight from `from` to `to` watts.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub struct Flow {
-    pub kind: Kind,
+pub struct PowerFlow {
+    pub kind: EnergyBasis,
     pub from: f64,
     pub to: f64,
-    /// When it was `from`; it was `to` the duration later, in microseconds.
+    /// Time at which it was `from`; it was `to` the duration later, in microseconds.
     pub start: EventTime,
     pub duration: i64,
 }
 
-impl Flow {
+impl PowerFlow {
     /// The flow between two samples of one source; `None` where nothing is known about it.
-    pub fn between(a: &Sample, b: &Sample, power_gap: i64) -> Option<Self> {
+    pub fn between(a: &EnergySample, b: &EnergySample, power_gap: i64) -> Option<Self> {
         let duration = b.time.micros() - a.time.micros();
         if a.tenure != b.tenure || duration <= 0 {
             return None;
@@ -75,27 +75,27 @@ impl Flow {
             && after >= before
         {
             let watts = (after - before) / (duration as f64 / 1e6) * (a.share + b.share) * 0.5;
-            return flow(Kind::Counter, watts, watts);
+            return flow(EnergyBasis::Counter, watts, watts);
         }
         if duration > power_gap {
             return None;
         }
         if let (Some(before), Some(after)) = (a.power, b.power) {
-            return flow(Kind::Instant, before * a.share, after * b.share);
+            return flow(EnergyBasis::Instant, before * a.share, after * b.share);
         }
         let (before, after) = (a.average?, b.average?);
-        flow(Kind::Average, before * a.share, after * b.share)
+        flow(EnergyBasis::Average, before * a.share, after * b.share)
     }
 
     /// The same counted power all the time.
     pub fn steady(watts: f64, start: EventTime, end: EventTime) -> Self {
-        Self { kind: Kind::Counter, from: watts, to: watts, start, duration: end.micros() - start.micros() }
+        Self { kind: EnergyBasis::Counter, from: watts, to: watts, start, duration: end.micros() - start.micros() }
     }
 
     /// Joules from `from` to `to`, both within the step.
     pub fn joules(&self, from: EventTime, to: EventTime) -> f64 {
         let seconds = (to.micros() - from.micros()) as f64 / 1e6;
-        if self.kind == Kind::Counter {
+        if self.kind == EnergyBasis::Counter {
             return self.from * seconds;
         }
         let slope = (self.to - self.from) / self.duration as f64;
@@ -103,9 +103,9 @@ impl Flow {
         (at(from) + at(to)) * 0.5 * seconds
     }
 
-    /// The flow that power alone gives, whatever the counters say.
-    pub fn of_power(a: &Sample, b: &Sample, power_gap: i64) -> Option<Self> {
-        Self::between(&Sample { energy: None, ..*a }, &Sample { energy: None, ..*b }, power_gap)
+    /// Returns the flow by power alone, whatever the counters show.
+    pub fn of_power(a: &EnergySample, b: &EnergySample, power_gap: i64) -> Option<Self> {
+        Self::between(&EnergySample { energy: None, ..*a }, &EnergySample { energy: None, ..*b }, power_gap)
     }
 
     /// Joules of the whole step.
@@ -116,16 +116,16 @@ impl Flow {
 
 /// A sample and the step that led to it, not summed yet: a run or a span may still begin or end within it.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub struct Pending {
+pub struct PendingStep {
     #[serde(rename = "f")]
     pub from: EventTime,
     #[serde(rename = "t")]
     pub to: EventTime,
     #[serde(rename = "p")]
-    pub flow: Option<Flow>,
+    pub flow: Option<PowerFlow>,
     #[serde(rename = "o")]
     pub origin: Origin,
-    /// What the sample at `to` says; `None`: it counts nowhere.
+    /// Gauges of the sample at `to`; `None`: it counts nowhere.
     #[serde(rename = "g", default)]
     pub gauges: Option<Gauges>,
     /// The energy counter is there, but contradicts power or the board.
@@ -133,13 +133,13 @@ pub struct Pending {
     pub contradicted: bool,
 }
 
-impl Pending {
+impl PendingStep {
     /// A sample that no step leads to.
     pub fn at(time: EventTime, origin: Origin, gauges: Option<Gauges>) -> Self {
         Self { from: time, to: time, flow: None, origin, gauges, contradicted: false }
     }
 
-    /// How long it is.
+    /// Returns its duration in microseconds.
     pub fn micros(&self) -> i64 {
         self.to.micros() - self.from.micros()
     }
@@ -150,12 +150,12 @@ impl Pending {
     }
 }
 
-/// The newest sample with the energy counter, while samples without it follow: the next one with it may replace what their
-/// power says.
+/// The newest sample with the energy counter, while samples without it follow: the next one with it may replace the joules
+/// by their power.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub struct Lost {
+pub struct LastCounterSample {
     #[serde(rename = "s")]
-    pub sample: Sample,
+    pub sample: EnergySample,
     /// Joules since it that are summed by power already.
     #[serde(rename = "j")]
     pub summed: f64,
@@ -199,7 +199,7 @@ pub struct GpuSums {
     /// Attributed energy, in joules.
     #[serde(rename = "j")]
     pub joules: f64,
-    /// Microseconds of known energy by [`Kind`].
+    /// Microseconds of known energy by [`EnergyBasis`].
     #[serde(rename = "c")]
     pub covered: [i64; 3],
     /// The part of the stretch between this source's first and last sample; equal where there is none, or only one: its time.
@@ -220,7 +220,7 @@ pub struct GpuSums {
     pub counts: [u32; GAUGES],
     #[serde(rename = "h")]
     pub hottest: Option<f64>,
-    /// Joules that samples of this stretch told of, and that belong to no known or to closed time.
+    /// Joules that samples of this slice report, and that belong to no known or to closed time.
     #[serde(rename = "u")]
     pub unassigned: f64,
     /// Microseconds in which the energy counter contradicts power or the board.
@@ -292,9 +292,9 @@ impl GpuSums {
 }
 
 /// Spreads one step over the stretches and counts its sample; what lies before the first of them is not summed.
-pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &Cuts, step: &Pending) {
+pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &SliceEdges, step: &PendingStep) {
     spread(cuts, step.from, step.to, |i, a, b| {
-        let sums = stretch_mut(stretches, i);
+        let sums = slice_mut(stretches, i);
         sums.stretch(a, b);
         sums.origin = sums.origin.max(step.origin);
         if step.contradicted {
@@ -305,8 +305,8 @@ pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &Cuts, step: &Pending) 
             sums.covered[flow.kind as usize] += b.micros() - a.micros();
         }
     });
-    if let (Some(gauges), Some(i)) = (&step.gauges, stretch_of(cuts, step.to)) {
-        stretch_mut(stretches, i).sample(gauges, step.origin, step.to);
+    if let (Some(gauges), Some(i)) = (&step.gauges, slice_at(cuts, step.to)) {
+        slice_mut(stretches, i).sample(gauges, step.origin, step.to);
     }
 }
 
@@ -314,30 +314,30 @@ pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &Cuts, step: &Pending) 
 mod tests {
     use super::*;
 
-    fn sample(seconds: i64, energy: Option<f64>, power: Option<f64>) -> Sample {
+    fn sample(seconds: i64, energy: Option<f64>, power: Option<f64>) -> EnergySample {
         let time = EventTime::from_micros(seconds * 1_000_000);
-        Sample { time, energy, power, average: None, share: 1.0, tenure: None }
+        EnergySample { time, energy, power, average: None, share: 1.0, tenure: None }
     }
 
     #[test]
     fn the_counter_wins_a_fall_falls_back_to_power_and_a_change_of_tenure_knows_nothing() {
-        let flow = |a: &Sample, b: &Sample| Flow::between(a, b, 120_000_000).map(|f| (f.kind, f.total()));
+        let flow = |a: &EnergySample, b: &EnergySample| PowerFlow::between(a, b, 120_000_000).map(|f| (f.kind, f.total()));
         let a = sample(0, Some(100.0), Some(10.0));
-        assert_eq!(flow(&a, &sample(10, Some(400.0), Some(20.0))), Some((Kind::Counter, 300.0)));
-        assert_eq!(flow(&a, &sample(10, Some(4.0), Some(20.0))), Some((Kind::Instant, 150.0)));
+        assert_eq!(flow(&a, &sample(10, Some(400.0), Some(20.0))), Some((EnergyBasis::Counter, 300.0)));
+        assert_eq!(flow(&a, &sample(10, Some(4.0), Some(20.0))), Some((EnergyBasis::Instant, 150.0)));
         assert_eq!(flow(&a, &sample(10, Some(4.0), None)), None);
         assert_eq!(flow(&a, &sample(200, None, Some(20.0))), None, "two readings 200 s apart");
-        let moved = Sample { tenure: Some(2), ..sample(10, Some(400.0), Some(20.0)) };
+        let moved = EnergySample { tenure: Some(2), ..sample(10, Some(400.0), Some(20.0)) };
         assert_eq!(flow(&a, &moved), None);
     }
 
     #[test]
     fn shares_of_all_tenants_add_up_to_the_device() {
-        let whole = Flow::between(&sample(0, Some(0.0), None), &sample(10, Some(50.0), None), 1).unwrap().total();
+        let whole = PowerFlow::between(&sample(0, Some(0.0), None), &sample(10, Some(50.0), None), 1).unwrap().total();
         let parts: f64 = [0.25, 0.75]
             .map(|share| {
-                let of = |s: Sample| Sample { share, ..s };
-                Flow::between(&of(sample(0, Some(0.0), None)), &of(sample(10, Some(50.0), None)), 1).unwrap().total()
+                let of = |s: EnergySample| EnergySample { share, ..s };
+                PowerFlow::between(&of(sample(0, Some(0.0), None)), &of(sample(10, Some(50.0), None)), 1).unwrap().total()
             })
             .iter()
             .sum();
@@ -350,22 +350,24 @@ mod tests {
 
     #[test]
     fn of_a_share_of_a_device_so_much_of_its_power_counts_at_each_end() {
-        let shared = |seconds, power, average, share| Sample { average, share, ..sample(seconds, None, power) };
-        let flow = |a: &Sample, b: &Sample| Flow::between(a, b, 120_000_000).map(|flow| (flow.kind, flow.from, flow.to));
+        let shared = |seconds, power, average, share| EnergySample { average, share, ..sample(seconds, None, power) };
+        let flow = |a: &EnergySample, b: &EnergySample| {
+            PowerFlow::between(a, b, 120_000_000).map(|flow| (flow.kind, flow.from, flow.to))
+        };
         let (a, b) = (shared(0, Some(100.0), None, 0.25), shared(10, Some(200.0), None, 0.5));
-        assert_eq!(flow(&a, &b), Some((Kind::Instant, 25.0, 100.0)));
+        assert_eq!(flow(&a, &b), Some((EnergyBasis::Instant, 25.0, 100.0)));
         let (a, b) = (shared(0, None, Some(100.0), 0.25), shared(10, None, Some(200.0), 0.5));
-        assert_eq!(flow(&a, &b), Some((Kind::Average, 25.0, 100.0)));
-        let counted = |seconds, joules, share| Sample { share, ..sample(seconds, Some(joules), None) };
+        assert_eq!(flow(&a, &b), Some((EnergyBasis::Average, 25.0, 100.0)));
+        let counted = |seconds, joules, share| EnergySample { share, ..sample(seconds, Some(joules), None) };
         // 300 J in 10 s, of which a quarter is ours at first and half in the end.
-        assert_eq!(flow(&counted(0, 0.0, 0.25), &counted(10, 300.0, 0.5)), Some((Kind::Counter, 11.25, 11.25)));
+        assert_eq!(flow(&counted(0, 0.0, 0.25), &counted(10, 300.0, 0.5)), Some((EnergyBasis::Counter, 11.25, 11.25)));
     }
 
     #[test]
     fn power_is_known_over_a_gap_of_exactly_the_longest() {
         let flow = |micros| {
-            let b = Sample { time: EventTime::from_micros(micros), ..sample(0, None, Some(20.0)) };
-            Flow::between(&sample(0, None, Some(10.0)), &b, 120_000_000).map(|flow| flow.total())
+            let b = EnergySample { time: EventTime::from_micros(micros), ..sample(0, None, Some(20.0)) };
+            PowerFlow::between(&sample(0, None, Some(10.0)), &b, 120_000_000).map(|flow| flow.total())
         };
         assert_eq!(flow(120_000_000), Some(1_800.0));
         assert_eq!(flow(120_000_001), None);
@@ -374,7 +376,7 @@ mod tests {
 
     #[test]
     fn steady_power_is_that_of_its_whole_time() {
-        assert_eq!(Flow::steady(100.0, at(10), at(30)).total(), 2_000.0);
+        assert_eq!(PowerFlow::steady(100.0, at(10), at(30)).total(), 2_000.0);
     }
 
     #[test]

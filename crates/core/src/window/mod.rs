@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 /// Tumbling windows: number `n` is `[origin + n·size, origin + (n+1)·size)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tumbling {
+pub struct TumblingWindows {
     /// Microseconds, positive.
     pub size: i64,
     /// Where window 0 begins: the epoch, or a job's start.
     pub origin: EventTime,
 }
 
-impl Tumbling {
+impl TumblingWindows {
     /// Start of the window that holds `time`; right for times before the origin, too.
     pub fn start(self, time: EventTime) -> EventTime {
         time.plus_micros(-(time.micros() - self.origin.micros()).rem_euclid(self.size))
@@ -37,17 +37,17 @@ impl Tumbling {
     }
 }
 
-/// The stretches of the open windows of one workload, cut at window edges, at the ends of runs and of spans: ascending
-/// times, stretch `i` from cut `i` to cut `i + 1`.
-pub type Cuts = VecDeque<EventTime>;
+/// The edges of the slices of one workload's open windows: window edges, and the ends of runs and of spans. Times ascend;
+/// slice `i` goes from edge `i` to edge `i + 1`.
+pub type SliceEdges = VecDeque<EventTime>;
 
-/// Whether a stretch is one that stands for many windows of which nothing is known: they are neither held nor emitted.
-pub fn is_gap(windows: Tumbling, from: EventTime, to: EventTime) -> bool {
+/// Returns whether a slice represents many windows of which nothing is known: they are neither held nor emitted.
+pub fn is_gap(windows: TumblingWindows, from: EventTime, to: EventTime) -> bool {
     to.micros() - from.micros() > windows.size
 }
 
-/// Whether the windows of these cuts can be closed one after the other, which ends at the last cut.
-pub fn are_whole(cuts: &Cuts, windows: Tumbling) -> bool {
+/// Returns whether the windows of these edges can be closed one after the other, which ends at the last edge.
+pub fn are_whole(cuts: &SliceEdges, windows: TumblingWindows) -> bool {
     if windows.size <= 0 || cuts.len() == 1 || !cuts.iter().is_sorted_by(|a, b| a < b) {
         return false;
     }
@@ -60,11 +60,11 @@ pub fn are_whole(cuts: &Cuts, windows: Tumbling) -> bool {
     true
 }
 
-/// Calls `put(i, from, to)` for each stretch that `[from, to]` crosses and returns the microseconds before the first cut.
-pub fn spread(cuts: &Cuts, from: EventTime, to: EventTime, mut put: impl FnMut(usize, EventTime, EventTime)) -> i64 {
+/// Calls `put(i, from, to)` for each slice that `[from, to]` crosses and returns the microseconds before the first edge.
+pub fn spread(cuts: &SliceEdges, from: EventTime, to: EventTime, mut put: impl FnMut(usize, EventTime, EventTime)) -> i64 {
     let Some(&first) = cuts.front() else { return to.micros() - from.micros() };
     let before = (first.min(to).micros() - from.micros()).max(0);
-    // Nearly always the step lies in the newest stretch.
+    // Nearly always the step lies in the newest slice.
     let mut i = cuts.partition_point(|cut| *cut <= from).saturating_sub(1);
     let mut at = from.max(first);
     while at < to && i + 1 < cuts.len() {
@@ -76,10 +76,10 @@ pub fn spread(cuts: &Cuts, from: EventTime, to: EventTime, mut put: impl FnMut(u
     before
 }
 
-/// The sums of stretch `i` of a source.
-pub fn stretch_mut<T: Default>(stretches: &mut VecDeque<T>, i: usize) -> &mut T {
+/// Returns the sums of slice `i` of a source.
+pub fn slice_mut<T: Default>(stretches: &mut VecDeque<T>, i: usize) -> &mut T {
     if stretches.len() <= i {
-        // Most sources that somebody invents say one thing, and the first room that the library takes is for four.
+        // Most invented sources send one event, and the first allocation of the library has room for four.
         if stretches.is_empty() {
             stretches.reserve_exact(i + 1);
         }
@@ -88,8 +88,8 @@ pub fn stretch_mut<T: Default>(stretches: &mut VecDeque<T>, i: usize) -> &mut T 
     &mut stretches[i]
 }
 
-/// The stretch that holds `time`, where one does.
-pub fn stretch_of(cuts: &Cuts, time: EventTime) -> Option<usize> {
+/// Returns the slice that holds `time`, if one does.
+pub fn slice_at(cuts: &SliceEdges, time: EventTime) -> Option<usize> {
     let i = cuts.partition_point(|cut| *cut <= time);
     (i > 0 && i < cuts.len()).then(|| i - 1)
 }
@@ -104,17 +104,17 @@ mod tests {
 
     #[test]
     fn a_window_that_reaches_beyond_the_times_that_can_be_written_is_none() {
-        let windows = Tumbling { size: 60_000_000, origin: at(0) };
+        let windows = TumblingWindows { size: 60_000_000, origin: at(0) };
         let (first, last) = (EventTime::MIN, EventTime::MAX);
         assert!(windows.has(first) && windows.has(last.plus_micros(-60_000_000)) && !windows.has(last));
-        let shifted = Tumbling { origin: at(1), ..windows };
+        let shifted = TumblingWindows { origin: at(1), ..windows };
         assert!(!shifted.has(first) && shifted.has(first.plus_micros(1_000_000)));
-        assert!(!Tumbling { size: i64::MAX, origin: at(0) }.has(at(1)));
+        assert!(!TumblingWindows { size: i64::MAX, origin: at(0) }.has(at(1)));
     }
 
     #[test]
     fn cuts_are_whole_where_each_window_ends_at_one() {
-        let windows = Tumbling { size: 60_000_000, origin: at(0) };
+        let windows = TumblingWindows { size: 60_000_000, origin: at(0) };
         for (cuts, whole) in [
             (&[][..], true),
             (&[0, 60], true),
@@ -130,19 +130,19 @@ mod tests {
             (&[0, 60, 60, 120], false),
             (&[0, 30, 600], false),
         ] {
-            let cuts: Cuts = cuts.iter().copied().map(at).collect();
+            let cuts: SliceEdges = cuts.iter().copied().map(at).collect();
             assert_eq!(are_whole(&cuts, windows), whole, "{cuts:?}");
         }
-        assert!(!are_whole(&[0, 60].map(at).into(), Tumbling { size: 0, ..windows }));
+        assert!(!are_whole(&[0, 60].map(at).into(), TumblingWindows { size: 0, ..windows }));
     }
 
     #[test]
     fn windows_before_the_epoch_and_before_the_origin() {
-        let epoch = Tumbling { size: 60_000_000, origin: at(0) };
+        let epoch = TumblingWindows { size: 60_000_000, origin: at(0) };
         for (time, start) in [(0, 0), (59, 0), (60, 60), (-1, -60), (-60, -60), (-61, -120)] {
             assert_eq!((epoch.start(at(time)), epoch.end(at(time))), (at(start), at(start + 60)), "{time}");
         }
-        let run = Tumbling { size: 60_000_000, origin: at(17) };
+        let run = TumblingWindows { size: 60_000_000, origin: at(17) };
         for (time, start) in [(17, 17), (16, -43), (77, 77), (76, 17)] {
             assert_eq!(run.start(at(time)), at(start), "{time}");
         }
@@ -150,17 +150,17 @@ mod tests {
 
     #[test]
     fn a_step_is_spread_over_every_stretch_it_crosses() {
-        let cuts: Cuts = [10, 20, 25, 40].map(at).into();
+        let cuts: SliceEdges = [10, 20, 25, 40].map(at).into();
         let mut seen = Vec::new();
         assert_eq!(spread(&cuts, at(5), at(30), |i, a, b| seen.push((i, a, b))), 5_000_000);
         assert_eq!(seen, [(0, at(10), at(20)), (1, at(20), at(25)), (2, at(25), at(30))]);
         assert_eq!(spread(&cuts, at(1), at(4), |_, _, _| panic!("before the first cut")), 3_000_000);
-        assert_eq!((stretch_of(&cuts, at(10)), stretch_of(&cuts, at(39)), stretch_of(&cuts, at(40))), (Some(0), Some(2), None));
+        assert_eq!((slice_at(&cuts, at(10)), slice_at(&cuts, at(39)), slice_at(&cuts, at(40))), (Some(0), Some(2), None));
     }
 
     #[test]
     fn no_stretch_gets_a_part_without_length_and_what_lies_behind_the_last_cut_gets_none() {
-        let cuts: Cuts = [10, 20, 40].map(at).into();
+        let cuts: SliceEdges = [10, 20, 40].map(at).into();
         let parts = |from, to| {
             let mut seen = Vec::new();
             let before = spread(&cuts, at(from), at(to), |i, a, b| seen.push((i, a, b)));
@@ -171,6 +171,6 @@ mod tests {
         assert_eq!(parts(15, 15), (0, vec![]));
         assert_eq!(parts(30, 50), (0, vec![(1, at(30), at(40))]));
         assert_eq!(parts(40, 50), (0, vec![]));
-        assert_eq!(spread(&Cuts::new(), at(5), at(30), |_, _, _| panic!("nothing is open")), 25_000_000);
+        assert_eq!(spread(&SliceEdges::new(), at(5), at(30), |_, _, _| panic!("nothing is open")), 25_000_000);
     }
 }

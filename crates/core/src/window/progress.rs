@@ -6,21 +6,21 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Origin, TrainingProgress};
 use serde::Deserialize;
 
-use super::{Cuts, spread, stretch_mut};
+use super::{SliceEdges, slice_mut, spread};
 
 /// Samples, tokens, steps.
 pub const COUNTERS: usize = 3;
 pub const SAMPLES: usize = 0;
 
-/// What an event says of the counters.
+/// The counters of an event.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Count {
+pub struct ProgressCounters {
     pub time: EventTime,
     pub totals: [Option<f64>; COUNTERS],
     pub rates: [Option<f64>; COUNTERS],
 }
 
-impl Count {
+impl ProgressCounters {
     pub fn of(event: &TrainingProgress) -> Self {
         Self {
             time: event.time,
@@ -30,84 +30,91 @@ impl Count {
     }
 }
 
-/// How far apart two words of a source about one counter may lie, in microseconds.
+/// Longest time between two values of one counter of a source, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gaps {
+pub struct ProgressGaps {
     /// Of totals: one that is away for as long is not waited for any more.
     pub total: i64,
-    /// Of rates: two further apart say nothing about the time between them.
+    /// Of rates: if two are further apart, nothing is known of the time between them.
     pub rate: i64,
 }
 
-/// A value and when it was said.
+/// A value and the time of its event.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub struct Known {
+pub struct TimedValue {
     #[serde(rename = "t")]
     pub time: EventTime,
     #[serde(rename = "v")]
     pub value: f64,
 }
 
-/// What a source said last of one counter. Events that do not name the counter leave it alone.
+/// The last values of one counter of a source. Events that do not name the counter leave it alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Memory {
+pub struct CounterMemory {
     #[serde(rename = "c")]
-    pub total: Option<Known>,
+    pub total: Option<TimedValue>,
     #[serde(rename = "r")]
-    pub rate: Option<Known>,
+    pub rate: Option<TimedValue>,
     /// What rates have added to the total since, and up to when.
     #[serde(rename = "a")]
-    pub added: Option<Known>,
+    pub added: Option<TimedValue>,
     /// The total is not waited for: the source fell silent after it, or went on without it for too long. Nobody knows when the
     /// difference to the next one is made.
     #[serde(rename = "i")]
     pub idle: bool,
 }
 
-impl Memory {
+impl CounterMemory {
     /// Takes a total and a rate of one time; the gain since the former ones and since when.
-    fn gain(&mut self, time: EventTime, total: Option<f64>, rate: Option<f64>, done: f64, gaps: Gaps) -> (Gain, EventTime) {
-        let near = |known: &Known| time.micros() - known.time.micros() <= gaps.rate;
+    fn gain(
+        &mut self,
+        time: EventTime,
+        total: Option<f64>,
+        rate: Option<f64>,
+        done: f64,
+        gaps: ProgressGaps,
+    ) -> (CounterGain, EventTime) {
+        let near = |known: &TimedValue| time.micros() - known.time.micros() <= gaps.rate;
         let by_rate = match (self.rate.filter(near), rate) {
-            (Some(before), Some(after)) => (Gain::Rate(before.value, after), before.time),
-            _ => (Gain::Unknown, time),
+            (Some(before), Some(after)) => (CounterGain::Rate(before.value, after), before.time),
+            _ => (CounterGain::Unknown, time),
         };
         let gain = match (self.total, total) {
-            (Some(before), Some(after)) if after < before.value => (Gain::Fall, time),
+            (Some(before), Some(after)) if after < before.value => (CounterGain::Fall, time),
             (Some(before), Some(after)) => {
                 let (from, added) = self.added.map_or((before.time, 0.0), |added| (added.time, added.value));
-                (Gain::Counter((before.value + added).min(after), after, done), from)
+                (CounterGain::Counter((before.value + added).min(after), after, done), from)
             }
-            // The next total tells what was done meanwhile; a rate only where it is long in coming.
-            (Some(before), None) if near(&before) && !self.idle => (Gain::Unknown, time),
+            // The next total contains what was done meanwhile; a rate counts only if that total is long in coming.
+            (Some(before), None) if near(&before) && !self.idle => (CounterGain::Unknown, time),
             (Some(_), None) => {
-                if let (Gain::Rate(..), from) = by_rate {
+                if let (CounterGain::Rate(..), from) = by_rate {
                     let amount = by_rate.0.part(0.0, 1.0, time.seconds_since(from)).0;
                     let before = self.added.map_or(0.0, |added| added.value);
-                    self.added = Some(Known { time, value: before + amount });
+                    self.added = Some(TimedValue { time, value: before + amount });
                 }
                 by_rate
             }
             (None, _) => by_rate,
         };
         if let Some(value) = total {
-            (self.total, self.added) = (Some(Known { time, value }), None);
+            (self.total, self.added) = (Some(TimedValue { time, value }), None);
         }
         if let Some(value) = rate {
-            self.rate = Some(Known { time, value });
+            self.rate = Some(TimedValue { time, value });
         }
         gain
     }
 
-    /// Whether the total, and whether the rate was said at this time.
+    /// Returns whether the total, and whether the rate was reported at this time.
     pub fn said_at(&self, time: EventTime) -> (bool, bool) {
-        let at = |known: Option<Known>| known.is_some_and(|known| known.time == time);
+        let at = |known: Option<TimedValue>| known.is_some_and(|known| known.time == time);
         (at(self.total), at(self.rate))
     }
 
     /// Up to when the counter is known, where more of it is about to come.
-    fn awaited_from(&self, time: EventTime, gaps: Gaps) -> Option<EventTime> {
+    fn awaited_from(&self, time: EventTime, gaps: ProgressGaps) -> Option<EventTime> {
         let total = self.total.filter(|_| !self.idle).map(|total| (self.added.unwrap_or(total), gaps.total));
         let (known, gap) = total.or(self.rate.map(|rate| (rate, gaps.rate)))?;
         let silent = time.micros() - known.time.micros();
@@ -115,20 +122,20 @@ impl Memory {
     }
 
     /// Whether the total was left out for so long that an event at `time` without it is not waited for any more.
-    fn is_given_up(&self, time: EventTime, gaps: Gaps) -> bool {
+    fn is_given_up(&self, time: EventTime, gaps: ProgressGaps) -> bool {
         self.added.or(self.total).is_some_and(|known| time.micros() - known.time.micros() >= gaps.total)
     }
 }
 
-/// Up to when every counter that a source gives is known, where an event at `time` left one out. An event without it says
-/// nothing about it, so a source that goes on with such events alone is waited for as if it were silent.
-pub fn awaited_from(counters: &[Memory; COUNTERS], time: EventTime, gaps: Gaps) -> Option<EventTime> {
+/// Returns up to when every counter that a source gives is known, if an event at `time` left one out. An event without a
+/// counter leaves it unknown, so a source that goes on with such events alone is waited for as if it were silent.
+pub fn awaited_from(counters: &[CounterMemory; COUNTERS], time: EventTime, gaps: ProgressGaps) -> Option<EventTime> {
     counters.iter().filter_map(|memory| memory.awaited_from(time, gaps)).min()
 }
 
 /// One counter between two events.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Gain {
+enum CounterGain {
     Unknown,
     /// It began anew.
     Fall,
@@ -138,7 +145,7 @@ enum Gain {
     Rate(f64, f64),
 }
 
-impl Gain {
+impl CounterGain {
     /// New and redone amount between two fractions of the step of `seconds`.
     fn part(self, from: f64, to: f64, seconds: f64) -> (f64, f64) {
         match self {
@@ -154,7 +161,7 @@ impl Gain {
     }
 }
 
-/// One source's part of one stretch.
+/// One source's part of one slice.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct RankSums {
@@ -182,10 +189,10 @@ pub struct RankSums {
     pub loss: f64,
     #[serde(rename = "m")]
     pub losses: u32,
-    /// A counter fell in this stretch: the job started again.
+    /// A counter fell in this slice: the job started again.
     #[serde(rename = "d")]
     pub fell: bool,
-    /// New amounts that events of this stretch told of, and that belong to no known or to closed time.
+    /// New amounts that events of this slice reported, and that belong to no known or to closed time.
     #[serde(rename = "u")]
     pub unassigned: [f64; COUNTERS],
 }
@@ -208,7 +215,7 @@ impl RankSums {
         }
     }
 
-    /// Counts an event of this stretch.
+    /// Counts an event of this slice.
     pub fn event(&mut self, event: &TrainingProgress, fell: bool) {
         if self.events == 0 && self.from >= self.to {
             (self.from, self.to) = (event.time, event.time);
@@ -247,32 +254,38 @@ impl RankSums {
 
 /// A step of one source: each counter from where it was known to where it is known now.
 #[derive(Debug, Clone, Copy)]
-pub struct Step {
+pub struct ProgressStep {
     to: EventTime,
-    gains: [(Gain, EventTime); COUNTERS],
+    gains: [(CounterGain, EventTime); COUNTERS],
     /// Counters whose gain lies in an idle gap.
     idle: [bool; COUNTERS],
     /// A counter fell.
     pub fell: bool,
 }
 
-impl Step {
+impl ProgressStep {
     /// From what was known to an event; `done` holds the largest totals before the event. Both take it in. `idle`: the source
     /// was silent for too long before it.
-    pub fn to(counters: &mut [Memory; COUNTERS], count: &Count, done: &mut [f64; COUNTERS], idle: bool, gaps: Gaps) -> Self {
+    pub fn to(
+        counters: &mut [CounterMemory; COUNTERS],
+        count: &ProgressCounters,
+        done: &mut [f64; COUNTERS],
+        idle: bool,
+        gaps: ProgressGaps,
+    ) -> Self {
         let mut idles = [idle; COUNTERS];
         let gains = std::array::from_fn(|i| {
             let memory = &mut counters[i];
             let unnamed = memory.total.is_some() && count.totals[i].is_none();
             memory.idle |= memory.total.is_some() && idle;
             let gain = memory.gain(count.time, count.totals[i], count.rates[i], done[i], gaps);
-            // Rates between two events that both came say when.
-            idles[i] |= memory.idle && matches!(gain.0, Gain::Counter(..));
+            // Rates between two received events give the time of the gain.
+            idles[i] |= memory.idle && matches!(gain.0, CounterGain::Counter(..));
             memory.idle = unnamed && (memory.idle || memory.is_given_up(count.time, gaps));
             gain
         });
         note_done(done, count);
-        let fell = gains.iter().any(|(gain, _)| *gain == Gain::Fall);
+        let fell = gains.iter().any(|(gain, _)| *gain == CounterGain::Fall);
         Self { to: count.time, gains, idle: idles, fell }
     }
 
@@ -282,11 +295,11 @@ impl Step {
         gain.part(0.0, 1.0, self.to.seconds_since(from))
     }
 
-    /// Spreads the step over the stretches; returns the new amounts that lie before the first of them or at no known time.
-    pub fn add(&self, stretches: &mut VecDeque<RankSums>, cuts: &Cuts) -> [f64; COUNTERS] {
+    /// Spreads the step over the slices; returns the new amounts that lie before the first of them or at no known time.
+    pub fn add(&self, stretches: &mut VecDeque<RankSums>, cuts: &SliceEdges) -> [f64; COUNTERS] {
         std::array::from_fn(|i| {
             let (gain, from) = self.gains[i];
-            if matches!(gain, Gain::Unknown | Gain::Fall) {
+            if matches!(gain, CounterGain::Unknown | CounterGain::Fall) {
                 return 0.0;
             }
             if self.idle[i] || from == self.to {
@@ -296,7 +309,7 @@ impl Step {
             let fraction = |time: EventTime| (time.micros() - from.micros()) as f64 / duration;
             let before = spread(cuts, from, self.to, |s, a, b| {
                 let (new, redone) = gain.part(fraction(a), fraction(b), duration / 1e6);
-                let sums = stretch_mut(stretches, s);
+                let sums = slice_mut(stretches, s);
                 sums.stretch(a, b);
                 sums.amounts[i] += new;
                 sums.redone[i] += redone;
@@ -308,9 +321,9 @@ impl Step {
 }
 
 /// Notes the time between two events of a source.
-pub fn add_time(stretches: &mut VecDeque<RankSums>, cuts: &Cuts, from: EventTime, to: EventTime, origin: Origin) {
+pub fn add_time(stretches: &mut VecDeque<RankSums>, cuts: &SliceEdges, from: EventTime, to: EventTime, origin: Origin) {
     spread(cuts, from, to, |i, a, b| {
-        let sums = stretch_mut(stretches, i);
+        let sums = slice_mut(stretches, i);
         sums.stretch(a, b);
         sums.largest = sums.largest.max(b.micros() - a.micros());
         sums.origin = sums.origin.max(origin);
@@ -318,7 +331,7 @@ pub fn add_time(stretches: &mut VecDeque<RankSums>, cuts: &Cuts, from: EventTime
 }
 
 /// Takes an event's totals into the largest totals so far.
-pub fn note_done(done: &mut [f64; COUNTERS], count: &Count) {
+pub fn note_done(done: &mut [f64; COUNTERS], count: &ProgressCounters) {
     for (done, total) in done.iter_mut().zip(count.totals) {
         *done = total.map_or(*done, |total| done.max(total));
     }
@@ -332,20 +345,20 @@ mod tests {
         EventTime::from_micros(seconds * 1_000_000)
     }
 
-    fn total(seconds: i64, samples: f64) -> Count {
-        Count { time: at(seconds), totals: [Some(samples), None, None], rates: [None; COUNTERS] }
+    fn total(seconds: i64, samples: f64) -> ProgressCounters {
+        ProgressCounters { time: at(seconds), totals: [Some(samples), None, None], rates: [None; COUNTERS] }
     }
 
-    fn rate(seconds: i64, rate: f64) -> Count {
-        Count { time: at(seconds), totals: [None; COUNTERS], rates: [Some(rate), None, None] }
+    fn rate(seconds: i64, rate: f64) -> ProgressCounters {
+        ProgressCounters { time: at(seconds), totals: [None; COUNTERS], rates: [Some(rate), None, None] }
     }
 
-    const GAPS: Gaps = Gaps { total: 120_000_000, rate: 60_000_000 };
+    const GAPS: ProgressGaps = ProgressGaps { total: 120_000_000, rate: 60_000_000 };
 
     /// Fell, new and redone samples of each event.
-    fn steps(counts: &[Count]) -> Vec<(bool, f64, f64)> {
+    fn steps(counts: &[ProgressCounters]) -> Vec<(bool, f64, f64)> {
         let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
-        let steps = counts.iter().map(|count| Step::to(&mut memory, count, &mut done, false, GAPS));
+        let steps = counts.iter().map(|count| ProgressStep::to(&mut memory, count, &mut done, false, GAPS));
         steps.map(|step| (step.fell, step.total(SAMPLES).0, step.total(SAMPLES).1)).collect()
     }
 
@@ -387,7 +400,7 @@ mod tests {
 
     #[test]
     fn an_event_without_the_counter_changes_nothing_and_a_rate_counts_only_where_the_counter_is_long_in_coming() {
-        let loss = Count { rates: [None; COUNTERS], ..rate(5, 0.0) };
+        let loss = ProgressCounters { rates: [None; COUNTERS], ..rate(5, 0.0) };
         assert_eq!(steps(&[total(0, 0.0), loss, total(10, 100.0)])[2].1, 100.0);
         assert_eq!(steps(&[rate(0, 10.0), loss, rate(10, 20.0)])[2].1, 150.0);
         let seen = steps(&[total(0, 0.0), rate(50, 9.0), rate(100, 9.0), rate(110, 9.0), total(120, 1000.0), total(121, 1001.0)]);
@@ -419,9 +432,11 @@ mod tests {
     #[test]
     fn what_a_total_says_beyond_the_rate_of_the_same_time_belongs_to_no_known_time() {
         let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
-        let cuts: Cuts = [0, 60, 120].map(at).into();
+        let cuts: SliceEdges = [0, 60, 120].map(at).into();
         let mut stretches = VecDeque::new();
-        let mut add = |count: &Count| Step::to(&mut memory, count, &mut done, false, GAPS).add(&mut stretches, &cuts)[SAMPLES];
+        let mut add = |count: &ProgressCounters| {
+            ProgressStep::to(&mut memory, count, &mut done, false, GAPS).add(&mut stretches, &cuts)[SAMPLES]
+        };
         // By rate 450, as the total is long in coming.
         assert_eq!([total(0, 0.0), rate(50, 9.0), rate(100, 9.0)].map(|count| add(&count)), [0.0; 3]);
         assert_eq!(add(&total(100, 1_000.0)), 550.0);
@@ -430,20 +445,21 @@ mod tests {
 
     #[test]
     fn a_counter_is_awaited_after_it_was_named_and_before_the_gap_is_over() {
-        let awaited = |memory: Memory, seconds| memory.awaited_from(at(seconds), GAPS).map(|from| from.micros() / 1_000_000);
-        let known = |seconds| Some(Known { time: at(seconds), value: 1.0 });
-        let counted = Memory { total: known(100), ..Memory::default() };
+        let awaited =
+            |memory: CounterMemory, seconds| memory.awaited_from(at(seconds), GAPS).map(|from| from.micros() / 1_000_000);
+        let known = |seconds| Some(TimedValue { time: at(seconds), value: 1.0 });
+        let counted = CounterMemory { total: known(100), ..CounterMemory::default() };
         let seen = [100, 101, 219, 220, 300].map(|seconds| awaited(counted, seconds));
         assert_eq!(seen, [None, Some(100), Some(100), None, None]);
         // Rates have told more since; a total that is given up is not awaited, rates are for their own gap.
-        assert_eq!(awaited(Memory { added: known(150), ..counted }, 200), Some(150));
-        let given_up = Memory { idle: true, rate: known(150), ..counted };
+        assert_eq!(awaited(CounterMemory { added: known(150), ..counted }, 200), Some(150));
+        let given_up = CounterMemory { idle: true, rate: known(150), ..counted };
         assert_eq!([150, 151, 209, 210].map(|seconds| awaited(given_up, seconds)), [None, Some(150), Some(150), None]);
     }
 
     #[test]
     fn what_was_said_at_a_time_is_said_of_total_and_rate_apart() {
-        let mut memory = Memory::default();
+        let mut memory = CounterMemory::default();
         assert_eq!(memory.said_at(at(0)), (false, false));
         memory.gain(at(10), Some(1.0), None, 0.0, GAPS);
         assert_eq!((memory.said_at(at(10)), memory.said_at(at(9))), ((true, false), (false, false)));
@@ -454,22 +470,22 @@ mod tests {
     #[test]
     fn a_part_of_a_rate_is_that_of_its_own_time() {
         // From 10 to 20 a second in 10 s: the second half has 17.5 a second.
-        assert_eq!(Gain::Rate(10.0, 20.0).part(0.5, 1.0, 10.0), (87.5, 0.0));
+        assert_eq!(CounterGain::Rate(10.0, 20.0).part(0.5, 1.0, 10.0), (87.5, 0.0));
     }
 
     #[test]
     fn what_was_done_before_the_first_cut_is_handed_back() {
         let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
-        let cuts: Cuts = [40, 60, 140].map(at).into();
-        Step::to(&mut memory, &total(0, 0.0), &mut done, false, GAPS);
-        let step = Step::to(&mut memory, &total(100, 500.0), &mut done, false, GAPS);
+        let cuts: SliceEdges = [40, 60, 140].map(at).into();
+        ProgressStep::to(&mut memory, &total(0, 0.0), &mut done, false, GAPS);
+        let step = ProgressStep::to(&mut memory, &total(100, 500.0), &mut done, false, GAPS);
         let mut stretches = VecDeque::new();
         assert_eq!(step.add(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
         assert_eq!(stretches.iter().map(|sums| sums.amounts[SAMPLES]).collect::<Vec<_>>(), [100.0, 200.0]);
         // The same of a rate, from 10 to 20 a second in 32 s: 12.5 a second in the first half, 17.5 in the second.
         let (mut memory, mut stretches) = (Default::default(), VecDeque::new());
-        Step::to(&mut memory, &rate(24, 10.0), &mut done, false, GAPS);
-        let step = Step::to(&mut memory, &rate(56, 20.0), &mut done, false, GAPS);
+        ProgressStep::to(&mut memory, &rate(24, 10.0), &mut done, false, GAPS);
+        let step = ProgressStep::to(&mut memory, &rate(56, 20.0), &mut done, false, GAPS);
         assert_eq!(step.add(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
         assert_eq!(stretches[0].amounts[SAMPLES], 280.0);
     }

@@ -4,15 +4,15 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{EfficiencyWindow, EnergyMethod, Meter, Origin, WindowKind, Workload};
 use serde::{Deserialize, Serialize};
 
-use super::energy::{self, GAUGES, GpuSums, Kind};
+use super::energy::{self, EnergyBasis, GAUGES, GpuSums};
 use super::progress::{COUNTERS, RankSums, SAMPLES};
 
 /// Energy of some devices in some time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Energy {
+pub struct EnergySums {
     pub joules: f64,
-    /// Microseconds of device time with known energy, by [`Kind`].
+    /// Microseconds of device time with known energy, by [`EnergyBasis`].
     pub known: [i64; 3],
     /// Microseconds of device time.
     pub expected: i64,
@@ -26,7 +26,7 @@ pub struct Energy {
     pub filled_time: i64,
 }
 
-impl Energy {
+impl EnergySums {
     fn known(&self) -> i64 {
         self.known.iter().sum()
     }
@@ -82,9 +82,9 @@ fn ratio(part: i64, whole: i64) -> f64 {
 /// Everything summed over an interval. Totals of neighbouring intervals add up.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Totals {
-    pub energy: Energy,
-    pub run: Energy,
+pub struct IntervalTotals {
+    pub energy: EnergySums,
+    pub run: EnergySums,
     pub energy_gap: i64,
     pub amounts: [f64; COUNTERS],
     pub redone: [f64; COUNTERS],
@@ -113,21 +113,21 @@ pub struct Totals {
 
 /// A stretch of time.
 #[derive(Debug, Clone, Copy)]
-pub struct Stretch {
+pub struct WindowSlice {
     pub from: EventTime,
     pub to: EventTime,
     pub in_run: bool,
 }
 
-impl Stretch {
+impl WindowSlice {
     fn micros(self) -> i64 {
         self.to.micros() - self.from.micros()
     }
 }
 
-impl Totals {
+impl IntervalTotals {
     /// Counts the time of a stretch, once.
-    pub fn add_stretch(&mut self, stretch: Stretch) {
+    pub fn add_slice(&mut self, stretch: WindowSlice) {
         self.energy.time += stretch.micros();
         if stretch.in_run {
             self.run.time += stretch.micros();
@@ -135,9 +135,9 @@ impl Totals {
     }
 
     /// A device's part of a stretch, expected up to `until`; also to the device's own, of the interval and of its run.
-    pub fn add_device(&mut self, stretch: Stretch, sums: Option<&GpuSums>, until: EventTime, own: &mut [Energy; 2]) {
+    pub fn add_device(&mut self, stretch: WindowSlice, sums: Option<&GpuSums>, until: EventTime, own: &mut [EnergySums; 2]) {
         let expected = (until.min(stretch.to).micros() - stretch.from.micros()).max(0);
-        let mut part = Energy { expected, ..Energy::default() };
+        let mut part = EnergySums { expected, ..EnergySums::default() };
         let mut gap = expected;
         if let Some(sums) = sums {
             part.joules = sums.joules;
@@ -167,13 +167,13 @@ impl Totals {
     }
 
     /// Takes in what every device of the interval, and of its run, has.
-    pub fn fill(&mut self, devices: &[[Energy; 2]]) {
+    pub fn fill(&mut self, devices: &[[EnergySums; 2]]) {
         self.energy.fill(devices.iter().map(|device| &device[0]));
         self.run.fill(devices.iter().map(|device| &device[1]));
     }
 
     /// A rank's part of a stretch.
-    pub fn add_rank(&mut self, stretch: Stretch, sums: Option<&RankSums>) {
+    pub fn add_rank(&mut self, stretch: WindowSlice, sums: Option<&RankSums>) {
         let mut gap = stretch.micros();
         if let Some(sums) = sums {
             for i in 0..COUNTERS {
@@ -237,8 +237,8 @@ impl Totals {
 
     fn method(&self) -> EnergyMethod {
         let known = self.energy.known;
-        let integral = known[Kind::Instant as usize] + known[Kind::Average as usize] > 0;
-        match (known[Kind::Counter as usize] > 0, integral) {
+        let integral = known[EnergyBasis::Instant as usize] + known[EnergyBasis::Average as usize] > 0;
+        match (known[EnergyBasis::Counter as usize] > 0, integral) {
             (true, true) => EnergyMethod::Mixed,
             (true, false) => EnergyMethod::Counter,
             (false, true) => EnergyMethod::Integral,
@@ -263,7 +263,7 @@ impl Totals {
 
 /// What an interval is called and what was in force.
 #[derive(Debug, Clone, Copy)]
-pub struct Interval<'a> {
+pub struct IntervalContext<'a> {
     pub id_prefix: &'a str,
     pub workload: &'a str,
     pub kind: WindowKind,
@@ -277,10 +277,10 @@ pub struct Interval<'a> {
 }
 
 /// The event of a closed interval; refusal counts and unassigned energy are the caller's to add.
-pub fn event(interval: &Interval<'_>, totals: &Totals) -> EfficiencyWindow {
+pub fn event(interval: &IntervalContext<'_>, totals: &IntervalTotals) -> EfficiencyWindow {
     let energy = totals.energy.joules();
     let run = if interval.run_declared { &totals.run } else { &totals.energy };
-    // Idle time around a run says nothing about the run's efficiency.
+    // Idle time around a run gives no information on the run's efficiency.
     let watts = if run.known() > 0 { run.watts() } else { totals.energy.watts() };
     let per_second = totals.rate(SAMPLES);
     let kwh = energy.map(|joules| joules / 3.6e6);
@@ -337,7 +337,7 @@ pub fn event(interval: &Interval<'_>, totals: &Totals) -> EfficiencyWindow {
         counter_contradicted_seconds: totals.contradicted as f64 / 1e6,
         ..EfficiencyWindow::default()
     };
-    // While the job runs, by mean power: what is drawn in the part without known progress cannot be told apart.
+    // While the job runs, by mean power: the energy of the part without known progress cannot be distinguished.
     let running = over(watts, per_second);
     if interval.rules >= 2 {
         window.joules_per_sample = window.energy_per_sample();
@@ -361,15 +361,15 @@ mod tests {
         EventTime::from_micros(seconds * 1_000_000)
     }
 
-    fn stretch(from: i64, to: i64, in_run: bool) -> Stretch {
-        Stretch { from: at(from), to: at(to), in_run }
+    fn stretch(from: i64, to: i64, in_run: bool) -> WindowSlice {
+        WindowSlice { from: at(from), to: at(to), in_run }
     }
 
     const SECOND: i64 = 1_000_000;
 
     #[test]
     fn totals_of_neighbouring_intervals_add_up() {
-        let energy = |factor: f64, n: i64| Energy {
+        let energy = |factor: f64, n: i64| EnergySums {
             joules: 10.0 * factor,
             known: [n, 2 * n, 3 * n],
             expected: 10 * n,
@@ -378,7 +378,7 @@ mod tests {
             filled_device_time: 12 * n,
             filled_time: 13 * n,
         };
-        let one = Totals {
+        let one = IntervalTotals {
             energy: energy(1.0, 1),
             run: energy(2.0, 2),
             energy_gap: 5,
@@ -402,7 +402,7 @@ mod tests {
             contradicted: 5,
             observed: Some((at(10), at(60))),
         };
-        let other = Totals {
+        let other = IntervalTotals {
             energy: energy(4.0, 4),
             run: energy(8.0, 8),
             energy_gap: 3,
@@ -426,7 +426,7 @@ mod tests {
             contradicted: 50,
             observed: Some((at(60), at(110))),
         };
-        let both = Totals {
+        let both = IntervalTotals {
             energy: energy(5.0, 5),
             run: energy(10.0, 10),
             energy_gap: 5,
@@ -455,7 +455,7 @@ mod tests {
             sum.merge(second);
             assert_eq!(sum, both);
         }
-        let mut sum = Totals::default();
+        let mut sum = IntervalTotals::default();
         sum.merge(&one);
         assert_eq!(sum, one, "to nothing yet, it is itself");
     }
@@ -464,7 +464,7 @@ mod tests {
     fn the_largest_gap_of_a_device_is_a_step_or_lies_before_or_behind_what_is_known() {
         let gap = |from, to, largest, until| {
             let sums = GpuSums { from: at(from), to: at(to), largest: largest * SECOND, events: 1, ..GpuSums::default() };
-            let mut totals = Totals::default();
+            let mut totals = IntervalTotals::default();
             totals.add_device(stretch(1_000, 1_060, false), Some(&sums), at(until), &mut Default::default());
             totals.energy_gap / SECOND
         };
@@ -479,7 +479,7 @@ mod tests {
     fn the_largest_gap_of_a_rank_is_a_step_or_lies_before_or_behind_what_is_known() {
         let gap = |from, to, largest| {
             let sums = RankSums { from: at(from), to: at(to), largest: largest * SECOND, events: 1, ..RankSums::default() };
-            let mut totals = Totals::default();
+            let mut totals = IntervalTotals::default();
             totals.add_rank(stretch(1_000, 1_060, false), Some(&sums));
             totals.progress_gap / SECOND
         };
@@ -489,12 +489,13 @@ mod tests {
 
     /// A window of 60 s, of which the last 40 s are a run: 1 device with 600 J before the run and 8 kJ in it, 1 rank.
     fn window(table: Option<&Workload>, declared: bool, samples: f64, rules: u32) -> EfficiencyWindow {
-        let mut totals = Totals { origin: Origin::Imported, meter: Meter::Node, devices: 1, ranks: 1, ..Totals::default() };
-        let mut device = <[Energy; 2]>::default();
+        let mut totals =
+            IntervalTotals { origin: Origin::Imported, meter: Meter::Node, devices: 1, ranks: 1, ..IntervalTotals::default() };
+        let mut device = <[EnergySums; 2]>::default();
         for (stretch, joules) in [(stretch(0, 20, false), 600.0), (stretch(20, 60, true), 8_000.0)] {
             let known = [stretch.micros(), 0, 0];
             let gpu = GpuSums { joules, covered: known, from: stretch.from, to: stretch.to, ..GpuSums::default() };
-            totals.add_stretch(stretch);
+            totals.add_slice(stretch);
             totals.add_device(stretch, Some(&gpu), at(60), &mut device);
         }
         totals.fill(&[device]);
@@ -507,7 +508,7 @@ mod tests {
             ..RankSums::default()
         };
         totals.add_rank(stretch(0, 60, false), Some(&rank));
-        let interval = Interval {
+        let interval = IntervalContext {
             id_prefix: "team/job",
             workload: "team/job",
             kind: WindowKind::Tumbling,
@@ -552,7 +553,7 @@ mod tests {
 
     #[test]
     fn of_nothing_known_no_figure_is_made() {
-        let interval = Interval {
+        let interval = IntervalContext {
             id_prefix: "team/job",
             workload: "team/job",
             kind: WindowKind::Tumbling,
@@ -563,7 +564,7 @@ mod tests {
             run_declared: true,
             rules: crate::settings::WINDOW_RULES,
         };
-        let seen = event(&interval, &Totals::default());
+        let seen = event(&interval, &IntervalTotals::default());
         assert_eq!((seen.energy_method, seen.energy_joules, seen.run_energy_joules), (EnergyMethod::None, None, None));
         let ratios = [seen.energy_coverage_ratio, seen.run_coverage_ratio, seen.progress_coverage_ratio];
         assert_eq!((ratios, seen.run_seconds), ([0.0; 3], 0.0));
@@ -581,17 +582,17 @@ mod tests {
 
     #[test]
     fn where_the_energy_of_the_run_is_not_known_that_of_the_window_speaks() {
-        let mut totals = Totals::default();
-        let mut device = <[Energy; 2]>::default();
+        let mut totals = IntervalTotals::default();
+        let mut device = <[EnergySums; 2]>::default();
         for (stretch, known) in [(stretch(0, 20, false), 20 * SECOND), (stretch(20, 60, true), 0)] {
             let gpu = GpuSums { joules: 2_000.0 * (known / SECOND) as f64 / 20.0, covered: [known, 0, 0], ..GpuSums::default() };
-            totals.add_stretch(stretch);
+            totals.add_slice(stretch);
             totals.add_device(stretch, Some(&gpu), at(60), &mut device);
         }
         totals.fill(&[device]);
         let rank = RankSums { amounts: [600.0, 0.0, 0.0], covered: [60 * SECOND, 0, 0], ..RankSums::default() };
         totals.add_rank(stretch(0, 60, false), Some(&rank));
-        let interval = Interval {
+        let interval = IntervalContext {
             id_prefix: "team/job",
             workload: "team/job",
             kind: WindowKind::Tumbling,

@@ -1,16 +1,16 @@
 //! Closing: when a window closes, whose figures count in it, and what is written.
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{EfficiencyWindow, Meter, Scope, WindowKind, source_rank};
+use eadt_schemas::v1::{CounterScope, EfficiencyWindow, Meter, WindowKind, source_rank};
 
 use super::WorkloadState;
-use super::source::{GpuSource, Life, RankSource};
+use super::source::{GpuSource, LivenessState, RankSource};
 use crate::controller;
-use crate::partition::{Output, device_of};
+use crate::partition::{FoldOutput, device_of};
 use crate::settings::FoldSettings;
 use crate::window::energy::GpuSums;
 use crate::window::progress::{COUNTERS, RankSums};
-use crate::window::summary::{Energy, Interval, Stretch, Totals, event};
+use crate::window::summary::{EnergySums, IntervalContext, IntervalTotals, WindowSlice, event};
 
 /// The key and workload under which devices without a workload are reported.
 pub const UNASSIGNED: &str = "gpus";
@@ -18,10 +18,10 @@ pub const UNASSIGNED: &str = "gpus";
 /// Shared devices that a window names.
 const MAX_SHARED_NAMED: usize = 64;
 
-/// Whose figures count in one window: one source of energy for each device, one of progress for the job or for each rank.
-struct Choice {
-    /// Number of the window's stretches.
-    stretches: usize,
+/// Sources whose figures count in one window: one of energy for each device, one of progress for the job or for each rank.
+struct SourceChoice {
+    /// Number of the window's slices.
+    slices: usize,
     meter: Meter,
     /// Source and the time up to which it is expected, by device name.
     gpus: Vec<(usize, EventTime)>,
@@ -42,8 +42,8 @@ fn kind(known: [i64; 3]) -> usize {
 
 impl WorkloadState {
     /// Closes what is to be closed at this log clock.
-    pub fn close(&mut self, clock: i64, settings: &FoldSettings, out: &mut Vec<Output>) {
-        if self.head.cuts.is_empty() || self.behind > 0 {
+    pub fn close(&mut self, clock: i64, settings: &FoldSettings, out: &mut Vec<FoldOutput>) {
+        if self.head.slice_edges.is_empty() || self.behind > 0 {
             return;
         }
         let held = self.held_until(settings);
@@ -52,16 +52,16 @@ impl WorkloadState {
             return;
         }
         if self.live == 0 {
-            while !self.head.cuts.is_empty() && clock >= self.held_until(settings) {
+            while !self.head.slice_edges.is_empty() && clock >= self.held_until(settings) {
                 self.close_oldest(settings, out);
             }
             self.recount();
-            if !self.head.cuts.is_empty() {
+            if !self.head.slice_edges.is_empty() {
                 self.due = self.due.min(self.held_until(settings));
             }
             return;
         }
-        let time = self.pulses().filter(|pulse| pulse.is_live()).map(|pulse| pulse.capped).min();
+        let time = self.source_liveness().filter(|pulse| pulse.is_live()).map(|pulse| pulse.capped).min();
         while let (Some(edge), Some(time)) = (self.edge(), time)
             && time >= edge
         {
@@ -72,25 +72,25 @@ impl WorkloadState {
     }
 
     /// Closes every open window: nothing is waited for any more.
-    pub fn close_all(&mut self, settings: &FoldSettings, out: &mut Vec<Output>) {
-        while !self.head.cuts.is_empty() {
+    pub fn close_all(&mut self, settings: &FoldSettings, out: &mut Vec<FoldOutput>) {
+        while !self.head.slice_edges.is_empty() {
             self.close_oldest(settings, out);
         }
         self.recount();
     }
 
-    fn stretch(&self, i: usize) -> Stretch {
-        let (from, to) = (self.head.cuts[i], self.head.cuts[i + 1]);
-        Stretch { from, to, in_run: self.head.runs.hold(from, to) }
+    fn slice(&self, i: usize) -> WindowSlice {
+        let (from, to) = (self.head.slice_edges[i], self.head.slice_edges[i + 1]);
+        WindowSlice { from, to, in_run: self.head.runs.hold(from, to) }
     }
 
-    fn close_oldest(&mut self, settings: &FoldSettings, out: &mut Vec<Output>) {
-        let start = self.head.cuts[0];
+    fn close_oldest(&mut self, settings: &FoldSettings, out: &mut Vec<FoldOutput>) {
+        let start = self.head.slice_edges[0];
         let Some(end) = self.edge() else { return };
         let gap = self.is_gap(start, end);
-        let n = self.head.cuts.iter().position(|cut| *cut == end).expect("window edges are cuts");
+        let n = self.head.slice_edges.iter().position(|cut| *cut == end).expect("window edges are cuts");
         for gpu in &mut self.gpus {
-            gpu.settle(&self.head.cuts, end);
+            gpu.settle(&self.head.slice_edges, end);
         }
         let choice = self.choose(n, end);
         if let Some(training) = &mut self.head.training {
@@ -106,20 +106,20 @@ impl WorkloadState {
             self.unassign(n);
         }
         for gpu in &mut self.gpus {
-            gpu.stretches.drain(..n.min(gpu.stretches.len()));
+            gpu.slices.drain(..n.min(gpu.slices.len()));
         }
         for rank in &mut self.ranks {
-            rank.stretches.drain(..n.min(rank.stretches.len()));
+            rank.slices.drain(..n.min(rank.slices.len()));
         }
-        self.head.cuts.drain(..n);
-        if self.head.cuts.len() == 1 {
-            self.head.cuts.clear();
+        self.head.slice_edges.drain(..n);
+        if self.head.slice_edges.len() == 1 {
+            self.head.slice_edges.clear();
         }
         let device = device_of(&self.head.name).is_some();
         let decision = window.as_ref().filter(|_| !device).and_then(|window| self.decide(window, settings));
-        out.extend(window.map(|window| Output::Window(Box::new(window))));
+        out.extend(window.map(|window| FoldOutput::Window(Box::new(window))));
         self.close_spans(end, settings.window_rules, out);
-        out.extend(decision.map(|decision| Output::Decision(Box::new(decision))));
+        out.extend(decision.map(|decision| FoldOutput::Decision(Box::new(decision))));
         self.head.tables.prune(end);
         self.head.runs.prune(end);
         if self.head.gap_until.is_some_and(|until| until <= end) {
@@ -127,24 +127,24 @@ impl WorkloadState {
         }
     }
 
-    /// What is summed in stretches that no window is emitted for goes to the next one's unassigned.
+    /// Adds the sums of slices for which no window is emitted to the next window's unassigned sums.
     fn unassign(&mut self, n: usize) {
         for gpu in &mut self.gpus {
-            gpu.unassigned += gpu.stretches.iter().take(n).map(|sums| sums.joules + sums.unassigned).sum::<f64>();
+            gpu.unassigned += gpu.slices.iter().take(n).map(|sums| sums.joules + sums.unassigned).sum::<f64>();
         }
         for rank in &mut self.ranks {
-            for sums in rank.stretches.iter().take(n) {
+            for sums in rank.slices.iter().take(n) {
                 (0..COUNTERS).for_each(|c| rank.unassigned[c] += sums.amounts[c] + sums.unassigned[c]);
             }
         }
     }
 
     /// Chooses the sources for the first `n` stretches.
-    fn choose(&self, n: usize, end: EventTime) -> Choice {
+    fn choose(&self, n: usize, end: EventTime) -> SourceChoice {
         let part = |gpu: &GpuSource| -> (i64, [i64; 3], bool) {
             let mut covered = [0; 3];
             let mut touched = false;
-            for sums in gpu.stretches.iter().take(n) {
+            for sums in gpu.slices.iter().take(n) {
                 (0..3).for_each(|k| covered[k] += sums.covered[k]);
                 touched |= sums.touched();
             }
@@ -170,7 +170,7 @@ impl WorkloadState {
             if group.first().is_some_and(|first| self.gpus[*first].device != self.gpus[i].device) {
                 choose(&mut group, &mut devices);
             }
-            if parts[i].2 || self.gpus[i].pulse.misses(end) {
+            if parts[i].2 || self.gpus[i].liveness.misses(end) {
                 group.push(i);
             }
         }
@@ -180,7 +180,7 @@ impl WorkloadState {
         let meter = narrowest(true).or_else(|| narrowest(false)).unwrap_or_default();
         devices.retain(|(i, _)| self.gpus[*i].meter == meter);
         let reaches_end = |i: usize| {
-            let sums = self.gpus[i].stretches.get(n - 1);
+            let sums = self.gpus[i].slices.get(n - 1);
             sums.is_some_and(|sums| sums.from < sums.to && sums.to >= end)
         };
         let anybody = devices.iter().any(|(i, _)| reaches_end(*i));
@@ -188,29 +188,29 @@ impl WorkloadState {
             .into_iter()
             .map(|(i, _)| {
                 // A device that left is not missed as long as another stays.
-                let left = anybody && !reaches_end(i) && self.gpus[i].pulse.life == Life::Ended;
-                (i, if left { self.gpus[i].pulse.last } else { end })
+                let left = anybody && !reaches_end(i) && self.gpus[i].liveness.life == LivenessState::Ended;
+                (i, if left { self.gpus[i].liveness.last } else { end })
             })
             .collect();
-        Choice { stretches: n, meter, gpus, ranks: self.choose_ranks(n, end) }
+        SourceChoice { slices: n, meter, gpus, ranks: self.choose_ranks(n, end) }
     }
 
     fn choose_ranks(&self, n: usize, end: EventTime) -> Vec<usize> {
-        let known = |i: usize| self.ranks[i].stretches.iter().take(n).map(RankSums::known).sum::<i64>();
-        let touched = |rank: &RankSource| rank.stretches.iter().take(n).any(RankSums::touched);
+        let known = |i: usize| self.ranks[i].slices.iter().take(n).map(RankSums::known).sum::<i64>();
+        let touched = |rank: &RankSource| rank.slices.iter().take(n).any(RankSums::touched);
         let here: Vec<usize> = self
             .rank_order
             .iter()
             .map(|i| *i as usize)
-            .filter(|i| touched(&self.ranks[*i]) || self.ranks[*i].pulse.misses(end))
+            .filter(|i| touched(&self.ranks[*i]) || self.ranks[*i].liveness.misses(end))
             .collect();
         let name = |i: usize| (self.ranks[i].rank, &self.ranks[i].collector);
-        let global: Vec<usize> = here.iter().copied().filter(|i| self.ranks[*i].scope == Scope::Global).collect();
+        let global: Vec<usize> = here.iter().copied().filter(|i| self.ranks[*i].scope == CounterScope::Global).collect();
         if global.len() == here.len() || global.iter().any(|i| known(*i) > 0) {
             return if global.is_empty() { global } else { vec![pick(&global, known, name)] };
         }
         let mut chosen = Vec::new();
-        let ranks: Vec<usize> = here.into_iter().filter(|i| self.ranks[*i].scope == Scope::Rank).collect();
+        let ranks: Vec<usize> = here.into_iter().filter(|i| self.ranks[*i].scope == CounterScope::Rank).collect();
         for group in ranks.chunk_by(|a, b| self.ranks[*a].rank == self.ranks[*b].rank) {
             chosen.push(pick(group, known, name));
         }
@@ -218,26 +218,26 @@ impl WorkloadState {
     }
 
     /// Totals of some stretches, sources in the order of their names.
-    fn collect(&self, choice: &Choice, stretches: impl IntoIterator<Item = usize>) -> Totals {
-        let mut totals = Totals {
+    fn collect(&self, choice: &SourceChoice, stretches: impl IntoIterator<Item = usize>) -> IntervalTotals {
+        let mut totals = IntervalTotals {
             meter: choice.meter,
             devices: choice.gpus.len() as u32,
             ranks: choice.ranks.len() as u32,
-            ..Totals::default()
+            ..IntervalTotals::default()
         };
         let mut any = false;
-        let mut devices = vec![<[Energy; 2]>::default(); choice.gpus.len()];
+        let mut devices = vec![<[EnergySums; 2]>::default(); choice.gpus.len()];
         for s in stretches {
-            let stretch = self.stretch(s);
-            totals.add_stretch(stretch);
+            let stretch = self.slice(s);
+            totals.add_slice(stretch);
             for ((i, until), device) in choice.gpus.iter().zip(&mut devices) {
-                totals.add_device(stretch, self.gpus[*i].stretches.get(s), *until, device);
+                totals.add_device(stretch, self.gpus[*i].slices.get(s), *until, device);
             }
             for i in &choice.ranks {
-                totals.add_rank(stretch, self.ranks[*i].stretches.get(s));
+                totals.add_rank(stretch, self.ranks[*i].slices.get(s));
             }
-            let gpus = self.gpus.iter().filter_map(|gpu| gpu.stretches.get(s)).filter(|sums| sums.touched());
-            let ranks = self.ranks.iter().filter_map(|rank| rank.stretches.get(s)).filter(|sums| sums.touched());
+            let gpus = self.gpus.iter().filter_map(|gpu| gpu.slices.get(s)).filter(|sums| sums.touched());
+            let ranks = self.ranks.iter().filter_map(|rank| rank.slices.get(s)).filter(|sums| sums.touched());
             let gpus = gpus.map(|sums| (sums.events, sums.origin, sums.from, sums.to));
             let ranks = ranks.map(|sums| (sums.events, sums.origin, sums.from, sums.to));
             for (events, origin, from, to) in gpus.chain(ranks) {
@@ -257,9 +257,16 @@ impl WorkloadState {
         totals
     }
 
-    fn window(&mut self, start: EventTime, end: EventTime, totals: &Totals, choice: &Choice, rules: u32) -> EfficiencyWindow {
+    fn window(
+        &mut self,
+        start: EventTime,
+        end: EventTime,
+        totals: &IntervalTotals,
+        choice: &SourceChoice,
+        rules: u32,
+    ) -> EfficiencyWindow {
         let head = &self.head;
-        let interval = Interval {
+        let interval = IntervalContext {
             id_prefix: &head.name,
             workload: if device_of(&head.name).is_some() { UNASSIGNED } else { &head.name },
             kind: WindowKind::Tumbling,
@@ -297,7 +304,7 @@ impl WorkloadState {
     }
 
     /// Energy of closed time, of one source a device: of the one whose figures the windows had, where they had any.
-    fn take_unassigned_energy(&mut self, choice: &Choice) -> f64 {
+    fn take_unassigned_energy(&mut self, choice: &SourceChoice) -> f64 {
         let mut sum = 0.0;
         let mut order = self.gpu_order.as_slice();
         // Both are in the order of the devices.
@@ -310,10 +317,10 @@ impl WorkloadState {
             let group = || group.iter().map(|i| *i as usize);
             let chosen = choices.next_if(|chosen| self.gpus[*chosen].device == *device);
             let primary = group().find(|i| self.gpus[*i].primary);
-            let aside = |i: usize| self.gpus[i].set_aside_in(choice.stretches);
+            let aside = |i: usize| self.gpus[i].set_aside_in(choice.slices);
             let counted = primary.or(chosen).or_else(|| group().find(|i| aside(*i) != 0.0));
             sum += counted.map_or(0.0, aside);
-            let covers = |i: &usize| self.gpus[*i].stretches.iter().take(choice.stretches).any(|sums: &GpuSums| sums.known() > 0);
+            let covers = |i: &usize| self.gpus[*i].slices.iter().take(choice.slices).any(|sums: &GpuSums| sums.known() > 0);
             let covering = chosen.filter(covers);
             for i in group() {
                 self.gpus[i].unassigned = 0.0;
@@ -326,19 +333,19 @@ impl WorkloadState {
     }
 
     /// Progress of closed time, of one source for the job or for each rank.
-    fn take_unassigned_progress(&mut self, choice: &Choice) -> [f64; COUNTERS] {
+    fn take_unassigned_progress(&mut self, choice: &SourceChoice) -> [f64; COUNTERS] {
         let mut sum = [0.0; COUNTERS];
         let ranks = &self.ranks;
-        let aside = |i: usize| ranks[i].set_aside_in(choice.stretches);
-        let global = ranks.iter().any(|rank| rank.scope == Scope::Global);
-        // Where anybody speaks for the whole job, single ranks say the same again.
+        let aside = |i: usize| ranks[i].set_aside_in(choice.slices);
+        let global = ranks.iter().any(|rank| rank.scope == CounterScope::Global);
+        // If a source reports for the whole job, single ranks report the same again.
         let same = |a: usize, b: usize| if global { ranks[a].scope == ranks[b].scope } else { ranks[a].rank == ranks[b].rank };
         let mut left: Vec<usize> = self.rank_order.iter().map(|i| *i as usize).collect();
         left.sort_by_key(|i| ranks[*i].scope);
         let mut is_chosen = vec![false; ranks.len()];
         choice.ranks.iter().for_each(|i| is_chosen[*i] = true);
         for group in left.chunk_by(|a, b| same(*a, *b)) {
-            if global && ranks[group[0]].scope == Scope::Rank {
+            if global && ranks[group[0]].scope == CounterScope::Rank {
                 continue;
             }
             let chosen = group.iter().find(|i| is_chosen[**i]);
@@ -352,10 +359,10 @@ impl WorkloadState {
         sum
     }
 
-    /// What the rank says that was heard last, of those that say it; of several the first one.
+    /// Returns the value of the rank with the newest last event, among those that have one; of several the first.
     fn newest<T>(&self, said: impl Fn(&RankSource) -> Option<T>) -> Option<T> {
         let order = self.rank_order.iter().map(|i| &self.ranks[*i as usize]);
-        let said = order.filter_map(|rank| Some((rank.pulse.last, said(rank)?)));
+        let said = order.filter_map(|rank| Some((rank.liveness.last, said(rank)?)));
         said.reduce(|best, rank| if rank.0 > best.0 { rank } else { best }).map(|(_, said)| said)
     }
 
@@ -368,7 +375,7 @@ impl WorkloadState {
             return None;
         }
         let name = settings.controller_of(workload);
-        let context = controller::Context {
+        let context = controller::ControllerContext {
             workload,
             last_actuation: self.head.tables.last_actuation(),
             remaining_seconds: remaining,
@@ -383,7 +390,7 @@ impl WorkloadState {
     }
 
     /// Adds the first `n` stretches to the spans that they lie in.
-    fn feed_spans(&mut self, choice: &Choice, n: usize) {
+    fn feed_spans(&mut self, choice: &SourceChoice, n: usize) {
         if self.head.spans.is_empty() {
             return;
         }
@@ -391,7 +398,7 @@ impl WorkloadState {
         let gap = self.head.gap_next || self.head.gap_until.is_some();
         for span in &mut spans {
             let inside = |i: &usize| {
-                let (from, to) = (self.head.cuts[*i], self.head.cuts[*i + 1]);
+                let (from, to) = (self.head.slice_edges[*i], self.head.slice_edges[*i + 1]);
                 span.start <= from && span.end.is_none_or(|end| to <= end)
             };
             let stretches: Vec<usize> = (0..n).filter(inside).collect();
@@ -404,7 +411,7 @@ impl WorkloadState {
     }
 
     /// Writes the spans that end by `end`, those of the first rank that names any.
-    fn close_spans(&mut self, end: EventTime, rules: u32, out: &mut Vec<Output>) {
+    fn close_spans(&mut self, end: EventTime, rules: u32, out: &mut Vec<FoldOutput>) {
         if self.head.spans.is_empty() {
             return;
         }
@@ -420,7 +427,7 @@ impl WorkloadState {
             if !spoken || until <= span.start || span.totals.energy.time == 0 {
                 continue;
             }
-            let interval = Interval {
+            let interval = IntervalContext {
                 id_prefix: &self.head.name,
                 workload: &self.head.name,
                 kind: WindowKind::Span,
@@ -436,7 +443,7 @@ impl WorkloadState {
             window.restarted = span.totals.fell || self.head.tables.restarted(span.start, until);
             window.only_settings_changed =
                 rules >= 3 && window.restarted && !span.totals.fell && self.head.tables.only_settings_changed(span.start, until);
-            out.push(Output::Window(Box::new(window)));
+            out.push(FoldOutput::Window(Box::new(window)));
         }
     }
 }
@@ -458,9 +465,9 @@ mod tests {
         fold.state
     }
 
-    fn chosen(gpus: &[usize]) -> Choice {
+    fn chosen(gpus: &[usize]) -> SourceChoice {
         let gpus = gpus.iter().map(|i| (*i, at(60))).collect();
-        Choice { stretches: 1, meter: Meter::Gpu, gpus, ranks: Vec::new() }
+        SourceChoice { slices: 1, meter: Meter::Gpu, gpus, ranks: Vec::new() }
     }
 
     #[test]
@@ -469,10 +476,10 @@ mod tests {
         fold.gpu(0, &gpu("a", 0)).rank(0, &rank(0, 0));
         let mut state = fold.state;
         state.gpus[0].unassigned = 1.0;
-        state.gpus[0].stretches =
+        state.gpus[0].slices =
             [(4.0, 2.0), (100.0, 100.0)].map(|(joules, unassigned)| GpuSums { joules, unassigned, ..GpuSums::default() }).into();
         state.ranks[0].unassigned = [1.0, 10.0, 100.0];
-        state.ranks[0].stretches =
+        state.ranks[0].slices =
             [RankSums { amounts: [4.0, 40.0, 400.0], unassigned: [2.0, 20.0, 200.0], ..RankSums::default() }].into();
         state.unassign(1);
         assert_eq!((state.gpus[0].unassigned, state.ranks[0].unassigned), (7.0, [7.0, 70.0, 700.0]));
@@ -492,7 +499,7 @@ mod tests {
         for covered in [0, 1] {
             let mut state = devices([3.0, 5.0, 0.0]);
             state.gpus[1].primary = true;
-            state.gpus[0].stretches = [GpuSums { covered: [covered, 0, 0], ..GpuSums::default() }].into();
+            state.gpus[0].slices = [GpuSums { covered: [covered, 0, 0], ..GpuSums::default() }].into();
             assert_eq!(state.take_unassigned_energy(&chosen(&[0])), 5.0);
             let primary: Vec<bool> = state.gpus.iter().map(|gpu| gpu.primary).collect();
             assert_eq!(primary, [covered > 0, covered == 0, false], "who covers nothing takes nobody's place");
@@ -500,7 +507,7 @@ mod tests {
     }
 
     /// Rank 0 as two collectors see it, rank 1, with what each has set aside.
-    fn ranks(aside: [f64; 3], scopes: [Scope; 3]) -> WorkloadState {
+    fn ranks(aside: [f64; 3], scopes: [CounterScope; 3]) -> WorkloadState {
         let mut fold = Fold::default();
         for (i, (number, collector)) in [(0, "x"), (0, "y"), (1, "x")].into_iter().enumerate() {
             fold.rank(0, &TrainingProgress { collector: collector.to_owned(), scope: scopes[i], ..rank(number, 0) });
@@ -515,18 +522,18 @@ mod tests {
     fn progress_that_is_set_aside_counts_once_a_rank_and_once_where_one_speaks_for_all() {
         let aside = |aside, scopes, counting: &[usize]| {
             let mut state = ranks(aside, scopes);
-            let choice = Choice { ranks: counting.to_vec(), ..chosen(&[]) };
+            let choice = SourceChoice { ranks: counting.to_vec(), ..chosen(&[]) };
             let sum = state.take_unassigned_progress(&choice)[0];
             assert!(state.ranks.iter().all(|rank| rank.unassigned == [0.0; COUNTERS]));
             sum
         };
-        let each = [Scope::Rank; 3];
+        let each = [CounterScope::Rank; 3];
         assert_eq!(aside([5.0, 5.0, 7.0], each, &[]), 12.0);
         assert_eq!(aside([0.0, 5.0, 7.0], each, &[]), 12.0, "of the first that has any");
         assert_eq!(aside([4.0, 5.0, 7.0], each, &[1, 2]), 12.0, "of the one whose figures count");
         assert_eq!(aside([4.0, 0.0, 7.0], each, &[1, 2]), 7.0, "who counts and set nothing aside has nothing");
-        assert_eq!(aside([4.0, 5.0, 7.0], [Scope::Rank, Scope::Rank, Scope::Global], &[]), 7.0);
-        assert_eq!(aside([4.0, 5.0, 7.0], [Scope::Global; 3], &[]), 4.0, "whatever their numbers");
+        assert_eq!(aside([4.0, 5.0, 7.0], [CounterScope::Rank, CounterScope::Rank, CounterScope::Global], &[]), 7.0);
+        assert_eq!(aside([4.0, 5.0, 7.0], [CounterScope::Global; 3], &[]), 4.0, "whatever their numbers");
     }
 
     #[test]

@@ -11,23 +11,23 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::decode::Refusal;
-use eadt_schemas::v1::{DeadLetterReason, GpuTelemetry, Origin, Phase, TrainingProgress};
+use eadt_schemas::decode::DecodeError;
+use eadt_schemas::v1::{DeadLetterReason, GpuTelemetry, JobLifecycle, Origin, TrainingProgress};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::controller::ControllerState;
-use crate::models::Models;
+use crate::models::ModelRegistry;
 use crate::partition::device_of;
 use crate::settings::FoldSettings;
-use crate::tenants::{Held, Tenant, Tenants};
-use crate::window::counter::{Board, CounterCheck};
-use crate::window::energy::{GpuSums, Pending, Sample, gauges};
-use crate::window::progress::{COUNTERS, Count, RankSums};
-use crate::window::{Cuts, Tumbling, is_gap, stretch_mut, stretch_of};
+use crate::tenants::{OwnerUsage, QuotaOwner, UsageByOwner};
+use crate::window::counter::{CounterCheck, MeteredBoard};
+use crate::window::energy::{EnergySample, GpuSums, PendingStep, gauges};
+use crate::window::progress::{COUNTERS, ProgressCounters, RankSums};
+use crate::window::{SliceEdges, TumblingWindows, is_gap, slice_at, slice_mut};
 pub use close::UNASSIGNED;
 use report::TrainingReports;
-use source::{GpuSource, Index, Life, Pulse, RankSource};
-use table::{OpenSpan, Runs, Tables};
+use source::{GpuSource, Liveness, LivenessState, NameIndex, RankSource};
+use table::{JobRuns, LayoutHistory, OpenSpan};
 
 /// Spans that one workload may have open, and cuts that one may have beside its window edges: a job that names a new span
 /// with every event must not grow the state without bound.
@@ -38,7 +38,7 @@ const START_GRACE: i64 = 60 * crate::settings::SECOND;
 
 /// Where and when an event stands in the log.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct LogPosition {
     pub stamp: EventTime,
     /// Event time, not ahead of the stamp where that counts.
     pub capped: EventTime,
@@ -48,9 +48,9 @@ pub struct Place {
 
 /// What the partition has already, of all and of each.
 #[derive(Debug, Clone, Copy)]
-pub struct Room<'a> {
+pub struct PartitionUsage<'a> {
     pub sources: usize,
-    pub tenants: &'a Tenants,
+    pub by_owner: &'a UsageByOwner,
 }
 
 /// The open windows of one workload.
@@ -68,16 +68,16 @@ pub struct OpenWindows<'a> {
 
 /// What became of an event.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Taken {
+pub enum FoldOutcome {
     Folded,
     Duplicate,
-    Refused(Refusal),
+    Refused(DecodeError),
 }
 
 /// Counts since the workload's last window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Counts {
+pub struct WindowCounts {
     pub late: u64,
     pub stale: u64,
     pub duplicates: u64,
@@ -86,25 +86,26 @@ pub struct Counts {
 
 /// A workload's state without its sources.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Head {
+pub struct WorkloadHead {
     /// `namespace/name`, or [`crate::partition::device_name`] for a device without a workload.
     pub name: Box<str>,
-    pub windows: Tumbling,
+    pub windows: TumblingWindows,
     /// By the end of an open window: devices that other workloads were on, too, and how many there were at most.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<EventTime, BTreeMap<Box<str>, u32>>,
     /// End of the last closed window.
     pub closed_through: Option<EventTime>,
-    pub cuts: Cuts,
+    #[serde(rename = "cuts")]
+    pub slice_edges: SliceEdges,
     /// Log clock at the first event after a time without live sources.
     pub joined: i64,
-    pub runs: Runs,
+    pub runs: JobRuns,
     pub spans: Vec<OpenSpan>,
-    pub tables: Tables,
+    pub tables: LayoutHistory,
     /// `None`: as at first, which is written as such.
     #[serde(serialize_with = "write_controller", deserialize_with = "read_controller")]
     pub controller: Option<Box<ControllerState>>,
-    pub counts: Counts,
+    pub counts: WindowCounts,
     /// Inputs are missing for windows that end up to this time.
     pub gap_until: Option<EventTime>,
     /// Inputs are missing before the next event.
@@ -112,7 +113,8 @@ pub struct Head {
     /// The worst origin so far.
     pub origin: Origin,
     /// Log clock at the last event of any kind.
-    pub heard: i64,
+    #[serde(rename = "heard")]
+    pub last_event_clock: i64,
     /// Of a device without a workload: the collector that named it first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found_by: Option<Box<str>>,
@@ -137,11 +139,11 @@ fn read_controller<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Box<Contro
 /// A workload's state. Thousands may be GPUs that somebody invented: what most have nothing in is apart.
 #[derive(Debug, Clone)]
 pub struct WorkloadState {
-    pub head: Head,
+    pub head: WorkloadHead,
     pub gpus: Vec<GpuSource>,
     pub ranks: Vec<RankSource>,
-    gpu_index: Index,
-    rank_index: Index,
+    gpu_index: NameIndex,
+    rank_index: NameIndex,
     /// Sources by name: sums must not depend on the order of arrival.
     gpu_order: Vec<u32>,
     rank_order: Vec<u32>,
@@ -159,38 +161,38 @@ pub struct WorkloadState {
     /// State blocks that the last commit wrote.
     pub blocks: u32,
     /// Those in force in the partition.
-    pub models: Arc<Models>,
+    pub models: Arc<ModelRegistry>,
     /// Decisions for which the workload's model was of no use because it was learned on another board, not counted yet.
     pub of_another_gpu: u64,
 }
 
-/// The span that an event turns to from the one that its source is in, `""` for none; `None`: it stays in that. The source's end, or its
-/// job's, is in none.
+/// The span that an event turns to from the one that its source is in, `""` for none; `None`: it stays in that. The source's end,
+/// or its job's, is in none.
 fn turn<'a>(event: &'a TrainingProgress, span: Option<&str>) -> Option<&'a str> {
-    let ends = event.last || event.phase == Phase::Finished;
+    let ends = event.last || event.phase == JobLifecycle::Finished;
     let next = if ends { Some("") } else { event.span.as_deref() };
     next.filter(|next| *next != span.unwrap_or_default())
 }
 
 impl WorkloadState {
-    pub fn new(name: &str, windows: Tumbling, clock: i64) -> Self {
+    pub fn new(name: &str, windows: TumblingWindows, clock: i64) -> Self {
         Self::restored(
-            Head {
+            WorkloadHead {
                 name: name.into(),
                 windows,
                 shared: BTreeMap::new(),
                 closed_through: None,
-                cuts: Cuts::new(),
+                slice_edges: SliceEdges::new(),
                 joined: clock,
-                runs: Runs::default(),
+                runs: JobRuns::default(),
                 spans: Vec::new(),
-                tables: Tables::default(),
+                tables: LayoutHistory::default(),
                 controller: None,
-                counts: Counts::default(),
+                counts: WindowCounts::default(),
                 gap_until: None,
                 gap_next: false,
                 origin: Origin::default(),
-                heard: clock,
+                last_event_clock: clock,
                 found_by: None,
                 training: None,
             },
@@ -200,22 +202,22 @@ impl WorkloadState {
     }
 
     /// Who this counts for.
-    pub fn tenant(&self) -> Tenant<'_> {
+    pub fn quota_owner(&self) -> QuotaOwner<'_> {
         match device_of(&self.head.name) {
-            Some(_) => Tenant::Collector(self.head.found_by.as_deref().unwrap_or_default()),
-            None => Tenant::of_workload(&self.head.name),
+            Some(_) => QuotaOwner::Collector(self.head.found_by.as_deref().unwrap_or_default()),
+            None => QuotaOwner::of_workload(&self.head.name),
         }
     }
 
     /// From what a commit wrote.
-    pub fn restored(mut head: Head, gpus: Vec<GpuSource>, ranks: Vec<RankSource>) -> Self {
+    pub fn restored(mut head: WorkloadHead, gpus: Vec<GpuSource>, ranks: Vec<RankSource>) -> Self {
         head.tables = head.tables.restored();
         let mut state = Self {
             head,
             gpus,
             ranks,
-            gpu_index: Index::default(),
-            rank_index: Index::default(),
+            gpu_index: NameIndex::default(),
+            rank_index: NameIndex::default(),
             gpu_order: Vec::new(),
             rank_order: Vec::new(),
             live: 0,
@@ -251,8 +253,8 @@ impl WorkloadState {
 
     /// The windows that are open; `None` if there are none.
     pub fn open_windows(&self) -> Option<OpenWindows<'_>> {
-        let (from, to) = (*self.head.cuts.front()?, *self.head.cuts.back()?);
-        let pairs = self.head.cuts.iter().zip(self.head.cuts.iter().skip(1));
+        let (from, to) = (*self.head.slice_edges.front()?, *self.head.slice_edges.back()?);
+        let pairs = self.head.slice_edges.iter().zip(self.head.slice_edges.iter().skip(1));
         let mut edges: Vec<EventTime> =
             pairs.filter(|(from, to)| !self.is_gap(**from, **to)).map(|(from, _)| self.head.windows.end(*from)).collect();
         edges.dedup();
@@ -264,35 +266,35 @@ impl WorkloadState {
     }
 
     /// What this takes of its tenant's room.
-    pub fn held(&self) -> Held {
-        Held::of(self.sources(), self.sources() * self.head.cuts.len())
+    pub fn owner_usage(&self) -> OwnerUsage {
+        OwnerUsage::of(self.sources(), self.sources() * self.head.slice_edges.len())
     }
 
-    fn pulses(&self) -> impl Iterator<Item = &Pulse> {
-        self.gpus.iter().map(|gpu| &gpu.pulse).chain(self.ranks.iter().map(|rank| &rank.pulse))
+    fn source_liveness(&self) -> impl Iterator<Item = &Liveness> {
+        self.gpus.iter().map(|gpu| &gpu.liveness).chain(self.ranks.iter().map(|rank| &rank.liveness))
     }
 
-    fn pulses_mut(&mut self) -> impl Iterator<Item = &mut Pulse> {
-        self.gpus.iter_mut().map(|gpu| &mut gpu.pulse).chain(self.ranks.iter_mut().map(|rank| &mut rank.pulse))
+    fn source_liveness_mut(&mut self) -> impl Iterator<Item = &mut Liveness> {
+        self.gpus.iter_mut().map(|gpu| &mut gpu.liveness).chain(self.ranks.iter_mut().map(|rank| &mut rank.liveness))
     }
 
     /// End of the oldest open window.
     fn edge(&self) -> Option<EventTime> {
-        let (first, second) = (*self.head.cuts.front()?, *self.head.cuts.get(1)?);
+        let (first, second) = (*self.head.slice_edges.front()?, *self.head.slice_edges.get(1)?);
         Some(if self.is_gap(first, second) { second } else { self.head.windows.end(first) })
     }
 
     /// Returns the log clock before which the oldest open window does not close.
     ///
-    /// Who joins late has its grace. In files, if no source is live, a source that begins or goes on before the window is over belongs to it.
-    /// What was left of the window after the last event passes on the log clock.
+    /// Who joins late has its grace. In files, if no source is live, a source that begins or goes on before the window is over
+    /// belongs to it. What was left of the window after the last event passes on the log clock.
     fn held_until(&self, settings: &FoldSettings) -> i64 {
         let joined = self.head.joined + settings.join_grace;
         if self.live > 0 || !settings.holds_windows_of_ended() {
             return joined;
         }
-        let last_event_clock = self.pulses().map(|pulse| pulse.clock).max();
-        let last_event_time = self.pulses().map(|pulse| pulse.last).max();
+        let last_event_clock = self.source_liveness().map(|pulse| pulse.clock).max();
+        let last_event_time = self.source_liveness().map(|pulse| pulse.last).max();
         let (Some(edge), Some(clock), Some(last)) = (self.edge(), last_event_clock, last_event_time) else { return joined };
         let left = (edge.micros() - last.micros()).max(0);
         joined.max(clock.saturating_add(left).saturating_add(settings.join_grace))
@@ -312,7 +314,7 @@ impl WorkloadState {
     fn recount(&mut self) {
         let edge = self.edge();
         let (mut live, mut behind, mut missing) = (0, 0, 0);
-        for pulse in self.pulses() {
+        for pulse in self.source_liveness() {
             missing += usize::from(pulse.is_missing());
             live += usize::from(pulse.is_live());
             behind += usize::from(pulse.is_live() && edge.is_some_and(|edge| pulse.capped < edge));
@@ -324,28 +326,31 @@ impl WorkloadState {
     /// Opens the window of `time`, and those between it and its open neighbours; where these are further away than
     /// [`FoldSettings::longest_silence`], one stretch stands for all between: a time
     /// that leaps ahead costs no more than its own window, and closes nobody else's while they are live.
-    fn open(&mut self, time: EventTime, room: Room<'_>, settings: &FoldSettings) -> Result<(), Refusal> {
+    fn open(&mut self, time: EventTime, room: PartitionUsage<'_>, settings: &FoldSettings) -> Result<(), DecodeError> {
         let windows = self.head.windows;
-        let place = self.head.cuts.partition_point(|cut| *cut <= time);
+        let place = self.head.slice_edges.partition_point(|cut| *cut <= time);
         // Nearly always it is open.
-        if 0 < place && place < self.head.cuts.len() && !self.is_gap(self.head.cuts[place - 1], self.head.cuts[place]) {
+        if 0 < place
+            && place < self.head.slice_edges.len()
+            && !self.is_gap(self.head.slice_edges[place - 1], self.head.slice_edges[place])
+        {
             return Ok(());
         }
         if !windows.has(time) {
             let detail = format!("the window of {time} begins or ends at a time that cannot be written");
-            return Err(Refusal { reason: DeadLetterReason::InvalidValue, field: Some("time"), detail });
+            return Err(DecodeError { reason: DeadLetterReason::InvalidValue, field: Some("time"), detail });
         }
         // Windows of another alignment may have been closed.
         let closed = self.head.closed_through.unwrap_or(EventTime::MIN);
         let (mut start, mut end) = (windows.start(time).max(closed), windows.end(time));
-        if self.head.cuts.is_empty() {
-            self.head.cuts.extend([start, end]);
+        if self.head.slice_edges.is_empty() {
+            self.head.slice_edges.extend([start, end]);
             self.recount();
             return Ok(());
         }
         // Its open neighbours.
-        let before = place.checked_sub(1).map(|i| self.head.cuts[i]);
-        let after = self.head.cuts.get(place).copied();
+        let before = place.checked_sub(1).map(|i| self.head.slice_edges[i]);
+        let after = self.head.slice_edges.get(place).copied();
         start = before.map_or(start, |before| start.max(before));
         end = after.map_or(end, |after| end.min(after));
         let near = |from: EventTime, to: EventTime| to.micros() - from.micros() <= settings.longest_silence();
@@ -358,21 +363,21 @@ impl WorkloadState {
         if let Some(after) = after.filter(|after| near(end, *after)) {
             cuts.extend(self.edges(end, after));
         }
-        self.room_for_sums(self.sources() * cuts.len(), settings.max_sums_per_namespace(), room)?;
+        self.check_sum_quota(self.sources() * cuts.len(), settings.max_sums_per_namespace(), room)?;
         let most = settings.max_open_windows as usize;
-        if self.head.cuts.len() + cuts.len() > most {
+        if self.head.slice_edges.len() + cuts.len() > most {
             let edge = |cut: &&EventTime| windows.start(**cut) == **cut;
-            let open = self.head.cuts.iter().skip(1).filter(edge).count() + cuts.len();
+            let open = self.head.slice_edges.iter().skip(1).filter(edge).count() + cuts.len();
             if open > most {
                 let detail = format!(
                     "{time} opens the {open}th window of the workload, at most {most} may be open: its other live sources have not \
                      reached the end of the oldest one"
                 );
-                return Err(Refusal { reason: DeadLetterReason::StateLimit, field: Some("time"), detail });
+                return Err(DecodeError { reason: DeadLetterReason::StateLimit, field: Some("time"), detail });
             }
         }
-        if place == self.head.cuts.len() {
-            self.head.cuts.extend(cuts);
+        if place == self.head.slice_edges.len() {
+            self.head.slice_edges.extend(cuts);
             return Ok(());
         }
         for cut in cuts.into_iter().rev() {
@@ -383,26 +388,26 @@ impl WorkloadState {
     }
 
     /// Goes on with other windows: open time is cut anew, closed time stays as it is.
-    pub fn rewindow(&mut self, windows: Tumbling) {
+    pub fn rewindow(&mut self, windows: TumblingWindows) {
         if self.head.windows == windows {
             return;
         }
-        let pairs = self.head.cuts.iter().zip(self.head.cuts.iter().skip(1));
+        let pairs = self.head.slice_edges.iter().zip(self.head.slice_edges.iter().skip(1));
         let gaps: Vec<_> = pairs.filter(|(from, to)| self.is_gap(**from, **to)).map(|(from, to)| (*from, *to)).collect();
         self.head.windows = windows;
-        let (Some(&first), Some(&last)) = (self.head.cuts.front(), self.head.cuts.back()) else { return };
+        let (Some(&first), Some(&last)) = (self.head.slice_edges.front(), self.head.slice_edges.back()) else { return };
         let end = windows.end(last.plus_micros(-1));
         if end > last {
-            self.head.cuts.push_back(end);
+            self.head.slice_edges.push_back(end);
         }
         let late_tables = self.head.counts.late_tables;
         let mut edge = windows.end(first);
         while edge < end {
-            self.cut(edge);
+            self.insert_edge(edge);
             // Of a gap only the windows at its ends are cut off.
             if let Some((_, to)) = gaps.iter().find(|(from, to)| *from < edge && edge < *to) {
                 edge = windows.start(to.plus_micros(-1)).max(edge);
-                self.cut(edge);
+                self.insert_edge(edge);
             }
             edge = edge.plus_micros(windows.size);
         }
@@ -413,24 +418,24 @@ impl WorkloadState {
     /// Forgets the open time before a run of which nothing is known and nothing is to come: from the edge to the start of a job
     /// that nobody watched there is no window.
     fn skip_to(&mut self, start: EventTime) {
-        let Some(n) = self.head.cuts.iter().position(|cut| *cut == start) else { return };
+        let Some(n) = self.head.slice_edges.iter().position(|cut| *cut == start) else { return };
         let gpus = self.gpus.iter().any(|gpu| gpu.pending.iter().any(|step| step.from < start))
-            || self.gpus.iter().any(|gpu| gpu.stretches.iter().take(n).any(GpuSums::touched));
-        let ranks = self.ranks.iter().any(|rank| rank.stretches.iter().take(n).any(RankSums::touched));
-        let heard = |pulse: &Pulse| matches!(pulse.life, Life::Live | Life::Lagging) && pulse.last < start;
-        if gpus || ranks || self.pulses().any(heard) {
+            || self.gpus.iter().any(|gpu| gpu.slices.iter().take(n).any(GpuSums::touched));
+        let ranks = self.ranks.iter().any(|rank| rank.slices.iter().take(n).any(RankSums::touched));
+        let heard = |pulse: &Liveness| matches!(pulse.life, LivenessState::Live | LivenessState::Lagging) && pulse.last < start;
+        if gpus || ranks || self.source_liveness().any(heard) {
             return;
         }
-        self.head.cuts.drain(..n);
-        self.gpus.iter_mut().for_each(|gpu| drop(gpu.stretches.drain(..n.min(gpu.stretches.len()))));
-        self.ranks.iter_mut().for_each(|rank| drop(rank.stretches.drain(..n.min(rank.stretches.len()))));
+        self.head.slice_edges.drain(..n);
+        self.gpus.iter_mut().for_each(|gpu| drop(gpu.slices.drain(..n.min(gpu.slices.len()))));
+        self.ranks.iter_mut().for_each(|rank| drop(rank.slices.drain(..n.min(rank.slices.len()))));
         self.recount();
     }
 
     /// Cuts the open time at `at`. What was summed across it already is divided by time, and counted, because a replay that
     /// merges in another order would divide it exactly.
-    fn cut(&mut self, at: EventTime) {
-        let cuts = &self.head.cuts;
+    fn insert_edge(&mut self, at: EventTime) {
+        let cuts = &self.head.slice_edges;
         let i = cuts.partition_point(|cut| *cut <= at);
         if i == 0 || i == cuts.len() || cuts[i - 1] == at {
             return;
@@ -441,24 +446,24 @@ impl WorkloadState {
 
     /// Inserts a cut; true where it went through what was summed already.
     fn divide(&mut self, i: usize, at: EventTime) -> bool {
-        self.head.cuts.insert(i, at);
+        self.head.slice_edges.insert(i, at);
         let mut divided = false;
         for gpu in &mut self.gpus {
             if i == 0 {
-                gpu.stretches.push_front(GpuSums::default());
-            } else if gpu.stretches.len() >= i {
-                let (after, through) = gpu.stretches[i - 1].split(at);
+                gpu.slices.push_front(GpuSums::default());
+            } else if gpu.slices.len() >= i {
+                let (after, through) = gpu.slices[i - 1].split(at);
                 divided |= through;
-                gpu.stretches.insert(i, after);
+                gpu.slices.insert(i, after);
             }
         }
         for rank in &mut self.ranks {
             if i == 0 {
-                rank.stretches.push_front(RankSums::default());
-            } else if rank.stretches.len() >= i {
-                let (after, through) = rank.stretches[i - 1].split(at);
+                rank.slices.push_front(RankSums::default());
+            } else if rank.slices.len() >= i {
+                let (after, through) = rank.slices[i - 1].split(at);
                 divided |= through;
-                rank.stretches.insert(i, after);
+                rank.slices.insert(i, after);
             }
         }
         divided
@@ -475,7 +480,7 @@ impl WorkloadState {
     }
 
     fn note_reached(&mut self) {
-        self.reached = self.ranks.iter().filter(|rank| rank.pulse.is_live()).map(|rank| rank.pulse.last).min();
+        self.reached = self.ranks.iter().filter(|rank| rank.liveness.is_live()).map(|rank| rank.liveness.last).min();
     }
 
     /// A source begins, wakes or goes on: where none was live, the workload has something to wait for again.
@@ -505,9 +510,9 @@ impl WorkloadState {
     }
 
     /// Keeps `live`, `behind` and `missing` right after one source's pulse changed from `before` to `after`.
-    fn moved(&mut self, before: Option<Pulse>, after: Pulse, settings: &FoldSettings) {
+    fn moved(&mut self, before: Option<Liveness>, after: Liveness, settings: &FoldSettings) {
         let edge = self.edge();
-        let weigh = |pulse: &Pulse| {
+        let weigh = |pulse: &Liveness| {
             let live = pulse.is_live();
             (usize::from(live), usize::from(live && edge.is_some_and(|edge| pulse.capped < edge)))
         };
@@ -530,64 +535,64 @@ impl WorkloadState {
         self.head.closed_through.is_some_and(|closed| time < closed)
     }
 
-    fn late(&mut self, time: EventTime) -> Taken {
+    fn late(&mut self, time: EventTime) -> FoldOutcome {
         self.head.counts.late += 1;
         let closed = self.head.closed_through.unwrap_or_default();
         let detail = format!("time={time} lies in a window that is closed; windows up to {closed} are");
-        Taken::Refused(Refusal { reason: DeadLetterReason::Late, field: Some("time"), detail })
+        FoldOutcome::Refused(DecodeError { reason: DeadLetterReason::Late, field: Some("time"), detail })
     }
 
-    fn stale(&mut self, time: EventTime, last: EventTime) -> Taken {
+    fn stale(&mut self, time: EventTime, last: EventTime) -> FoldOutcome {
         self.head.counts.stale += 1;
         let detail = format!("time={time} is not newer than the source's last event at {last}");
-        Taken::Refused(Refusal { reason: DeadLetterReason::Stale, field: Some("time"), detail })
+        FoldOutcome::Refused(DecodeError { reason: DeadLetterReason::Stale, field: Some("time"), detail })
     }
 
-    fn room(&self, room: Room<'_>, settings: &FoldSettings) -> Result<(), Refusal> {
-        let tenant = self.tenant();
+    fn check_source_quota(&self, room: PartitionUsage<'_>, settings: &FoldSettings) -> Result<(), DecodeError> {
+        let tenant = self.quota_owner();
         let refused = |whose: &dyn std::fmt::Display, cap: usize, setting: &str| {
             let detail =
                 format!("a new source is refused: the cap of {cap} sources of the {whose} is reached (processor.{setting})");
-            Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail })
+            Err(DecodeError { reason: DeadLetterReason::StateLimit, field: None, detail })
         };
         if self.sources() >= settings.max_sources_per_workload {
             return refused(&"workload", settings.max_sources_per_workload, "max_sources_per_workload");
         }
-        if room.tenants.held(tenant).sources >= settings.max_sources_per_namespace {
+        if room.by_owner.usage_of(tenant).sources >= settings.max_sources_per_namespace {
             return refused(&tenant, settings.max_sources_per_namespace, "max_sources_per_namespace");
         }
         if room.sources >= settings.max_sources {
             return refused(&"partition", settings.max_sources, "max_sources");
         }
-        self.room_for_sums(self.head.cuts.len(), settings.max_sums_per_namespace() / 2, room)
+        self.check_sum_quota(self.head.slice_edges.len(), settings.max_sums_per_namespace() / 2, room)
     }
 
     /// Whether the tenant may come to hold so many sums more: a source has some for each stretch that it speaks of both ends of,
     /// so few events of many sources would else take memory for all stretches that one of them has made. New sources, and cuts
     /// within windows, get half of the room: windows go on to open, and with that to close.
-    fn room_for_sums(&self, more: usize, most: usize, room: Room<'_>) -> Result<(), Refusal> {
-        let tenant = self.tenant();
-        if more == 0 || room.tenants.held(tenant).sums.saturating_add(more) <= most {
+    fn check_sum_quota(&self, more: usize, most: usize, room: PartitionUsage<'_>) -> Result<(), DecodeError> {
+        let tenant = self.quota_owner();
+        if more == 0 || room.by_owner.usage_of(tenant).sums.saturating_add(more) <= most {
             return Ok(());
         }
         let detail = format!(
             "sources times stretches of open windows of the {tenant} would be more than {most} \
              (by processor.max_sources_per_namespace): its windows wait for sources that lag, or runs and spans cut them"
         );
-        Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail })
+        Err(DecodeError { reason: DeadLetterReason::StateLimit, field: None, detail })
     }
 
     /// Whether the spans and cuts that are kept leave room for those that an event of this source adds.
-    fn room_for_cuts(
+    fn check_edge_quota(
         &self,
         source: Option<usize>,
         event: &TrainingProgress,
-        room: Room<'_>,
+        room: PartitionUsage<'_>,
         settings: &FoldSettings,
-    ) -> Result<(), Refusal> {
-        let refused = |field, detail| Err(Refusal { reason: DeadLetterReason::StateLimit, field: Some(field), detail });
+    ) -> Result<(), DecodeError> {
+        let refused = |field, detail| Err(DecodeError { reason: DeadLetterReason::StateLimit, field: Some(field), detail });
         let turn = turn(event, source.and_then(|i| self.ranks[i].span.as_deref()));
-        if turn.is_none() && event.phase == Phase::Progress {
+        if turn.is_none() && event.phase == JobLifecycle::Progress {
             return Ok(());
         }
         if self.head.spans.len() >= MAX_SPANS && turn.is_some_and(|next| !next.is_empty()) {
@@ -597,51 +602,57 @@ impl WorkloadState {
             );
         }
         let most = MAX_CUTS + settings.max_open_windows as usize;
-        if self.head.cuts.len() >= most {
+        if self.head.slice_edges.len() >= most {
             return refused(
                 "time",
                 format!("runs and spans begin and end at {most} times in the workload's open windows, more are not kept"),
             );
         }
         // Of one instant, or of closed time, they make no cut each.
-        if event.phase == Phase::Started && self.head.runs.count() >= MAX_CUTS {
+        if event.phase == JobLifecycle::Started && self.head.runs.count() >= MAX_CUTS {
             return refused("phase", format!("{MAX_CUTS} runs end in the workload's open windows or after, more are not kept"));
         }
-        self.room_for_sums(self.sources() + 1, settings.max_sums_per_namespace() / 2, room)
+        self.check_sum_quota(self.sources() + 1, settings.max_sums_per_namespace() / 2, room)
     }
 
     /// Folds one sample.
-    pub fn telemetry(&mut self, event: &GpuTelemetry, place: Place, room: Room<'_>, settings: &FoldSettings) -> Taken {
+    pub fn telemetry(
+        &mut self,
+        event: &GpuTelemetry,
+        place: LogPosition,
+        room: PartitionUsage<'_>,
+        settings: &FoldSettings,
+    ) -> FoldOutcome {
         let gpus = &self.gpus;
         let found = self.gpu_index.find(&(&*event.device, &*event.collector), |i| {
             *gpus[i].device == *event.device && *gpus[i].collector == *event.collector
         });
         if let Some(i) = found {
-            let pulse = self.gpus[i].pulse;
+            let pulse = self.gpus[i].liveness;
             if event.time <= pulse.last {
                 if event.time < pulse.last {
                     return self.stale(event.time, pulse.last);
                 }
                 self.head.counts.duplicates += 1;
-                if event.last && pulse.life != Life::Ended {
-                    self.gpus[i].pulse.end();
-                    self.moved(Some(pulse), self.gpus[i].pulse, settings);
+                if event.last && pulse.life != LivenessState::Ended {
+                    self.gpus[i].liveness.end();
+                    self.moved(Some(pulse), self.gpus[i].liveness, settings);
                 }
-                return Taken::Duplicate;
+                return FoldOutcome::Duplicate;
             }
-        } else if let Err(refusal) = self.room(room, settings) {
-            return Taken::Refused(refusal);
+        } else if let Err(refusal) = self.check_source_quota(room, settings) {
+            return FoldOutcome::Refused(refusal);
         }
         let late = self.is_late(event.time);
         if !late && let Err(refusal) = self.open(event.time, room, settings) {
-            return Taken::Refused(refusal);
+            return FoldOutcome::Refused(refusal);
         }
         self.note_gap(event.time);
         if !late {
             self.note_tenants(event);
         }
         self.head.origin = self.head.origin.max(event.origin);
-        let mut sample = Sample::of(event);
+        let mut sample = EnergySample::of(event);
         if settings.checks_power() {
             sample.leave_out_impossible_power(event.meter);
         }
@@ -649,50 +660,50 @@ impl WorkloadState {
         self.revive(place.clock);
         let noted = (!late).then(|| gauges(event));
         if let Some(i) = found {
-            let before = self.gpus[i].pulse;
+            let before = self.gpus[i].liveness;
             let gpu = &mut self.gpus[i];
             gpu.meter = event.meter;
-            let mut step = Pending::at(sample.time, event.origin, noted);
+            let mut step = PendingStep::at(sample.time, event.origin, noted);
             let life = before.life_at(event.time, settings);
             if settings.checks_counters() {
-                let board = Board { meter: event.meter, limit_watts: event.power_limit_watts };
+                let board = MeteredBoard { meter: event.meter, limit_watts: event.power_limit_watts };
                 step.contradicted = gpu.check_counter(&mut sample, life, &board, settings.power_gap);
             }
-            step.flow = gpu.flow(&sample, life, &self.head.cuts, settings.power_gap);
-            if matches!(life, Life::Live | Life::Lagging) {
+            step.flow = gpu.flow(&sample, life, &self.head.slice_edges, settings.power_gap);
+            if matches!(life, LivenessState::Live | LivenessState::Lagging) {
                 step.from = gpu.sample.time;
             }
             gpu.sample = sample;
-            gpu.step(step, &self.head.cuts, settled, settings.power_gap);
+            gpu.step(step, &self.head.slice_edges, settled, settings.power_gap);
             let known = gpu.awaited_from(settings.power_gap).filter(|_| !event.last);
             let capped = known.map_or(place.capped, |known| known.min(place.capped));
-            gpu.pulse.beat(event.time, capped, place.stamp, place.clock, settings);
+            gpu.liveness.record_event(event.time, capped, place.stamp, place.clock, settings);
             if event.last {
-                gpu.pulse.end();
+                gpu.liveness.end();
             }
-            let after = gpu.pulse;
+            let after = gpu.liveness;
             self.moved(Some(before), after, settings);
         } else {
             self.add_gpu(event, sample, place, settings);
-            let step = Pending::at(sample.time, event.origin, noted);
+            let step = PendingStep::at(sample.time, event.origin, noted);
             if let Some(gpu) = self.gpus.last_mut() {
-                gpu.step(step, &self.head.cuts, settled, settings.power_gap);
+                gpu.step(step, &self.head.slice_edges, settled, settings.power_gap);
             }
         }
-        if late { self.late(event.time) } else { Taken::Folded }
+        if late { self.late(event.time) } else { FoldOutcome::Folded }
     }
 
     fn knows(&self, device: &str) -> bool {
         self.gpu_order.binary_search_by(|i| (*self.gpus[*i as usize].device).cmp(device)).is_ok()
     }
 
-    fn add_gpu(&mut self, event: &GpuTelemetry, sample: Sample, place: Place, settings: &FoldSettings) {
+    fn add_gpu(&mut self, event: &GpuTelemetry, sample: EnergySample, place: LogPosition, settings: &FoldSettings) {
         if !self.knows(&event.device) {
             // It replaces a device that fell silent.
             self.forget_missing(event.time);
         }
-        let mut pulse = Pulse::new(event.time, place.capped, place.clock);
-        pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
+        let mut pulse = Liveness::new(event.time, place.capped, place.clock);
+        pulse.record_event(event.time, place.capped, place.stamp, place.clock, settings);
         if event.last {
             pulse.end();
         }
@@ -704,9 +715,9 @@ impl WorkloadState {
             device: event.device.as_str().into(),
             collector: event.collector.as_str().into(),
             meter: event.meter,
-            pulse,
+            liveness: pulse,
             sample,
-            stretches: VecDeque::new(),
+            slices: VecDeque::new(),
             pending: VecDeque::new(),
             lost: None,
             check: CounterCheck::default(),
@@ -722,28 +733,34 @@ impl WorkloadState {
     }
 
     /// Folds one progress event.
-    pub fn progress(&mut self, event: &TrainingProgress, place: Place, room: Room<'_>, settings: &FoldSettings) -> Taken {
+    pub fn progress(
+        &mut self,
+        event: &TrainingProgress,
+        place: LogPosition,
+        room: PartitionUsage<'_>,
+        settings: &FoldSettings,
+    ) -> FoldOutcome {
         let ranks = &self.ranks;
         let found = self
             .rank_index
             .find(&(event.rank, &*event.collector), |i| ranks[i].rank == event.rank && *ranks[i].collector == *event.collector);
         if let Some(i) = found {
-            let last = self.ranks[i].pulse.last;
+            let last = self.ranks[i].liveness.last;
             if event.time < last {
                 return self.stale(event.time, last);
             }
-        } else if let Err(refusal) = self.room(room, settings) {
-            return Taken::Refused(refusal);
+        } else if let Err(refusal) = self.check_source_quota(room, settings) {
+            return FoldOutcome::Refused(refusal);
         }
-        if let Err(refusal) = self.room_for_cuts(found, event, room, settings) {
-            return Taken::Refused(refusal);
+        if let Err(refusal) = self.check_edge_quota(found, event, room, settings) {
+            return FoldOutcome::Refused(refusal);
         }
-        if let Some(i) = found.filter(|i| self.ranks[*i].pulse.last == event.time) {
+        if let Some(i) = found.filter(|i| self.ranks[*i].liveness.last == event.time) {
             return self.same_instant(i, event, place, settings);
         }
         let late = self.is_late(event.time);
         if !late && let Err(refusal) = self.open(event.time, room, settings) {
-            return Taken::Refused(refusal);
+            return FoldOutcome::Refused(refusal);
         }
         self.note_gap(event.time);
         self.head.origin = self.head.origin.max(event.origin);
@@ -752,20 +769,20 @@ impl WorkloadState {
         if again {
             self.head.training = None;
         }
-        let count = Count::of(event);
+        let count = ProgressCounters::of(event);
         let mut fell = false;
         let i = if let Some(i) = found {
-            let before = self.ranks[i].pulse;
+            let before = self.ranks[i].liveness;
             let rank = &mut self.ranks[i];
             if again {
                 // A new job's counters begin anew; nothing of it was done before.
                 (rank.done, rank.counters) = ([0.0; COUNTERS], Default::default());
                 rank.stepped = event.time;
             }
-            fell = rank.count(&count, before.life_at(event.time, settings), &self.head.cuts, event.origin, settings);
+            fell = rank.count(&count, before.life_at(event.time, settings), &self.head.slice_edges, event.origin, settings);
             let capped = rank.known_until(event, place, settings);
-            rank.pulse.beat(event.time, capped, place.stamp, place.clock, settings);
-            let after = rank.pulse;
+            rank.liveness.record_event(event.time, capped, place.stamp, place.clock, settings);
+            let after = rank.liveness;
             self.moved(Some(before), after, settings);
             i
         } else {
@@ -780,28 +797,28 @@ impl WorkloadState {
         if late {
             return self.late(event.time);
         }
-        if let Some(stretch) = stretch_of(&self.head.cuts, event.time) {
-            stretch_mut(&mut self.ranks[i].stretches, stretch).event(event, fell);
+        if let Some(stretch) = slice_at(&self.head.slice_edges, event.time) {
+            slice_mut(&mut self.ranks[i].slices, stretch).event(event, fell);
         }
         self.note_report(event);
-        Taken::Folded
+        FoldOutcome::Folded
     }
 
     /// Takes note of what an event of an open window says about its job's training.
     fn note_report(&mut self, event: &TrainingProgress) {
-        if report::reports_training(event) && stretch_of(&self.head.cuts, event.time).is_some() {
+        if report::reports_training(event) && slice_at(&self.head.slice_edges, event.time).is_some() {
             let end = self.head.windows.end(event.time);
             self.head.training.get_or_insert_default().add(end, event);
         }
     }
 
     /// A second event of one instant: its marks count, its counters only where the first had none.
-    fn same_instant(&mut self, i: usize, event: &TrainingProgress, place: Place, settings: &FoldSettings) -> Taken {
+    fn same_instant(&mut self, i: usize, event: &TrainingProgress, place: LogPosition, settings: &FoldSettings) -> FoldOutcome {
         let before = self.ranks[i].clone();
         let runs = self.head.runs.clone();
         self.mark_phase(event, settings);
-        let pulse = self.ranks[i].pulse;
-        let mut count = Count::of(event);
+        let pulse = self.ranks[i].liveness;
+        let mut count = ProgressCounters::of(event);
         let rank = &mut self.ranks[i];
         for (c, memory) in rank.counters.iter().enumerate() {
             let (total, rate) = memory.said_at(event.time);
@@ -809,47 +826,53 @@ impl WorkloadState {
             count.rates[c] = count.rates[c].filter(|_| !rate);
         }
         // Whatever became of the source after this instant, up to it there was no other silence than the first event told of.
-        let fell = rank.count(&count, Life::Live, &self.head.cuts, event.origin, settings);
-        if fell && let Some(stretch) = stretch_of(&self.head.cuts, event.time) {
-            stretch_mut(&mut rank.stretches, stretch).fell = true;
+        let fell = rank.count(&count, LivenessState::Live, &self.head.slice_edges, event.origin, settings);
+        if fell && let Some(stretch) = slice_at(&self.head.slice_edges, event.time) {
+            slice_mut(&mut rank.slices, stretch).fell = true;
         }
-        rank.pulse.capped = rank.pulse.capped.max(rank.known_until(event, place, settings));
-        let after = rank.pulse;
+        rank.liveness.capped = rank.liveness.capped.max(rank.known_until(event, place, settings));
+        let after = rank.liveness;
         self.moved(Some(pulse), after, settings);
         self.mark_span(i, event, settings);
         self.note_reached();
         let rank = &self.ranks[i];
-        let same = before.counters == rank.counters && before.span == rank.span && before.pulse == rank.pulse;
+        let same = before.counters == rank.counters && before.span == rank.span && before.liveness == rank.liveness;
         let reported = report::reports_training(event).then(|| self.head.training.clone());
         self.note_report(event);
         let silent = reported.is_none_or(|reported| self.head.training == reported);
         if same && silent && runs == self.head.runs {
             self.head.counts.duplicates += 1;
-            return Taken::Duplicate;
+            return FoldOutcome::Duplicate;
         }
-        Taken::Folded
+        FoldOutcome::Folded
     }
 
-    fn add_rank(&mut self, event: &TrainingProgress, count: &Count, place: Place, settings: &FoldSettings) -> usize {
-        let mut pulse = Pulse::new(event.time, place.capped, place.clock);
-        pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
+    fn add_rank(
+        &mut self,
+        event: &TrainingProgress,
+        count: &ProgressCounters,
+        place: LogPosition,
+        settings: &FoldSettings,
+    ) -> usize {
+        let mut pulse = Liveness::new(event.time, place.capped, place.clock);
+        pulse.record_event(event.time, place.capped, place.stamp, place.clock, settings);
         let i = self.ranks.len();
         let mut rank = RankSource {
             rank: event.rank,
             collector: event.collector.as_str().into(),
             scope: event.scope,
-            pulse,
+            liveness: pulse,
             counters: Default::default(),
             stepped: event.time,
             done: [0.0; COUNTERS],
-            stretches: VecDeque::new(),
+            slices: VecDeque::new(),
             unassigned: [0.0; COUNTERS],
             span: None,
             names_spans: false,
             remaining_seconds: None,
             checkpoint: None,
         };
-        rank.count(count, Life::Live, &self.head.cuts, event.origin, settings);
+        rank.count(count, LivenessState::Live, &self.head.slice_edges, event.origin, settings);
         self.ranks.push(rank);
         let ranks = &self.ranks;
         self.rank_index.insert(i, |i| (ranks[i].rank, &*ranks[i].collector));
@@ -863,20 +886,20 @@ impl WorkloadState {
     /// Runs begin and end at cuts; true where a new job begins after a finished one.
     fn mark_phase(&mut self, event: &TrainingProgress, settings: &FoldSettings) -> bool {
         match event.phase {
-            Phase::Progress => false,
-            Phase::Started => {
-                self.cut(event.time);
+            JobLifecycle::Progress => false,
+            JobLifecycle::Started => {
+                self.insert_edge(event.time);
                 self.forget_missing(event.time);
                 let first = !self.head.runs.declared();
                 let again = self.head.runs.start(event.time);
                 if settings.align_to_run && (first || again) {
-                    self.rewindow(Tumbling { origin: event.time, ..self.head.windows });
+                    self.rewindow(TumblingWindows { origin: event.time, ..self.head.windows });
                     self.skip_to(event.time);
                 }
                 again
             }
-            Phase::Finished => {
-                self.cut(event.time);
+            JobLifecycle::Finished => {
+                self.insert_edge(event.time);
                 self.head.runs.finish(event.time);
                 false
             }
@@ -886,7 +909,7 @@ impl WorkloadState {
     /// Spans begin and end at cuts, too. A source's end or its job's ends its span.
     fn mark_span(&mut self, i: usize, event: &TrainingProgress, settings: &FoldSettings) {
         if let Some(next) = turn(event, self.ranks[i].span.as_deref()) {
-            self.cut(event.time);
+            self.insert_edge(event.time);
             let rank = &mut self.ranks[i];
             if rank.span.is_some() {
                 let open = self.head.spans.iter_mut().rev();
@@ -902,36 +925,36 @@ impl WorkloadState {
                     name: next.into(),
                     start: event.time,
                     end: None,
-                    totals: crate::window::summary::Totals::default(),
+                    totals: crate::window::summary::IntervalTotals::default(),
                     gap: false,
                 });
             }
             rank.span = (!next.is_empty()).then(|| next.into());
         }
-        if event.last && self.ranks[i].pulse.life != Life::Ended {
-            let before = self.ranks[i].pulse;
-            self.ranks[i].pulse.end();
-            self.moved(Some(before), self.ranks[i].pulse, settings);
+        if event.last && self.ranks[i].liveness.life != LivenessState::Ended {
+            let before = self.ranks[i].liveness;
+            self.ranks[i].liveness.end();
+            self.moved(Some(before), self.ranks[i].liveness, settings);
         }
     }
 
     /// Silent devices and ranks are not expected back after the job was laid out anew.
     pub fn forget_missing(&mut self, time: EventTime) {
         if self.missing > 0 {
-            self.pulses_mut().for_each(|pulse| pulse.give_up(time));
+            self.source_liveness_mut().for_each(|pulse| pulse.give_up(time));
             self.missing = 0;
         }
     }
 
     /// The log clock moved to `due` or past it: sources fall silent, dead ones are forgotten.
     pub fn age(&mut self, clock: i64, settings: &FoldSettings) {
-        for pulse in self.pulses_mut() {
+        for pulse in self.source_liveness_mut() {
             pulse.age(clock, settings);
         }
-        let dead = |pulse: &Pulse| !pulse.is_live() && clock - pulse.clock >= settings.retention;
-        if self.pulses().any(dead) {
-            self.gpus.retain(|gpu| !dead(&gpu.pulse) || !gpu.pending.is_empty() || gpu.stretches.iter().any(GpuSums::touched));
-            self.ranks.retain(|rank| !dead(&rank.pulse) || rank.stretches.iter().any(RankSums::touched));
+        let dead = |pulse: &Liveness| !pulse.is_live() && clock - pulse.clock >= settings.retention;
+        if self.source_liveness().any(dead) {
+            self.gpus.retain(|gpu| !dead(&gpu.liveness) || !gpu.pending.is_empty() || gpu.slices.iter().any(GpuSums::touched));
+            self.ranks.retain(|rank| !dead(&rank.liveness) || rank.slices.iter().any(RankSums::touched));
             self.reindex();
         } else {
             self.recount();
@@ -941,18 +964,18 @@ impl WorkloadState {
 
     fn set_due(&mut self, clock: i64, settings: &FoldSettings) {
         let mut due = i64::MAX;
-        for pulse in self.pulses() {
+        for pulse in self.source_liveness() {
             // After the grace only forgetting is left.
             due = due.min(pulse.due(settings).unwrap_or(pulse.clock + settings.retention));
         }
-        if !self.head.cuts.is_empty() {
+        if !self.head.slice_edges.is_empty() {
             let held = self.held_until(settings);
             if held > clock {
                 due = due.min(held);
             }
         }
         if self.sources() == 0 && self.head.tables.is_empty() {
-            due = due.min(self.head.heard + settings.retention);
+            due = due.min(self.head.last_event_clock + settings.retention);
         }
         self.due = due.max(clock + 1);
     }
@@ -960,8 +983,8 @@ impl WorkloadState {
     /// Whether nothing is left that a later event could need.
     pub fn is_forgettable(&self, clock: i64, settings: &FoldSettings) -> bool {
         self.sources() == 0
-            && self.head.cuts.is_empty()
+            && self.head.slice_edges.is_empty()
             && self.head.tables.is_empty()
-            && clock - self.head.heard >= settings.retention
+            && clock - self.head.last_event_clock >= settings.retention
     }
 }

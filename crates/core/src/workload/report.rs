@@ -1,11 +1,12 @@
-//! What a job reports about its training: beside its counters, what deciding about its precision and its frozen layers needs.
+//! Reports of a job about its training: beside its counters, the figures that decisions about its precision and its frozen layers
+//! need.
 //!
 //! Reports count in the window that holds their time, whenever that closes, so that a replay sees the same.
 
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Scope, TrainingProgress};
+use eadt_schemas::v1::{CounterScope, TrainingProgress};
 use serde::{Deserialize, Serialize};
 
 /// Blocks whose plasticity is kept; a report about more of them is left out.
@@ -15,7 +16,7 @@ const MAX_BLOCKS: usize = 512;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrainingReport {
-    /// When the job of these figures was first heard; another time is another job.
+    /// Time of the job's first report among these figures; another time is another job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<EventTime>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +30,7 @@ pub struct TrainingReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow_skips_total: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub validation: Option<Evaluation>,
+    pub validation: Option<ValidationLoss>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +45,7 @@ pub struct TrainingReport {
 
 /// A validation loss and the step that it was first reported at.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
+pub struct ValidationLoss {
     pub steps: f64,
     pub loss: f64,
 }
@@ -56,7 +57,7 @@ pub struct Plasticity {
     pub blocks: Vec<Option<f64>>,
 }
 
-/// What one job reported, by the windows that are still open.
+/// Reports of one job, by the windows that are still open.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrainingReports {
@@ -67,7 +68,7 @@ pub struct TrainingReports {
     pub open: BTreeMap<EventTime, TrainingReport>,
 }
 
-/// Returns whether an event says more about its training than counters and rates, for the whole job.
+/// Returns whether an event reports more about its training than counters and rates, for the whole job.
 pub fn reports_training(event: &TrainingProgress) -> bool {
     let says = event.precision.is_some()
         || event.frozen_prefix_layers.is_some()
@@ -78,7 +79,7 @@ pub fn reports_training(event: &TrainingProgress) -> bool {
         || event.layers.is_some()
         || event.plasticity.is_some()
         || event.live_knobs.is_some();
-    says && (event.scope == Scope::Global || event.rank == 0)
+    says && (event.scope == CounterScope::Global || event.rank == 0)
 }
 
 impl TrainingReport {
@@ -92,7 +93,7 @@ impl TrainingReport {
             precision: event.precision.as_ref().map(|name| name.to_ascii_lowercase()),
             frozen_prefix_layers: event.frozen_prefix_layers,
             overflow_skips_total: event.overflow_skips_total,
-            validation: event.steps_total.zip(loss).map(|(steps, loss)| Evaluation { steps, loss }),
+            validation: event.steps_total.zip(loss).map(|(steps, loss)| ValidationLoss { steps, loss }),
             learning_rate: event.learning_rate,
             loss_scale: event.loss_scale,
             layers: event.layers,
@@ -119,7 +120,7 @@ impl TrainingReport {
         self.plasticity = later.plasticity.or(self.plasticity.take());
         self.live_knobs = later.live_knobs.or(self.live_knobs.take());
         // A job that repeats its last evaluation with every report made one.
-        let same = |known: Evaluation| later.validation.is_none_or(|new| new.loss.to_bits() == known.loss.to_bits());
+        let same = |known: ValidationLoss| later.validation.is_none_or(|new| new.loss.to_bits() == known.loss.to_bits());
         if !self.validation.is_some_and(same) {
             self.validation = later.validation.or(self.validation);
         }
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn one_rank_speaks_and_a_list_without_end_is_left_out() {
-        let ranked = TrainingProgress { scope: Scope::Rank, rank: 3, ..event(1.0, 1.0) };
+        let ranked = TrainingProgress { scope: CounterScope::Rank, rank: 3, ..event(1.0, 1.0) };
         assert!(!reports_training(&ranked) && reports_training(&TrainingProgress { rank: 0, ..ranked }));
         assert!(!reports_training(&TrainingProgress { steps_total: Some(1.0), loss: Some(2.0), ..TrainingProgress::default() }));
         let long = TrainingProgress { plasticity: Some(vec![Some(0.5); MAX_BLOCKS + 1]), ..event(1.0, 1.0) };

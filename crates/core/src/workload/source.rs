@@ -3,19 +3,19 @@
 use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Meter, Origin, Phase, Scope, TrainingProgress};
+use eadt_schemas::v1::{CounterScope, JobLifecycle, Meter, Origin, TrainingProgress};
 use serde::Deserialize;
 
-use super::Place;
+use super::LogPosition;
 use crate::settings::FoldSettings;
-use crate::window::counter::{Board, CounterCheck, CounterStep, Verdict};
-use crate::window::energy::{Flow, GpuSums, Lost, Pending, Sample, add_step};
-use crate::window::progress::{COUNTERS, Count, Memory, RankSums, Step, add_time, awaited_from};
-use crate::window::{Cuts, stretch_mut, stretch_of};
+use crate::window::counter::{CounterCheck, CounterStep, EnergyCounterVerdict, MeteredBoard};
+use crate::window::energy::{EnergySample, GpuSums, LastCounterSample, PendingStep, PowerFlow, add_step};
+use crate::window::progress::{COUNTERS, CounterMemory, ProgressCounters, ProgressStep, RankSums, add_time, awaited_from};
+use crate::window::{SliceEdges, slice_at, slice_mut};
 
 /// Whether a workload waits for a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub enum Life {
+pub enum LivenessState {
     Live,
     /// Silent for longer than the grace, in log time.
     Idle,
@@ -25,9 +25,9 @@ pub enum Life {
     Ended,
 }
 
-/// When a source was heard.
+/// When events of a source were received, and whether it is live.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub struct Pulse {
+pub struct Liveness {
     /// Time of its newest event.
     pub last: EventTime,
     /// The same, not ahead of the log.
@@ -36,7 +36,7 @@ pub struct Pulse {
     pub clock: i64,
     /// Log clock since which each event lagged its stamp by more than the grace.
     pub lagging_since: Option<i64>,
-    pub life: Life,
+    pub life: LivenessState,
     /// Nobody expects it back: it ended, or the job was laid out anew while it was silent.
     pub gone: bool,
     /// Since when nobody expects it back, where it did not end.
@@ -47,14 +47,14 @@ pub struct Pulse {
     pub silence: Option<(EventTime, EventTime)>,
 }
 
-impl Pulse {
+impl Liveness {
     pub fn new(last: EventTime, capped: EventTime, clock: i64) -> Self {
-        Self { last, capped, clock, lagging_since: None, life: Life::Live, gone: false, gone_at: None, silence: None }
+        Self { last, capped, clock, lagging_since: None, life: LivenessState::Live, gone: false, gone_at: None, silence: None }
     }
 
     /// Takes a new event.
-    pub fn beat(&mut self, time: EventTime, capped: EventTime, stamp: EventTime, clock: i64, settings: &FoldSettings) {
-        if self.life == Life::Idle {
+    pub fn record_event(&mut self, time: EventTime, capped: EventTime, stamp: EventTime, clock: i64, settings: &FoldSettings) {
+        if self.life == LivenessState::Idle {
             self.silence = Some((self.last, self.gone_at.unwrap_or(time)));
         }
         self.last = time;
@@ -64,7 +64,7 @@ impl Pulse {
         let lags =
             settings.max_future.is_some() && settings.idle_grace.is_some_and(|grace| stamp.micros() - time.micros() > grace);
         self.lagging_since = lags.then(|| self.lagging_since.unwrap_or(clock));
-        self.life = if self.lagged_out(clock, settings) { Life::Lagging } else { Life::Live };
+        self.life = if self.lagged_out(clock, settings) { LivenessState::Lagging } else { LivenessState::Live };
     }
 
     fn lagged_out(&self, clock: i64, settings: &FoldSettings) -> bool {
@@ -73,47 +73,47 @@ impl Pulse {
 
     /// Brings `life` up to the log clock.
     pub fn age(&mut self, clock: i64, settings: &FoldSettings) {
-        if self.life == Life::Ended || self.life == Life::Idle {
+        if self.life == LivenessState::Ended || self.life == LivenessState::Idle {
             return;
         }
         if settings.idle_grace.is_some_and(|grace| clock - self.clock >= grace) {
-            self.life = Life::Idle;
+            self.life = LivenessState::Idle;
         } else if self.lagged_out(clock, settings) {
-            self.life = Life::Lagging;
+            self.life = LivenessState::Lagging;
         }
     }
 
-    /// The log clock at which `life` changes if nothing is heard.
+    /// Returns the log clock at which `life` changes if no event is received.
     pub fn due(&self, settings: &FoldSettings) -> Option<i64> {
         let grace = settings.idle_grace?;
         match self.life {
-            Life::Live => Some(self.lagging_since.unwrap_or(self.clock).min(self.clock) + grace),
-            Life::Lagging => Some(self.clock + grace),
-            Life::Idle | Life::Ended => None,
+            LivenessState::Live => Some(self.lagging_since.unwrap_or(self.clock).min(self.clock) + grace),
+            LivenessState::Lagging => Some(self.clock + grace),
+            LivenessState::Idle | LivenessState::Ended => None,
         }
     }
 
     /// Its life as far as the time before an event at `time` is concerned: across a silence for which no windows are opened, what
     /// its counters rose by belongs to none of them.
-    pub fn life_at(&self, time: EventTime, settings: &FoldSettings) -> Life {
+    pub fn life_at(&self, time: EventTime, settings: &FoldSettings) -> LivenessState {
         let silent = time.micros() - self.last.micros() > settings.longest_silence();
-        if silent && self.life != Life::Ended { Life::Idle } else { self.life }
+        if silent && self.life != LivenessState::Ended { LivenessState::Idle } else { self.life }
     }
 
     pub fn is_live(&self) -> bool {
-        self.life == Life::Live
+        self.life == LivenessState::Live
     }
 
-    /// Silent, and expected to speak.
+    /// Silent, and expected to report.
     pub fn is_missing(&self) -> bool {
-        self.life == Life::Idle && !self.gone
+        self.life == LivenessState::Idle && !self.gone
     }
 
-    /// Whether it was silent, and expected to speak, at the end of a window that it said nothing in. Whether it has come back
-    /// since makes no difference, or the figures would depend on whose event of one instant comes first.
+    /// Whether it was silent, and expected to report, at the end of a window in which it sent no event. Whether it has
+    /// come back since makes no difference, or the figures would depend on whose event of one instant comes first.
     pub fn misses(&self, end: EventTime) -> bool {
         let expected = self.gone_at.map_or(!self.gone, |gone| end <= gone);
-        let now = self.life == Life::Idle && self.last < end && expected;
+        let now = self.life == LivenessState::Idle && self.last < end && expected;
         now || self.silence.is_some_and(|(from, to)| from < end && end <= to)
     }
 
@@ -125,7 +125,7 @@ impl Pulse {
     }
 
     pub fn end(&mut self) {
-        self.life = Life::Ended;
+        self.life = LivenessState::Ended;
         self.gone = true;
     }
 }
@@ -136,19 +136,21 @@ pub struct GpuSource {
     pub device: Box<str>,
     pub collector: Box<str>,
     pub meter: Meter,
-    pub pulse: Pulse,
-    pub sample: Sample,
-    /// By open stretch; shorter than the workload's where nothing came yet.
-    pub stretches: VecDeque<GpuSums>,
-    /// Steps that are not in `stretches` yet, in order.
+    #[serde(rename = "pulse")]
+    pub liveness: Liveness,
+    pub sample: EnergySample,
+    /// By open slice; shorter than the workload's if no event came yet.
+    #[serde(rename = "stretches")]
+    pub slices: VecDeque<GpuSums>,
+    /// Steps that are not in `slices` yet, in order.
     #[serde(default)]
-    pub pending: VecDeque<Pending>,
+    pub pending: VecDeque<PendingStep>,
     #[serde(default)]
-    pub lost: Option<Lost>,
+    pub lost: Option<LastCounterSample>,
     /// Evidence for or against its counter.
     #[serde(default)]
     pub check: CounterCheck,
-    /// Joules that no open stretch can take, for the next window that closes.
+    /// Joules that no open slice can take, for the next window that closes.
     pub unassigned: f64,
     /// The device's energy of the newest closed window that has any came from here.
     pub primary: bool,
@@ -162,33 +164,39 @@ const MAX_PENDING: usize = 1_024;
 const COUNTER_PAUSE: i64 = crate::settings::SECOND;
 
 impl GpuSource {
-    /// Notes joules of no known or of closed time, told by a sample at `time`: they belong to its window, whichever others are
-    /// open, or they would depend on whose event of one instant comes first.
-    fn set_aside(&mut self, joules: f64, time: EventTime, cuts: &Cuts) {
-        match stretch_of(cuts, time).filter(|_| joules != 0.0) {
-            Some(i) => stretch_mut(&mut self.stretches, i).unassigned += joules,
+    /// Adds joules of no known or of closed time, reported by a sample at `time`: they belong to its window, whichever
+    /// others are open, or they would depend on whose event of one instant comes first.
+    fn set_aside(&mut self, joules: f64, time: EventTime, cuts: &SliceEdges) {
+        match slice_at(cuts, time).filter(|_| joules != 0.0) {
+            Some(i) => slice_mut(&mut self.slices, i).unassigned += joules,
             None => self.unassigned += joules,
         }
     }
 
-    /// What is set aside for the window of the first `n` stretches.
+    /// Returns the unassigned amount for the window of the first `n` slices.
     pub fn set_aside_in(&self, n: usize) -> f64 {
-        self.unassigned + self.stretches.iter().take(n).map(|sums| sums.unassigned).sum::<f64>()
+        self.unassigned + self.slices.iter().take(n).map(|sums| sums.unassigned).sum::<f64>()
     }
 
-    /// Tests the counter of a new sample against power and the board, and takes it out of the sample if it stands still, or out of what
-    /// came before if it is contradicted. Returns whether power counts instead of it.
-    pub fn check_counter(&mut self, sample: &mut Sample, life: Life, board: &Board, power_gap: i64) -> bool {
-        if life == Life::Ended || self.sample.tenure != sample.tenure {
+    /// Tests the counter of a new sample against power and the board, and removes it from the sample if it has not
+    /// moved, or from the sample before if it is contradicted. Returns whether power counts instead of it.
+    pub fn check_counter(
+        &mut self,
+        sample: &mut EnergySample,
+        life: LivenessState,
+        board: &MeteredBoard,
+        power_gap: i64,
+    ) -> bool {
+        if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
             self.check.settle();
             return false;
         }
-        let by_power = Flow::of_power(&self.sample, sample, if life == Life::Idle { 0 } else { power_gap });
+        let by_power = PowerFlow::of_power(&self.sample, sample, if life == LivenessState::Idle { 0 } else { power_gap });
         let verdict = self.verdict(sample, by_power.as_ref(), board);
         match verdict {
-            Some(Verdict::StandsStill) => sample.energy = None,
-            Some(Verdict::Contradicted) => (self.sample.energy, self.lost) = (None, None),
-            Some(Verdict::Believed) | None => {}
+            Some(EnergyCounterVerdict::StandsStill) => sample.energy = None,
+            Some(EnergyCounterVerdict::Contradicted) => (self.sample.energy, self.lost) = (None, None),
+            Some(EnergyCounterVerdict::Believed) | None => {}
         }
         // As `flow` will: a sample without a counter after one that had it.
         let waits = sample.energy.is_none() && (self.lost.is_some() || self.sample.energy.is_some());
@@ -197,16 +205,21 @@ impl GpuSource {
         } else {
             self.check.settle();
         }
-        matches!(verdict, Some(Verdict::StandsStill | Verdict::Contradicted))
+        matches!(verdict, Some(EnergyCounterVerdict::StandsStill | EnergyCounterVerdict::Contradicted))
     }
 
     /// `None`: there is no change of the counter to test.
-    fn verdict(&mut self, sample: &Sample, by_power: Option<&Flow>, board: &Board) -> Option<Verdict> {
+    fn verdict(
+        &mut self,
+        sample: &EnergySample,
+        by_power: Option<&PowerFlow>,
+        board: &MeteredBoard,
+    ) -> Option<EnergyCounterVerdict> {
         let base = self.lost.map_or(self.sample, |lost| lost.sample);
         let joules = (sample.energy? - base.energy?) * (base.share + sample.share) * 0.5;
         let before = self.lost.map_or(0.0, |lost| {
             let waiting = self.pending.iter().filter(|step| step.to > base.time);
-            lost.summed + waiting.map(Pending::joules).sum::<f64>()
+            lost.summed + waiting.map(PendingStep::joules).sum::<f64>()
         });
         let step = CounterStep {
             // A fall is one, also of what nobody has a share in.
@@ -220,15 +233,15 @@ impl GpuSource {
     }
 
     /// The energy between the newest sample and this one, which came while the source was so alive.
-    pub fn flow(&mut self, sample: &Sample, life: Life, cuts: &Cuts, power_gap: i64) -> Option<Flow> {
-        let idle = life == Life::Idle;
-        if life == Life::Ended || self.sample.tenure != sample.tenure {
+    pub fn flow(&mut self, sample: &EnergySample, life: LivenessState, cuts: &SliceEdges, power_gap: i64) -> Option<PowerFlow> {
+        let idle = life == LivenessState::Idle;
+        if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
             self.lost = None;
             return None;
         }
-        let between = Flow::between(&self.sample, sample, if idle { 0 } else { power_gap });
+        let between = PowerFlow::between(&self.sample, sample, if idle { 0 } else { power_gap });
         if self.lost.is_none() && self.sample.energy.is_some() && sample.energy.is_none() {
-            self.lost = Some(Lost { sample: self.sample, summed: 0.0, idle });
+            self.lost = Some(LastCounterSample { sample: self.sample, summed: 0.0, idle });
         } else if let Some(lost) = &mut self.lost {
             lost.idle |= idle;
             if sample.energy.is_some() {
@@ -241,40 +254,48 @@ impl GpuSource {
         between.filter(|_| !idle)
     }
 
-    /// The counter is back: what it says replaces what power said in open time, and what it says beyond that of closed time is
-    /// unassigned. Across a silence, or after more than the gap, power stands, and the rest is unassigned.
-    fn found(&mut self, sample: &Sample, between: Option<Flow>, cuts: &Cuts, power_gap: i64) -> Option<Flow> {
+    /// Applies a counter that is back: its energy replaces that of power in open time, and its excess over that in
+    /// closed time is unassigned. Across a silence, or after more than the gap, the energy of power is kept, and the
+    /// excess is unassigned.
+    fn found(
+        &mut self,
+        sample: &EnergySample,
+        between: Option<PowerFlow>,
+        cuts: &SliceEdges,
+        power_gap: i64,
+    ) -> Option<PowerFlow> {
         let lost = self.lost.take()?;
-        let Some(whole) = Flow::between(&lost.sample, sample, 0) else { return between };
+        let Some(whole) = PowerFlow::between(&lost.sample, sample, 0) else { return between };
         let since = lost.sample.time;
         let open = self.pending.iter().position(|step| step.to > since).unwrap_or(self.pending.len());
         if lost.idle || sample.time.micros() - since.micros() > power_gap {
-            let waiting: f64 = self.pending.range(open..).map(Pending::joules).sum();
+            let waiting: f64 = self.pending.range(open..).map(PendingStep::joules).sum();
             let known = lost.summed + waiting + between.map_or(0.0, |flow| flow.total());
             self.set_aside((whole.total() - known).max(0.0), sample.time, cuts);
             return between;
         }
-        // Steps in closed time are cut to nothing, wherever between the others they lie: of a steady flow only their length matters.
-        let waiting: i64 = self.pending.range(open..).map(Pending::micros).sum();
+        // Steps in closed time are cut to nothing, wherever between the others they lie: of a steady flow only their
+        // length matters.
+        let waiting: i64 = self.pending.range(open..).map(PendingStep::micros).sum();
         let from = self.sample.time.plus_micros(-waiting);
         let closed = whole.joules(since, from).max(lost.summed);
         self.set_aside(closed - lost.summed, sample.time, cuts);
         let watts = (whole.total() - closed).max(0.0) / sample.time.seconds_since(from);
         for step in self.pending.range_mut(open..) {
-            step.flow = Some(Flow::steady(watts, step.from, step.to));
+            step.flow = Some(PowerFlow::steady(watts, step.from, step.to));
             step.contradicted = false;
         }
-        Some(Flow::steady(watts, self.sample.time, sample.time))
+        Some(PowerFlow::steady(watts, self.sample.time, sample.time))
     }
 
-    /// Up to when the counter is known, where the next sample may tell more of it.
+    /// Returns the time up to which the counter is known, if the next sample may extend it.
     pub fn awaited_from(&self, power_gap: i64) -> Option<EventTime> {
         let since = self.lost.filter(|lost| !lost.idle)?.sample.time;
         (self.sample.time.micros() - since.micros() < power_gap).then_some(since)
     }
 
     /// Takes a step; what lies in closed time is unassigned.
-    pub fn step(&mut self, mut step: Pending, cuts: &Cuts, settled: EventTime, power_gap: i64) {
+    pub fn step(&mut self, mut step: PendingStep, cuts: &SliceEdges, settled: EventTime, power_gap: i64) {
         let open = cuts.front().map_or(step.to, |first| (*first).clamp(step.from, step.to));
         if open > step.from {
             let joules = step.flow.map_or(0.0, |flow| flow.joules(step.from, open));
@@ -283,7 +304,7 @@ impl GpuSource {
             step.from = open;
         }
         if self.pending.is_empty() {
-            // As in `stretch_mut`.
+            // As in `slice_mut`.
             self.pending.reserve_exact(1);
         }
         self.pending.push_back(step);
@@ -295,8 +316,8 @@ impl GpuSource {
         }
     }
 
-    fn sum(&mut self, cuts: &Cuts, step: &Pending) {
-        add_step(&mut self.stretches, cuts, step);
+    fn sum(&mut self, cuts: &SliceEdges, step: &PendingStep) {
+        add_step(&mut self.slices, cuts, step);
         self.note_summed(step.to, step.joules());
     }
 
@@ -306,20 +327,20 @@ impl GpuSource {
         }
     }
 
-    /// Believes a counter that has not moved for a moment when its window closes: what it says in the end is exact.
+    /// Believes a counter that has not moved for a moment when its window closes: its final value is exact.
     fn believe_pause(&mut self, end: EventTime) {
         let Some(since) = self.lost.map(|lost| lost.sample.time) else { return };
         if self.sample.time.micros() - since.micros() > COUNTER_PAUSE {
             return;
         }
         for step in self.pending.iter_mut().filter(|step| step.contradicted && step.to > since && step.from < end) {
-            step.flow = Some(Flow::steady(0.0, step.from, step.to));
+            step.flow = Some(PowerFlow::steady(0.0, step.from, step.to));
             step.contradicted = false;
         }
     }
 
     /// Sums every step up to `end`; one that goes on beyond it is divided there.
-    pub fn settle(&mut self, cuts: &Cuts, end: EventTime) {
+    pub fn settle(&mut self, cuts: &SliceEdges, end: EventTime) {
         self.believe_pause(end);
         while let Some(step) = self.pending.front().filter(|step| step.from < end).copied() {
             if step.to <= end {
@@ -327,8 +348,8 @@ impl GpuSource {
                 self.sum(cuts, &step);
             } else {
                 // What is summed of it ends after the counter was lost, where the whole step does.
-                let part = Pending { to: end, gauges: None, ..step };
-                add_step(&mut self.stretches, cuts, &part);
+                let part = PendingStep { to: end, gauges: None, ..step };
+                add_step(&mut self.slices, cuts, &part);
                 self.note_summed(step.to, part.joules());
                 self.pending[0].from = end;
                 break;
@@ -342,19 +363,21 @@ impl GpuSource {
 pub struct RankSource {
     pub rank: u32,
     pub collector: Box<str>,
-    pub scope: Scope,
-    pub pulse: Pulse,
+    pub scope: CounterScope,
+    #[serde(rename = "pulse")]
+    pub liveness: Liveness,
     #[serde(default)]
-    pub counters: [Memory; COUNTERS],
-    /// Newest event that was not between two that say more.
+    pub counters: [CounterMemory; COUNTERS],
+    /// Newest event that was not between two that report more.
     #[serde(default)]
     pub stepped: EventTime,
     /// Largest totals so far: up to these, work is done again.
     pub done: [f64; COUNTERS],
-    pub stretches: VecDeque<RankSums>,
-    /// Amounts that no open stretch can take, for the next window that closes.
+    #[serde(rename = "stretches")]
+    pub slices: VecDeque<RankSums>,
+    /// Amounts that no open slice can take, for the next window that closes.
     pub unassigned: [f64; COUNTERS],
-    /// What it does now.
+    /// Its present span.
     pub span: Option<Box<str>>,
     /// It has named a span at least once.
     pub names_spans: bool,
@@ -364,50 +387,58 @@ pub struct RankSource {
 
 impl RankSource {
     /// Takes the counters of an event that came while the source was so alive; true where one fell.
-    pub fn count(&mut self, count: &Count, life: Life, cuts: &Cuts, origin: Origin, settings: &FoldSettings) -> bool {
-        if life == Life::Ended {
-            let step = Step::to(&mut self.counters, count, &mut self.done, false, settings.gaps());
-            // What it said before it ended leads to nothing any more.
+    pub fn count(
+        &mut self,
+        count: &ProgressCounters,
+        life: LivenessState,
+        cuts: &SliceEdges,
+        origin: Origin,
+        settings: &FoldSettings,
+    ) -> bool {
+        if life == LivenessState::Ended {
+            let step = ProgressStep::to(&mut self.counters, count, &mut self.done, false, settings.gaps());
+            // Its reports from before it ended lead to nothing any more.
             self.counters = Default::default();
-            Step::to(&mut self.counters, count, &mut self.done, false, settings.gaps());
+            ProgressStep::to(&mut self.counters, count, &mut self.done, false, settings.gaps());
             self.stepped = count.time;
             return step.fell;
         }
-        let idle = life == Life::Idle;
-        let step = Step::to(&mut self.counters, count, &mut self.done, idle, settings.gaps());
+        let idle = life == LivenessState::Idle;
+        let step = ProgressStep::to(&mut self.counters, count, &mut self.done, idle, settings.gaps());
         let says = count.totals.iter().chain(&count.rates).any(Option::is_some);
         if idle {
             self.stepped = count.time;
         } else if says || self.awaited_from(count.time, settings).is_none() {
-            add_time(&mut self.stretches, cuts, self.stepped, count.time, origin);
+            add_time(&mut self.slices, cuts, self.stepped, count.time, origin);
             self.stepped = count.time;
         }
-        let elsewhere = step.add(&mut self.stretches, cuts);
-        // As energy: it belongs to the window of the event that told of it.
-        let aside = match stretch_of(cuts, count.time).filter(|_| elsewhere != [0.0; COUNTERS]) {
-            Some(i) => &mut stretch_mut(&mut self.stretches, i).unassigned,
+        let elsewhere = step.add(&mut self.slices, cuts);
+        // As energy: it belongs to the window of the event that reported it.
+        let aside = match slice_at(cuts, count.time).filter(|_| elsewhere != [0.0; COUNTERS]) {
+            Some(i) => &mut slice_mut(&mut self.slices, i).unassigned,
             None => &mut self.unassigned,
         };
         (0..COUNTERS).for_each(|c| aside[c] += elsewhere[c]);
         step.fell
     }
 
-    /// What is set aside for the window of the first `n` stretches.
+    /// Returns the unassigned amount for the window of the first `n` slices.
     pub fn set_aside_in(&self, n: usize) -> [f64; COUNTERS] {
         let mut sum = self.unassigned;
-        for sums in self.stretches.iter().take(n) {
+        for sums in self.slices.iter().take(n) {
             (0..COUNTERS).for_each(|c| sum[c] += sums.unassigned[c]);
         }
         sum
     }
 
-    /// Its time for closing windows after this event: not past what its counters tell, while more may come.
-    pub fn known_until(&self, event: &TrainingProgress, place: Place, settings: &FoldSettings) -> EventTime {
-        let known = self.awaited_from(event.time, settings).filter(|_| event.phase != Phase::Finished && !event.last);
+    /// Returns its time for closing windows after this event: not past the time up to which its counters are known,
+    /// while more may come.
+    pub fn known_until(&self, event: &TrainingProgress, place: LogPosition, settings: &FoldSettings) -> EventTime {
+        let known = self.awaited_from(event.time, settings).filter(|_| event.phase != JobLifecycle::Finished && !event.last);
         known.map_or(place.capped, |known| known.min(place.capped))
     }
 
-    /// Up to when its counters are known, where an event at `time` left out what the next one may bring.
+    /// Returns the time up to which its counters are known, if an event at `time` left out what the next one may bring.
     pub fn awaited_from(&self, time: EventTime, settings: &FoldSettings) -> Option<EventTime> {
         awaited_from(&self.counters, time, settings.gaps())
     }
@@ -415,18 +446,18 @@ impl RankSource {
 
 /// Sources by name without an allocation per look-up.
 #[derive(Clone, Default)]
-pub struct Index {
+pub struct NameIndex {
     table: hashbrown::HashTable<u32>,
     hasher: foldhash::fast::FixedState,
 }
 
-impl std::fmt::Debug for Index {
+impl std::fmt::Debug for NameIndex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Index({})", self.table.len())
+        write!(f, "NameIndex({})", self.table.len())
     }
 }
 
-impl Index {
+impl NameIndex {
     fn hash(&self, key: &impl std::hash::Hash) -> u64 {
         use std::hash::BuildHasher;
         self.hasher.hash_one(key)
@@ -472,91 +503,91 @@ mod tests {
     #[test]
     fn idle_once_the_log_is_the_grace_past_its_last_event() {
         let settings = FoldSettings::default();
-        let mut pulse = Pulse::new(at(0), at(0), 0);
+        let mut pulse = Liveness::new(at(0), at(0), 0);
         pulse.age(119 * SECOND, &settings);
-        assert_eq!((pulse.life, pulse.due(&settings)), (Life::Live, Some(120 * SECOND)));
+        assert_eq!((pulse.life, pulse.due(&settings)), (LivenessState::Live, Some(120 * SECOND)));
         pulse.age(120 * SECOND, &settings);
-        assert_eq!((pulse.life, pulse.due(&settings)), (Life::Idle, None));
+        assert_eq!((pulse.life, pulse.due(&settings)), (LivenessState::Idle, None));
     }
 
     #[test]
     fn a_clock_that_lags_for_long_is_not_waited_for_until_it_recovers() {
         let settings = FoldSettings::default();
-        let mut pulse = Pulse::new(at(0), at(0), 0);
+        let mut pulse = Liveness::new(at(0), at(0), 0);
         for clock in [0, 60, 119] {
-            pulse.beat(at(clock - 300), at(clock - 300), at(clock), clock * SECOND, &settings);
-            assert_eq!(pulse.life, Life::Live, "after {clock} s");
+            pulse.record_event(at(clock - 300), at(clock - 300), at(clock), clock * SECOND, &settings);
+            assert_eq!(pulse.life, LivenessState::Live, "after {clock} s");
         }
-        pulse.beat(at(-179), at(-179), at(120), 120 * SECOND, &settings);
-        assert_eq!(pulse.life, Life::Lagging);
-        pulse.beat(at(121), at(121), at(121), 121 * SECOND, &settings);
-        assert_eq!(pulse.life, Life::Live);
+        pulse.record_event(at(-179), at(-179), at(120), 120 * SECOND, &settings);
+        assert_eq!(pulse.life, LivenessState::Lagging);
+        pulse.record_event(at(121), at(121), at(121), 121 * SECOND, &settings);
+        assert_eq!(pulse.life, LivenessState::Live);
         let off = FoldSettings { max_future: None, ..settings };
-        let mut pulse = Pulse::new(at(0), at(0), 0);
-        pulse.beat(at(1), at(1), at(9_000), 0, &off);
-        pulse.beat(at(2), at(2), at(9_200), 119 * SECOND, &off);
+        let mut pulse = Liveness::new(at(0), at(0), 0);
+        pulse.record_event(at(1), at(1), at(9_000), 0, &off);
+        pulse.record_event(at(2), at(2), at(9_200), 119 * SECOND, &off);
         assert_eq!(pulse.lagging_since, None);
     }
 
     #[test]
     fn an_event_that_lags_by_exactly_the_grace_does_not_lag() {
         let settings = FoldSettings::default();
-        let mut pulse = Pulse::new(at(0), at(0), 0);
-        pulse.beat(at(0), at(0), at(120), 5 * SECOND, &settings);
+        let mut pulse = Liveness::new(at(0), at(0), 0);
+        pulse.record_event(at(0), at(0), at(120), 5 * SECOND, &settings);
         assert_eq!(pulse.lagging_since, None);
-        pulse.beat(at(1), at(1), EventTime::from_micros(121 * SECOND + 1), 6 * SECOND, &settings);
+        pulse.record_event(at(1), at(1), EventTime::from_micros(121 * SECOND + 1), 6 * SECOND, &settings);
         assert_eq!(pulse.lagging_since, Some(6 * SECOND));
     }
 
     #[test]
     fn one_that_lags_is_due_to_be_idle_and_one_that_ended_is_due_to_nothing() {
         let settings = FoldSettings::default();
-        let mut pulse = Pulse { life: Life::Lagging, ..Pulse::new(at(0), at(0), 7 * SECOND) };
+        let mut pulse = Liveness { life: LivenessState::Lagging, ..Liveness::new(at(0), at(0), 7 * SECOND) };
         assert_eq!(pulse.due(&settings), Some(127 * SECOND));
         pulse.end();
         pulse.age(1_000 * SECOND, &settings);
-        assert_eq!((pulse.life, pulse.due(&settings), pulse.is_missing()), (Life::Ended, None, false));
+        assert_eq!((pulse.life, pulse.due(&settings), pulse.is_missing()), (LivenessState::Ended, None, false));
     }
 
     #[test]
     fn across_a_silence_longer_than_the_longest_a_source_was_idle() {
         let settings = FoldSettings { max_open_windows: 10, ..FoldSettings::default() };
-        let pulse = Pulse::new(at(0), at(0), 0);
-        assert_eq!(pulse.life_at(at(600), &settings), Life::Live);
-        assert_eq!(pulse.life_at(EventTime::from_micros(600 * SECOND + 1), &settings), Life::Idle);
-        assert_eq!(Pulse { life: Life::Ended, ..pulse }.life_at(at(9_000), &settings), Life::Ended);
+        let pulse = Liveness::new(at(0), at(0), 0);
+        assert_eq!(pulse.life_at(at(600), &settings), LivenessState::Live);
+        assert_eq!(pulse.life_at(EventTime::from_micros(600 * SECOND + 1), &settings), LivenessState::Idle);
+        assert_eq!(Liveness { life: LivenessState::Ended, ..pulse }.life_at(at(9_000), &settings), LivenessState::Ended);
     }
 
     #[test]
     fn a_source_is_missed_from_its_last_event_until_it_comes_back_or_nobody_expects_it() {
-        let misses = |pulse: Pulse| [50, 51, 100, 101, 200, 201].map(|end| pulse.misses(at(end)));
-        let live = Pulse::new(at(50), at(50), 0);
+        let misses = |pulse: Liveness| [50, 51, 100, 101, 200, 201].map(|end| pulse.misses(at(end)));
+        let live = Liveness::new(at(50), at(50), 0);
         assert_eq!(misses(live), [false; 6]);
-        let mut idle = Pulse { life: Life::Idle, ..live };
+        let mut idle = Liveness { life: LivenessState::Idle, ..live };
         assert_eq!(misses(idle), [false, true, true, true, true, true]);
         // It comes back at 200 s.
         let mut back = idle;
-        back.beat(at(200), at(200), at(200), 0, &FoldSettings::default());
-        assert_eq!((misses(back), back.life), ([false, true, true, true, true, false], Life::Live));
+        back.record_event(at(200), at(200), at(200), 0, &FoldSettings::default());
+        assert_eq!((misses(back), back.life), ([false, true, true, true, true, false], LivenessState::Live));
         // The job is laid out anew at 100 s; what comes back later does not change that.
         idle.give_up(at(100));
         assert_eq!(misses(idle), [false, true, true, false, false, false]);
-        idle.beat(at(200), at(200), at(200), 0, &FoldSettings::default());
+        idle.record_event(at(200), at(200), at(200), 0, &FoldSettings::default());
         assert_eq!(misses(idle), [false, true, true, false, false, false]);
     }
 
-    fn read(seconds: i64, energy: Option<f64>, power: f64) -> Sample {
-        Sample { time: at(seconds), energy, power: Some(power), average: None, share: 1.0, tenure: None }
+    fn read(seconds: i64, energy: Option<f64>, power: f64) -> EnergySample {
+        EnergySample { time: at(seconds), energy, power: Some(power), average: None, share: 1.0, tenure: None }
     }
 
-    fn device(sample: Sample) -> GpuSource {
+    fn device(sample: EnergySample) -> GpuSource {
         GpuSource {
             device: "a".into(),
             collector: "nvml/node-1".into(),
             meter: Meter::Gpu,
-            pulse: Pulse::new(sample.time, sample.time, 0),
+            liveness: Liveness::new(sample.time, sample.time, 0),
             sample,
-            stretches: VecDeque::new(),
+            slices: VecDeque::new(),
             pending: VecDeque::new(),
             lost: None,
             check: CounterCheck::default(),
@@ -566,17 +597,23 @@ mod tests {
     }
 
     /// One window of ten minutes.
-    fn window() -> Cuts {
+    fn window() -> SliceEdges {
         [0, 600].map(at).into()
     }
 
     const GAP: i64 = 60 * SECOND;
 
     /// Takes a sample as a workload does.
-    fn take(gpu: &mut GpuSource, sample: Sample, life: Life, settled: EventTime, gap: i64) -> Option<Flow> {
+    fn take(gpu: &mut GpuSource, sample: EnergySample, life: LivenessState, settled: EventTime, gap: i64) -> Option<PowerFlow> {
         let flow = gpu.flow(&sample, life, &window(), gap);
-        let step =
-            Pending { from: gpu.sample.time, to: sample.time, flow, origin: Origin::Measured, gauges: None, contradicted: false };
+        let step = PendingStep {
+            from: gpu.sample.time,
+            to: sample.time,
+            flow,
+            origin: Origin::Measured,
+            gauges: None,
+            contradicted: false,
+        };
         gpu.sample = sample;
         gpu.step(step, &window(), settled, gap);
         flow
@@ -584,21 +621,21 @@ mod tests {
 
     #[test]
     fn what_is_set_aside_belongs_to_the_window_of_the_sample_that_told_of_it() {
-        let cuts: Cuts = [0, 60, 120].map(at).into();
+        let cuts: SliceEdges = [0, 60, 120].map(at).into();
         let mut gpu = device(read(0, None, 0.0));
         for (joules, seconds) in [(5.0, 70), (2.0, 119), (1.0, 10), (40.0, 120)] {
             gpu.set_aside(joules, at(seconds), &cuts);
         }
-        assert_eq!(gpu.stretches.iter().map(|sums| sums.unassigned).collect::<Vec<_>>(), [1.0, 7.0]);
+        assert_eq!(gpu.slices.iter().map(|sums| sums.unassigned).collect::<Vec<_>>(), [1.0, 7.0]);
         assert_eq!((gpu.unassigned, gpu.set_aside_in(1), gpu.set_aside_in(2)), (40.0, 41.0, 48.0));
     }
 
     #[test]
     fn what_a_device_used_after_its_end_belongs_to_nobody() {
         let mut gpu = device(read(0, Some(0.0), 80.0));
-        take(&mut gpu, read(10, None, 80.0), Life::Live, EventTime::MIN, GAP);
+        take(&mut gpu, read(10, None, 80.0), LivenessState::Live, EventTime::MIN, GAP);
         assert!(gpu.lost.is_some());
-        assert_eq!(take(&mut gpu, read(20, Some(2_000.0), 80.0), Life::Ended, EventTime::MIN, GAP), None);
+        assert_eq!(take(&mut gpu, read(20, Some(2_000.0), 80.0), LivenessState::Ended, EventTime::MIN, GAP), None);
         assert_eq!((gpu.lost, gpu.unassigned, gpu.set_aside_in(1)), (None, 0.0, 0.0));
     }
 
@@ -606,9 +643,9 @@ mod tests {
     fn across_a_silence_what_power_said_stands_whether_it_is_summed_or_waits() {
         for settled in [EventTime::MIN, EventTime::MAX] {
             let mut gpu = device(read(0, Some(0.0), 80.0));
-            take(&mut gpu, read(10, None, 80.0), Life::Live, settled, 1_000 * SECOND);
-            assert_eq!(take(&mut gpu, read(200, None, 80.0), Life::Idle, settled, 1_000 * SECOND), None);
-            let flow = take(&mut gpu, read(210, Some(21_000.0), 80.0), Life::Live, settled, 1_000 * SECOND);
+            take(&mut gpu, read(10, None, 80.0), LivenessState::Live, settled, 1_000 * SECOND);
+            assert_eq!(take(&mut gpu, read(200, None, 80.0), LivenessState::Idle, settled, 1_000 * SECOND), None);
+            let flow = take(&mut gpu, read(210, Some(21_000.0), 80.0), LivenessState::Live, settled, 1_000 * SECOND);
             // 800 J before the silence and after it; the counter rose by 21 kJ.
             assert_eq!((flow.map(|flow| flow.total()), gpu.set_aside_in(1)), (Some(800.0), 19_400.0), "{settled}");
         }
@@ -618,17 +655,17 @@ mod tests {
     fn a_counter_that_was_away_for_exactly_the_gap_says_what_was_used() {
         let away = |until: i64| {
             let mut gpu = device(read(0, Some(0.0), 80.0));
-            take(&mut gpu, read(30, None, 80.0), Life::Live, EventTime::MIN, GAP);
-            let flow = take(&mut gpu, read(until, Some(100.0 * until as f64), 80.0), Life::Live, EventTime::MIN, GAP);
-            let steps: Vec<f64> = gpu.pending.iter().map(Pending::joules).collect();
+            take(&mut gpu, read(30, None, 80.0), LivenessState::Live, EventTime::MIN, GAP);
+            let flow = take(&mut gpu, read(until, Some(100.0 * until as f64), 80.0), LivenessState::Live, EventTime::MIN, GAP);
+            let steps: Vec<f64> = gpu.pending.iter().map(PendingStep::joules).collect();
             (flow.map(|flow| flow.kind), steps, gpu.set_aside_in(1))
         };
-        assert_eq!(away(60), (Some(energy::Kind::Counter), vec![3_000.0, 3_000.0], 0.0));
-        assert_eq!(away(61), (Some(energy::Kind::Instant), vec![2_400.0, 2_480.0], 6_100.0 - 4_880.0));
+        assert_eq!(away(60), (Some(energy::EnergyBasis::Counter), vec![3_000.0, 3_000.0], 0.0));
+        assert_eq!(away(61), (Some(energy::EnergyBasis::Instant), vec![2_400.0, 2_480.0], 6_100.0 - 4_880.0));
         // It is waited for while it may still come within the gap.
         let mut gpu = device(read(0, Some(0.0), 80.0));
         let mut awaited = |seconds| {
-            take(&mut gpu, read(seconds, None, 80.0), Life::Live, EventTime::MIN, GAP);
+            take(&mut gpu, read(seconds, None, 80.0), LivenessState::Live, EventTime::MIN, GAP);
             gpu.awaited_from(GAP)
         };
         assert_eq!([30, 59, 60].map(&mut awaited), [Some(at(0)), Some(at(0)), None]);
@@ -639,11 +676,11 @@ mod tests {
         // 20 s are closed when the counter comes back: it rose by 5 kJ in 50 s.
         let back = |watts: f64| {
             let mut gpu = device(read(0, Some(0.0), watts));
-            take(&mut gpu, read(30, None, watts), Life::Live, EventTime::MIN, GAP);
+            take(&mut gpu, read(30, None, watts), LivenessState::Live, EventTime::MIN, GAP);
             gpu.settle(&window(), at(20));
-            take(&mut gpu, read(50, Some(5_000.0), watts), Life::Live, EventTime::MIN, GAP);
-            let steps: Vec<f64> = gpu.pending.iter().map(Pending::joules).collect();
-            (gpu.stretches[0].joules, gpu.stretches[0].unassigned, steps)
+            take(&mut gpu, read(50, Some(5_000.0), watts), LivenessState::Live, EventTime::MIN, GAP);
+            let steps: Vec<f64> = gpu.pending.iter().map(PendingStep::joules).collect();
+            (gpu.slices[0].joules, gpu.slices[0].unassigned, steps)
         };
         // 1,600 J were summed where the counter says 2,000.
         assert_eq!(back(80.0), (1_600.0, 400.0, vec![1_000.0, 2_000.0]));
@@ -653,25 +690,29 @@ mod tests {
 
     #[test]
     fn a_counter_that_ends_with_a_pause_is_believed_and_one_that_stands_still_is_not() {
-        let board = Board { meter: Meter::Gpu, limit_watts: None };
+        let board = MeteredBoard { meter: Meter::Gpu, limit_watts: None };
         for (ends, joules) in [(20, 100.0), (21, 100.0), (30, 100.0), (31, 100.0 + 80.0 * 1.1)] {
-            let sample = |tenths: i64| Sample {
+            let sample = |tenths: i64| EnergySample {
                 time: EventTime::from_micros(tenths * 100_000),
                 ..read(0, Some(50.0 * (tenths / 10).min(2) as f64), 80.0)
             };
             let mut gpu = device(sample(0));
             for tenths in 1..=ends {
                 let mut sample = sample(tenths);
-                let contradicted = gpu.check_counter(&mut sample, Life::Live, &board, GAP);
-                let flow = gpu.flow(&sample, Life::Live, &window(), GAP);
-                let step =
-                    Pending { flow, contradicted, from: gpu.sample.time, ..Pending::at(sample.time, Origin::Measured, None) };
+                let contradicted = gpu.check_counter(&mut sample, LivenessState::Live, &board, GAP);
+                let flow = gpu.flow(&sample, LivenessState::Live, &window(), GAP);
+                let step = PendingStep {
+                    flow,
+                    contradicted,
+                    from: gpu.sample.time,
+                    ..PendingStep::at(sample.time, Origin::Measured, None)
+                };
                 gpu.sample = sample;
                 gpu.step(step, &window(), EventTime::MIN, GAP);
             }
             gpu.settle(&window(), at(600));
-            assert!((gpu.stretches[0].joules - joules).abs() < 1e-9, "{ends}: {}", gpu.stretches[0].joules);
-            assert_eq!(gpu.stretches[0].contradicted > 0, joules > 100.0, "{ends}");
+            assert!((gpu.slices[0].joules - joules).abs() < 1e-9, "{ends}: {}", gpu.slices[0].joules);
+            assert_eq!(gpu.slices[0].contradicted > 0, joules > 100.0, "{ends}");
         }
     }
 
@@ -679,33 +720,33 @@ mod tests {
     fn steps_wait_until_every_rank_has_passed_them_and_no_more_than_a_thousand_do() {
         let mut gpu = device(read(0, None, 80.0));
         for seconds in [10, 20, 30] {
-            take(&mut gpu, read(seconds, None, 80.0), Life::Live, EventTime::MIN, GAP);
+            take(&mut gpu, read(seconds, None, 80.0), LivenessState::Live, EventTime::MIN, GAP);
         }
         assert_eq!(gpu.pending.len(), 3, "a job may still say that it began");
-        take(&mut gpu, read(40, None, 80.0), Life::Live, at(20), GAP);
+        take(&mut gpu, read(40, None, 80.0), LivenessState::Live, at(20), GAP);
         let waiting: Vec<EventTime> = gpu.pending.iter().map(|step| step.to).collect();
-        assert_eq!((waiting, gpu.stretches[0].joules), (vec![at(20), at(30), at(40)], 800.0), "what ends there may be cut there");
+        assert_eq!((waiting, gpu.slices[0].joules), (vec![at(20), at(30), at(40)], 800.0), "what ends there may be cut there");
         let mut gpu = device(read(0, None, 80.0));
         let mut number = |n: i64| {
             let time = EventTime::from_micros(n * 1_000);
-            take(&mut gpu, Sample { time, ..read(0, None, 80.0) }, Life::Live, EventTime::MIN, GAP);
+            take(&mut gpu, EnergySample { time, ..read(0, None, 80.0) }, LivenessState::Live, EventTime::MIN, GAP);
             gpu.pending.len()
         };
         let numbers: Vec<usize> = (1..=1_025).map(&mut number).collect();
         assert_eq!(numbers[1_022..], [1_023, 1_024, 1_024]);
-        assert_eq!(gpu.stretches[0].covered[energy::Kind::Instant as usize], 1_000, "the oldest is summed");
+        assert_eq!(gpu.slices[0].covered[energy::EnergyBasis::Instant as usize], 1_000, "the oldest is summed");
     }
 
     #[test]
     fn a_sample_behind_a_windows_edge_counts_once_and_its_energy_on_both_sides() {
-        let cuts: Cuts = [0, 20, 40].map(at).into();
+        let cuts: SliceEdges = [0, 20, 40].map(at).into();
         let mut gpu = device(read(0, None, 80.0));
         let sample = read(30, None, 80.0);
-        let flow = gpu.flow(&sample, Life::Live, &cuts, GAP);
+        let flow = gpu.flow(&sample, LivenessState::Live, &cuts, GAP);
         let gauges = Some([Some(0.5); energy::GAUGES]);
-        let step = Pending { from: at(0), to: at(30), flow, origin: Origin::Measured, gauges, contradicted: false };
+        let step = PendingStep { from: at(0), to: at(30), flow, origin: Origin::Measured, gauges, contradicted: false };
         gpu.step(step, &cuts, EventTime::MIN, GAP);
-        let sums = |gpu: &GpuSource| gpu.stretches.iter().map(|sums| (sums.joules, sums.events)).collect::<Vec<_>>();
+        let sums = |gpu: &GpuSource| gpu.slices.iter().map(|sums| (sums.joules, sums.events)).collect::<Vec<_>>();
         gpu.settle(&cuts, at(20));
         assert_eq!(sums(&gpu), [(1_600.0, 0)]);
         gpu.settle(&cuts, at(40));
@@ -719,35 +760,35 @@ mod tests {
         let mut rank = RankSource {
             rank: 0,
             collector: "http/node-1".into(),
-            scope: Scope::Global,
-            pulse: Pulse::new(at(0), at(0), 0),
+            scope: CounterScope::Global,
+            liveness: Liveness::new(at(0), at(0), 0),
             counters: Default::default(),
             stepped: at(0),
             done: [0.0; COUNTERS],
-            stretches: VecDeque::new(),
+            slices: VecDeque::new(),
             unassigned: [0.0; COUNTERS],
             span: None,
             names_spans: false,
             remaining_seconds: None,
             checkpoint: None,
         };
-        rank.count(&Count::of(&event(10, Some(1.0))), Life::Live, &window(), Origin::Measured, &settings);
-        let place = Place { stamp: at(30), capped: at(30), clock: 0 };
+        rank.count(&ProgressCounters::of(&event(10, Some(1.0))), LivenessState::Live, &window(), Origin::Measured, &settings);
+        let place = LogPosition { stamp: at(30), capped: at(30), clock: 0 };
         let until = |event: &TrainingProgress| rank.known_until(event, place, &settings);
         assert_eq!(until(&event(30, None)), at(10), "its counter is to come");
-        assert_eq!(until(&TrainingProgress { phase: Phase::Finished, ..event(30, None) }), at(30));
+        assert_eq!(until(&TrainingProgress { phase: JobLifecycle::Finished, ..event(30, None) }), at(30));
         assert_eq!(until(&TrainingProgress { last: true, ..event(30, None) }), at(30));
     }
 
     #[test]
     fn an_index_finds_what_was_put_in_and_not_what_was_taken_out() {
         let names = ["a", "b", "c"];
-        let mut index = Index::default();
+        let mut index = NameIndex::default();
         for i in 0..names.len() {
             index.insert(i, |i| names[i]);
         }
-        let found = |index: &Index| names.map(|name| index.find(&name, |i| names[i] == name));
-        assert_eq!((found(&index), format!("{index:?}")), ([Some(0), Some(1), Some(2)], "Index(3)".to_owned()));
+        let found = |index: &NameIndex| names.map(|name| index.find(&name, |i| names[i] == name));
+        assert_eq!((found(&index), format!("{index:?}")), ([Some(0), Some(1), Some(2)], "NameIndex(3)".to_owned()));
         index.remove(&"b", 1);
         assert_eq!((found(&index), index.find(&"b", |_| true)), ([Some(0), None, Some(2)], None));
         index.remove(&"a", 2);

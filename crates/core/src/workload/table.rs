@@ -1,13 +1,13 @@
-//! What a workload's tables and its job's own words say: layouts, actuations, runs, spans.
+//! Facts from a workload's tables and from its job's own reports: layouts, actuations, runs, spans.
 
 use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Layout, Outcome, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, Layout, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::controller::ControllerSettings;
-use crate::window::summary::Totals;
+use crate::window::summary::IntervalTotals;
 
 /// Layouts remembered beyond what open windows need; more in one open window are dropped, the oldest first.
 const MAX_LAYOUTS: usize = 64;
@@ -15,17 +15,17 @@ const MAX_LAYOUTS: usize = 64;
 /// The layouts of a workload in the order of their times, and what was done about its decisions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Tables {
+pub struct LayoutHistory {
     layouts: VecDeque<Workload>,
     /// Controller settings that the newest layout declares.
     #[serde(skip)]
     settings: Option<Box<ControllerSettings>>,
     last_actuation: Option<Box<Actuation>>,
-    /// When layouts were changed, ready or taken back.
+    /// Times at which layouts were changed, ready or taken back.
     changes: VecDeque<EventTime>,
 }
 
-impl Tables {
+impl LayoutHistory {
     /// The newest layout.
     pub fn newest(&self) -> Option<&Workload> {
         self.layouts.back()
@@ -80,7 +80,10 @@ impl Tables {
     }
 
     pub fn note(&mut self, actuation: &Actuation) {
-        if matches!(actuation.outcome, Outcome::Applied | Outcome::Ready | Outcome::RolledBack | Outcome::Failed) {
+        if matches!(
+            actuation.outcome,
+            ActuationOutcome::Applied | ActuationOutcome::Ready | ActuationOutcome::RolledBack | ActuationOutcome::Failed
+        ) {
             let (Ok(place) | Err(place)) = self.changes.binary_search(&actuation.time);
             self.changes.insert(place, actuation.time);
             if self.changes.len() > MAX_LAYOUTS {
@@ -108,7 +111,8 @@ impl Tables {
             || self.changes.iter().any(|time| within(*time))
     }
 
-    /// Whether all that changed in `(start, end]` are settings that restart nothing: power caps, clocks, and what a job turns by itself.
+    /// Whether all that changed in `(start, end]` are settings that restart nothing: power caps, clocks, and what a job
+    /// turns by itself.
     ///
     /// False if nothing changed, and where the layout before a change is not known any more.
     pub fn only_settings_changed(&self, start: EventTime, end: EventTime) -> bool {
@@ -154,7 +158,7 @@ fn differ_in_settings_only(before: &Workload, after: &Workload) -> bool {
 
 /// One run of a job; open ends are not known (yet).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct JobRun {
     pub start: Option<EventTime>,
     pub end: Option<EventTime>,
 }
@@ -162,9 +166,9 @@ pub struct Run {
 /// The runs that a job declared, in order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Runs(Vec<Run>);
+pub struct JobRuns(Vec<JobRun>);
 
-impl Runs {
+impl JobRuns {
     pub fn declared(&self) -> bool {
         !self.0.is_empty()
     }
@@ -177,14 +181,14 @@ impl Runs {
     /// The job started; true where a new job begins after a finished one.
     pub fn start(&mut self, time: EventTime) -> bool {
         match self.0.last_mut() {
-            // A rank that says so later, or a restart within the run.
+            // A rank that reports its start later, or a restart within the run.
             Some(run) if run.end.is_none_or(|end| time < end) => {
                 run.start = run.start.map(|start| start.min(time));
                 false
             }
             last => {
                 let again = last.is_some();
-                self.0.push(Run { start: Some(time), end: None });
+                self.0.push(JobRun { start: Some(time), end: None });
                 again
             }
         }
@@ -193,11 +197,11 @@ impl Runs {
     pub fn finish(&mut self, time: EventTime) {
         match self.0.last_mut() {
             Some(run) => run.end = Some(run.end.map_or(time, |end| end.max(time))),
-            None => self.0.push(Run { start: None, end: Some(time) }),
+            None => self.0.push(JobRun { start: None, end: Some(time) }),
         }
     }
 
-    /// Whether a stretch lies in a run; runs begin and end at cuts.
+    /// Whether a slice lies in a run; runs begin and end at slice edges.
     pub fn hold(&self, from: EventTime, to: EventTime) -> bool {
         self.0.iter().any(|run| run.start.is_none_or(|start| start <= from) && run.end.is_none_or(|end| to <= end))
     }
@@ -218,7 +222,7 @@ pub struct OpenSpan {
     pub start: EventTime,
     pub end: Option<EventTime>,
     /// Of the windows that are closed.
-    pub totals: Totals,
+    pub totals: IntervalTotals,
     /// Inputs of it are missing for good.
     pub gap: bool,
 }
@@ -233,7 +237,7 @@ mod tests {
 
     #[test]
     fn runs_of_ranks_that_disagree_and_of_jobs_that_follow_each_other() {
-        let mut runs = Runs::default();
+        let mut runs = JobRuns::default();
         assert!(!runs.start(at(10)));
         assert!(!runs.start(at(9)), "another rank started earlier");
         assert!(!runs.start(at(50)), "a restart within the run");
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_change_of_the_layout_marks_exactly_its_windows() {
-        let mut tables = Tables::default();
+        let mut tables = LayoutHistory::default();
         let layout = |seconds, generation| Workload { time: at(seconds), generation, ..Workload::default() };
         tables.put(&layout(5, 1), None);
         assert!(!tables.restarted(at(0), at(60)), "the first known layout is no change");
@@ -263,24 +267,24 @@ mod tests {
         Workload { time: at(seconds), generation, ..Workload::default() }
     }
 
-    fn actuation(seconds: i64, outcome: Outcome, decision: &str) -> Actuation {
+    fn actuation(seconds: i64, outcome: ActuationOutcome, decision: &str) -> Actuation {
         Actuation { time: at(seconds), outcome, decision_id: decision.to_owned(), ..Actuation::default() }
     }
 
     /// Times of the layouts that are kept, with their generations.
-    fn kept(tables: &Tables) -> Vec<(i64, u64)> {
+    fn kept(tables: &LayoutHistory) -> Vec<(i64, u64)> {
         tables.layouts.iter().map(|layout| (layout.time.micros() / 1_000_000, layout.generation)).collect()
     }
 
     #[test]
     fn what_happens_at_an_edge_belongs_to_the_window_that_ends_there() {
-        let mut tables = Tables::default();
+        let mut tables = LayoutHistory::default();
         tables.put(&layout(5, 1), None);
         tables.put(&layout(60, 2), None);
         assert!(tables.restarted(at(0), at(60)) && !tables.restarted(at(60), at(120)));
-        tables.note(&actuation(240, Outcome::Ready, "d"));
+        tables.note(&actuation(240, ActuationOutcome::Ready, "d"));
         assert!(tables.restarted(at(180), at(240)) && !tables.restarted(at(240), at(300)));
-        let mut tables = Tables::default();
+        let mut tables = LayoutHistory::default();
         tables.put(&Workload { ready_time: Some(at(120)), ..layout(100, 1) }, None);
         assert!(tables.restarted(at(60), at(120)) && !tables.restarted(at(120), at(180)));
     }
@@ -293,10 +297,10 @@ mod tests {
         let clocked = Layout { sm_clock_mhz: Some(1200.0), ..capped.clone() };
         let fewer = Layout { replicas: Some(2), ..capped.clone() };
         let tables = |layouts: &[Workload]| {
-            let mut tables = Tables::default();
+            let mut tables = LayoutHistory::default();
             for layout in layouts {
                 tables.put(layout, None);
-                tables.note(&Actuation { time: layout.time, ..actuation(0, Outcome::Applied, "d") });
+                tables.note(&Actuation { time: layout.time, ..actuation(0, ActuationOutcome::Applied, "d") });
             }
             tables
         };
@@ -319,7 +323,7 @@ mod tests {
 
     #[test]
     fn layouts_are_kept_in_the_order_of_their_times_and_one_of_the_same_time_replaces_the_other() {
-        let mut tables = Tables::default();
+        let mut tables = LayoutHistory::default();
         assert!(tables.is_empty());
         assert!(!tables.put(&layout(20, 2), None));
         assert!(!tables.is_empty());
@@ -332,38 +336,38 @@ mod tests {
 
     #[test]
     fn so_many_layouts_and_changes_are_kept_and_of_more_the_oldest_go() {
-        let mut tables = Tables::default();
+        let mut tables = LayoutHistory::default();
         for n in 0..MAX_LAYOUTS as i64 {
             tables.put(&layout(n, 1), None);
-            tables.note(&actuation(n, Outcome::Applied, "d"));
+            tables.note(&actuation(n, ActuationOutcome::Applied, "d"));
         }
         assert_eq!((tables.layouts.len(), tables.layouts[0].time), (64, at(0)));
         assert_eq!((tables.changes.len(), tables.changes[0]), (64, at(0)));
         tables.put(&layout(64, 1), None);
-        tables.note(&actuation(64, Outcome::Applied, "d"));
+        tables.note(&actuation(64, ActuationOutcome::Applied, "d"));
         assert_eq!((tables.layouts.len(), tables.layouts[0].time), (64, at(1)));
         assert_eq!((tables.changes.len(), tables.changes[0]), (64, at(1)));
     }
 
     #[test]
     fn the_newest_actuation_is_remembered_and_what_changed_nothing_marks_no_window() {
-        let mut tables = Tables::default();
-        let last = |tables: &Tables| tables.last_actuation().map(|last| last.decision_id.clone());
+        let mut tables = LayoutHistory::default();
+        let last = |tables: &LayoutHistory| tables.last_actuation().map(|last| last.decision_id.clone());
         assert_eq!(last(&tables), None);
-        tables.note(&actuation(20, Outcome::Ready, "one"));
-        tables.note(&actuation(10, Outcome::Applied, "older"));
+        tables.note(&actuation(20, ActuationOutcome::Ready, "one"));
+        tables.note(&actuation(10, ActuationOutcome::Applied, "older"));
         assert_eq!(last(&tables).as_deref(), Some("one"));
-        tables.note(&actuation(20, Outcome::Refused, "same time, said later"));
+        tables.note(&actuation(20, ActuationOutcome::Refused, "same time, said later"));
         assert_eq!(last(&tables).as_deref(), Some("same time, said later"));
         assert_eq!(tables.changes, [at(10), at(20)], "in order, and nothing was changed by what was refused");
     }
 
     #[test]
     fn what_is_in_force_at_the_oldest_open_window_stays() {
-        let mut tables = Tables::default();
+        let mut tables = LayoutHistory::default();
         for second in [10, 20, 30] {
             tables.put(&layout(second, 1), None);
-            tables.note(&actuation(second, Outcome::Applied, "d"));
+            tables.note(&actuation(second, ActuationOutcome::Applied, "d"));
         }
         tables.prune(at(19));
         assert_eq!((kept(&tables).len(), tables.changes.len()), (3, 2));
@@ -373,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_job_that_starts_when_the_former_one_ends_is_a_new_one_and_old_runs_are_forgotten() {
-        let mut runs = Runs::default();
+        let mut runs = JobRuns::default();
         runs.start(at(0));
         runs.finish(at(10));
         assert!(!runs.start(at(9)) && runs.0.len() == 1, "before it ended");
@@ -383,9 +387,9 @@ mod tests {
         runs.prune(at(19));
         assert_eq!(runs.0.len(), 2, "the second one ends in open time");
         runs.prune(at(20));
-        assert_eq!(runs.0, [Run { start: Some(at(30)), end: None }]);
+        assert_eq!(runs.0, [JobRun { start: Some(at(30)), end: None }]);
         runs.finish(at(40));
         runs.prune(at(1_000));
-        assert_eq!(runs.0, [Run { start: Some(at(30)), end: Some(at(40)) }], "the last one tells that runs are declared");
+        assert_eq!(runs.0, [JobRun { start: Some(at(30)), end: Some(at(40)) }], "the last one tells that runs are declared");
     }
 }

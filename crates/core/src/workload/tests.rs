@@ -42,8 +42,8 @@ pub fn by(collector: &str, event: GpuTelemetry) -> GpuTelemetry {
 pub struct Fold {
     pub state: WorkloadState,
     settings: FoldSettings,
-    tenants: Tenants,
-    taken: Taken,
+    tenants: UsageByOwner,
+    taken: FoldOutcome,
 }
 
 impl Default for Fold {
@@ -54,24 +54,29 @@ impl Default for Fold {
 
 impl Fold {
     fn new(settings: FoldSettings) -> Self {
-        let windows = Tumbling { size: settings.window, origin: EventTime::from_micros(0) };
-        Self { state: WorkloadState::new("team/job", windows, 0), settings, tenants: Tenants::default(), taken: Taken::Folded }
+        let windows = TumblingWindows { size: settings.window, origin: EventTime::from_micros(0) };
+        Self {
+            state: WorkloadState::new("team/job", windows, 0),
+            settings,
+            tenants: UsageByOwner::default(),
+            taken: FoldOutcome::Folded,
+        }
     }
 
-    fn place(time: EventTime, clock: i64) -> Place {
-        Place { stamp: time, capped: time, clock: clock * SECOND }
+    fn place(time: EventTime, clock: i64) -> LogPosition {
+        LogPosition { stamp: time, capped: time, clock: clock * SECOND }
     }
 
     /// Folds a sample at this second of the log clock.
     pub fn gpu(&mut self, clock: i64, event: &GpuTelemetry) -> &mut Self {
-        let room = Room { sources: 0, tenants: &self.tenants };
+        let room = PartitionUsage { sources: 0, by_owner: &self.tenants };
         self.taken = self.state.telemetry(event, Self::place(event.time, clock), room, &self.settings);
         self
     }
 
     /// Folds a progress event at this second of the log clock.
     pub fn rank(&mut self, clock: i64, event: &TrainingProgress) -> &mut Self {
-        let room = Room { sources: 0, tenants: &self.tenants };
+        let room = PartitionUsage { sources: 0, by_owner: &self.tenants };
         self.taken = self.state.progress(event, Self::place(event.time, clock), room, &self.settings);
         self
     }
@@ -86,12 +91,12 @@ impl Fold {
         self
     }
 
-    fn open(&mut self, seconds: i64) -> Result<(), Refusal> {
-        self.state.open(at(seconds), Room { sources: 0, tenants: &self.tenants }, &self.settings)
+    fn open(&mut self, seconds: i64) -> Result<(), DecodeError> {
+        self.state.open(at(seconds), PartitionUsage { sources: 0, by_owner: &self.tenants }, &self.settings)
     }
 
     fn cuts(&self) -> Vec<i64> {
-        self.state.head.cuts.iter().map(|cut| cut.micros() / SECOND - BASE).collect()
+        self.state.head.slice_edges.iter().map(|cut| cut.micros() / SECOND - BASE).collect()
     }
 
     fn due(&self) -> Option<i64> {
@@ -133,8 +138,8 @@ fn windows_between_are_opened_each_once_and_none_over_a_long_silence() {
 fn ends_of_runs_and_spans_are_no_windows_to_the_cap() {
     let mut fold = Fold::new(FoldSettings { max_open_windows: 3, ..FoldSettings::default() });
     fold.open(0).unwrap();
-    fold.state.cut(at(30));
-    fold.state.cut(at(40));
+    fold.state.insert_edge(at(30));
+    fold.state.insert_edge(at(40));
     fold.open(60).unwrap();
     fold.open(120).unwrap();
     assert_eq!(fold.cuts(), [0, 30, 40, 60, 120, 180]);
@@ -147,7 +152,7 @@ fn ends_of_runs_and_spans_are_no_windows_to_the_cap() {
 #[test]
 fn open_time_is_cut_within_and_once() {
     let mut fold = Fold::default();
-    fold.state.cut(at(5));
+    fold.state.insert_edge(at(5));
     assert_eq!(fold.cuts(), [] as [i64; 0], "nothing is open");
     fold.open(0).unwrap();
     fold.open(60).unwrap();
@@ -161,7 +166,7 @@ fn open_time_is_cut_within_and_once() {
         (30, &[0, 30, 60, 120]),
         (119, &[0, 30, 60, 119, 120]),
     ] {
-        fold.state.cut(at(second));
+        fold.state.insert_edge(at(second));
         assert_eq!(fold.cuts(), cuts, "cut at {second}");
     }
 }
@@ -170,8 +175,8 @@ fn open_time_is_cut_within_and_once() {
 fn windows_of_another_length_cut_open_time_anew_and_of_a_silence_only_the_ends() {
     let windows = |cuts: &[i64], size: i64| {
         let mut fold = Fold::default();
-        fold.state.head.cuts = cuts.iter().map(|cut| at(*cut)).collect();
-        fold.state.rewindow(Tumbling { size: size * SECOND, origin: at(0) });
+        fold.state.head.slice_edges = cuts.iter().map(|cut| at(*cut)).collect();
+        fold.state.rewindow(TumblingWindows { size: size * SECOND, origin: at(0) });
         fold.cuts()
     };
     assert_eq!(windows(&[0, 60, 120], 20), [0, 20, 40, 60, 80, 100, 120]);
@@ -188,9 +193,9 @@ fn other_windows_divide_what_is_summed_and_count_no_late_table() {
     let mut fold = Fold::default();
     // Nobody tells of a job, so after a minute of it steps are summed as they come.
     fold.gpu(0, &gpu("a", 0)).gpu(61, &gpu("a", 30));
-    assert_eq!(fold.state.gpus[0].stretches.iter().map(|sums| sums.joules).collect::<Vec<_>>(), [3_000.0]);
-    fold.state.rewindow(Tumbling { size: 20 * SECOND, origin: at(0) });
-    let joules: Vec<f64> = fold.state.gpus[0].stretches.iter().map(|sums| sums.joules.round()).collect();
+    assert_eq!(fold.state.gpus[0].slices.iter().map(|sums| sums.joules).collect::<Vec<_>>(), [3_000.0]);
+    fold.state.rewindow(TumblingWindows { size: 20 * SECOND, origin: at(0) });
+    let joules: Vec<f64> = fold.state.gpus[0].slices.iter().map(|sums| sums.joules.round()).collect();
     assert_eq!((joules, fold.state.head.counts.late_tables), (vec![2_000.0, 1_000.0, 0.0], 0));
 }
 
@@ -252,7 +257,7 @@ fn a_device_that_is_new_replaces_those_that_are_silent_and_another_collector_of_
         fold.gpu(100, &gpu("b", 100)).gpu(100, &gpu("c", 100)).age(150);
         assert_eq!(fold.state.missing, 1);
         fold.gpu(200, &event);
-        let missed = fold.state.gpus[0].pulse.misses(at(240));
+        let missed = fold.state.gpus[0].liveness.misses(at(240));
         assert_eq!((fold.state.missing, missed), (missing, missing > 0), "{} of {}", event.device, event.collector);
     }
 }
@@ -294,15 +299,15 @@ fn a_job_that_names_ever_new_spans_is_refused_and_can_still_end_the_one_it_is_in
     for n in 0..256 {
         fold.rank(0, &span(n, &n.to_string()));
     }
-    assert_eq!((fold.taken.clone(), fold.state.head.spans.len()), (Taken::Folded, 256));
-    let Taken::Refused(refusal) = fold.rank(0, &span(300, "one more")).taken.clone() else { panic!("{:?}", fold.taken) };
+    assert_eq!((fold.taken.clone(), fold.state.head.spans.len()), (FoldOutcome::Folded, 256));
+    let FoldOutcome::Refused(refusal) = fold.rank(0, &span(300, "one more")).taken.clone() else { panic!("{:?}", fold.taken) };
     assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::StateLimit, Some("span")));
     assert!(refusal.detail.contains("256 spans in its open windows"), "{}", refusal.detail);
-    assert_eq!(fold.rank(0, &span(305, "255")).taken, Taken::Folded, "it is in that one already");
+    assert_eq!(fold.rank(0, &span(305, "255")).taken, FoldOutcome::Folded, "it is in that one already");
     let again = fold.rank(0, &span(305, "one more at one instant")).taken.clone();
-    assert!(matches!(again, Taken::Refused(_)) && fold.state.head.spans.len() == 256, "{again:?}");
-    assert_eq!(fold.rank(0, &TrainingProgress { span: None, ..span(310, "") }).taken, Taken::Folded);
-    assert_eq!(fold.rank(0, &span(320, "")).taken, Taken::Folded);
+    assert!(matches!(again, FoldOutcome::Refused(_)) && fold.state.head.spans.len() == 256, "{again:?}");
+    assert_eq!(fold.rank(0, &TrainingProgress { span: None, ..span(310, "") }).taken, FoldOutcome::Folded);
+    assert_eq!(fold.rank(0, &span(320, "")).taken, FoldOutcome::Folded);
     assert!(fold.state.head.spans.iter().all(|span| span.end.is_some()) && fold.state.ranks[0].span.is_none());
 }
 
@@ -311,7 +316,7 @@ fn runs_that_begin_again_and_again_cut_open_time_only_so_often() {
     let mut fold = Fold::new(FoldSettings { max_open_windows: 10, max_future: None, ..FoldSettings::default() });
     let start = |n: i64| TrainingProgress {
         time: EventTime::from_micros(at(0).micros() + n * 1_000),
-        phase: Phase::Started,
+        phase: JobLifecycle::Started,
         ..rank(0, 0)
     };
     let most = MAX_CUTS + 10;
@@ -319,14 +324,14 @@ fn runs_that_begin_again_and_again_cut_open_time_only_so_often() {
     for n in 0..=most as i64 {
         fold.rank(0, &start(n));
     }
-    assert_eq!(fold.state.head.cuts.len(), most);
-    let Taken::Refused(refusal) = &fold.taken else { panic!("{:?}", fold.taken) };
+    assert_eq!(fold.state.head.slice_edges.len(), most);
+    let FoldOutcome::Refused(refusal) = &fold.taken else { panic!("{:?}", fold.taken) };
     assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::StateLimit, Some("time")));
     assert!(refusal.detail.contains("begin and end at 4106 times"), "{}", refusal.detail);
-    let later = |n: i64| TrainingProgress { phase: Phase::Progress, ..start(5_000 + n) };
-    assert_eq!(fold.rank(0, &later(0)).taken, Taken::Folded, "it cuts nothing");
+    let later = |n: i64| TrainingProgress { phase: JobLifecycle::Progress, ..start(5_000 + n) };
+    assert_eq!(fold.rank(0, &later(0)).taken, FoldOutcome::Folded, "it cuts nothing");
     let again = fold.rank(0, &TrainingProgress { span: Some("at one instant".to_owned()), ..later(0) }).taken.clone();
-    assert!(matches!(again, Taken::Refused(_)) && fold.state.head.cuts.len() == most, "{again:?}");
+    assert!(matches!(again, FoldOutcome::Refused(_)) && fold.state.head.slice_edges.len() == most, "{again:?}");
 }
 
 #[test]
@@ -340,10 +345,12 @@ fn runs_that_begin_and_end_in_one_instant_or_in_closed_time_are_kept_only_so_oft
             fold.state.head.closed_through = Some(at(120));
         }
         for n in 0..5_000 {
-            fold.rank(0, &told(2 * n * step, Phase::Started)).rank(0, &told((2 * n + 1) * step, Phase::Finished));
+            fold.rank(0, &told(2 * n * step, JobLifecycle::Started)).rank(0, &told((2 * n + 1) * step, JobLifecycle::Finished));
         }
         assert_eq!(fold.state.head.runs.count(), MAX_CUTS, "closed: {closed}");
-        let Taken::Refused(refusal) = fold.rank(0, &told(10_000 * step, Phase::Started)).taken.clone() else { panic!() };
+        let FoldOutcome::Refused(refusal) = fold.rank(0, &told(10_000 * step, JobLifecycle::Started)).taken.clone() else {
+            panic!()
+        };
         assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::StateLimit, Some("phase")));
     }
 }
@@ -354,11 +361,11 @@ fn a_second_event_of_one_instant_counts_where_it_says_more() {
         let mut fold = Fold::default();
         let begin = TrainingProgress { samples_per_second: Some(10.0), ..rank(0, 0) };
         fold.rank(0, &begin).rank(10, first);
-        let samples = |fold: &Fold| fold.state.ranks[0].stretches.iter().map(|sums| sums.amounts[0]).sum::<f64>();
+        let samples = |fold: &Fold| fold.state.ranks[0].slices.iter().map(|sums| sums.amounts[0]).sum::<f64>();
         let before = samples(&fold);
         let taken = fold.rank(10, second).taken.clone();
-        assert_eq!(fold.state.head.counts.duplicates, u64::from(taken == Taken::Duplicate));
-        (taken == Taken::Duplicate, samples(&fold) - before)
+        assert_eq!(fold.state.head.counts.duplicates, u64::from(taken == FoldOutcome::Duplicate));
+        (taken == FoldOutcome::Duplicate, samples(&fold) - before)
     };
     let whole = rank(0, 10);
     let loss = TrainingProgress { samples_total: None, loss: Some(1.0), ..rank(0, 10) };
@@ -369,7 +376,7 @@ fn a_second_event_of_one_instant_counts_where_it_says_more() {
     assert_eq!(second(&whole, &more), (true, 0.0), "the first word counts");
     assert_eq!(second(&TrainingProgress { last: true, ..loss.clone() }, &whole), (false, 100.0), "also after the end");
     assert_eq!(second(&whole, &TrainingProgress { span: Some("epoch 1".to_owned()), ..whole.clone() }), (false, 0.0));
-    assert_eq!(second(&whole, &TrainingProgress { phase: Phase::Started, ..whole.clone() }), (false, 0.0));
+    assert_eq!(second(&whole, &TrainingProgress { phase: JobLifecycle::Started, ..whole.clone() }), (false, 0.0));
     assert_eq!(second(&whole, &TrainingProgress { last: true, ..whole.clone() }), (false, 0.0));
 }
 
@@ -384,15 +391,15 @@ fn a_second_event_of_one_instant_that_comes_after_the_source_fell_silent_says_th
         }
         fold.rank(131, &rank(0, 10));
         let rank = &fold.state.ranks[0];
-        (fold.taken, rank.stretches[0].amounts[0], rank.set_aside_in(1)[0])
+        (fold.taken, rank.slices[0].amounts[0], rank.set_aside_in(1)[0])
     };
-    assert_eq!(samples(false), (Taken::Folded, 100.0, 0.0));
+    assert_eq!(samples(false), (FoldOutcome::Folded, 100.0, 0.0));
     assert_eq!(samples(true), samples(false));
     // The silence before the instant stays one.
     let mut fold = Fold::default();
     fold.rank(0, &rank(0, 0)).age(120).rank(130, &loss(10)).rank(130, &rank(0, 10));
     let rank = &fold.state.ranks[0];
-    assert_eq!((rank.stretches[0].amounts[0], rank.set_aside_in(1)[0]), (0.0, 100.0));
+    assert_eq!((rank.slices[0].amounts[0], rank.set_aside_in(1)[0]), (0.0, 100.0));
 }
 
 #[test]
@@ -405,7 +412,7 @@ fn of_a_second_event_of_one_instant_a_rate_counts_where_the_first_had_none() {
             fold.rank(10, &rate(10, *said));
         }
         fold.rank(20, &rate(20, Some(10.0)));
-        fold.state.ranks[0].stretches.iter().map(|sums| sums.amounts[0]).sum::<f64>()
+        fold.state.ranks[0].slices.iter().map(|sums| sums.amounts[0]).sum::<f64>()
     };
     assert_eq!(samples(&[None, Some(20.0)]), 300.0, "15 a second and 15 a second");
     assert_eq!(samples(&[Some(20.0), Some(90.0)]), 300.0);
@@ -418,13 +425,13 @@ fn a_source_that_is_dead_for_the_retention_is_forgotten_unless_an_open_window_ha
     let forgetful = || Fold::new(FoldSettings { retention, max_future: None, ..FoldSettings::default() });
     let mut fold = forgetful();
     fold.gpu(0, &gpu("live", 0)).gpu(50, &gpu("dead", 0)).rank(50, &rank(0, 0));
-    fold.state.head.cuts.clear();
-    fold.state.gpus.iter_mut().for_each(|gpu| (gpu.pending, gpu.stretches) = Default::default());
-    fold.state.ranks.iter_mut().for_each(|rank| rank.stretches.clear());
+    fold.state.head.slice_edges.clear();
+    fold.state.gpus.iter_mut().for_each(|gpu| (gpu.pending, gpu.slices) = Default::default());
+    fold.state.ranks.iter_mut().for_each(|rank| rank.slices.clear());
     let heard = |fold: &mut Fold, clock: i64| {
         // Nothing is to be kept of what only tells that it lives.
         fold.gpu(clock, &gpu("live", clock));
-        fold.state.gpus.iter_mut().for_each(|gpu| (gpu.pending, gpu.stretches) = Default::default());
+        fold.state.gpus.iter_mut().for_each(|gpu| (gpu.pending, gpu.slices) = Default::default());
         fold.age(clock);
         (fold.devices().len(), fold.state.ranks.len())
     };
@@ -456,7 +463,7 @@ fn a_workload_is_due_when_something_may_change_by_itself() {
     assert_eq!(fold.due(), Some(210), "it joined again");
     // Without sources it waits to be forgotten, as long as it is managed for ever.
     let mut fold = Fold::default();
-    fold.state.head.heard = 7 * SECOND;
+    fold.state.head.last_event_clock = 7 * SECOND;
     assert_eq!(fold.age(8).due(), Some(7 + retention));
     fold.state.head.tables.put(&Workload::default(), None);
     assert_eq!(fold.age(9).due(), None);
@@ -464,7 +471,7 @@ fn a_workload_is_due_when_something_may_change_by_itself() {
     let mut fold = Fold::default();
     fold.gpu(5, &gpu("a", 0)).age(100);
     assert_eq!(fold.due(), Some(125));
-    fold.state.head.cuts.clear();
+    fold.state.head.slice_edges.clear();
     fold.state.head.joined = 100 * SECOND;
     assert_eq!(fold.age(101).due(), Some(125), "nothing is open that could close");
 }
@@ -474,7 +481,7 @@ fn a_workload_is_forgotten_when_nothing_is_left_of_it_and_the_retention_is_over(
     let settings = FoldSettings { retention: 1_000 * SECOND, ..FoldSettings::default() };
     let state = |change: fn(&mut WorkloadState)| {
         let mut state = Fold::default().state;
-        state.head.heard = 100 * SECOND;
+        state.head.last_event_clock = 100 * SECOND;
         change(&mut state);
         [1_099, 1_100, 9_000].map(|clock| state.is_forgettable(clock * SECOND, &settings))
     };
@@ -483,12 +490,12 @@ fn a_workload_is_forgotten_when_nothing_is_left_of_it_and_the_retention_is_over(
         state.head.tables.put(&Workload::default(), None);
     };
     assert_eq!(state(managed), [false; 3]);
-    assert_eq!(state(|state| state.head.cuts = [at(0), at(60)].into()), [false; 3]);
+    assert_eq!(state(|state| state.head.slice_edges = [at(0), at(60)].into()), [false; 3]);
     let source = |state: &mut WorkloadState| {
         let mut fold = Fold::default();
         fold.gpu(0, &gpu("a", 0));
-        fold.state.head.cuts.clear();
-        (*state, state.head.heard) = (fold.state, 100 * SECOND);
+        fold.state.head.slice_edges.clear();
+        (*state, state.head.last_event_clock) = (fold.state, 100 * SECOND);
     };
     assert_eq!(state(source), [false; 3]);
 }
@@ -510,7 +517,7 @@ enum Happens {
         clock: i64,
         last: bool,
         blank: bool,
-        phase: Phase,
+        phase: JobLifecycle,
         span: Option<u8>,
     },
     Age {
@@ -522,7 +529,8 @@ enum Happens {
 fn happens() -> impl Strategy<Value = Happens> {
     let clock = || prop_oneof![8 => 0..15_i64, 1 => 100..200_i64];
     let after = || prop_oneof![3 => Just(0_i64), 6 => 0..40_i64, 2 => -60..0_i64];
-    let phase = prop_oneof![8 => Just(Phase::Progress), 1 => Just(Phase::Started), 1 => Just(Phase::Finished)];
+    let phase =
+        prop_oneof![8 => Just(JobLifecycle::Progress), 1 => Just(JobLifecycle::Started), 1 => Just(JobLifecycle::Finished)];
     let rare = || prop::bool::weighted(0.15);
     prop_oneof![
         4 => (0..4_u8, after(), clock(), rare(), rare())
@@ -575,7 +583,7 @@ proptest! {
             prop_assert_eq!(counts(state), counts(&anew));
             let anew = WorkloadState::restored(state.head.clone(), state.gpus.clone(), state.ranks.clone());
             prop_assert_eq!((&state.gpu_order, &state.rank_order), (&anew.gpu_order, &anew.rank_order));
-            let first = anew.pulses().filter_map(|pulse| pulse.due(&fold.settings)).min();
+            let first = anew.source_liveness().filter_map(|pulse| pulse.due(&fold.settings)).min();
             prop_assert!(first.is_none_or(|first| state.due <= first), "{} {:?}", state.due, first);
         }
     }

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use eadt_core::settings::SECOND;
-use eadt_core::{Event, FoldSettings, Input, Output, Partition, StateRecord};
-use eadt_schemas::decode::Refusal;
+use eadt_core::{FoldOutput, FoldSettings, InputEvent, InputRecord, PartitionFold, StateRecord};
+use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{
-    DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, Model, Phase, TrainingProgress, WindowKind, Workload,
+    DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, JobLifecycle, Model, TrainingProgress, WindowKind, Workload,
 };
 use eadt_schemas::{EventTime, Topic};
 
@@ -45,7 +45,7 @@ pub fn rank(rank: u32, seconds: f64, samples: f64) -> TrainingProgress {
     }
 }
 
-pub fn phase(seconds: f64, samples: f64, phase: Phase) -> TrainingProgress {
+pub fn phase(seconds: f64, samples: f64, phase: JobLifecycle) -> TrainingProgress {
     TrainingProgress { phase, ..rank(0, seconds, samples) }
 }
 
@@ -65,14 +65,14 @@ pub enum Item {
 }
 
 impl Item {
-    pub fn event(&self) -> Event<'_> {
+    pub fn event(&self) -> InputEvent<'_> {
         match self {
-            Self::Gpu(event) => Event::Telemetry(event),
-            Self::Rank(event) => Event::Progress(event),
-            Self::Layout(event) => Event::Workload(event),
-            Self::Learned(event) => Event::Model(event),
-            Self::Heartbeat => Event::Heartbeat,
-            Self::Gone => Event::WorkloadGone,
+            Self::Gpu(event) => InputEvent::Telemetry(event),
+            Self::Rank(event) => InputEvent::Progress(event),
+            Self::Layout(event) => InputEvent::Workload(event),
+            Self::Learned(event) => InputEvent::Model(event),
+            Self::Heartbeat => InputEvent::Heartbeat,
+            Self::Gone => InputEvent::WorkloadGone,
         }
     }
 
@@ -112,11 +112,11 @@ impl From<Workload> for Item {
 
 #[derive(Debug)]
 pub struct Bench {
-    pub partition: Partition,
+    pub partition: PartitionFold,
     pub windows: Vec<EfficiencyWindow>,
     pub spans: Vec<EfficiencyWindow>,
     pub decisions: Vec<Decision>,
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<DecodeError>,
 }
 
 impl Default for Bench {
@@ -128,7 +128,7 @@ impl Default for Bench {
 impl Bench {
     pub fn new(settings: FoldSettings) -> Self {
         Self {
-            partition: Partition::new(settings),
+            partition: PartitionFold::new(settings),
             windows: Vec::new(),
             spans: Vec::new(),
             decisions: Vec::new(),
@@ -140,7 +140,7 @@ impl Bench {
     pub fn stamped(&mut self, stamp: f64, item: impl Into<Item>) -> &mut Self {
         let item = item.into();
         let mut out = Vec::new();
-        let input = Input { topic: item.topic(), stamp: at(stamp), key: None, event: item.event() };
+        let input = InputRecord { topic: item.topic(), stamp: at(stamp), key: None, event: item.event() };
         self.partition.fold(&input, &mut out);
         self.keep(out);
         self
@@ -164,13 +164,13 @@ impl Bench {
         self
     }
 
-    pub fn keep(&mut self, out: Vec<Output>) {
+    pub fn keep(&mut self, out: Vec<FoldOutput>) {
         for output in out {
             match output {
-                Output::Window(window) if window.kind == WindowKind::Span => self.spans.push(*window),
-                Output::Window(window) => self.windows.push(*window),
-                Output::Decision(decision) => self.decisions.push(*decision),
-                Output::Refused(refusal) => self.refused.push(refusal),
+                FoldOutput::Window(window) if window.kind == WindowKind::Span => self.spans.push(*window),
+                FoldOutput::Window(window) => self.windows.push(*window),
+                FoldOutput::Decision(decision) => self.decisions.push(*decision),
+                FoldOutput::Refused(refusal) => self.refused.push(refusal),
             }
         }
     }
@@ -192,7 +192,7 @@ impl Bench {
     pub fn crash(&mut self, committed: &mut Vec<(String, Option<Vec<u8>>)>) {
         committed.extend(self.partition.take_changes().into_iter().map(|record| (record.key, record.value)));
         let settings = self.partition.settings().clone();
-        self.partition = Partition::restore(settings, committed.clone()).expect("what was written can be read");
+        self.partition = PartitionFold::restore(settings, committed.clone()).expect("what was written can be read");
     }
 }
 
@@ -209,8 +209,8 @@ pub fn last(mut event: GpuTelemetry) -> GpuTelemetry {
 /// State as a restart reads it.
 pub type Stored = Vec<(String, Option<Vec<u8>>)>;
 
-/// The sample `tests/state/NAME.jsonl`. With `EADT_WRITE_STATE_SAMPLE` one that is missing is made of `present`; one that is there never
-/// changes.
+/// The sample `tests/state/NAME.jsonl`. With `EADT_WRITE_STATE_SAMPLE` one that is missing is made of `present`; one that is
+/// there never changes.
 pub fn stored(name: &str, present: impl FnOnce() -> Vec<StateRecord>) -> Stored {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/state/{name}.jsonl"));
     if std::env::var_os("EADT_WRITE_STATE_SAMPLE").is_some() && !file.exists() {

@@ -16,25 +16,25 @@ use serde::Serialize;
 use crate::forest::ForestSettings;
 use crate::paper::PaperModel;
 use crate::slowdown::TrainError;
-use crate::{AdditivePredictor, ChoiceSettings, Measurements, SlowdownModel};
+use crate::{AdditivePredictor, ChoiceSettings, GpuMeasurements, SlowdownModel};
 
-pub use score::Score;
+pub use score::MethodScore;
 
-use score::{Group, Judge, Tally, groups};
+use score::{CoRunGroup, ScoreTally, ShareChooser, groups};
 
 /// Measurements to learn from, and what to hold the choices against.
 #[derive(Debug, Clone)]
 pub struct EvaluationSet {
     /// The measurements that a model may use.
-    pub measured: Measurements,
+    pub measured: GpuMeasurements,
     /// The same co-runs in the same order as they really are. The same as `measured` for real measurements; for simulated ones
     /// without their noise.
-    pub truth: Measurements,
+    pub truth: GpuMeasurements,
 }
 
 impl EvaluationSet {
     /// Real measurements: nothing is truer than they are.
-    pub fn of(measured: Measurements) -> Self {
+    pub fn of(measured: GpuMeasurements) -> Self {
         Self { truth: measured.clone(), measured }
     }
 }
@@ -107,7 +107,7 @@ pub struct FindingLine {
     /// The training set and the test set.
     pub split: String,
     pub method: EvaluatedMethod,
-    pub score: Score,
+    pub score: MethodScore,
 }
 
 /// One workload's bar: all groups that it is in, tested by models that never saw it.
@@ -132,7 +132,7 @@ pub struct EvaluationFindings {
 
 impl EvaluationFindings {
     /// The score of a method under a split.
-    pub fn score(&self, split: &str, method: EvaluatedMethod) -> Option<&Score> {
+    pub fn score(&self, split: &str, method: EvaluatedMethod) -> Option<&MethodScore> {
         self.lines.iter().find(|line| line.split == split && line.method == method).map(|line| &line.score)
     }
 
@@ -171,7 +171,7 @@ pub fn by_group(
         return Err(EvaluateError::Ratio { ratio: *ratio });
     }
     for ratio in &settings.training_ratios {
-        let splits: Vec<split::Split> = (0..settings.repeats)
+        let splits: Vec<split::TrainTestSplit> = (0..settings.repeats)
             .map(|repeat| {
                 let stream = settings.seed ^ (u64::from(repeat) << 32) ^ ratio.to_bits();
                 split::by_ratio(groups.len(), *ratio, &mut Pcg64Mcg::seed_from_u64(stream))
@@ -192,7 +192,7 @@ pub fn by_unseen_workload(
 ) -> Result<(), EvaluateError> {
     let groups = groups(trial)?;
     let workloads: Vec<&String> = trial.measured.profiles().keys().collect();
-    let splits: Vec<split::Split> = workloads
+    let splits: Vec<split::TrainTestSplit> = workloads
         .iter()
         .map(|workload| split::by_workload(&groups, workload))
         .filter(|split| !split.training.is_empty() && !split.testing.is_empty())
@@ -216,13 +216,13 @@ pub fn workload_bars(
         let runs: Vec<usize> = split.training.iter().flat_map(|group| groups[*group].runs.iter().copied()).collect();
         let model = SlowdownModel::train_on(&trial.measured, &runs, &settings.forest)?;
         let score = |judge| {
-            let mut tally = Tally::default();
+            let mut tally = ScoreTally::default();
             for group in &split.testing {
                 tally.add(trial, &groups[*group], &judge, &ChoiceSettings::paper());
             }
             tally.score()
         };
-        let (chosen, equal) = (score(Judge::Predictor(&model)), score(Judge::Equal));
+        let (chosen, equal) = (score(ShareChooser::Predictor(&model)), score(ShareChooser::Equal));
         Ok(Some(WorkloadLine {
             workload: (*workload).clone(),
             groups: split.testing.len(),
@@ -249,19 +249,19 @@ pub fn elsewhere(
     let quantile = careful(choice);
     let mean = ChoiceSettings { risk_quantile: None, gain_min_ratio: 0.0, ..*choice };
     for (method, judge, choice) in [
-        (EvaluatedMethod::Equal, Judge::Equal, &mean),
-        (EvaluatedMethod::Additive, Judge::Predictor(&AdditivePredictor), &mean),
-        (EvaluatedMethod::SlowdownMean, Judge::Predictor(model), &mean),
-        (EvaluatedMethod::SlowdownQuantile, Judge::Predictor(model), &quantile),
-        (EvaluatedMethod::Oracle, Judge::Oracle, &mean),
+        (EvaluatedMethod::Equal, ShareChooser::Equal, &mean),
+        (EvaluatedMethod::Additive, ShareChooser::Predictor(&AdditivePredictor), &mean),
+        (EvaluatedMethod::SlowdownMean, ShareChooser::Predictor(model), &mean),
+        (EvaluatedMethod::SlowdownQuantile, ShareChooser::Predictor(model), &quantile),
+        (EvaluatedMethod::Oracle, ShareChooser::Oracle, &mean),
     ] {
         let tallies = groups.par_iter().map(|group| {
-            let mut tally = Tally::default();
+            let mut tally = ScoreTally::default();
             tally.add(trial, group, &judge, choice);
             tally
         });
-        let tallies: Vec<Tally> = tallies.collect();
-        let score = tallies.into_iter().reduce(Tally::join).unwrap_or_default().score();
+        let tallies: Vec<ScoreTally> = tallies.collect();
+        let score = tallies.into_iter().reduce(ScoreTally::join).unwrap_or_default().score();
         findings.lines.push(FindingLine { split: name.to_owned(), method, score });
     }
     Ok(())
@@ -276,8 +276,8 @@ fn careful(choice: &ChoiceSettings) -> ChoiceSettings {
 fn test(
     name: &str,
     trial: &EvaluationSet,
-    groups: &[Group<'_>],
-    splits: &[split::Split],
+    groups: &[CoRunGroup<'_>],
+    splits: &[split::TrainTestSplit],
     settings: &EvaluateSettings,
     findings: &mut EvaluationFindings,
 ) -> Result<(), EvaluateError> {
@@ -289,29 +289,29 @@ fn test(
     // The paper's model knows pairs and the throughput sum only.
     let pairs_only = settings.choice == ChoiceSettings::paper() && groups.iter().all(|group| group.together.tenants().len() == 2);
     let single_rows = ForestSettings { leaf_min: 1, ..settings.forest };
-    let tallies = splits.par_iter().map(|split| -> Result<Vec<(EvaluatedMethod, Tally)>, EvaluateError> {
+    let tallies = splits.par_iter().map(|split| -> Result<Vec<(EvaluatedMethod, ScoreTally)>, EvaluateError> {
         let runs: Vec<usize> = split.training.iter().flat_map(|group| groups[*group].runs.iter().copied()).collect();
         let slowdown = SlowdownModel::train_on(&trial.measured, &runs, &settings.forest)?;
         let of_paper = if pairs_only { Some(PaperModel::train_on(&trial.measured, &runs, &single_rows)?) } else { None };
         let mut judges = vec![
-            (EvaluatedMethod::Equal, Judge::Equal, &mean),
-            (EvaluatedMethod::Additive, Judge::Predictor(&AdditivePredictor), &mean),
+            (EvaluatedMethod::Equal, ShareChooser::Equal, &mean),
+            (EvaluatedMethod::Additive, ShareChooser::Predictor(&AdditivePredictor), &mean),
         ];
-        judges.extend(of_paper.as_ref().map(|model| (EvaluatedMethod::Paper, Judge::Paper(model), &mean)));
-        judges.push((EvaluatedMethod::SlowdownMean, Judge::Predictor(&slowdown), &mean));
-        judges.push((EvaluatedMethod::SlowdownQuantile, Judge::Predictor(&slowdown), &quantile));
-        judges.push((EvaluatedMethod::Oracle, Judge::Oracle, &mean));
+        judges.extend(of_paper.as_ref().map(|model| (EvaluatedMethod::Paper, ShareChooser::Paper(model), &mean)));
+        judges.push((EvaluatedMethod::SlowdownMean, ShareChooser::Predictor(&slowdown), &mean));
+        judges.push((EvaluatedMethod::SlowdownQuantile, ShareChooser::Predictor(&slowdown), &quantile));
+        judges.push((EvaluatedMethod::Oracle, ShareChooser::Oracle, &mean));
         let tallies = judges.into_iter().map(|(method, judge, choice)| {
-            let mut tally = Tally::default();
+            let mut tally = ScoreTally::default();
             split.testing.iter().for_each(|group| tally.add(trial, &groups[*group], &judge, choice));
             (method, tally)
         });
         Ok(tallies.collect())
     });
-    let tallies: Vec<Vec<(EvaluatedMethod, Tally)>> = tallies.collect::<Result<_, _>>()?;
+    let tallies: Vec<Vec<(EvaluatedMethod, ScoreTally)>> = tallies.collect::<Result<_, _>>()?;
     for method in EvaluatedMethod::ALL {
         let own = tallies.iter().flatten().filter(|(of, _)| *of == method).map(|(_, tally)| *tally);
-        if let Some(tally) = own.reduce(Tally::join) {
+        if let Some(tally) = own.reduce(ScoreTally::join) {
             findings.lines.push(FindingLine { split: name.to_owned(), method, score: tally.score() });
         }
     }

@@ -28,9 +28,9 @@ impl EvaluationFindings {
 }
 
 /// Header of a column, and its value.
-type Column = (&'static str, fn(&FindingLine) -> Option<f64>);
+type FindingColumn = (&'static str, fn(&FindingLine) -> Option<f64>);
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [FindingColumn; 7] = [
     ("throughput error %", |line| line.score.throughput_error_ratio),
     ("power error %", |line| line.score.power_error_ratio),
     ("% of oracle", |line| Some(line.score.of_oracle_ratio)),

@@ -8,11 +8,11 @@ use super::{EvaluateError, EvaluationSet};
 use crate::choose::{ChoiceSettings, ObjectiveScale, choose};
 use crate::paper::PaperModel;
 use crate::slowdown::TrainError;
-use crate::{CoRun, GpuTenants, Predictor, ShareCandidate};
+use crate::{CoRun, GpuTenants, ShareCandidate, SharePredictor};
 
 /// The score of a method over the tested groups.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Score {
+pub struct MethodScore {
     /// Choices: groups over all splits.
     pub choices: usize,
     /// Mean absolute error of the sum of throughputs, as a part of it; absent without a prediction.
@@ -34,16 +34,16 @@ pub struct Score {
 
 /// The method that chooses.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Judge<'a> {
+pub(super) enum ShareChooser<'a> {
     Equal,
     Oracle,
-    Predictor(&'a dyn Predictor),
+    Predictor(&'a dyn SharePredictor),
     Paper(&'a PaperModel),
 }
 
 /// All co-runs of the same workloads, as candidates; the first is at equal shares.
 #[derive(Debug)]
-pub(super) struct Group<'a> {
+pub(super) struct CoRunGroup<'a> {
     pub together: GpuTenants<'a>,
     truth: GpuTenants<'a>,
     candidates: Vec<ShareCandidate>,
@@ -52,7 +52,7 @@ pub(super) struct Group<'a> {
 }
 
 /// The groups of a trial in the order of their names.
-pub(super) fn groups(trial: &EvaluationSet) -> Result<Vec<Group<'_>>, EvaluateError> {
+pub(super) fn groups(trial: &EvaluationSet) -> Result<Vec<CoRunGroup<'_>>, EvaluateError> {
     let (measured, truth) = (&trial.measured, &trial.truth);
     let same = |run: usize| {
         let (Some(a), Some(b)) = (measured.runs().get(run), truth.runs().get(run)) else { return false };
@@ -92,13 +92,13 @@ pub(super) fn groups(trial: &EvaluationSet) -> Result<Vec<Group<'_>>, EvaluateEr
         let really = names.iter().map(|name| &truth.profiles()[*name]).collect();
         let together = GpuTenants::new(seen, measured.idle_watts()).map_err(TrainError::from)?;
         let truth = GpuTenants::new(really, truth.idle_watts()).map_err(TrainError::from)?;
-        groups.push(Group { together, truth, candidates, runs });
+        groups.push(CoRunGroup { together, truth, candidates, runs });
     }
     Ok(groups)
 }
 
 /// Whether a partition really keeps the limits of a choice.
-fn keeps_limits(own: &[f64], equal: &[f64], group: &Group<'_>, choice: &ChoiceSettings) -> bool {
+fn keeps_limits(own: &[f64], equal: &[f64], group: &CoRunGroup<'_>, choice: &ChoiceSettings) -> bool {
     let whole = group.truth.tenants().iter().map(|tenant| tenant.whole().samples_per_second);
     own.iter().zip(equal).zip(whole).all(|((own, equal), whole)| {
         choice.floor_ratio.is_none_or(|floor| *own >= floor * equal)
@@ -106,9 +106,9 @@ fn keeps_limits(own: &[f64], equal: &[f64], group: &Group<'_>, choice: &ChoiceSe
     })
 }
 
-/// Sums for a [`Score`].
+/// Sums for a [`MethodScore`].
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Tally {
+pub(super) struct ScoreTally {
     choices: usize,
     predictions: usize,
     throughput_error: f64,
@@ -120,9 +120,9 @@ pub(super) struct Tally {
     starved: usize,
 }
 
-impl Tally {
+impl ScoreTally {
     /// Adds the method's choice in one group.
-    pub fn add(&mut self, trial: &EvaluationSet, group: &Group<'_>, judge: &Judge<'_>, choice: &ChoiceSettings) {
+    pub fn add(&mut self, trial: &EvaluationSet, group: &CoRunGroup<'_>, judge: &ShareChooser<'_>, choice: &ChoiceSettings) {
         let runs: Vec<&CoRun> = group.runs.iter().map(|run| &trial.truth.runs()[*run]).collect();
         let scale = ObjectiveScale::new(choice.objective, &group.truth);
         let rates = |run: &CoRun| run.tenants.iter().map(|tenant| tenant.samples_per_second).collect::<Vec<_>>();
@@ -133,20 +133,20 @@ impl Tally {
         let oracle = oracle.unwrap_or(0);
         let predicted: Option<Vec<(f64, f64)>>;
         let chosen = match judge {
-            Judge::Equal => {
+            ShareChooser::Equal => {
                 predicted = None;
                 0
             }
-            Judge::Oracle => {
+            ShareChooser::Oracle => {
                 predicted = None;
                 oracle
             }
-            Judge::Predictor(predictor) => {
-                let outlook = predictor.outlook(&group.together, &group.candidates).expect("co-runs are covered by profiles");
+            ShareChooser::Predictor(predictor) => {
+                let outlook = predictor.predict(&group.together, &group.candidates).expect("co-runs are covered by profiles");
                 predicted = Some(outlook.means().map(|e| (e.samples_per_second.iter().sum(), e.power_watts)).collect());
                 choose(&group.together, &group.candidates, &outlook, choice).place
             }
-            Judge::Paper(model) => {
+            ShareChooser::Paper(model) => {
                 let sums = model.predict(&group.together, &group.candidates).expect("co-runs are covered by profiles");
                 let worth = |place: usize| sums[place].samples_per_second / sums[place].power_watts;
                 predicted = Some(sums.iter().map(|sum| (sum.samples_per_second, sum.power_watts)).collect());
@@ -182,10 +182,10 @@ impl Tally {
         }
     }
 
-    pub fn score(&self) -> Score {
+    pub fn score(&self) -> MethodScore {
         let choices = self.choices.max(1) as f64;
         let error = |sum: f64| (self.predictions > 0).then(|| sum / self.predictions as f64);
-        Score {
+        MethodScore {
             choices: self.choices,
             throughput_error_ratio: error(self.throughput_error),
             power_error_ratio: error(self.power_error),

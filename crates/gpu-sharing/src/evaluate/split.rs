@@ -3,16 +3,16 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 
-use super::score::Group;
+use super::score::CoRunGroup;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Split {
+pub(super) struct TrainTestSplit {
     pub training: Vec<usize>,
     pub testing: Vec<usize>,
 }
 
 /// A random part of the groups; at least one on each side.
-pub(super) fn by_ratio(groups: usize, ratio: f64, random: &mut Pcg64Mcg) -> Split {
+pub(super) fn by_ratio(groups: usize, ratio: f64, random: &mut Pcg64Mcg) -> TrainTestSplit {
     let mut order: Vec<usize> = (0..groups).collect();
     for i in (1..groups).rev() {
         let j = (u128::from(random.next_u64()) * (i as u128 + 1)) >> 64;
@@ -20,14 +20,14 @@ pub(super) fn by_ratio(groups: usize, ratio: f64, random: &mut Pcg64Mcg) -> Spli
     }
     let training = ((groups as f64 * ratio).round() as usize).clamp(1, groups.saturating_sub(1).max(1));
     let testing = order.split_off(training.min(order.len()));
-    Split { training: order, testing }
+    TrainTestSplit { training: order, testing }
 }
 
 /// Groups without this workload against groups with it.
-pub(super) fn by_workload(groups: &[Group<'_>], workload: &str) -> Split {
+pub(super) fn by_workload(groups: &[CoRunGroup<'_>], workload: &str) -> TrainTestSplit {
     let with = |group: &usize| groups[*group].together.tenants().iter().any(|tenant| tenant.workload() == workload);
     let (testing, training) = (0..groups.len()).partition(with);
-    Split { training, testing }
+    TrainTestSplit { training, testing }
 }
 
 #[cfg(test)]

@@ -7,11 +7,12 @@ use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_core::joint::{MAX_PENDING_LAYOUTS, PendingDecision, PendingLayouts};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
-    Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, UpdateMode, Validation, WindowKind, Workload,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, UpdateMode,
+    WindowKind, Workload,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::gather::{self, GatherSettings, Gatherer, SkippedWindow};
+use crate::gather::{self, GatherSettings, ProfileGatherer, SkippedWindow};
 use crate::rebalance::{CONTROLLER, VERSION, WindowFigures};
 use crate::{ProfileError, SoloProfile};
 
@@ -69,7 +70,7 @@ struct ActuationAnswer {
     time: EventTime,
     /// Time of the decision.
     decided: EventTime,
-    outcome: Outcome,
+    outcome: ActuationOutcome,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -86,13 +87,14 @@ pub struct SharingMemberState {
     joined: Option<EventTime>,
     /// Ends of the newest window, and of the newest usable one.
     through: Option<EventTime>,
-    heard: Option<EventTime>,
+    #[serde(rename = "heard")]
+    last_usable_end: Option<EventTime>,
     /// End of the newest window that counts as one of the workload alone.
     gathered_through: Option<EventTime>,
     /// The newest window's.
     origin: Origin,
     seat: Option<GpuSeat>,
-    gathered: Gatherer,
+    gathered: ProfileGatherer,
     /// Why the newest window does not count for the profile.
     passed: Option<SkippedWindow>,
     /// Why the newest window is not usable at all.
@@ -198,18 +200,18 @@ impl SharingMemberState {
         !asked.applied && self.now.as_ref().is_some_and(|now| now.generation == asked.generation)
     }
 
-    /// Whether an answer is the end of the change that was decided last. Only the newest of its decisions is in flight: an older one
-    /// may be refused for having been overtaken.
+    /// Whether an answer is the end of the change that was decided last. Only the newest of its decisions is in flight: an older
+    /// one may be refused for having been overtaken.
     fn ends_change(&mut self, answer: &ActuationAnswer) -> bool {
         let Some(mut asked) = self.asked.take_if(|asked| (asked.first..=asked.newest).contains(&answer.decided)) else {
             return false;
         };
         let ends = match answer.outcome {
-            Outcome::Refused => answer.decided == asked.newest && self.is_open(&asked),
-            Outcome::RolledBack | Outcome::Failed => true,
-            Outcome::Applied | Outcome::Ready | Outcome::Recommended => false,
+            ActuationOutcome::Refused => answer.decided == asked.newest && self.is_open(&asked),
+            ActuationOutcome::RolledBack | ActuationOutcome::Failed => true,
+            ActuationOutcome::Applied | ActuationOutcome::Ready | ActuationOutcome::Recommended => false,
         };
-        asked.applied |= answer.outcome == Outcome::Applied;
+        asked.applied |= answer.outcome == ActuationOutcome::Applied;
         self.asked = Some(asked).filter(|_| !ends);
         ends
     }
@@ -274,7 +276,7 @@ impl SharingMemberState {
     }
 
     pub fn is_silent(&self, time: EventTime, own: &GpuSharingSettings) -> bool {
-        self.heard.is_none_or(|heard| time.seconds_since(heard) > own.silence_seconds)
+        self.last_usable_end.is_none_or(|heard| time.seconds_since(heard) > own.silence_seconds)
     }
 
     /// Whether its window that ends with a look is to be expected.
@@ -297,7 +299,7 @@ impl SharingMemberState {
         if self.mute.is_some() {
             return;
         }
-        self.heard = Some(end);
+        self.last_usable_end = Some(end);
         let share = window.layout.as_ref().and_then(|layout| layout.mps_thread_percentage);
         let positive = |value: Option<f64>| value.filter(|value| value.is_finite() && *value > 0.0);
         if let (Some(mps_thread_percentage), Some(samples_per_second), Some(power_watts)) =
@@ -333,8 +335,8 @@ impl SharingMemberState {
         self.saying.complete(window, missed)
     }
 
-    /// The change that gives it back the share that it had before it was measured. `Ok(None)`: it has its own share; `Err`: why that
-    /// has to wait.
+    /// The change that gives it back the share that it had before it was measured. `Ok(None)`: it has its own share; `Err`: why
+    /// that has to wait.
     pub fn restore_share(
         &mut self,
         time: EventTime,
@@ -366,7 +368,7 @@ impl SharingMemberState {
         (probe.asked, probe.since) = (probe.before, time);
         let to = Layout { mps_thread_percentage: Some(home), ..workload.layout.clone() };
         let reason = format!("{why}: back to {home} %, where it was before it was measured");
-        let action = Action::Revert;
+        let action = ControllerAction::Revert;
         Ok(Some(Decision { action, to, restarts: true, ..draft(workload, time, own, reason) }))
     }
 
@@ -412,7 +414,7 @@ impl SharingMemberState {
 
     /// Returns whether it has had no usable window for a while, although its processes run.
     fn is_mute(&self, time: EventTime, workload: &Workload, own: &GpuSharingSettings) -> bool {
-        self.heard.max(workload.ready_time).is_none_or(|since| time.seconds_since(since) > own.silence_seconds)
+        self.last_usable_end.max(workload.ready_time).is_none_or(|since| time.seconds_since(since) > own.silence_seconds)
     }
 
     /// Returns whether the share for its measurement does not come into force, or is in force without usable windows.
@@ -501,7 +503,7 @@ impl SharingMemberState {
         }
         self.probe = Some(probe);
         Decision {
-            action: if to < share { Action::Decrease } else { Action::Increase },
+            action: if to < share { ControllerAction::Decrease } else { ControllerAction::Increase },
             to: Layout { mps_thread_percentage: Some(to), ..workload.layout.clone() },
             restarts: true,
             ..draft(
@@ -561,13 +563,13 @@ pub fn draft(workload: &Workload, time: EventTime, own: &GpuSharingSettings, rea
         origin: workload.origin,
         controller: CONTROLLER.to_owned(),
         controller_version: VERSION.to_owned(),
-        action: Action::Maintain,
+        action: ControllerAction::Maintain,
         reason,
         from: workload.layout.clone(),
         to: workload.layout.clone(),
         generation: Some(workload.generation),
         evidence: share.map(|share| ("mps_thread_percentage".to_owned(), share)).into_iter().collect(),
-        validation: Validation::None,
+        validation: ChangeValidation::None,
         expires: time.plus_seconds(own.expiry_seconds),
         ..Decision::default()
     }

@@ -26,14 +26,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_core::joint::{JointFold, LATE_SECONDS};
-use eadt_core::models::Taken;
+use eadt_core::models::ModelOutcome;
 use eadt_core::partition::ModelsIgnored;
 use eadt_core::{FoldSettings, StateError, StateRecord};
-use eadt_models::published::Unusable;
+use eadt_models::published::UnusableModel;
 use eadt_schemas::EventTime;
-use eadt_schemas::decode::Refusal;
+use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{
-    Action, Actuation, DeadLetterReason, Decision, EfficiencyWindow, Model, Outcome, UpdateMode, Validation, WindowKind, Workload,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, DeadLetterReason, Decision, EfficiencyWindow, Model,
+    UpdateMode, WindowKind, Workload,
 };
 use serde::{Deserialize, Serialize};
 
@@ -315,7 +316,7 @@ impl GpuSharingFold {
             decision.origin = decision.origin.max(member.origin());
             // A replay, which merges by time, may have looked otherwise from then on.
             decision.evidence.extend(late.clone());
-            if decision.action != Action::Maintain {
+            if decision.action != ControllerAction::Maintain {
                 member.on_decision(&decision);
             }
             // Windows of who has another controller by now are not this stage's.
@@ -361,7 +362,7 @@ impl GpuSharingFold {
         };
         let mut model_version = None;
         let (reason, validation) = if let Some(reason) = hindered {
-            (reason, Validation::None)
+            (reason, ChangeValidation::None)
         } else {
             let sharers: Vec<GpuSharer<'_>> = members.iter().map(SharingMember::sharer).collect();
             let learned = workloads.first().and_then(|workload| self.models.of(workload.gpu_model.as_deref()?));
@@ -452,7 +453,7 @@ impl JointFold for GpuSharingFold {
         self.changed.insert(name.clone());
     }
 
-    fn on_workload(&mut self, event: &Workload) -> Result<(), Refusal> {
+    fn on_workload(&mut self, event: &Workload) -> Result<(), DecodeError> {
         let name = &event.workload;
         let known = self.members.contains_key(name);
         if !known && !self.settings.shares_gpus(event) {
@@ -464,7 +465,7 @@ impl JointFold for GpuSharingFold {
                  (processor.max_workloads)",
                 self.settings.max_workloads
             );
-            return Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail });
+            return Err(DecodeError { reason: DeadLetterReason::StateLimit, field: None, detail });
         }
         self.note_late(event.time);
         self.members.entry(name.clone()).or_default().set_layout(event);
@@ -473,7 +474,9 @@ impl JointFold for GpuSharingFold {
     }
 
     fn on_actuation(&mut self, event: &Actuation) {
-        if matches!(event.outcome, Outcome::Ready | Outcome::Recommended) || !self.members.contains_key(&event.workload) {
+        if matches!(event.outcome, ActuationOutcome::Ready | ActuationOutcome::Recommended)
+            || !self.members.contains_key(&event.workload)
+        {
             return;
         }
         self.note_late(event.time);
@@ -486,16 +489,16 @@ impl JointFold for GpuSharingFold {
     fn on_model(&mut self, event: &Model) {
         let ignored = &mut self.tally.models_ignored;
         match self.models.put(event) {
-            Taken::InForce => {
+            ModelOutcome::InForce => {
                 self.tally.models += 1;
                 self.note_late(event.time);
                 self.changed_models.insert(event.name.clone());
             }
-            Taken::Older => ignored.older += 1,
-            Taken::Unusable(Unusable::Version) => ignored.version += 1,
-            Taken::Unusable(Unusable::Damaged | Unusable::Gpu) => ignored.damaged += 1,
+            ModelOutcome::Older => ignored.older += 1,
+            ModelOutcome::Unusable(UnusableModel::Version) => ignored.version += 1,
+            ModelOutcome::Unusable(UnusableModel::Damaged | UnusableModel::Gpu) => ignored.damaged += 1,
             // An event of the first stage, or of no member.
-            Taken::Foreign => {}
+            ModelOutcome::Foreign => {}
         }
     }
 

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::{Forest, LEAF, Node};
+use super::{Forest, LEAF, TreeNode};
 
 const FORMAT: &str = "eadt-extra-trees";
 const VERSION: u32 = 1;
@@ -15,7 +15,7 @@ const NO_FEATURE: u16 = u16::MAX;
 /// `trees`: nodes in pre-order, base64.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Document {
+pub(super) struct ForestDocument {
     format: String,
     version: u32,
     features: Vec<String>,
@@ -37,7 +37,7 @@ pub enum DocumentError {
     Tree { tree: usize, detail: String },
 }
 
-impl From<Forest> for Document {
+impl From<Forest> for ForestDocument {
     fn from(forest: Forest) -> Self {
         let trees = forest.trees.iter().map(|nodes| {
             let mut bytes = Vec::with_capacity(nodes.len() * NODE_BYTES);
@@ -52,10 +52,10 @@ impl From<Forest> for Document {
     }
 }
 
-impl TryFrom<Document> for Forest {
+impl TryFrom<ForestDocument> for Forest {
     type Error = DocumentError;
 
-    fn try_from(document: Document) -> Result<Self, DocumentError> {
+    fn try_from(document: ForestDocument) -> Result<Self, DocumentError> {
         if document.format != FORMAT {
             return Err(DocumentError::Format { found: document.format.chars().take(64).collect() });
         }
@@ -73,12 +73,12 @@ impl TryFrom<Document> for Forest {
 }
 
 /// Reads a tree and finds the right children.
-fn nodes(text: &str, features: usize) -> Result<Vec<Node>, String> {
+fn nodes(text: &str, features: usize) -> Result<Vec<TreeNode>, String> {
     let bytes = STANDARD.decode(text).map_err(|error| format!("it is not base64: {error}"))?;
     if bytes.is_empty() || !bytes.len().is_multiple_of(NODE_BYTES) {
         return Err(format!("{} bytes are no whole number of nodes", bytes.len()));
     }
-    let mut nodes: Vec<Node> = Vec::with_capacity(bytes.len() / NODE_BYTES);
+    let mut nodes: Vec<TreeNode> = Vec::with_capacity(bytes.len() / NODE_BYTES);
     // Splits whose right child has not come yet.
     let mut open: Vec<usize> = Vec::new();
     for (at, part) in bytes.chunks_exact(NODE_BYTES).enumerate() {
@@ -92,10 +92,10 @@ fn nodes(text: &str, features: usize) -> Result<Vec<Node>, String> {
             return Err(format!("node {at} holds {value}"));
         }
         if feature == NO_FEATURE {
-            nodes.push(Node { value, feature: LEAF, right: 0 });
+            nodes.push(TreeNode { value, feature: LEAF, right: 0 });
         } else if usize::from(feature) < features {
             open.push(at);
-            nodes.push(Node { value, feature: u32::from(feature), right: 0 });
+            nodes.push(TreeNode { value, feature: u32::from(feature), right: 0 });
         } else {
             return Err(format!("node {at} compares feature {feature}, but there are {features}"));
         }

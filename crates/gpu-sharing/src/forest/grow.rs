@@ -3,13 +3,13 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use super::samples::{LANES, Packed};
-use super::{ForestSettings, LEAF, Node};
+use super::samples::{LANES, PackedSamples};
+use super::{ForestSettings, LEAF, TreeNode};
 
 /// The state that trees grown after one another share: its buffers.
 #[derive(Debug)]
-pub(super) struct Grower<'a> {
-    data: &'a Packed<'a>,
+pub(super) struct TreeGrower<'a> {
+    data: &'a PackedSamples<'a>,
     /// Rows, those of a node side by side.
     order: Vec<u32>,
     /// Right-hand rows while a node is split.
@@ -27,7 +27,7 @@ pub(super) struct Grower<'a> {
 
 /// A stretch of `order` that becomes a node.
 #[derive(Debug, Clone, Copy)]
-struct Task {
+struct PendingNode {
     start: usize,
     end: usize,
     /// The split whose right child this is.
@@ -35,7 +35,7 @@ struct Task {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Split {
+struct NodeSplit {
     feature: u32,
     cut: f32,
 }
@@ -43,8 +43,8 @@ struct Split {
 /// Below every score.
 const REFUSED: f32 = -1.0;
 
-impl<'a> Grower<'a> {
-    pub fn new(data: &'a Packed<'a>) -> Self {
+impl<'a> TreeGrower<'a> {
+    pub fn new(data: &'a PackedSamples<'a>) -> Self {
         let vectors = || vec![[0.0; LANES]; data.chunks];
         Self {
             data,
@@ -60,13 +60,13 @@ impl<'a> Grower<'a> {
     }
 
     /// The tree of this number: it depends on nothing that another tree did.
-    pub fn tree(&mut self, settings: &ForestSettings, tried: u32, number: u32) -> Vec<Node> {
+    pub fn tree(&mut self, settings: &ForestSettings, tried: u32, number: u32) -> Vec<TreeNode> {
         let rows = self.data.targets.len();
         let mut random = Pcg64Mcg::seed_from_u64(mixed(settings.seed, number));
         self.order.clear();
         self.order.extend(0..rows as u32);
-        let mut nodes: Vec<Node> = Vec::with_capacity(2 * rows / settings.leaf_min.max(1) as usize);
-        let mut tasks = vec![Task { start: 0, end: rows, parent: None }];
+        let mut nodes: Vec<TreeNode> = Vec::with_capacity(2 * rows / settings.leaf_min.max(1) as usize);
+        let mut tasks = vec![PendingNode { start: 0, end: rows, parent: None }];
         while let Some(task) = tasks.pop() {
             let at = nodes.len();
             if let Some(parent) = task.parent {
@@ -75,19 +75,19 @@ impl<'a> Grower<'a> {
             let mean = self.centre(task);
             let split = mean.varies.then(|| self.best_split(task, settings.leaf_min, tried, &mut random)).flatten();
             let Some(split) = split else {
-                nodes.push(Node { value: mean.value as f32, feature: LEAF, right: 0 });
+                nodes.push(TreeNode { value: mean.value as f32, feature: LEAF, right: 0 });
                 continue;
             };
-            nodes.push(Node { value: split.cut, feature: split.feature, right: 0 });
+            nodes.push(TreeNode { value: split.cut, feature: split.feature, right: 0 });
             let middle = self.part(task, split);
-            tasks.push(Task { start: middle, end: task.end, parent: Some(at) });
-            tasks.push(Task { start: task.start, end: middle, parent: None });
+            tasks.push(PendingNode { start: middle, end: task.end, parent: Some(at) });
+            tasks.push(PendingNode { start: task.start, end: middle, parent: None });
         }
         nodes
     }
 
     /// The mean target of a node; fills `centred`.
-    fn centre(&mut self, task: Task) -> Mean {
+    fn centre(&mut self, task: PendingNode) -> TargetMean {
         let rows = &self.order[task.start..task.end];
         let targets = self.data.targets;
         let first = targets[rows[0] as usize];
@@ -102,12 +102,12 @@ impl<'a> Grower<'a> {
         if varies {
             self.centred.extend(rows.iter().map(|row| (targets[*row as usize] - value) as f32));
         }
-        Mean { value, varies }
+        TargetMean { value, varies }
     }
 
     /// Draws one random cut per feature and returns the one that reduces variance most; if several do, one of them at random.
     /// `None` if no feature varies or every cut leaves too few rows on a side.
-    fn best_split(&mut self, task: Task, leaf_min: u32, tried: u32, random: &mut Pcg64Mcg) -> Option<Split> {
+    fn best_split(&mut self, task: PendingNode, leaf_min: u32, tried: u32, random: &mut Pcg64Mcg) -> Option<NodeSplit> {
         if task.end - task.start == 2 && leaf_min == 1 {
             return self.split_of_two(task, random);
         }
@@ -162,7 +162,7 @@ impl<'a> Grower<'a> {
         }
     }
 
-    fn best_of(&self, features: impl Iterator<Item = u32>, random: &mut Pcg64Mcg) -> Option<Split> {
+    fn best_of(&self, features: impl Iterator<Item = u32>, random: &mut Pcg64Mcg) -> Option<NodeSplit> {
         let (mut best, mut most, mut ties) = (None, REFUSED, 1_u32);
         for feature in features {
             let score = self.score[feature as usize / LANES][feature as usize % LANES];
@@ -175,11 +175,11 @@ impl<'a> Grower<'a> {
                 }
             }
         }
-        best.map(|feature| Split { feature, cut: self.cut[feature as usize / LANES][feature as usize % LANES] })
+        best.map(|feature| NodeSplit { feature, cut: self.cut[feature as usize / LANES][feature as usize % LANES] })
     }
 
     /// Splits two rows, which is about a third of all splits: every cut of every feature that separates them is equally good.
-    fn split_of_two(&mut self, task: Task, random: &mut Pcg64Mcg) -> Option<Split> {
+    fn split_of_two(&mut self, task: PendingNode, random: &mut Pcg64Mcg) -> Option<NodeSplit> {
         let [one, two] = [self.order[task.start], self.order[task.start + 1]];
         let value = |row: u32, feature: u32| self.data.vector(row, feature as usize / LANES)[feature as usize % LANES];
         self.drawn.clear();
@@ -189,7 +189,7 @@ impl<'a> Grower<'a> {
         }
         let feature = self.drawn[below(self.drawn.len() as u32, random) as usize];
         let (a, b) = (value(one, feature), value(two, feature));
-        Some(Split { feature, cut: cut_between(a.min(b), a.max(b), random.next_u32()) })
+        Some(NodeSplit { feature, cut: cut_between(a.min(b), a.max(b), random.next_u32()) })
     }
 
     fn varies(&self, feature: u32) -> bool {
@@ -212,7 +212,7 @@ impl<'a> Grower<'a> {
     }
 
     /// Puts a node's rows in the order left, right; gives where right begins.
-    fn part(&mut self, task: Task, split: Split) -> usize {
+    fn part(&mut self, task: PendingNode, split: NodeSplit) -> usize {
         let (chunk, lane) = (split.feature as usize / LANES, split.feature as usize % LANES);
         self.spare.clear();
         let mut middle = task.start;
@@ -231,7 +231,7 @@ impl<'a> Grower<'a> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Mean {
+struct TargetMean {
     value: f64,
     varies: bool,
 }

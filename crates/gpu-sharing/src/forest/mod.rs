@@ -1,7 +1,7 @@
 //! Extremely randomised trees for regression (Geurts, Ernst and Wehenkel, Machine Learning 63, 2006).
 //!
-//! In: [`Samples`], checked. Out: a [`Forest`] whose trees predict one by one, because their spread shows how certain the forest
-//! is. The same samples, settings and seed give the same forest, bit for bit, with any number of threads.
+//! In: [`TrainingSamples`], checked. Out: a [`Forest`] whose trees predict one by one, because their spread shows how certain the
+//! forest is. The same samples, settings and seed give the same forest, bit for bit, with any number of threads.
 
 mod document;
 mod grow;
@@ -11,10 +11,10 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 pub use document::DocumentError;
-pub use samples::{Samples, SamplesError};
+pub use samples::{SamplesError, TrainingSamples};
 
-use document::Document;
-use grow::Grower;
+use document::ForestDocument;
+use grow::TreeGrower;
 
 /// Settings of a forest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ pub enum RowError {
 
 /// A node of a tree; nodes lie in pre-order, so the left child follows its parent.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Node {
+struct TreeNode {
     /// In a split: values up to this go left. In a leaf: its value.
     value: f32,
     /// [`LEAF`], or the feature that is compared.
@@ -70,15 +70,15 @@ const LEAF: u32 = u32::MAX;
 
 /// A grown forest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Document", into = "Document")]
+#[serde(try_from = "ForestDocument", into = "ForestDocument")]
 pub struct Forest {
     features: Vec<String>,
-    trees: Vec<Vec<Node>>,
+    trees: Vec<Vec<TreeNode>>,
 }
 
 impl Forest {
     /// Grows a forest; in parallel where rayon has threads, to the same result.
-    pub fn grow(samples: &Samples, settings: &ForestSettings) -> Result<Self, SettingsError> {
+    pub fn grow(samples: &TrainingSamples, settings: &ForestSettings) -> Result<Self, SettingsError> {
         let features = samples.names().len() as u32;
         let tried = settings.features_per_split.unwrap_or(features);
         for (name, value, low, high) in [
@@ -93,7 +93,7 @@ impl Forest {
         let data = samples.packed();
         let trees = (0..settings.trees)
             .into_par_iter()
-            .map_init(|| Grower::new(&data), |grower, tree| grower.tree(settings, tried, tree))
+            .map_init(|| TreeGrower::new(&data), |grower, tree| grower.tree(settings, tried, tree))
             .collect();
         Ok(Self { features: samples.names().to_vec(), trees })
     }
@@ -145,7 +145,7 @@ impl Forest {
     }
 }
 
-fn leaf(tree: &[Node], row: &[f32]) -> f32 {
+fn leaf(tree: &[TreeNode], row: &[f32]) -> f32 {
     let mut at = 0;
     loop {
         let node = &tree[at];

@@ -28,13 +28,13 @@ pub enum SamplesError {
 
 /// The training data of a forest: rows of features, each with a target. Rows are counted from 0.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Samples {
+pub struct TrainingSamples {
     names: Vec<String>,
     values: Vec<f64>,
     targets: Vec<f64>,
 }
 
-impl Samples {
+impl TrainingSamples {
     /// Checks rows and targets. A value that is no number is refused with its row, never guessed.
     pub fn new<'a>(names: Vec<String>, rows: impl IntoIterator<Item = (&'a [f64], f64)>) -> Result<Self, SamplesError> {
         if let Some((_, name)) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
@@ -84,7 +84,7 @@ impl Samples {
     }
 
     /// Returns the samples in single precision, with rows padded by zeros, which never split.
-    pub(super) fn packed(&self) -> Packed<'_> {
+    pub(super) fn packed(&self) -> PackedSamples<'_> {
         let width = self.names.len();
         let chunks = width.div_ceil(LANES);
         let mut rows = vec![[0.0; LANES]; chunks * self.targets.len()];
@@ -93,11 +93,11 @@ impl Samples {
                 rows[row * chunks + i / LANES][i % LANES] = *value as f32;
             }
         }
-        Packed { width, chunks, rows, targets: &self.targets }
+        PackedSamples { width, chunks, rows, targets: &self.targets }
     }
 }
 
-impl Packed<'_> {
+impl PackedSamples<'_> {
     /// Values of neighbouring features of a row.
     pub fn vector(&self, row: u32, chunk: usize) -> [f32; LANES] {
         self.rows[row as usize * self.chunks + chunk]
@@ -106,7 +106,7 @@ impl Packed<'_> {
 
 /// Samples as the grower reads them.
 #[derive(Debug)]
-pub(super) struct Packed<'a> {
+pub(super) struct PackedSamples<'a> {
     pub width: usize,
     /// Vectors a row.
     pub chunks: usize,

@@ -1,6 +1,6 @@
 //! What becomes of decisions, and of layouts, whoever made them.
 
-use eadt_schemas::v1::{Outcome, UpdateMode, Validation, Workload};
+use eadt_schemas::v1::{ActuationOutcome, ChangeValidation, UpdateMode, Workload};
 
 use super::site::{Actuator, Site, at, in_turn, job};
 
@@ -44,7 +44,8 @@ fn what_is_rolled_back_is_not_asked_for_again_for_a_while() {
     assert_eq!((site.asked(), site.shares()), (vec![100, 20, 50], vec![50]), "{:#?}", site.changes());
 }
 
-/// Every change is asked for twice before it is carried out, and the second decision of each is refused: it is for a layout of the past.
+/// Every change is asked for twice before it is carried out, and the second decision of each is refused: it is for a layout of
+/// the past.
 #[test]
 fn a_refusal_of_what_was_asked_for_twice_ends_nothing() {
     let mut site = Site::new(in_turn());
@@ -53,7 +54,7 @@ fn a_refusal_of_what_was_asked_for_twice_ends_nothing() {
     site.assert_says("a/steep", "what it does there is known");
     site.run(80);
     assert_eq!(site.shares(), [80, 20], "{:#?}", site.last("a/steep"));
-    assert!(site.said.iter().any(|decision| decision.validation == Validation::Kept));
+    assert!(site.said.iter().any(|decision| decision.validation == ChangeValidation::Kept));
 }
 
 /// The answers come before the layout that they speak of, and in whatever order.
@@ -64,7 +65,7 @@ fn a_refusal_ends_nothing_where_another_decision_of_the_change_was_applied_befor
         site.delay = 1_000;
         site.run(5);
         assert_eq!(site.asked_at(), [4, 5]);
-        let mut answers = [(4, Outcome::Applied), (5, Outcome::Refused)];
+        let mut answers = [(4, ActuationOutcome::Applied), (5, ActuationOutcome::Refused)];
         if swapped {
             answers.reverse();
         }
@@ -88,7 +89,7 @@ fn a_refusal_of_a_former_decision_ends_nothing() {
         site.minute();
         if site.changes().len() > changed {
             changed = site.changes().len();
-            site.answer("a/steep", &former, Outcome::Refused, at(site.minute).plus_micros(4));
+            site.answer("a/steep", &former, ActuationOutcome::Refused, at(site.minute).plus_micros(4));
         }
     }
     assert_eq!(site.shares(), [80, 20], "{:#?}", site.last("a/steep"));
@@ -101,10 +102,10 @@ fn of_the_answers_between_two_looks_the_newest_64_count() {
         site.delay = 1_000;
         site.run(4);
         let decision = site.changes()[0].id.clone();
-        site.answer("a/steep", &decision, Outcome::Refused, at(4).plus_micros(1));
+        site.answer("a/steep", &decision, ActuationOutcome::Refused, at(4).plus_micros(1));
         for i in 0..others {
             let other = format!("a/steep@{}/sm-partition", at(1));
-            site.answer("a/steep", &other, Outcome::Refused, at(4).plus_micros(2 + i));
+            site.answer("a/steep", &other, ActuationOutcome::Refused, at(4).plus_micros(2 + i));
         }
         site.run(1);
         assert_eq!(site.asked_at(), asked, "{}", site.last("a/steep").reason);

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use eadt_core::joint::{JointEvent, JointFold};
 use eadt_core::{FoldSettings, StateError, partition};
 use eadt_gpu_sharing::GpuSharingFold;
-use eadt_schemas::v1::{Action, Decision, Workload};
+use eadt_schemas::v1::{ControllerAction, Decision, Workload};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
 use super::models::{crowding, learned};
 use super::site::{Site, at, in_turn, job, settings, window};
 
-/// The sample `tests/state/NAME.jsonl`, lines of key and JSON. With `EADT_WRITE_STATE_SAMPLE` one that is missing is made of `present`; one
-/// that is there never changes.
+/// The sample `tests/state/NAME.jsonl`, lines of key and JSON. With `EADT_WRITE_STATE_SAMPLE` one that is missing is made of
+/// `present`; one that is there never changes.
 fn stored(name: &str, present: &mut GpuSharingFold) -> Vec<(String, Option<String>)> {
     let file = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/state/{name}.jsonl"));
     if std::env::var_os("EADT_WRITE_STATE_SAMPLE").is_some() && !file.exists() {
@@ -43,7 +43,7 @@ fn state_that_any_release_kept_goes_on_as_if_nothing_had_happened() {
     (restored.jobs, restored.minute, restored.coming) = (jobs, minute, coming);
     restored.stage = GpuSharingFold::restore(settings(), state.clone()).unwrap();
     restored.run(60);
-    assert!(site.said[before..].iter().any(|decision| decision.action != Action::Maintain), "something is decided");
+    assert!(site.said[before..].iter().any(|decision| decision.action != ControllerAction::Maintain), "something is decided");
     assert_eq!(site.said[before..], restored.said);
     // All kinds of keys are in it, and of each a newer form is refused; a newer kind, too.
     let keys: Vec<&str> = state.iter().map(|(key, _)| key.as_str()).collect();
@@ -102,7 +102,7 @@ fn there_is_room_for_so_many_and_who_is_gone_makes_room() {
     let other = job("b/flat", 0.05, &[]).workload;
     let mut out = Vec::new();
     let told = |site: &mut Site, out: &mut Vec<Decision>| {
-        site.stage.fold(JointEvent::Input(partition::Event::Workload(&other)), Some("b/flat"), at(1), out)
+        site.stage.fold(JointEvent::Input(partition::InputEvent::Workload(&other)), Some("b/flat"), at(1), out)
     };
     let refusal = told(&mut site, &mut out).unwrap_err();
     assert!(refusal.detail.contains("processor.max_workloads"), "{}", refusal.detail);
@@ -129,8 +129,8 @@ fn of_those_who_are_gone_what_was_measured_longest_ago_makes_room() {
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// Wherever the state is written and read again, what is decided is the same; and shares in force never sum to more than the GPU
-    /// while all tenants are there, but for one that was just measured alone.
+    /// Wherever the state is written and read again, what is decided is the same; and shares in force never sum to more than the
+    /// GPU while all tenants are there, but for one that was just measured alone.
     #[test]
     fn restarts_of_the_stage_change_nothing(
         crashes in prop::collection::btree_set(0_i64..160, 0..12),

@@ -1,7 +1,7 @@
 //! What workloads do alone: at which shares that is measured, and how each gets its own back.
 
 use eadt_core::FoldSettings;
-use eadt_schemas::v1::{Action, EfficiencyWindow, Outcome, UpdateMode, Workload};
+use eadt_schemas::v1::{ActuationOutcome, ControllerAction, EfficiencyWindow, UpdateMode, Workload};
 
 use super::site::{Change, Job, Site, at, in_turn, job, settings_with};
 
@@ -144,8 +144,8 @@ fn company_that_comes_while_a_job_is_measured_puts_it_back() {
     assert!(site.changes().last().unwrap().reason.contains("not alone on its GPU any more"));
 }
 
-/// Nobody carries anything out. The last decision may have been applied without its layout having been told yet: also that is waited for
-/// only until it is void.
+/// Nobody carries anything out. The last decision may have been applied without its layout having been told yet: also that is
+/// waited for only until it is void.
 #[test]
 fn a_share_that_does_not_come_into_force_is_asked_for_until_it_is_given_up_and_again_after_a_rest() {
     for applied in [false, true] {
@@ -154,7 +154,7 @@ fn a_share_that_does_not_come_into_force_is_asked_for_until_it_is_given_up_and_a
         site.run(34);
         if applied {
             let last = site.changes().last().unwrap().id.clone();
-            site.answer("a/steep", &last, Outcome::Applied, at(34).plus_micros(1));
+            site.answer("a/steep", &last, ActuationOutcome::Applied, at(34).plus_micros(1));
         }
         for minute in 35..95 {
             site.run(1);
@@ -196,7 +196,7 @@ fn whose_windows_stop_while_it_is_measured_gets_its_share_back() {
     // Then it is said at once: no window is expected with which it could come.
     site.run(1);
     let back = site.changes()[changes];
-    assert_eq!((back.action, back.time, back.to.mps_thread_percentage), (Action::Revert, at(site.minute), Some(50)));
+    assert_eq!((back.action, back.time, back.to.mps_thread_percentage), (ControllerAction::Revert, at(site.minute), Some(50)));
     assert!(back.reason.starts_with("no window of it said anything for a while: back to 50 %"), "{}", back.reason);
     site.run(10);
     assert_eq!((site.shares()[0], site.changes().len()), (50, changes + 1));
@@ -227,7 +227,7 @@ fn whose_controller_is_another_one_gets_its_share_back() {
         // At once: its windows are those of another controller's workload.
         site.run(1);
         let back = site.changes().last().copied().cloned().unwrap();
-        assert_eq!((&*back.workload, back.action, &*back.controller), ("a/steep", Action::Revert, "sm-partition"));
+        assert_eq!((&*back.workload, back.action, &*back.controller), ("a/steep", ControllerAction::Revert, "sm-partition"));
         assert_eq!(back.time, at(site.minute));
         site.run(9);
         assert_eq!(site.shares()[0], 50, "{alone}");
@@ -260,7 +260,7 @@ fn who_takes_recommendations_is_told_to_go_back() {
     site.change(0, |workload| workload.mode = UpdateMode::Recommend);
     site.run(10);
     let back = site.changes().last().copied().unwrap();
-    assert_eq!((back.action, back.to.mps_thread_percentage), (Action::Revert, Some(50)));
+    assert_eq!((back.action, back.to.mps_thread_percentage), (ControllerAction::Revert, Some(50)));
 }
 
 #[test]

@@ -4,8 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use eadt_core::joint::JointFold;
 use eadt_gpu_sharing::published::PartitionDocument;
-use eadt_gpu_sharing::{CoRun, CoRunTenant, Measurements, MetricValues, ProfileMetric, SlowdownModel, SoloPoint, SoloProfile};
-use eadt_schemas::v1::{Action, Decision, Model, Validation};
+use eadt_gpu_sharing::{CoRun, CoRunTenant, GpuMeasurements, MetricValues, ProfileMetric, SlowdownModel, SoloPoint, SoloProfile};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Model};
 
 use super::site::{IDLE_WATTS, Site, at, in_turn};
 
@@ -41,7 +41,7 @@ pub fn learned() -> Model {
     };
     let pairs = (0..6).flat_map(|a| (0..6).filter(move |b| *b != a).map(move |b| (a, b)));
     let runs = pairs.flat_map(|(a, b)| [20, 30, 40, 50, 60, 70, 80].map(|share| run(a, b, share))).collect();
-    let measured = Measurements::new(IDLE_WATTS, (0..6).map(profile).collect(), runs).unwrap();
+    let measured = GpuMeasurements::new(IDLE_WATTS, (0..6).map(profile).collect(), runs).unwrap();
     let model = SlowdownModel::train(&measured, &SlowdownModel::FOREST).unwrap();
     let mut parameters = serde_json::to_value(PartitionDocument::new(model)).unwrap();
     parameters["origin"] = "simulated".into();
@@ -61,16 +61,16 @@ fn a_learned_model_knows_what_adding_up_has_to_find_out() {
     };
     let added = site(None);
     assert_eq!((added.shares(), added.changes().len()), (vec![50, 50], 6 + 4), "80 % was tried and taken back");
-    assert_eq!(added.changes().last().unwrap().action, Action::Revert);
+    assert_eq!(added.changes().last().unwrap().action, ControllerAction::Revert);
 
     let knows = site(Some(&learned()));
     assert_eq!((knows.shares(), knows.changes().len()), (vec![70, 30], 6 + 2), "{:#?}", knows.changes().last());
     let change = knows.changes()[7];
     assert_eq!(change.model_version.as_deref(), Some("partition/board@7"));
     assert!(change.reason.ends_with("work per watt, says partition/board@7"), "{}", change.reason);
-    assert!(knows.said.iter().any(|decision| decision.validation == Validation::Kept));
+    assert!(knows.said.iter().any(|decision| decision.validation == ChangeValidation::Kept));
     // Also who stays as it is for now does so by its word.
-    let stays = |decision: &&Decision| decision.action == Action::Maintain && decision.model_version.is_some();
+    let stays = |decision: &&Decision| decision.action == ControllerAction::Maintain && decision.model_version.is_some();
     let stay = knows.said.iter().find(stays).expect("a/steep waits until b/flat was reduced");
     assert_eq!((&*stay.workload, stay.model_version.as_deref()), ("a/steep", Some("partition/board@7")));
     assert!(stay.reason.ends_with("reductions first"), "{}", stay.reason);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use eadt_core::gpu_sharing::GpuSharingSettings;
-use eadt_schemas::v1::{Action, Bounds, Decision, EfficiencyWindow, UpdateMode, Validation};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, EfficiencyWindow, LayoutBounds, UpdateMode};
 
 use super::site::{Change, GPU, Job, Site, in_turn, job, settings_with, window};
 
@@ -12,7 +12,7 @@ fn workloads_are_measured_alone_and_partitioned_together() {
     let mut site = Site::new(in_turn());
     site.run(40);
     let probes: Vec<_> = site.changes().iter().map(|probe| (probe.action, probe.to.mps_thread_percentage.unwrap())).collect();
-    let expected = [(Action::Increase, 100), (Action::Decrease, 20), (Action::Revert, 50)];
+    let expected = [(ControllerAction::Increase, 100), (ControllerAction::Decrease, 20), (ControllerAction::Revert, 50)];
     assert_eq!(probes, expected, "at its own share first, which takes no restart, and back to it in the end");
     assert_eq!(site.shares(), [50, 50]);
     site.assert_says("a/steep", "what it does there is known");
@@ -22,11 +22,11 @@ fn workloads_are_measured_alone_and_partitioned_together() {
     let (down, up) = (site.changes()[6].clone(), site.changes()[7].clone());
     assert_eq!(
         (down.action, &*down.workload, up.action, &*up.workload),
-        (Action::Decrease, "b/flat", Action::Increase, "a/steep")
+        (ControllerAction::Decrease, "b/flat", ControllerAction::Increase, "a/steep")
     );
     assert!(down.reason.contains("with a/steep 80 %") && down.reason.contains("the additive model"), "{}", down.reason);
     assert!(down.evidence["expected_gain_ratio"] > 0.02 && down.model_version.is_none(), "{down:?}");
-    assert!(site.said.iter().any(|decision| decision.validation == Validation::Kept && decision.reason.contains("kept")));
+    assert!(site.said.iter().any(|decision| decision.validation == ChangeValidation::Kept && decision.reason.contains("kept")));
     // Every window has one decision.
     let ids: BTreeSet<_> = site.said.iter().map(|decision| &decision.id).collect();
     assert_eq!((ids.len(), site.said.len()), (40 + 40 + 80, 160));
@@ -62,7 +62,7 @@ fn what_must_not_be_turned_stays_and_says_why() {
     says(|jobs| jobs[0].workload.controller = Some("hybrid".into()), "a/steep is not decided about by sm-partition");
     says(|jobs| jobs[1].workload.bounds.restarts_per_day_max = Some(4), "b/flat was restarted as often");
     says(
-        |jobs| jobs[1].workload.bounds = Bounds { mps_thread_percentage_max: Some(60), ..Bounds::default() },
+        |jobs| jobs[1].workload.bounds = LayoutBounds { mps_thread_percentage_max: Some(60), ..LayoutBounds::default() },
         "b/flat was not measured enough",
     );
     says(|jobs| jobs[0].workload.gpu_model = Some("other".into()), "both must be measured on the GPU that they share");
@@ -90,7 +90,7 @@ fn a_partition_that_does_not_help_is_taken_back() {
     site.contention = |shares| if shares == [50, 50] { 0.95 } else { 0.4 };
     site.run(80 + 60);
     assert_eq!(site.shares(), [50, 50]);
-    let reverts: Vec<_> = site.changes().into_iter().filter(|decision| decision.validation == Validation::Failed).collect();
+    let reverts: Vec<_> = site.changes().into_iter().filter(|decision| decision.validation == ChangeValidation::Failed).collect();
     assert_eq!(reverts.len(), 2, "{reverts:#?}");
     assert!(reverts[0].reason.contains("is taken back"), "{}", reverts[0].reason);
 }

@@ -8,7 +8,9 @@ use eadt_core::joint::{JointEvent, JointFold};
 use eadt_core::{FoldSettings, partition};
 use eadt_gpu_sharing::GpuSharingFold;
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Model, Outcome, UpdateMode, Workload};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, Layout, Model, UpdateMode, Workload,
+};
 
 pub const GPU: &str = "GPU-0";
 pub const IDLE_WATTS: f64 = 50.0;
@@ -29,7 +31,8 @@ pub fn at(minute: i64) -> EventTime {
     EventTime::from_micros(minute * 60 * 1_000_000)
 }
 
-/// The window of the minute that ends then, of a workload among so many on shared devices; everything is known of it but its figures.
+/// The window of the minute that ends then, of a workload among so many on shared devices; everything is known of it but its
+/// figures.
 pub fn window(name: &str, minute: i64, tenants: u32, shared: &[&str]) -> EfficiencyWindow {
     EfficiencyWindow {
         id: format!("{name}/{minute}"),
@@ -163,26 +166,26 @@ impl Site {
         self.wire = Box::new(move |window| !is_lost(window));
     }
 
-    fn input(&mut self, event: partition::Event<'_>, key: &str, time: EventTime) {
+    fn input(&mut self, event: partition::InputEvent<'_>, key: &str, time: EventTime) {
         self.stage.fold(JointEvent::Input(event), Some(key), time, &mut self.said).unwrap();
     }
 
     pub fn tell(&mut self, workload: &Workload) {
-        self.input(partition::Event::Workload(workload), &workload.workload, workload.time);
+        self.input(partition::InputEvent::Workload(workload), &workload.workload, workload.time);
     }
 
     /// The workload is gone, for now or for good.
     pub fn gone(&mut self, name: &str) {
-        self.input(partition::Event::WorkloadGone, name, at(self.minute));
+        self.input(partition::InputEvent::WorkloadGone, name, at(self.minute));
     }
 
     pub fn learn(&mut self, event: &Model) {
-        self.input(partition::Event::Model(event), &event.name, event.time);
+        self.input(partition::InputEvent::Model(event), &event.name, event.time);
     }
 
     /// A model is withdrawn.
     pub fn withdraw(&mut self, name: &str) {
-        self.input(partition::Event::ModelGone, name, at(self.minute));
+        self.input(partition::InputEvent::ModelGone, name, at(self.minute));
     }
 
     pub fn see(&mut self, window: &EfficiencyWindow) {
@@ -190,11 +193,11 @@ impl Site {
     }
 
     /// The actuator says what became of a decision.
-    pub fn answer(&mut self, workload: &str, decision: &str, outcome: Outcome, time: EventTime) {
+    pub fn answer(&mut self, workload: &str, decision: &str, outcome: ActuationOutcome, time: EventTime) {
         let id = format!("{decision}#{outcome:?}");
         let (workload, decision_id) = (workload.to_owned(), decision.to_owned());
         let answer = Actuation { id, decision_id, workload, time, outcome, ..Actuation::default() };
-        self.input(partition::Event::Actuation(&answer), &answer.workload, time);
+        self.input(partition::InputEvent::Actuation(&answer), &answer.workload, time);
     }
 
     /// The windows of one minute, and what becomes of the decisions that come with them.
@@ -256,7 +259,7 @@ impl Site {
         let workload = job.workload.clone();
         self.tell(&workload);
         if let Some((_, decision)) = undone {
-            self.answer(&workload.workload, &decision, Outcome::RolledBack, now);
+            self.answer(&workload.workload, &decision, ActuationOutcome::RolledBack, now);
         }
     }
 
@@ -289,12 +292,12 @@ impl Site {
     fn carry_out(&mut self, decision: &Decision) {
         let (now, up) = (at(self.minute).plus_micros(2), self.minute + RESTART);
         let Some(job) = self.jobs.iter_mut().find(|job| job.workload.workload == decision.workload) else { return };
-        if decision.action == Action::Maintain {
+        if decision.action == ControllerAction::Maintain {
             return;
         }
         let fits = decision.generation == Some(job.workload.generation) && job.workload.ready_time.is_some();
         if self.actuator == Actuator::Refuses || !fits {
-            self.answer(&decision.workload, &decision.id, Outcome::Refused, now);
+            self.answer(&decision.workload, &decision.id, ActuationOutcome::Refused, now);
             return;
         }
         if self.actuator == Actuator::RollsBack {
@@ -306,7 +309,7 @@ impl Site {
         (job.workload.time, job.workload.ready_time) = (now, None);
         job.up = up;
         let workload = job.workload.clone();
-        self.answer(&decision.workload, &decision.id, Outcome::Applied, now);
+        self.answer(&decision.workload, &decision.id, ActuationOutcome::Applied, now);
         self.tell(&workload);
     }
 
@@ -328,7 +331,7 @@ impl Site {
     }
 
     pub fn changes(&self) -> Vec<&Decision> {
-        self.said.iter().filter(|decision| decision.action != Action::Maintain).collect()
+        self.said.iter().filter(|decision| decision.action != ControllerAction::Maintain).collect()
     }
 
     /// The shares that were asked for, in their order.

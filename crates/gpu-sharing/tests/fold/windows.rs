@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use eadt_core::joint::{JointFold, LATE_SECONDS};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Origin, Outcome, UpdateMode, Workload};
+use eadt_schemas::v1::{ActuationOutcome, ControllerAction, Origin, UpdateMode, Workload};
 
 use super::site::{GPU, Site, at, in_turn, job, settings_with, window};
 
@@ -20,8 +20,8 @@ fn every_decision_says_who_made_it_what_it_starts_from_and_when_it_is_void() {
     }
     let versions: BTreeSet<&str> = said.iter().map(|decision| decision.controller_version.as_str()).collect();
     assert!(versions.len() == 1 && !versions.contains(""), "{versions:?}");
-    let actions: Vec<Action> = said.iter().map(|decision| decision.action).collect();
-    for action in [Action::Maintain, Action::Decrease, Action::Increase, Action::Revert] {
+    let actions: Vec<ControllerAction> = said.iter().map(|decision| decision.action).collect();
+    for action in [ControllerAction::Maintain, ControllerAction::Decrease, ControllerAction::Increase, ControllerAction::Revert] {
         assert!(actions.contains(&action), "{action:?}");
     }
     for decision in said {
@@ -30,15 +30,15 @@ fn every_decision_says_who_made_it_what_it_starts_from_and_when_it_is_void() {
         assert_eq!((&*decision.controller, decision.expires), ("sm-partition", decision.time.plus_seconds(200.0)));
         assert!(decision.generation.is_some() && !decision.reason.is_empty(), "{decision:?}");
         let fits = match decision.action {
-            Action::Maintain => to == from,
-            Action::Decrease => to < from,
-            Action::Increase => to > from,
+            ControllerAction::Maintain => to == from,
+            ControllerAction::Decrease => to < from,
+            ControllerAction::Increase => to > from,
             _ => to != from,
         };
         assert!(fits && decision.restarts == (to != from), "{decision:?}");
         let shared = decision.reason.starts_with("sharing");
         assert_eq!(decision.evidence.contains_key("workloads"), shared, "{decision:?}");
-        if decision.action == Action::Maintain {
+        if decision.action == ControllerAction::Maintain {
             assert_eq!(decision.evidence["mps_thread_percentage"], f64::from(from), "{decision:?}");
         }
     }
@@ -153,10 +153,10 @@ fn what_comes_after_a_look_that_it_belonged_to_is_counted_and_the_next_decisions
     }
     // Answers, too, but for those that say nothing here: that processes are ready, and what others were told.
     let answers = [
-        ("a/steep", Outcome::Ready, 3),
-        ("a/steep", Outcome::Refused, 4),
-        ("c/other", Outcome::Refused, 4),
-        ("c/other", Outcome::Ready, 4),
+        ("a/steep", ActuationOutcome::Ready, 3),
+        ("a/steep", ActuationOutcome::Refused, 4),
+        ("c/other", ActuationOutcome::Refused, 4),
+        ("c/other", ActuationOutcome::Ready, 4),
     ];
     for (name, outcome, count) in answers {
         site.answer(name, &format!("{name}@{}/sm-partition", at(1)), outcome, at(26));

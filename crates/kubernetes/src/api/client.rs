@@ -33,7 +33,7 @@ pub struct ApiServer {
 
 impl std::fmt::Debug for ApiServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").finish_non_exhaustive()
+        f.debug_struct("ApiServer").finish_non_exhaustive()
     }
 }
 
@@ -162,7 +162,7 @@ impl ApiServer {
     }
 
     /// Removes EADT's marks and gives the fields back to their former owners; no value changes.
-    pub async fn let_go(
+    pub async fn release_fields(
         &self,
         seen: &WorkloadObject,
         object: &Value,
@@ -241,8 +241,8 @@ impl ApiServer {
         Ok(own.filter_map(|pod| WorkloadPod::read(&pod)).collect())
     }
 
-    /// Deletes one pod as it was seen. Gone already is as good; one that changed meanwhile is looked at again, so that a leader that was
-    /// paused deletes none that became ready since.
+    /// Deletes one pod as it was seen. Gone already is as good; one that changed meanwhile is looked at again, so that a leader
+    /// that was paused deletes none that became ready since.
     pub async fn delete_pod(&self, seen: &WorkloadObject, pod: &str, uid: &str, version: &str) -> Result<(), ClusterError> {
         let what = format!("deleting pod {}/{pod}", seen.namespace);
         let only = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(version.to_owned()) };

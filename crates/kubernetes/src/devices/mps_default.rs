@@ -157,7 +157,8 @@ pub fn agree_defaults(
     outcome
 }
 
-/// Why a node is not asked for what the first of its workloads wants: the same words while the same do not agree, whichever pods they have.
+/// Why a node is not asked for what the first of its workloads wants: the same words while the same do not agree, whichever pods
+/// they have.
 fn find_disagreement(
     first: &MpsDefaultRequest,
     here: &BTreeMap<&ObjectKey, &MpsDefaultRequest>,

@@ -80,7 +80,7 @@ impl DevicePlanner {
         self.wanted_intents.clone()
     }
 
-    /// Returns a channel that tells whether pods are to be watched.
+    /// Returns a channel that holds whether pods are to be watched.
     pub fn subscribe_pod_watch(&self) -> watch::Receiver<bool> {
         self.pod_watch.subscribe()
     }

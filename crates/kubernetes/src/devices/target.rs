@@ -163,7 +163,7 @@ fn exclusive_gpus(
     Ok(OwnGpus::Listed(gpus))
 }
 
-/// Returns the reports of these GPUs. The error names a GPU that the agent does not know, or says that it knows none.
+/// Returns the reports of these GPUs. The error names a GPU that the agent does not know, or states that it knows none.
 fn device_reports<'a>(whose: &OwnGpus, node: &str, state: &'a DeviceState) -> Result<Vec<&'a DeviceReport>, String> {
     if state.devices.is_empty() {
         return Err(format!("the agent of node {node} knows no GPU"));

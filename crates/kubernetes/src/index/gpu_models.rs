@@ -38,7 +38,7 @@ pub struct GpuModelIndex {
 struct NodeGpus {
     /// When its collector spoke last.
     time: EventTime,
-    held: BTreeMap<String, Vec<(String, GpuModel)>>,
+    gpus_by_workload: BTreeMap<String, Vec<(String, GpuModel)>>,
     /// Models of the held devices, by UUID.
     models: BTreeMap<String, GpuModel>,
     /// The boards by UUID, as its agent has them.
@@ -68,13 +68,13 @@ impl GpuModelIndex {
         // A node that was gone was left out meanwhile.
         let back = said.time.seconds_since(node.time) > NODE_GONE_SECONDS;
         node.time = said.time;
-        let before = std::mem::replace(&mut node.held, held);
-        let names = before.keys().chain(node.held.keys()).collect::<BTreeSet<_>>();
+        let before = std::mem::replace(&mut node.gpus_by_workload, held);
+        let names = before.keys().chain(node.gpus_by_workload.keys()).collect::<BTreeSet<_>>();
         let changed: BTreeSet<String> =
-            names.into_iter().filter(|name| back || before.get(*name) != node.held.get(*name)).cloned().collect();
+            names.into_iter().filter(|name| back || before.get(*name) != node.gpus_by_workload.get(*name)).cloned().collect();
         for workload in &changed {
             let nodes = self.nodes_by_workload.entry(workload.clone()).or_default();
-            if node.held.contains_key(workload) {
+            if node.gpus_by_workload.contains_key(workload) {
                 nodes.insert(said.node.clone());
             } else {
                 nodes.remove(&said.node);
@@ -99,7 +99,7 @@ impl GpuModelIndex {
             return BTreeSet::new();
         }
         node.reported = reported;
-        node.held.keys().cloned().collect()
+        node.gpus_by_workload.keys().cloned().collect()
     }
 
     /// Returns what all GPUs of a workload share; `None` if it holds no known GPU.
@@ -107,7 +107,7 @@ impl GpuModelIndex {
         let nodes = self.nodes_by_workload.get(workload)?.iter().filter_map(|name| self.nodes.get(name));
         // A collector that is silent for a while takes nothing away: boards are not exchanged under running pods.
         let boards = nodes.filter(|node| now.seconds_since(node.time) <= NODE_GONE_SECONDS).flat_map(|node| {
-            node.held.get(workload).into_iter().flatten().map(|(device, held)| {
+            node.gpus_by_workload.get(workload).into_iter().flatten().map(|(device, held)| {
                 let reported = node.reported.get(device).cloned().unwrap_or_default();
                 GpuModel {
                     model: held.model.clone().or(reported.model),

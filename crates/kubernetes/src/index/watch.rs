@@ -82,19 +82,19 @@ fn watched_api(shared: &KubernetesContext, resource: &ApiResource) -> Api<Dynami
 /// resets at every [`Event::Init`], which comes before each list, even before one that fails.
 struct WatchBackoff<'a> {
     what: &'a str,
-    said: String,
+    last_error: String,
     pauses: DefaultBackoff,
 }
 
 impl<'a> WatchBackoff<'a> {
     fn new(what: &'a str) -> Self {
-        Self { what, said: String::new(), pauses: DefaultBackoff::default() }
+        Self { what, last_error: String::new(), pauses: DefaultBackoff::default() }
     }
 
     /// Something was read.
     fn succeeded(&mut self) {
         self.pauses.reset();
-        if !std::mem::take(&mut self.said).is_empty() {
+        if !std::mem::take(&mut self.last_error).is_empty() {
             tracing::info!(what = self.what, "reading again");
         }
     }
@@ -117,9 +117,9 @@ impl<'a> WatchBackoff<'a> {
     }
 
     async fn failed_with(&mut self, text: String) {
-        if self.said != text {
+        if self.last_error != text {
             tracing::warn!(what = self.what, error = text, "reading is interrupted; it is retried with pauses of up to 15 s");
-            self.said = text;
+            self.last_error = text;
         }
         self.pause().await;
     }
@@ -279,7 +279,8 @@ pub async fn watch_objects(shared: Arc<KubernetesContext>, kind: &'static Worklo
     }
 }
 
-/// Watches the pods on nodes, whatever namespace they are in, while power caps, clocks or MPS defaults are wanted, and not otherwise.
+/// Watches the pods on nodes, whatever namespace they are in, while power caps, clocks or MPS defaults are wanted, and not
+/// otherwise.
 pub async fn watch_gpu_pods(shared: Arc<KubernetesContext>) {
     let mut wanted = shared.device_planner().subscribe_pod_watch();
     loop {

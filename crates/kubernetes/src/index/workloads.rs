@@ -19,7 +19,7 @@ use crate::objects::owners::TakenBackField;
 use crate::objects::record::ManagedField;
 use crate::objects::terms::PolicyTerms;
 use crate::policy::names::{OBSERVE, PAUSED};
-use crate::policy::resource::Policy;
+use crate::policy::resource::WorkloadPolicy;
 use crate::policy::{PolicyProblem, ProblemReason, TargetLookup, find_target_problems, observe_label_terms, read_pause};
 use crate::settings::REPORT_STALE_SECONDS;
 
@@ -46,7 +46,7 @@ pub struct WorkloadIndex {
     /// Incremented with every change of the result of [`WorkloadIndex::workloads`].
     pub revision: u64,
     pub origin: Origin,
-    policies: BTreeMap<PolicyKey, Policy>,
+    policies: BTreeMap<PolicyKey, WorkloadPolicy>,
     targets: BTreeMap<ObjectKey, BTreeSet<PolicyKey>>,
     entries: BTreeMap<ObjectKey, WorkloadEntry>,
     /// Objects by the workload that they are.
@@ -185,7 +185,7 @@ impl WorkloadIndex {
     }
 
     /// Stores a policy, and reevaluates its target.
-    pub fn upsert_policy(&mut self, rule: Policy, now: EventTime) {
+    pub fn upsert_policy(&mut self, rule: WorkloadPolicy, now: EventTime) {
         let name = (rule.namespace.clone(), rule.name.clone());
         let after = rule.target_key();
         let approved = rule.approved_decision().map(str::to_owned);
@@ -196,7 +196,7 @@ impl WorkloadIndex {
         }
         let before = self.policies.insert(name.clone(), rule);
         // A new revision makes the actuator check for approvals.
-        self.revision += u64::from(before.as_ref().and_then(Policy::approved_decision) != approved.as_deref());
+        self.revision += u64::from(before.as_ref().and_then(WorkloadPolicy::approved_decision) != approved.as_deref());
         let before = before.and_then(|before| before.target_key());
         if let Some(target) = before.filter(|before| Some(before) != after.as_ref()) {
             self.remove_target(&target, &name, now);
@@ -266,36 +266,36 @@ impl WorkloadIndex {
     }
 
     /// The policies for an object.
-    pub fn policies_for(&self, key: &ObjectKey) -> Vec<&Policy> {
+    pub fn policies_for(&self, key: &ObjectKey) -> Vec<&WorkloadPolicy> {
         self.targets.get(key).into_iter().flatten().filter_map(|name| self.policies.get(name)).collect()
     }
 
-    pub fn policy(&self, name: &PolicyKey) -> Option<&Policy> {
+    pub fn policy(&self, name: &PolicyKey) -> Option<&WorkloadPolicy> {
         self.policies.get(name)
     }
 
-    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
+    pub fn policies(&self) -> impl Iterator<Item = &WorkloadPolicy> {
         self.policies.values()
     }
 
     /// Policies whose recommendation somebody approved.
-    pub fn approved_policies(&self) -> impl Iterator<Item = &Policy> {
+    pub fn approved_policies(&self) -> impl Iterator<Item = &WorkloadPolicy> {
         self.approvals.iter().filter_map(|name| self.policies.get(name))
     }
 
     /// Returns the problems between the policies of an object, beside those of each policy itself.
-    pub fn problems(&self, rule: &Policy) -> Vec<PolicyProblem> {
+    pub fn problems(&self, rule: &WorkloadPolicy) -> Vec<PolicyProblem> {
         let parents =
             rule.target_key().and_then(|key| Some(self.entries.get(&key)?.object.controlled_by.clone())).unwrap_or_default();
         self.problems_below(rule, &parents)
     }
 
     /// `parents`: what manages the policy's target, as `Kind/name`.
-    fn problems_below(&self, rule: &Policy, parents: &[String]) -> Vec<PolicyProblem> {
+    fn problems_below(&self, rule: &WorkloadPolicy, parents: &[String]) -> Vec<PolicyProblem> {
         let mut problems = rule.resolved.as_ref().err().cloned().unwrap_or_default();
         let key = rule.target_key();
         // Only policies that have to do with each other: there may be thousands.
-        let mut related: Vec<&Policy> = vec![rule];
+        let mut related: Vec<&WorkloadPolicy> = vec![rule];
         if let Some(key) = &key {
             related.extend(same_name_keys(key).iter().flat_map(|key| self.policies_for(key)));
             related.extend(self.children.get(&child_key(key)).into_iter().flatten().flat_map(|child| self.policies_for(child)));
@@ -616,11 +616,11 @@ mod tests {
         ObjectKey { kind: "StatefulSet", namespace: "eadt".into(), name: "llm-training".into() }
     }
 
-    fn rule(name: &str, mode: &str) -> Policy {
+    fn rule(name: &str, mode: &str) -> WorkloadPolicy {
         rule_of("eadt", name, mode)
     }
 
-    fn rule_of(namespace: &str, name: &str, mode: &str) -> Policy {
+    fn rule_of(namespace: &str, name: &str, mode: &str) -> WorkloadPolicy {
         let policy = json!({
             "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
             "metadata": {"name": name, "namespace": namespace, "uid": "p", "generation": 1},
@@ -778,7 +778,7 @@ mod tests {
         taken["metadata"]["annotations"][TAKEN_OVER] = json!(serde_json::to_string(&record).unwrap());
         state.upsert(seen(&taken), at(0.0));
         assert!(!state.entry(&key()).unwrap().must_restore());
-        state.upsert_policy(Policy { uid: "q".into(), ..rule("p", "Enforce") }, at(1.0));
+        state.upsert_policy(WorkloadPolicy { uid: "q".into(), ..rule("p", "Enforce") }, at(1.0));
         let entry = state.entry(&key()).unwrap();
         assert!(entry.must_restore() && !entry.wants_take_over() && state.workloads().is_empty());
         state.upsert(seen(&object(2)), at(2.0));
@@ -796,7 +796,7 @@ mod tests {
         capped["metadata"]["annotations"][APPLIED] = json!(serde_json::to_string(&mark).unwrap());
         state.upsert(seen(&capped), at(0.0));
         assert!(!state.entry(&key()).unwrap().must_restore());
-        state.upsert_policy(Policy { uid: "q".into(), ..rule("p", "Recommend") }, at(1.0));
+        state.upsert_policy(WorkloadPolicy { uid: "q".into(), ..rule("p", "Recommend") }, at(1.0));
         assert!(state.entry(&key()).unwrap().must_restore());
     }
 

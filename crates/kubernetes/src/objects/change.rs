@@ -773,8 +773,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is changed, rolled back and changed again, and whoever annotates it meanwhile: generations grow by one with each
-        /// change, and at the end everything is as it was before the take-over.
+        /// Whatever is changed, rolled back and changed again, and whoever annotates it meanwhile: generations grow by one with
+        /// each change, and at the end everything is as it was before the take-over.
         #[test]
         fn every_history_ends_as_it_began(
             recreate in any::<bool>(),

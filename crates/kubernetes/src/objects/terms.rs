@@ -1,6 +1,6 @@
 //! The permissions for a workload, from policy, label and pause. Pure.
 
-use eadt_schemas::v1::{Bounds, Layout, UpdateMode};
+use eadt_schemas::v1::{Layout, LayoutBounds, UpdateMode};
 
 /// The knobs that may be turned.
 #[allow(clippy::struct_excessive_bools, reason = "each is a knob of its own")]
@@ -43,7 +43,7 @@ pub struct PolicyTerms {
     pub mode_set_by: Option<String>,
     pub controller: Option<String>,
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
-    pub bounds: Bounds,
+    pub bounds: LayoutBounds,
     pub knobs: AllowedKnobs,
     /// The MPS default that is requested for the nodes of its pods.
     pub mps_default_thread_percentage: Option<u32>,
@@ -64,7 +64,7 @@ impl PolicyTerms {
 
     /// Returns the bounds for events: a knob that may not be changed is limited to its present value, and nothing is requested
     /// from a job.
-    pub fn bounds_for(&self, layout: &Layout) -> Bounds {
+    pub fn bounds_for(&self, layout: &Layout) -> LayoutBounds {
         let mut bounds = self.bounds.clone();
         if !self.knobs.mps_thread_percentage {
             bounds.mps_thread_percentage_min = layout.mps_thread_percentage;

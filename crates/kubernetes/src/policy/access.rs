@@ -15,7 +15,7 @@ use kube::{Client, Config, ResourceExt};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
-use super::Mode;
+use super::PolicyMode;
 use super::names::{APPROVED, PAUSED};
 use super::resolve::read_pause;
 use super::spec::EnergyPolicy;
@@ -64,7 +64,7 @@ pub struct PolicyAccess {
 
 impl fmt::Debug for PolicyAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access").field("namespace", &self.namespace).finish_non_exhaustive()
+        f.debug_struct("PolicyAccess").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }
 
@@ -249,7 +249,7 @@ impl PolicyAccess {
     }
 
     /// Sets the mode of a policy, unless somebody else set it since it was looked at. `false`: it was so already.
-    pub async fn set_mode(&self, policy: &EnergyPolicy, mode: Mode) -> Result<bool, AccessError> {
+    pub async fn set_mode(&self, policy: &EnergyPolicy, mode: PolicyMode) -> Result<bool, AccessError> {
         let (namespace, name) = (policy.namespace().unwrap_or_default(), policy.name_any());
         let shown = policy.spec.update_mode;
         if shown == mode {
@@ -319,11 +319,11 @@ impl PolicyAccess {
             return refused(format!("recommendation {id} expired at {expires}: wait for the next one"));
         }
         match policy.spec.update_mode {
-            Mode::Recommend => {}
-            Mode::Enforce => {
+            PolicyMode::Recommend => {}
+            PolicyMode::Enforce => {
                 return refused(format!("policy {namespace}/{name} is in mode Enforce: it is applied anyway"));
             }
-            Mode::Observe => {
+            PolicyMode::Observe => {
                 return refused(format!(
                     "policy {namespace}/{name} is in mode Observe, in which nothing is changed: set Recommend first"
                 ));
@@ -404,7 +404,7 @@ impl ChangeTerms for PolicyEditor {
                     Box::pin(access.pause(namespace, &policy_name, pause)).await?.changed
                 }
                 TermsChange::SetMode { mode, shown } => {
-                    let (mode, shown) = (Mode::from(*mode), Mode::from(*shown));
+                    let (mode, shown) = (PolicyMode::from(*mode), PolicyMode::from(*shown));
                     if policy.spec.update_mode != mode && policy.spec.update_mode != shown {
                         return Err(changed_meanwhile(namespace, &policy_name).into());
                     }

@@ -28,10 +28,11 @@ pub use problem::{PolicyProblem, ProblemReason};
 pub use resolve::{ResolvedPolicy, observe_label_terms, read_pause, resolve_policy};
 pub use schedule::RestartSchedule;
 pub use spec::{
-    Bounds, Controller, Counts, EnergyPolicy, EnergyPolicySpec, Knob, Megahertz, Minimize, Mode, Objective, Percentages,
-    PriceAndCarbon, RestartBudget, RestartWindow, Restarts, TargetRef, Training, Watts, Weekday,
+    BoundsSpec, ControllerSpec, CountRange, EnergyPolicy, EnergyPolicySpec, MegahertzRange, ObjectiveMetric, ObjectiveSpec,
+    PercentageRange, PolicyKnob, PolicyMode, PriceAndCarbon, RestartBudget, RestartScheduleSpec, RestartWindow, TargetRef,
+    TrainingSpec, WattsRange, Weekday,
 };
 pub use status::{
-    Condition, ConditionStatus, ConditionType, CurrentState, EnergyPolicyStatus, HISTORY_MAX, LastDecision, Outcome, PastChange,
-    Recommendation, SavingEffect, Settings, set_condition,
+    ChangeOutcome, Condition, ConditionStatus, ConditionType, CurrentState, EnergyPolicyStatus, HISTORY_MAX, LastDecision,
+    LayoutSettings, PastChange, Recommendation, SavingEffect, set_condition,
 };

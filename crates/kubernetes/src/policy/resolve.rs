@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::names::{APPROVED, OBSERVE, PAUSED};
 use super::problem::{PolicyProblem, ProblemReason};
 use super::schedule::RestartSchedule;
-use super::spec::{EnergyPolicy, EnergyPolicySpec, Knob};
+use super::spec::{EnergyPolicy, EnergyPolicySpec, PolicyKnob};
 use crate::objects::owners::last_manager;
 use crate::objects::terms::{AllowedKnobs, PolicyTerms};
 
@@ -93,39 +93,46 @@ pub fn resolve_policy(policy: &EnergyPolicy) -> Result<ResolvedPolicy, Vec<Polic
 /// Returns the knobs that may be changed.
 fn allowed_knobs(spec: &EnergyPolicySpec) -> AllowedKnobs {
     let bounds = spec.bounds.clone().unwrap_or_default();
-    let bounded = |knob: Knob| match knob {
-        Knob::MpsThreadPercentage => bounds.mps_thread_percentage.is_some(),
-        Knob::Replicas => bounds.replicas.is_some(),
-        Knob::PowerLimit => bounds.power_limit_watts.is_some(),
-        Knob::Clocks => bounds.sm_clock_megahertz.is_some(),
-        Knob::Precision => bounds.precisions.is_some(),
-        Knob::FrozenLayers => bounds.max_frozen_prefix_layers.is_some(),
+    let bounded = |knob: PolicyKnob| match knob {
+        PolicyKnob::MpsThreadPercentage => bounds.mps_thread_percentage.is_some(),
+        PolicyKnob::Replicas => bounds.replicas.is_some(),
+        PolicyKnob::PowerLimit => bounds.power_limit_watts.is_some(),
+        PolicyKnob::Clocks => bounds.sm_clock_megahertz.is_some(),
+        PolicyKnob::Precision => bounds.precisions.is_some(),
+        PolicyKnob::FrozenLayers => bounds.max_frozen_prefix_layers.is_some(),
     };
-    let all = [Knob::MpsThreadPercentage, Knob::Replicas, Knob::PowerLimit, Knob::Clocks, Knob::Precision, Knob::FrozenLayers];
+    let all = [
+        PolicyKnob::MpsThreadPercentage,
+        PolicyKnob::Replicas,
+        PolicyKnob::PowerLimit,
+        PolicyKnob::Clocks,
+        PolicyKnob::Precision,
+        PolicyKnob::FrozenLayers,
+    ];
     let none = !all.iter().any(|knob| bounded(*knob));
-    let open = |knob: Knob| match &spec.knobs {
+    let open = |knob: PolicyKnob| match &spec.knobs {
         Some(named) => named.contains(&knob),
         None => none || bounded(knob),
     };
     // The API server refuses this; an object from before its rules must not be enforced without limits either.
-    let may = |knob: Knob| open(knob) && (spec.update_mode != super::Mode::Enforce || bounded(knob));
+    let may = |knob: PolicyKnob| open(knob) && (spec.update_mode != super::PolicyMode::Enforce || bounded(knob));
     AllowedKnobs {
-        mps_thread_percentage: may(Knob::MpsThreadPercentage),
-        replicas: may(Knob::Replicas),
-        power_limit: may(Knob::PowerLimit),
-        clocks: may(Knob::Clocks),
-        precision: may(Knob::Precision),
-        frozen_layers: may(Knob::FrozenLayers),
+        mps_thread_percentage: may(PolicyKnob::MpsThreadPercentage),
+        replicas: may(PolicyKnob::Replicas),
+        power_limit: may(PolicyKnob::PowerLimit),
+        clocks: may(PolicyKnob::Clocks),
+        precision: may(PolicyKnob::Precision),
+        frozen_layers: may(PolicyKnob::FrozenLayers),
     }
 }
 
-fn event_bounds(spec: &EnergyPolicySpec) -> v1::Bounds {
+fn event_bounds(spec: &EnergyPolicySpec) -> v1::LayoutBounds {
     let bounds = spec.bounds.clone().unwrap_or_default();
     let mps = bounds.mps_thread_percentage.unwrap_or_default();
     let replicas = bounds.replicas.unwrap_or_default();
     let power = bounds.power_limit_watts.unwrap_or_default();
     let clock = bounds.sm_clock_megahertz.unwrap_or_default();
-    v1::Bounds {
+    v1::LayoutBounds {
         mps_thread_percentage_min: mps.min,
         mps_thread_percentage_max: mps.max,
         replicas_min: replicas.min,
@@ -146,7 +153,7 @@ fn controller_settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Val
     let named = spec.controller.as_ref().and_then(|controller| controller.settings.clone());
     let mut settings = named.unwrap_or_default();
     let objective = spec.objective.clone().unwrap_or_default();
-    let minimize = objective.minimize.map(controller::Objective::from);
+    let minimize = objective.minimize.map(controller::ControllerObjective::from);
     let minimize = minimize.map(|objective| serde_json::to_value(objective).expect("a name is JSON"));
     let slowdown = objective.max_slowdown_percent.map(|percent| percent / 100.0);
     let clock = spec.bounds.clone().unwrap_or_default().sm_clock_megahertz.unwrap_or_default();
@@ -297,7 +304,7 @@ mod tests {
                 "sm_clock_mhz_max": 1800.0, "sm_clock_min_ratio": 0.5,
             })
         );
-        let bounds = v1::Bounds {
+        let bounds = v1::LayoutBounds {
             mps_thread_percentage_min: Some(25),
             mps_thread_percentage_max: Some(100),
             replicas_min: Some(3),

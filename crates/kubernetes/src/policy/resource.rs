@@ -14,7 +14,7 @@ use crate::policy::{EnergyPolicy, EnergyPolicyStatus, PolicyProblem, ProblemReas
 
 /// A policy, as far as workloads are concerned.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Policy {
+pub struct WorkloadPolicy {
     pub namespace: String,
     pub name: String,
     pub uid: String,
@@ -30,12 +30,12 @@ pub fn policy_resource() -> ApiResource {
 }
 
 /// Reads a policy and its status.
-pub fn read_policy(object: &Value) -> Result<(Policy, EnergyPolicyStatus), String> {
+pub fn read_policy(object: &Value) -> Result<(WorkloadPolicy, EnergyPolicyStatus), String> {
     let policy: EnergyPolicy = match serde_json::from_value(object.clone()) {
         Ok(policy) => policy,
         Err(error) => return unreadable_policy(object, &error.to_string()),
     };
-    let rule = Policy {
+    let rule = WorkloadPolicy {
         namespace: policy.namespace().unwrap_or_default(),
         name: policy.name_any(),
         uid: policy.uid().unwrap_or_default(),
@@ -46,14 +46,14 @@ pub fn read_policy(object: &Value) -> Result<(Policy, EnergyPolicyStatus), Strin
     Ok((rule, policy.status.unwrap_or_default()))
 }
 
-/// Returns a policy that this version cannot read: it permits nothing, and has a problem that says so.
-fn unreadable_policy(object: &Value, error: &str) -> Result<(Policy, EnergyPolicyStatus), String> {
+/// Returns a policy that this version cannot read: it permits nothing, and has a problem that states this.
+fn unreadable_policy(object: &Value, error: &str) -> Result<(WorkloadPolicy, EnergyPolicyStatus), String> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let meta = &object["metadata"];
     let target = &object["spec"]["targetRef"];
     let (Some(namespace), Some(name)) = (text(&meta["namespace"]), text(&meta["name"])) else { return Err(error.to_owned()) };
     let problem = PolicyProblem::new(ProblemReason::Unreadable, format!("this version of EADT cannot read the policy: {error}"));
-    let rule = Policy {
+    let rule = WorkloadPolicy {
         namespace,
         name,
         uid: text(&meta["uid"]).unwrap_or_default(),
@@ -69,7 +69,7 @@ fn unreadable_policy(object: &Value, error: &str) -> Result<(Policy, EnergyPolic
     Ok((rule, serde_json::from_value(object["status"].clone()).unwrap_or_default()))
 }
 
-impl Policy {
+impl WorkloadPolicy {
     /// The object that it is for; `None`: it is of no kind that is known.
     pub fn target_key(&self) -> Option<ObjectKey> {
         let kind = WorkloadKind::find(&self.target.api_version, &self.target.kind)?;

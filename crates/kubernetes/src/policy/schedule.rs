@@ -6,7 +6,7 @@ use jiff::civil::Weekday as Day;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use super::problem::{PolicyProblem, ProblemReason};
-use super::spec::{RestartWindow, Restarts, Weekday};
+use super::spec::{RestartScheduleSpec, RestartWindow, Weekday};
 
 const MINUTES_OF_DAY: u32 = 24 * 60;
 
@@ -29,7 +29,7 @@ struct DailyWindow {
 
 impl RestartSchedule {
     /// Reads the restart windows of a policy.
-    pub fn read(spec: &Restarts) -> Result<Self, PolicyProblem> {
+    pub fn read(spec: &RestartScheduleSpec) -> Result<Self, PolicyProblem> {
         let invalid = |message: String| PolicyProblem::new(ProblemReason::InvalidSchedule, message);
         let name = &spec.time_zone;
         let zone = TimeZoneDatabase::bundled().get(name).map_err(|_| {
@@ -108,7 +108,7 @@ mod tests {
 
     fn schedule(zone: &str, days: Option<&[Weekday]>, start: &str, end: &str) -> Result<RestartSchedule, PolicyProblem> {
         let window = RestartWindow { days: days.map(<[_]>::to_vec), start: start.into(), end: end.into() };
-        RestartSchedule::read(&Restarts { time_zone: zone.into(), restart_windows: vec![window] })
+        RestartSchedule::read(&RestartScheduleSpec { time_zone: zone.into(), restart_windows: vec![window] })
     }
 
     fn open(schedule: &RestartSchedule, time: &str) -> bool {

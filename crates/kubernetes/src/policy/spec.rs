@@ -97,30 +97,31 @@ pub struct EnergyPolicySpec {
     pub target_ref: TargetRef,
     /// `Observe`: report only. `Recommend`: also show what would be changed and why. `Enforce`: also change it, within the bounds.
     #[serde(default)]
-    pub update_mode: Mode,
+    pub update_mode: PolicyMode,
     /// The controller and its settings. Absent: the processor's default controller and settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub controller: Option<Controller>,
-    /// What is minimised within the bounds, and the limits on throughput. Absent: energy per sample, at the controller's own limits.
+    pub controller: Option<ControllerSpec>,
+    /// What is minimised within the bounds, and the limits on throughput. Absent: energy per sample, at the controller's own
+    /// limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub objective: Option<Objective>,
+    pub objective: Option<ObjectiveSpec>,
     /// Limits inside which the workload is changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bounds: Option<Bounds>,
+    pub bounds: Option<BoundsSpec>,
     /// Knobs that may be changed. Absent: all knobs with bounds; if there are none, every knob may be recommended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 6))]
     #[x_kube(merge_strategy = ListMerge::Set)]
-    pub knobs: Option<Vec<Knob>>,
-    /// Default thread percentage of MPS on the nodes where the workload runs, for processes that request no share themselves, in mode
-    /// `Enforce`. It is set on a node while the policies of all workloads that hold GPUs there have the same value, and applies to
-    /// MPS servers that start after that. Absent: it is not changed, also for others on these nodes.
+    pub knobs: Option<Vec<PolicyKnob>>,
+    /// Default thread percentage of MPS on the nodes where the workload runs, for processes that request no share themselves, in
+    /// mode `Enforce`. It is set on a node while the policies of all workloads that hold GPUs there have the same value, and
+    /// applies to MPS servers that start after that. Absent: it is not changed, also for others on these nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub mps_default_thread_percentage: Option<u32>,
     /// When the workload's processes may be restarted. Absent: at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub schedule: Option<Restarts>,
+    pub schedule: Option<RestartScheduleSpec>,
     /// How often they may be restarted.
     #[serde(default)]
     pub restart_budget: RestartBudget,
@@ -133,7 +134,7 @@ pub struct EnergyPolicySpec {
     pub price_and_carbon: Option<PriceAndCarbon>,
     /// Facts about the job that EADT needs to scale it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub training: Option<Training>,
+    pub training: Option<TrainingSpec>,
 }
 
 pub(super) fn cooldown() -> String {
@@ -157,7 +158,7 @@ pub struct TargetRef {
 
 /// What EADT may do to a workload.
 #[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub enum Mode {
+pub enum PolicyMode {
     /// Report only.
     Observe,
     /// Show what would be changed, change nothing.
@@ -167,7 +168,7 @@ pub enum Mode {
     Enforce,
 }
 
-impl Mode {
+impl PolicyMode {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Observe => "Observe",
@@ -177,7 +178,7 @@ impl Mode {
     }
 }
 
-impl From<UpdateMode> for Mode {
+impl From<UpdateMode> for PolicyMode {
     fn from(mode: UpdateMode) -> Self {
         match mode {
             UpdateMode::Observe => Self::Observe,
@@ -187,12 +188,12 @@ impl From<UpdateMode> for Mode {
     }
 }
 
-impl From<Mode> for UpdateMode {
-    fn from(mode: Mode) -> Self {
+impl From<PolicyMode> for UpdateMode {
+    fn from(mode: PolicyMode) -> Self {
         match mode {
-            Mode::Observe => Self::Observe,
-            Mode::Recommend => Self::Recommend,
-            Mode::Enforce => Self::Enforce,
+            PolicyMode::Observe => Self::Observe,
+            PolicyMode::Recommend => Self::Recommend,
+            PolicyMode::Enforce => Self::Enforce,
         }
     }
 }
@@ -200,7 +201,7 @@ impl From<Mode> for UpdateMode {
 /// A controller.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Controller {
+pub struct ControllerSpec {
     /// Its name. Absent: the processor's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<ControllerName>,
@@ -222,7 +223,7 @@ fn controller_settings(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 /// its square). The products trade energy for speed even within `maxSlowdownPercent`. Absent, the controller's own, which is
 /// `Energy`.
 #[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub enum Minimize {
+pub enum ObjectiveMetric {
     /// Energy per sample.
     #[default]
     Energy,
@@ -234,12 +235,12 @@ pub enum Minimize {
     Ed2p,
 }
 
-impl From<Minimize> for controller::Objective {
-    fn from(minimize: Minimize) -> Self {
+impl From<ObjectiveMetric> for controller::ControllerObjective {
+    fn from(minimize: ObjectiveMetric) -> Self {
         match minimize {
-            Minimize::Energy => Self::Energy,
-            Minimize::Edp => Self::Edp,
-            Minimize::Ed2p => Self::Ed2p,
+            ObjectiveMetric::Energy => Self::Energy,
+            ObjectiveMetric::Edp => Self::Edp,
+            ObjectiveMetric::Ed2p => Self::Ed2p,
         }
     }
 }
@@ -247,9 +248,9 @@ impl From<Minimize> for controller::Objective {
 /// What is minimised within the bounds, and the limits on throughput.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Objective {
+pub struct ObjectiveSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub minimize: Option<Minimize>,
+    pub minimize: Option<ObjectiveMetric>,
     /// Largest slowdown of the job, in percent of its throughput. Absent: the controller's own limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 90))]
@@ -263,26 +264,26 @@ pub struct Objective {
 /// Limits inside which a workload is changed.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Bounds {
+pub struct BoundsSpec {
     /// MPS thread percentage of a process (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mps_thread_percentage: Option<Percentages>,
+    pub mps_thread_percentage: Option<PercentageRange>,
     /// Number of training processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replicas: Option<Counts>,
+    pub replicas: Option<CountRange>,
     /// Power cap of a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub power_limit_watts: Option<Watts>,
+    pub power_limit_watts: Option<WattsRange>,
     /// Upper limit of a GPU's SM clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sm_clock_megahertz: Option<Megahertz>,
+    pub sm_clock_megahertz: Option<MegahertzRange>,
     /// Precisions that may be requested from the job. It must follow such requests and report its precision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub precisions: Option<Vec<Precision>>,
-    /// Greatest number of layers that the job may be requested to freeze, counted from the input side; half of them is much. It must
-    /// follow such requests and report its frozen layers.
+    /// Greatest number of layers that the job may be requested to freeze, counted from the input side; half of them is much. It
+    /// must follow such requests and report its frozen layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub max_frozen_prefix_layers: Option<u32>,
@@ -318,24 +319,24 @@ macro_rules! range {
 
 range!(
     /// Limits in percent.
-    Percentages, u32, 1, 100, "Least, in percent.", "Greatest, in percent."
+    PercentageRange, u32, 1, 100, "Least, in percent.", "Greatest, in percent."
 );
 range!(
     /// Limits of a number.
-    Counts, u32, 1, 100_000, "Least.", "Greatest."
+    CountRange, u32, 1, 100_000, "Least.", "Greatest."
 );
 range!(
     /// Limits in watts.
-    Watts, f64, 1, 100_000, "Least, in watts.", "Greatest, in watts."
+    WattsRange, f64, 1, 100_000, "Least, in watts.", "Greatest, in watts."
 );
 range!(
     /// Limits in megahertz.
-    Megahertz, f64, 1, 100_000, "Least, in megahertz.", "Greatest, in megahertz."
+    MegahertzRange, f64, 1, 100_000, "Least, in megahertz.", "Greatest, in megahertz."
 );
 
 /// A setting that can be changed.
 #[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Knob {
+pub enum PolicyKnob {
     /// MPS thread percentage of the processes; restarts them.
     MpsThreadPercentage,
     /// Number of processes, with `WORLD_SIZE` and `LOCAL_WORLD_SIZE`; restarts them.
@@ -353,7 +354,7 @@ pub enum Knob {
 /// When processes may be restarted.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Restarts {
+pub struct RestartScheduleSpec {
     /// Time zone of the windows, as the IANA database names it.
     #[serde(default = "utc")]
     #[schemars(length(min = 1, max = 64))]
@@ -433,7 +434,7 @@ pub struct PriceAndCarbon {
 /// Facts about a job that are needed to scale it.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Training {
+pub struct TrainingSpec {
     /// Communication backend: `nccl`, `gloo`, `mpi`, `ucc`. Absent counts as NCCL, which allows one process a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), pattern("^[a-z][a-z0-9_-]*$"))]

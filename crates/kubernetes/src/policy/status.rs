@@ -1,4 +1,4 @@
-//! What came of a policy, written by the actuator. People read it with kubectl, so figures are rounded.
+//! The status of a policy, written by the actuator. People read it with kubectl, so figures are rounded.
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Precision;
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// Entries of [`EnergyPolicyStatus::history`].
 pub const HISTORY_MAX: usize = 10;
-/// The longest message of a condition, and other texts, in characters: the API server refuses longer ones, and all of the status with them.
+/// The longest message of a condition, and other texts, in characters: the API server refuses longer ones, and all of the status
+/// with them.
 const CONDITION_MAX: usize = 32_768;
 const TEXT_MAX: usize = 4096;
 const WORDS_MAX: usize = 1024;
@@ -109,7 +110,7 @@ impl ConditionType {
 /// Layout of a workload.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Settings {
+pub struct LayoutSettings {
     /// Number of training processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
@@ -136,7 +137,7 @@ pub struct Settings {
     pub frozen_prefix_layers: Option<u32>,
 }
 
-impl From<&eadt_schemas::v1::Layout> for Settings {
+impl From<&eadt_schemas::v1::Layout> for LayoutSettings {
     fn from(layout: &eadt_schemas::v1::Layout) -> Self {
         Self {
             replicas: layout.replicas,
@@ -160,7 +161,7 @@ pub struct CurrentState {
     pub time: Option<EventTime>,
     /// Its layout.
     #[serde(default)]
-    pub settings: Settings,
+    pub settings: LayoutSettings,
     /// `simulated` or `imported` if the figures are not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
@@ -194,9 +195,9 @@ pub struct Recommendation {
     #[schemars(length(max = 4096))]
     pub reason: String,
     /// Layout before the change.
-    pub from: Settings,
+    pub from: LayoutSettings,
     /// Layout after the change.
-    pub to: Settings,
+    pub to: LayoutSettings,
     /// Whether it restarts processes.
     pub restarts: bool,
 }
@@ -219,7 +220,7 @@ pub struct LastDecision {
     pub reason: String,
     /// Its outcome. Absent: it changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<ChangeOutcome>,
     /// Reason of the outcome, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
@@ -228,7 +229,7 @@ pub struct LastDecision {
 
 /// Outcome of a decision.
 #[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum ChangeOutcome {
     /// It was recommended, not applied.
     Recommended,
     /// It may not or cannot be applied.
@@ -274,7 +275,7 @@ pub struct PastChange {
     /// Short text: `threads 50 % → 40 %`.
     #[schemars(length(max = 1024))]
     pub summary: String,
-    pub outcome: Outcome,
+    pub outcome: ChangeOutcome,
     /// Reason of the outcome, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
@@ -313,8 +314,8 @@ impl EnergyPolicyStatus {
         self.conditions.iter().find(|condition| condition.kind == kind.as_str())
     }
 
-    /// Cuts texts that are longer than the API server takes; what others say (an API server, a job) may be of any length. Ids never
-    /// are: events with longer ones are refused.
+    /// Cuts texts that are longer than the API server takes; texts of others (an API server, a job) may be of any length. Ids are
+    /// never too long: events with longer ones are refused.
     pub fn fit(&mut self) {
         for condition in &mut self.conditions {
             truncate_text(&mut condition.message, CONDITION_MAX);
@@ -411,11 +412,11 @@ mod tests {
             message: None,
         };
         for number in 0..25 {
-            status.remember(past(number, Outcome::Applied));
+            status.remember(past(number, ChangeOutcome::Applied));
         }
-        status.remember(past(24, Outcome::Kept));
+        status.remember(past(24, ChangeOutcome::Kept));
         assert_eq!(status.history.len(), HISTORY_MAX);
-        assert_eq!((status.history[0].decision_id.as_str(), status.history[0].outcome), ("d24", Outcome::Kept));
+        assert_eq!((status.history[0].decision_id.as_str(), status.history[0].outcome), ("d24", ChangeOutcome::Kept));
         assert_eq!(status.history[9].decision_id, "d15");
     }
 }

@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::access::PolicyView;
-use super::spec::{EnergyPolicySpec, Knob, Mode};
-use super::status::{ConditionStatus, ConditionType, CurrentState, Settings};
+use super::spec::{EnergyPolicySpec, PolicyKnob, PolicyMode};
+use super::status::{ConditionStatus, ConditionType, CurrentState, LayoutSettings};
 
 /// Columns of [`policy_table`].
 const HEAD: [&str; 8] = ["NAMESPACE", "NAME", "TARGET", "MODE", "STATE", "J/SAMPLE", "RECOMMENDATION", "SAVING"];
@@ -49,7 +49,7 @@ fn policy_row(view: &PolicyView) -> [String; HEAD.len()] {
     ]
 }
 
-/// Where a policy stands, in a word, and why.
+/// Returns the state of a policy in a word, and its reason.
 fn policy_state(view: &PolicyView) -> (String, Option<String>) {
     let status = view.policy.status.clone().unwrap_or_default();
     let ready = status.condition(ConditionType::Ready);
@@ -99,7 +99,7 @@ pub fn explain_policy(view: &PolicyView) -> String {
             let restarts = if recommendation.restarts { ", restarts its processes" } else { "" };
             line("recommended", &format!("{}{restarts}", recommendation.summary));
             line("", &format!("because {}", recommendation.reason));
-            if policy.spec.update_mode == Mode::Recommend {
+            if policy.spec.update_mode == PolicyMode::Recommend {
                 let expires = recommendation.expires;
                 line("", &format!("apply it once, before {expires}: eadt policy approve {name} -n {namespace}"));
             }
@@ -132,11 +132,11 @@ pub fn explain_policy(view: &PolicyView) -> String {
     text
 }
 
-fn mode_text(mode: Mode) -> &'static str {
+fn mode_text(mode: PolicyMode) -> &'static str {
     match mode {
-        Mode::Observe => "Observe: reported only",
-        Mode::Recommend => "Recommend: it shows what it would change, and changes nothing",
-        Mode::Enforce => "Enforce: it is changed within its bounds",
+        PolicyMode::Observe => "Observe: reported only",
+        PolicyMode::Recommend => "Recommend: it shows what it would change, and changes nothing",
+        PolicyMode::Enforce => "Enforce: it is changed within its bounds",
     }
 }
 
@@ -188,14 +188,14 @@ fn write_rules(spec: &EnergyPolicySpec, line: &mut impl FnMut(&str, &str)) {
     line("restarts", &restarts);
 }
 
-fn knob_name(knob: Knob) -> &'static str {
+fn knob_name(knob: PolicyKnob) -> &'static str {
     match knob {
-        Knob::MpsThreadPercentage => "MPS thread percentage",
-        Knob::Replicas => "replicas",
-        Knob::PowerLimit => "power cap",
-        Knob::Clocks => "clocks",
-        Knob::Precision => "precision",
-        Knob::FrozenLayers => "frozen layers",
+        PolicyKnob::MpsThreadPercentage => "MPS thread percentage",
+        PolicyKnob::Replicas => "replicas",
+        PolicyKnob::PowerLimit => "power cap",
+        PolicyKnob::Clocks => "clocks",
+        PolicyKnob::Precision => "precision",
+        PolicyKnob::FrozenLayers => "frozen layers",
     }
 }
 
@@ -211,7 +211,7 @@ fn current_text(current: &CurrentState) -> String {
 }
 
 /// A layout in a few words.
-pub fn settings_text(settings: &Settings) -> String {
+pub fn settings_text(settings: &LayoutSettings) -> String {
     let mut parts = Vec::new();
     let mut add =
         |what: &str, value: Option<String>, unit: &str| parts.extend(value.map(|value| format!("{what} {value}{unit}")));
@@ -225,7 +225,7 @@ pub fn settings_text(settings: &Settings) -> String {
 }
 
 /// A change in a few words, `threads 50 % → 40 %`: what differs, with what was not set before named once.
-pub fn change_text(from: &Settings, to: &Settings) -> String {
+pub fn change_text(from: &LayoutSettings, to: &LayoutSettings) -> String {
     let mut parts = Vec::new();
     let mut add = |what: &str, from: Option<String>, to: Option<String>, unit: &str| {
         if from == to {
@@ -362,10 +362,10 @@ training   llm   StatefulSet llm-training  Observe    waiting   -         -     
 
     #[test]
     fn a_change_names_only_what_differs() {
-        let from = Settings { mps_thread_percentage: Some(50), replicas: Some(6), ..Settings::default() };
-        let to = Settings { replicas: Some(9), power_limit_watts: Some(250.0), ..from.clone() };
+        let from = LayoutSettings { mps_thread_percentage: Some(50), replicas: Some(6), ..LayoutSettings::default() };
+        let to = LayoutSettings { replicas: Some(9), power_limit_watts: Some(250.0), ..from.clone() };
         assert_eq!(change_text(&from, &to), "replicas 6 → 9, cap none → 250 W");
         assert_eq!(change_text(&from, &from), "no change");
-        assert_eq!(settings_text(&Settings::default()), "unknown");
+        assert_eq!(settings_text(&LayoutSettings::default()), "unknown");
     }
 }

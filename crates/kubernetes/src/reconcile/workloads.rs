@@ -324,7 +324,7 @@ async fn restore_fields(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
         shared.term()?;
         let former: Vec<_> =
             seen.take_over.iter().flat_map(|taken| taken.fields.clone()).filter(|f| !lost.contains(&f.field)).collect();
-        let written = shared.server.let_go(&seen, &object, &former, &wall_time()).await;
+        let written = shared.server.release_fields(&seen, &object, &former, &wall_time()).await;
         take_written(shared, &what, kind, written)?;
         tracing::info!(%key, "all its fields are given back");
         return Ok(false);

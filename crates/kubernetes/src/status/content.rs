@@ -3,17 +3,17 @@
 use std::time::Instant;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Origin, Precision, UpdateMode, Validation};
+use eadt_schemas::v1::{Actuation, ChangeValidation, ControllerAction, Decision, Layout, Origin, Precision, UpdateMode};
 
 use crate::index::workloads::WorkloadEntry;
 use crate::objects::key::is_older_version;
 use crate::objects::owners;
-use crate::policy::resource::Policy;
+use crate::policy::resource::WorkloadPolicy;
 use crate::policy::{
-    ConditionStatus, ConditionType, CurrentState, EnergyPolicyStatus, LastDecision, Outcome, PastChange, PolicyProblem,
-    ProblemReason, Recommendation, SavingEffect, Settings as Knobs, set_condition,
+    ChangeOutcome, ConditionStatus, ConditionType, CurrentState, EnergyPolicyStatus, LastDecision, LayoutSettings as Knobs,
+    PastChange, PolicyProblem, ProblemReason, Recommendation, SavingEffect, set_condition,
 };
-use crate::settings::Settings;
+use crate::settings::KubernetesSettings;
 
 /// Remembered ids of one recommendation: the one that a user saw may have been decided again since.
 const MAX_IDS: usize = 100;
@@ -34,7 +34,7 @@ pub enum MpsDefaultState {
     Unknown,
     /// They have, or it names none.
     AsNamed,
-    /// Why not.
+    /// They have not, for this reason.
     NotSet(String),
 }
 
@@ -113,7 +113,7 @@ impl PolicyHistory {
         self.pending_updates.len()
     }
 
-    /// Records that a status with the first `told` pending updates was written, and that the object got this version.
+    /// Records that a status was written with so many of the first pending updates, and that the object got this version.
     pub fn on_status_written(&mut self, version: &str, status: EnergyPolicyStatus, told: usize) {
         self.pending_updates.drain(..told.min(self.pending_updates.len()));
         self.written = Some(Instant::now());
@@ -151,12 +151,12 @@ impl PolicyHistory {
     }
 
     pub fn on_decision(&mut self, decision: &Decision) {
-        let other = |known: &Decision| known.from != decision.from || decision.action == Action::Maintain;
+        let other = |known: &Decision| known.from != decision.from || decision.action == ControllerAction::Maintain;
         if self.recommendation.as_ref().is_some_and(other) {
             self.recommendation = None;
             self.ids.clear();
         }
-        if decision.validation == Validation::Kept {
+        if decision.validation == ChangeValidation::Kept {
             self.push_update(StatusUpdate::Kept(VerifiedChange::from_decision(decision)));
         }
         self.last = Some(decision.clone());
@@ -165,14 +165,17 @@ impl PolicyHistory {
 
     /// A decision of before this process led.
     pub fn on_verified_decision(&mut self, decision: &Decision) {
-        if decision.validation == Validation::Kept {
+        if decision.validation == ChangeValidation::Kept {
             self.push_update(StatusUpdate::Verified(VerifiedChange::from_decision(decision)));
         }
     }
 
     pub fn on_actuation(&mut self, actuation: &Actuation) {
         let outcome = policy_outcome(actuation.outcome);
-        let touched = !matches!(actuation.outcome, eadt_schemas::v1::Outcome::Refused | eadt_schemas::v1::Outcome::Recommended);
+        let touched = !matches!(
+            actuation.outcome,
+            eadt_schemas::v1::ActuationOutcome::Refused | eadt_schemas::v1::ActuationOutcome::Recommended
+        );
         if touched {
             self.recommendation = None;
             self.ids.clear();
@@ -194,8 +197,9 @@ impl StatusUpdate {
                 status.remember(PastChange { summary, ..past.clone() });
             }
             Self::Verified(kept) => {
-                let stands =
-                    |past: &PastChange| Some(&past.decision_id) == kept.concerns.as_ref() && past.outcome == Outcome::Applied;
+                let stands = |past: &PastChange| {
+                    Some(&past.decision_id) == kept.concerns.as_ref() && past.outcome == ChangeOutcome::Applied
+                };
                 if status.history.iter().any(stands) {
                     Self::Kept(kept.clone()).apply_to(status);
                 }
@@ -205,7 +209,7 @@ impl StatusUpdate {
                     status.effect = Some(kept.add_effect(gain, status.effect.take().unwrap_or_default()));
                 }
                 if let Some(past) = status.history.iter_mut().find(|past| Some(&past.decision_id) == kept.concerns.as_ref()) {
-                    past.outcome = Outcome::Kept;
+                    past.outcome = ChangeOutcome::Kept;
                     past.message = Some(kept.reason.clone());
                 }
             }
@@ -244,14 +248,14 @@ impl VerifiedChange {
     }
 }
 
-fn policy_outcome(outcome: eadt_schemas::v1::Outcome) -> Outcome {
-    use eadt_schemas::v1::Outcome as Wire;
+fn policy_outcome(outcome: eadt_schemas::v1::ActuationOutcome) -> ChangeOutcome {
+    use eadt_schemas::v1::ActuationOutcome;
     match outcome {
-        Wire::Applied => Outcome::Progressing,
-        Wire::Ready => Outcome::Applied,
-        Wire::Refused | Wire::Failed => Outcome::Refused,
-        Wire::Recommended => Outcome::Recommended,
-        Wire::RolledBack => Outcome::RolledBack,
+        ActuationOutcome::Applied => ChangeOutcome::Progressing,
+        ActuationOutcome::Ready => ChangeOutcome::Applied,
+        ActuationOutcome::Refused | ActuationOutcome::Failed => ChangeOutcome::Refused,
+        ActuationOutcome::Recommended => ChangeOutcome::Recommended,
+        ActuationOutcome::RolledBack => ChangeOutcome::RolledBack,
     }
 }
 
@@ -305,17 +309,17 @@ fn layout_change_text(from: &Layout, to: &Layout) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn action_text(action: Action) -> String {
+fn action_text(action: ControllerAction) -> String {
     serde_json::to_value(action).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 /// The status of a policy at `now`. `entry`: its workload, where it is there.
 pub fn build_status(
-    rule: &Policy,
+    rule: &WorkloadPolicy,
     entry: Option<&WorkloadEntry>,
     known: &PolicyHistory,
     problems: &[PolicyProblem],
-    settings: &Settings,
+    settings: &KubernetesSettings,
     now: EventTime,
 ) -> EnergyPolicyStatus {
     // Values from before a restart stay until there are newer ones.
@@ -361,17 +365,17 @@ pub fn build_status(
 }
 
 /// Returns the last change of a workload that this policy allowed, and its outcome, from the mark on the object.
-fn last_change(rule: &Policy, entry: &WorkloadEntry) -> Option<PastChange> {
+fn last_change(rule: &WorkloadPolicy, entry: &WorkloadEntry) -> Option<PastChange> {
     let mark = entry.object.mark.as_ref().filter(|mark| mark.policy_uid == rule.uid)?;
     let applied = mark.applied.as_ref()?;
     let (time, outcome, message) = match (&applied.rolled_back, applied.ready_time) {
-        (Some(back), _) => (back.time, Outcome::RolledBack, Some(back.reason.clone())),
-        (None, Some(ready)) => (ready, Outcome::Applied, None),
+        (Some(back), _) => (back.time, ChangeOutcome::RolledBack, Some(back.reason.clone())),
+        (None, Some(ready)) => (ready, ChangeOutcome::Applied, None),
         (None, None) if entry.managed.state.generation > applied.generation => {
             let message = "somebody else changed the workload before it was ready".to_owned();
-            (entry.managed.state.time, Outcome::Refused, Some(message))
+            (entry.managed.state.time, ChangeOutcome::Refused, Some(message))
         }
-        (None, None) => (applied.time, Outcome::Progressing, None),
+        (None, None) => (applied.time, ChangeOutcome::Progressing, None),
     };
     let message = message.filter(|message| !message.is_empty());
     Some(PastChange { decision_id: applied.decision_id.clone(), time, summary: layout_text(&applied.layout), outcome, message })
@@ -379,7 +383,7 @@ fn last_change(rule: &Policy, entry: &WorkloadEntry) -> Option<PastChange> {
 
 /// Adds the last change if the status lacks it: an earlier leader may have published it and ended before it wrote the status.
 fn add_missing_change(status: &mut EnergyPolicyStatus, past: PastChange) {
-    let unfinished = |outcome| outcome == Outcome::Progressing && past.outcome != Outcome::Progressing;
+    let unfinished = |outcome| outcome == ChangeOutcome::Progressing && past.outcome != ChangeOutcome::Progressing;
     if let Some(last) = status.last_decision.as_mut().filter(|last| last.decision_id == past.decision_id)
         && last.outcome.is_none_or(unfinished)
     {
@@ -410,11 +414,11 @@ fn build_recommendation(decision: &Decision) -> Recommendation {
 
 fn set_conditions(
     status: &mut EnergyPolicyStatus,
-    rule: &Policy,
+    rule: &WorkloadPolicy,
     entry: Option<&WorkloadEntry>,
     known: &PolicyHistory,
     problems: &[PolicyProblem],
-    settings: &Settings,
+    settings: &KubernetesSettings,
     now: EventTime,
 ) {
     use ConditionStatus::{False, True, Unknown};
@@ -477,13 +481,14 @@ fn set_conditions(
     } else {
         set(ConditionType::Progressing, False, "Idle", "nothing is being rolled out");
     }
-    let bad =
-        told.filter(|told| matches!(told.outcome, eadt_schemas::v1::Outcome::RolledBack | eadt_schemas::v1::Outcome::Failed));
+    let bad = told.filter(|told| {
+        matches!(told.outcome, eadt_schemas::v1::ActuationOutcome::RolledBack | eadt_schemas::v1::ActuationOutcome::Failed)
+    });
     // An object that is gone has no trouble.
     let trouble = known.trouble.as_ref().filter(|_| entry.is_some() || target.is_none());
     let passing = match (trouble, bad) {
         (Some(trouble), _) => Some(("CannotChange", trouble)),
-        (None, Some(told)) if told.outcome == eadt_schemas::v1::Outcome::Failed => Some(("Failed", &told.reason)),
+        (None, Some(told)) if told.outcome == eadt_schemas::v1::ActuationOutcome::Failed => Some(("Failed", &told.reason)),
         (None, Some(told)) => Some(("RolledBack", &told.reason)),
         (None, None) => match &known.mps_default {
             MpsDefaultState::NotSet(why) if entry.is_some() => Some((MPS_DEFAULT, why)),
@@ -509,8 +514,13 @@ fn describe_taken_back(entry: &WorkloadEntry) -> Option<String> {
         .map(|fields| format!("taken back: {fields}; no decision is applied until the policy is deleted and created again"))
 }
 
-/// Whether a status is worth a request. `since`: seconds since the last one.
-pub fn must_write_status(before: &EnergyPolicyStatus, after: &EnergyPolicyStatus, since: f64, settings: &Settings) -> bool {
+/// Returns whether a status is worth a request. `since`: seconds since the last one.
+pub fn must_write_status(
+    before: &EnergyPolicyStatus,
+    after: &EnergyPolicyStatus,
+    since: f64,
+    settings: &KubernetesSettings,
+) -> bool {
     if before == after || since < LEAST_SECONDS {
         return false;
     }
@@ -547,7 +557,7 @@ fn without_figures(status: &EnergyPolicyStatus) -> EnergyPolicyStatus {
     }
     // A decision to leave everything as it is is no news.
     said.last_decision = said.last_decision.filter(|last| last.action != "maintain" && last.outcome.is_some());
-    if let Some(last) = said.last_decision.as_mut().filter(|last| last.outcome != Some(Outcome::Progressing)) {
+    if let Some(last) = said.last_decision.as_mut().filter(|last| last.outcome != Some(ChangeOutcome::Progressing)) {
         last.decision_id.clear();
         last.reason.clear();
         last.message = None;
@@ -589,7 +599,7 @@ mod tests {
             id: id.into(),
             workload: "n/w".into(),
             time: at(60.0),
-            action: Action::Decrease,
+            action: ControllerAction::Decrease,
             from: layout(50),
             to: layout(percentage),
             expires: at(360.0),
@@ -606,11 +616,11 @@ mod tests {
         assert_eq!(known.approved_recommendation("d-1").map(|decision| decision.id.as_str()), Some("d-2"));
         known.on_recommendation(&decision("d-3", 35));
         assert_eq!(known.approved_recommendation("d-1"), None, "something else is recommended by now");
-        known.on_decision(&Decision { action: Action::Maintain, ..decision("d-4", 50) });
+        known.on_decision(&Decision { action: ControllerAction::Maintain, ..decision("d-4", 50) });
         assert_eq!(known.approved_recommendation("d-3"), None);
     }
 
-    fn rule() -> Policy {
+    fn rule() -> WorkloadPolicy {
         let policy = json!({
             "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
             "metadata": {"name": "llm", "namespace": "eadt", "uid": "p", "generation": 1},
@@ -623,13 +633,13 @@ mod tests {
     }
 
     fn said_of(known: &PolicyHistory) -> EnergyPolicyStatus {
-        build_status(&rule(), None, known, &[], &Settings::default(), at(600.0))
+        build_status(&rule(), None, known, &[], &KubernetesSettings::default(), at(600.0))
     }
 
     fn kept(concerns: &str, seconds: f64, gain: f64, before: f64) -> Decision {
         let evidence = [("gain_ratio".to_owned(), gain), ("before_joules_per_sample".to_owned(), before)];
         Decision {
-            validation: Validation::Kept,
+            validation: ChangeValidation::Kept,
             time: at(seconds),
             reason: "it helped".into(),
             concerns: Some(concerns.into()),
@@ -654,7 +664,7 @@ mod tests {
         let applied = Actuation {
             decision_id: "d-3".into(),
             time: at(130.0),
-            outcome: eadt_schemas::v1::Outcome::Ready,
+            outcome: eadt_schemas::v1::ActuationOutcome::Ready,
             layout: decision("d-3", 40).to,
             ..Actuation::default()
         };
@@ -663,7 +673,7 @@ mod tests {
         before.on_decision(&kept("d-2", 120.0, 0.20, 3.6));
         before.on_actuation(&applied);
         let persisted = said_of(&before);
-        assert_eq!(persisted.history[0].outcome, Outcome::Applied);
+        assert_eq!(persisted.history[0].outcome, ChangeOutcome::Applied);
         // Another process.
         let mut known = PolicyHistory { status: persisted, ..PolicyHistory::default() };
         for _ in 0..2 {
@@ -675,7 +685,7 @@ mod tests {
                 (Some(31.6), Some(4.0)),
                 "also when it is read again"
             );
-            assert_eq!((status.history.len(), status.history[0].outcome), (1, Outcome::Kept));
+            assert_eq!((status.history.len(), status.history[0].outcome), (1, ChangeOutcome::Kept));
             assert_eq!(status.history[0].message.as_deref(), Some("it helped"));
             known = PolicyHistory { status, ..PolicyHistory::default() };
         }
@@ -726,7 +736,7 @@ mod tests {
         }}}}}}});
         let replicas = json!({"f:spec": {"f:replicas": {}}});
         let say = |known: &PolicyHistory, entry: &WorkloadEntry| {
-            build_status(&rule(), Some(entry), known, &[], &Settings::default(), at(600.0))
+            build_status(&rule(), Some(entry), known, &[], &KubernetesSettings::default(), at(600.0))
         };
         let degraded = |status: &EnergyPolicyStatus| {
             let condition = status.condition(ConditionType::Degraded).unwrap();
@@ -736,7 +746,7 @@ mod tests {
         let ours = say(&known, &entry(&json!([owned("eadt-actuator", &threads), owned("eadt-actuator", &replicas)])));
         assert_eq!(degraded(&ours).0, ConditionStatus::False);
         let one = entry(&json!([owned("flux", &threads)]));
-        known.on_decision(&Decision { action: Action::Maintain, ..decision("d-1", 50) });
+        known.on_decision(&Decision { action: ControllerAction::Maintain, ..decision("d-1", 50) });
         for known in [&known, &PolicyHistory::default()] {
             let (holds, reason, message) = degraded(&say(known, &one));
             assert_eq!((holds, reason.as_str()), (ConditionStatus::True, "FieldTakenBack"));
@@ -751,7 +761,7 @@ mod tests {
             assert!(message.contains(words), "{words}: {message}");
         }
         known.trouble = None;
-        assert!(must_write_status(&say(&known, &one), &two, 3.0, &Settings::default()), "another owner is news");
+        assert!(must_write_status(&say(&known, &one), &two, 3.0, &KubernetesSettings::default()), "another owner is news");
     }
 
     #[test]
@@ -759,7 +769,7 @@ mod tests {
         let (mut rule, mut entry) = (rule(), entry_of(&training(6, "60", "6", "2")));
         entry.terms.mps_default_thread_percentage = Some(40);
         rule.generation = 1;
-        let say = |known: &PolicyHistory| build_status(&rule, Some(&entry), known, &[], &Settings::default(), at(60.0));
+        let say = |known: &PolicyHistory| build_status(&rule, Some(&entry), known, &[], &KubernetesSettings::default(), at(60.0));
         let why = "somebody else is there".to_owned();
         let ours = PolicyHistory { mps_default: MpsDefaultState::NotSet(why), ..PolicyHistory::default() };
         let reason = |status: &EnergyPolicyStatus| status.condition(ConditionType::Degraded).unwrap().reason.clone();
@@ -768,7 +778,7 @@ mod tests {
         assert_eq!(reason(&say(&next)), "MpsDefaultNotSet");
         assert_eq!(reason(&say(&PolicyHistory { mps_default: MpsDefaultState::AsNamed, ..next.clone() })), "AsExpected");
         entry.terms.mps_default_thread_percentage = None;
-        let status = build_status(&rule, Some(&entry), &next, &[], &Settings::default(), at(60.0));
+        let status = build_status(&rule, Some(&entry), &next, &[], &KubernetesSettings::default(), at(60.0));
         assert_eq!(reason(&status), "AsExpected", "it names none any more");
     }
 
@@ -777,7 +787,7 @@ mod tests {
         let applied = |id: &str, seconds: f64| Actuation {
             decision_id: id.into(),
             time: at(seconds),
-            outcome: eadt_schemas::v1::Outcome::Ready,
+            outcome: eadt_schemas::v1::ActuationOutcome::Ready,
             layout: decision(id, 40).to,
             ..Actuation::default()
         };
@@ -790,10 +800,10 @@ mod tests {
         for verdict in [kept("d-0", 30.0, 0.5, 8.0), kept("d-1", 60.0, 0.10, 4.0), kept("d-2", 120.0, 0.20, 3.6)] {
             known.on_verified_decision(&verdict);
         }
-        known.on_verified_decision(&Decision { validation: Validation::Failed, ..kept("d-1", 130.0, -0.1, 4.0) });
+        known.on_verified_decision(&Decision { validation: ChangeValidation::Failed, ..kept("d-1", 130.0, -0.1, 4.0) });
         let status = said_of(&known);
         assert_eq!(status.effect.unwrap().saving_percent, Some(28.0));
-        assert!(status.history.iter().all(|past| past.outcome == Outcome::Kept), "{:?}", status.history);
+        assert!(status.history.iter().all(|past| past.outcome == ChangeOutcome::Kept), "{:?}", status.history);
     }
 
     #[test]
@@ -817,7 +827,7 @@ mod tests {
             entry_of(&object)
         };
         let say = |known: &PolicyHistory, entry: &WorkloadEntry| {
-            build_status(&rule(), Some(entry), known, &[], &Settings::default(), at(600.0))
+            build_status(&rule(), Some(entry), known, &[], &KubernetesSettings::default(), at(600.0))
         };
         let history = |status: &EnergyPolicyStatus| {
             let past = |past: &PastChange| (past.decision_id.clone(), past.outcome, past.time, past.message.clone());
@@ -825,7 +835,13 @@ mod tests {
         };
         let mut written = EnergyPolicyStatus::default();
         let (id, message) = ("d-2".into(), None);
-        written.remember(PastChange { decision_id: id, time: at(60.0), summary: "45 %".into(), outcome: Outcome::Kept, message });
+        written.remember(PastChange {
+            decision_id: id,
+            time: at(60.0),
+            summary: "45 %".into(),
+            outcome: ChangeOutcome::Kept,
+            message,
+        });
         written.last_decision = Some(LastDecision {
             decision_id: "d-3".into(),
             time: at(115.0),
@@ -837,30 +853,30 @@ mod tests {
         let known = PolicyHistory { status: written, ..PolicyHistory::default() };
         let begun = say(&known, &of_policy(&applied, "p"));
         assert_eq!(begun.history.len(), 2, "what was there stays");
-        assert_eq!(history(&begun)[0], ("d-3".to_owned(), Outcome::Progressing, at(120.0), None));
-        assert_eq!(begun.last_decision.as_ref().unwrap().outcome, Some(Outcome::Progressing));
+        assert_eq!(history(&begun)[0], ("d-3".to_owned(), ChangeOutcome::Progressing, at(120.0), None));
+        assert_eq!(begun.last_decision.as_ref().unwrap().outcome, Some(ChangeOutcome::Progressing));
         assert_eq!(begun.history[0].summary, "40 % of the threads");
-        assert!(must_write_status(&known.status, &begun, 3.0, &Settings::default()));
+        assert!(must_write_status(&known.status, &begun, 3.0, &KubernetesSettings::default()));
         let known = PolicyHistory { status: begun, ..PolicyHistory::default() };
         let mut back = applied.clone();
         back.rolled_back = Some(RolledBack { generation: 4, time: at(300.0), reason: "no pod was ready".into() });
-        let undone = ("d-3".to_owned(), Outcome::RolledBack, at(300.0), Some("no pod was ready".to_owned()));
+        let undone = ("d-3".to_owned(), ChangeOutcome::RolledBack, at(300.0), Some("no pod was ready".to_owned()));
         assert_eq!(history(&say(&known, &of_policy(&back, "p")))[0], undone);
         applied.ready_time = Some(at(200.0));
         let ready = say(&known, &of_policy(&applied, "p"));
-        assert_eq!(history(&ready)[0], ("d-3".to_owned(), Outcome::Applied, at(200.0), None));
-        assert_eq!(ready.last_decision.as_ref().unwrap().outcome, Some(Outcome::Applied));
+        assert_eq!(history(&ready)[0], ("d-3".to_owned(), ChangeOutcome::Applied, at(200.0), None));
+        assert_eq!(ready.last_decision.as_ref().unwrap().outcome, Some(ChangeOutcome::Applied));
         // A verdict stays, and a policy that is created again starts without one.
         let mut kept = ready;
-        kept.history[0].outcome = Outcome::Kept;
+        kept.history[0].outcome = ChangeOutcome::Kept;
         let known = PolicyHistory { status: kept, ..PolicyHistory::default() };
-        assert_eq!(say(&known, &of_policy(&applied, "p")).history[0].outcome, Outcome::Kept);
+        assert_eq!(say(&known, &of_policy(&applied, "p")).history[0].outcome, ChangeOutcome::Kept);
         assert_eq!(history(&say(&PolicyHistory::default(), &of_policy(&applied, "another"))), []);
     }
 
     #[test]
     fn a_status_is_written_when_something_is_so_and_rarely_for_figures() {
-        let settings = Settings::default();
+        let settings = KubernetesSettings::default();
         let figures = |joules| EnergyPolicyStatus {
             current: Some(CurrentState { joules_per_sample: Some(joules), time: Some(at(joules)), ..CurrentState::default() }),
             ..EnergyPolicyStatus::default()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eadt_schemas::fnv::Fnv1a;
-use eadt_schemas::v1::Outcome;
+use eadt_schemas::v1::ActuationOutcome;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -23,14 +23,14 @@ const ATTEMPTS: u32 = 3;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reason of an Event, as `kubectl` shows it.
-fn event_reason(outcome: Outcome) -> &'static str {
+fn event_reason(outcome: ActuationOutcome) -> &'static str {
     match outcome {
-        Outcome::Applied => "Applied",
-        Outcome::Ready => "Ready",
-        Outcome::Refused => "Refused",
-        Outcome::Recommended => "Recommended",
-        Outcome::RolledBack => "RolledBack",
-        Outcome::Failed => "Failed",
+        ActuationOutcome::Applied => "Applied",
+        ActuationOutcome::Ready => "Ready",
+        ActuationOutcome::Refused => "Refused",
+        ActuationOutcome::Recommended => "Recommended",
+        ActuationOutcome::RolledBack => "RolledBack",
+        ActuationOutcome::Failed => "Failed",
     }
 }
 
@@ -107,7 +107,7 @@ fn build_event(said: &WorkloadEvent, regarding: ObjectReference, identity: &str)
     let id = Fnv1a::of(format!("{}/{}/{kind}", said.decision, event_reason(said.outcome)).as_bytes());
     let name = regarding.name.clone().unwrap_or_default();
     let now = k8s_openapi::jiff::Timestamp::now();
-    let bad = matches!(said.outcome, Outcome::RolledBack | Outcome::Failed);
+    let bad = matches!(said.outcome, ActuationOutcome::RolledBack | ActuationOutcome::Failed);
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{}.{id:016x}", &name[..name.len().min(200)])),
@@ -116,7 +116,7 @@ fn build_event(said: &WorkloadEvent, regarding: ObjectReference, identity: &str)
         },
         event_time: Some(MicroTime(now)),
         type_: Some(if bad { "Warning" } else { "Normal" }.into()),
-        action: Some(if said.outcome == Outcome::RolledBack { "RollBack" } else { "Change" }.into()),
+        action: Some(if said.outcome == ActuationOutcome::RolledBack { "RollBack" } else { "Change" }.into()),
         reason: Some(event_reason(said.outcome).into()),
         note: Some(said.note.clone()),
         reporting_controller: Some(CONTROLLER.into()),

@@ -1,16 +1,16 @@
 //! Queue of Kubernetes Events and the history of every policy, from which its status is made.
 //!
-//! The actuator's thread adds decisions and outcomes; [`crate::status::events`] and [`crate::status::write`] write them, so that no
-//! decision waits for the API server. An Event that repeats the last one is not written. Bounded: Events beyond the queue are counted
-//! and dropped.
+//! The actuator's thread adds decisions and outcomes; [`crate::status::events`] and [`crate::status::write`] write them, so that
+//! no decision waits for the API server. An Event that repeats the last one is not written. Bounded: Events beyond the queue are
+//! counted and dropped.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use eadt_schemas::v1::{Actuation, Decision, Layout, Outcome};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, Decision, Layout};
 
 use crate::objects::key::PolicyKey;
 use crate::policy::EnergyPolicyStatus;
-use crate::policy::resource::Policy;
+use crate::policy::resource::WorkloadPolicy;
 use crate::status::content::{self, MpsDefaultState, PolicyHistory};
 
 /// Largest number of queued Events; further ones are dropped and counted.
@@ -26,7 +26,7 @@ pub struct PolicyStatuses {
     pub(super) queued_events: VecDeque<WorkloadEvent>,
     pub(super) dropped: u64,
     /// Last Event of each workload: it is not repeated.
-    last: BTreeMap<String, (Outcome, String, Layout)>,
+    last: BTreeMap<String, (ActuationOutcome, String, Layout)>,
     pub(super) policies: BTreeMap<PolicyKey, PolicyHistory>,
     /// Policies whose status may have to be written.
     pub(super) changed: BTreeSet<PolicyKey>,
@@ -39,7 +39,7 @@ pub struct PolicyStatuses {
 pub(super) struct WorkloadEvent {
     pub workload: String,
     pub decision: String,
-    pub outcome: Outcome,
+    pub outcome: ActuationOutcome,
     pub note: String,
 }
 
@@ -53,7 +53,7 @@ impl PolicyStatuses {
     }
 
     /// Takes a policy's status as the watch reported it in this version, by any writer.
-    pub fn on_policy_object(&mut self, rule: &Policy, version: &str, status: EnergyPolicyStatus) {
+    pub fn on_policy_object(&mut self, rule: &WorkloadPolicy, version: &str, status: EnergyPolicyStatus) {
         let name = (rule.namespace.clone(), rule.name.clone());
         self.policies.entry(name.clone()).or_default().on_policy_object(&rule.uid, version, status);
         self.changed.insert(name);
@@ -118,14 +118,16 @@ impl PolicyStatuses {
 /// The note of an Event, cut to what Kubernetes takes; it ends with the decision.
 fn event_note(actuation: &Actuation) -> String {
     let mut note = match actuation.outcome {
-        Outcome::Applied => format!("applied {}", content::layout_text(&actuation.layout)),
-        Outcome::Ready => match actuation.downtime_seconds {
+        ActuationOutcome::Applied => format!("applied {}", content::layout_text(&actuation.layout)),
+        ActuationOutcome::Ready => match actuation.downtime_seconds {
             Some(seconds) => format!("all processes are ready {seconds:.0} s after the change"),
             None => "all processes are ready".into(),
         },
-        Outcome::Refused => format!("nothing was changed: {}", actuation.reason),
-        Outcome::RolledBack => format!("rolled back to {}: {}", content::layout_text(&actuation.layout), actuation.reason),
-        Outcome::Recommended | Outcome::Failed => actuation.reason.clone(),
+        ActuationOutcome::Refused => format!("nothing was changed: {}", actuation.reason),
+        ActuationOutcome::RolledBack => {
+            format!("rolled back to {}: {}", content::layout_text(&actuation.layout), actuation.reason)
+        }
+        ActuationOutcome::Recommended | ActuationOutcome::Failed => actuation.reason.clone(),
     };
     let tail = format!(" (decision {})", actuation.decision_id);
     let room = MAX_NOTE.saturating_sub(tail.len());
@@ -143,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    fn actuation(decision: &str, outcome: Outcome, reason: &str) -> Actuation {
+    fn actuation(decision: &str, outcome: ActuationOutcome, reason: &str) -> Actuation {
         Actuation {
             id: format!("{decision}/x"),
             decision_id: decision.into(),
@@ -158,17 +160,17 @@ mod tests {
     #[test]
     fn what_repeats_itself_is_said_once() {
         let mut statuses = PolicyStatuses::default();
-        statuses.queue_event(&actuation("d-1", Outcome::Refused, "the workload is paused"));
-        statuses.queue_event(&actuation("d-2", Outcome::Refused, "the workload is paused"));
-        statuses.queue_event(&actuation("d-3", Outcome::Applied, ""));
+        statuses.queue_event(&actuation("d-1", ActuationOutcome::Refused, "the workload is paused"));
+        statuses.queue_event(&actuation("d-2", ActuationOutcome::Refused, "the workload is paused"));
+        statuses.queue_event(&actuation("d-3", ActuationOutcome::Applied, ""));
         assert_eq!(statuses.queued_events.iter().map(|said| said.decision.as_str()).collect::<Vec<_>>(), ["d-1", "d-3"]);
         for round in 0..2 * MAX_QUEUED_EVENTS {
-            statuses.queue_event(&actuation(&format!("e-{round}"), Outcome::Refused, &round.to_string()));
+            statuses.queue_event(&actuation(&format!("e-{round}"), ActuationOutcome::Refused, &round.to_string()));
         }
         assert_eq!((statuses.queued_events.len(), statuses.dropped as usize), (MAX_QUEUED_EVENTS, MAX_QUEUED_EVENTS + 2));
     }
 
-    fn rule() -> Policy {
+    fn rule() -> WorkloadPolicy {
         let policy = json!({
             "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": "llm", "namespace": "eadt", "uid": "p"},
             "spec": {"targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm"}},
@@ -188,7 +190,7 @@ mod tests {
         statuses.on_policy_object(&rule(), "5", saving(1.0));
         let known = statuses.policies.get_mut(&name).unwrap();
         known.on_status_written("6", saving(10.0), 0);
-        known.on_actuation(&actuation("d-1", Outcome::Applied, ""));
+        known.on_actuation(&actuation("d-1", ActuationOutcome::Applied, ""));
         statuses.set_trouble(name.clone(), Some("the object is too large".into()));
         statuses.set_mps_default(name.clone(), Some("somebody else is there".into()));
         statuses.set_mps_default(("eadt".into(), "deleted".into()), None);
@@ -212,8 +214,11 @@ mod tests {
 
     #[test]
     fn notes_name_the_decision_and_fit() {
-        assert_eq!(event_note(&actuation("d-1", Outcome::Applied, "")), "applied 9 replicas, 35 % of the threads (decision d-1)");
-        let long = event_note(&actuation("d-1", Outcome::Refused, &"é".repeat(2000)));
+        assert_eq!(
+            event_note(&actuation("d-1", ActuationOutcome::Applied, "")),
+            "applied 9 replicas, 35 % of the threads (decision d-1)"
+        );
+        let long = event_note(&actuation("d-1", ActuationOutcome::Refused, &"é".repeat(2000)));
         assert!(long.len() <= MAX_NOTE && long.ends_with("... (decision d-1)"), "{}", long.len());
     }
 }

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
-use super::Input;
+use super::ParquetInput;
 
 /// Something that a folder holds.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct FolderEntry {
     pub name: String,
     pub folder: bool,
     pub bytes: u64,
@@ -30,8 +30,8 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// What a folder holds, in the order of names, whoever else writes and deletes there meanwhile.
-    fn entries(&self, path: &Path) -> io::Result<Vec<Entry>>;
-    fn open(&self, path: &Path) -> io::Result<Input>;
+    fn entries(&self, path: &Path) -> io::Result<Vec<FolderEntry>>;
+    fn open(&self, path: &Path) -> io::Result<ParquetInput>;
 }
 
 /// The operating system's.
@@ -42,15 +42,16 @@ pub(crate) struct RealDisk;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two readings of it.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Names of so many bytes come in one system call, so that they are what was there at one time: half of the buffer of the C library.
+/// Names of so many bytes come in one system call, so that they are what was there at one time: half of the buffer of the C
+/// library.
 const ONE_CALL: usize = 16 << 10;
 /// What each name takes there beside its own bytes, at most.
 const BESIDE_NAME: usize = 27;
 /// Two changes that are further apart have different times, even where the file system takes them from the timer's interrupts.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Reads the names in a folder. Returns `None` if it takes several system calls and the folder changed meanwhile: what was replaced between
-/// two of them may be missing, under its old name and its new one.
+/// Reads the names in a folder. Returns `None` if it takes several system calls and the folder changed meanwhile: what was
+/// replaced between two of them may be missing, under its old name and its new one.
 fn read_names(folder: &Path) -> io::Result<Option<Vec<OsString>>> {
     let names = list(folder)?;
     if names.iter().map(|name| name.len() + BESIDE_NAME).sum::<usize>() <= ONE_CALL {
@@ -71,13 +72,13 @@ fn list(folder: &Path) -> io::Result<Vec<OsString>> {
 }
 
 /// Reads a folder. Returns `None` if it changed meanwhile: what was put in a deleted file's place may not be among the names.
-fn read_folder(path: &Path) -> io::Result<Option<Vec<Entry>>> {
+fn read_folder(path: &Path) -> io::Result<Option<Vec<FolderEntry>>> {
     let Some(names) = read_names(path)? else { return Ok(None) };
     let mut entries = Vec::with_capacity(names.len());
     for name in names {
         let (file, name) = (path.join(&name), name.to_string_lossy().into_owned());
         match fs::metadata(&file) {
-            Ok(metadata) => entries.push(Entry { name, folder: metadata.is_dir(), bytes: metadata.len() }),
+            Ok(metadata) => entries.push(FolderEntry { name, folder: metadata.is_dir(), bytes: metadata.len() }),
             // Must not look as if the folder were absent, which holds nothing then.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !fs::symlink_metadata(&file).is_ok_and(|metadata| metadata.is_symlink()) {
@@ -124,7 +125,7 @@ impl Disk for RealDisk {
         fs::remove_file(path)
     }
 
-    fn entries(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    fn entries(&self, path: &Path) -> io::Result<Vec<FolderEntry>> {
         let began = Instant::now();
         loop {
             if let Some(entries) = read_folder(path)? {
@@ -137,8 +138,8 @@ impl Disk for RealDisk {
         }
     }
 
-    fn open(&self, path: &Path) -> io::Result<Input> {
-        File::open(path).map(Input::File)
+    fn open(&self, path: &Path) -> io::Result<ParquetInput> {
+        File::open(path).map(ParquetInput::File)
     }
 }
 
@@ -152,8 +153,8 @@ mod tests {
         Ok(RealDisk.entries(folder)?.into_iter().map(|entry| entry.name).collect())
     }
 
-    /// Reads a folder while somebody replaces a file in it, as who records what it archived: the new file is there before the old one
-    /// goes. There is a pause after every twenty.
+    /// Reads a folder while somebody replaces a file in it, as who records what it archived: the new file is there before the old
+    /// one goes. There is a pause after every twenty.
     fn read_while_replaced(folder: &Path, reads: usize, pause: Duration) -> Vec<Vec<String>> {
         let is_over = AtomicBool::new(false);
         let file = |number: u64| folder.join(format!("record-{number}"));

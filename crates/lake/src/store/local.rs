@@ -9,11 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use parquet::file::reader::ChunkReader;
 
-use super::{Disk, Found, Input, Store, same};
+use super::{ArchiveStore, Disk, ParquetInput, StoredFile, same};
 use crate::extent;
 
 #[derive(Debug)]
-pub(crate) struct Local<D> {
+pub(crate) struct FolderStore<D> {
     root: PathBuf,
     disk: D,
     /// Folders whose names, and those of the folders above them, this process made durable.
@@ -22,7 +22,7 @@ pub(crate) struct Local<D> {
 
 const TEMPORARY: &str = ".tmp";
 
-impl<D: Disk> Local<D> {
+impl<D: Disk> FolderStore<D> {
     pub(crate) fn new(root: PathBuf, disk: D) -> Self {
         Self { root, disk, durable: Mutex::default() }
     }
@@ -43,8 +43,8 @@ impl<D: Disk> Local<D> {
         Ok(())
     }
 
-    /// Makes the names of a folder and of those above it durable, those that were there before, too: whoever made them may have been
-    /// killed in between. Once a process is enough.
+    /// Makes the names of a folder and of those above it durable, those that were there before, too: whoever made them may have
+    /// been killed in between. Once a process is enough.
     fn keep_folders(&self, path: &Path) -> io::Result<()> {
         let Some(parent) = path.parent().filter(|_| !self.durable().contains(path)) else { return Ok(()) };
         self.keep_folders(parent)?;
@@ -64,7 +64,7 @@ impl<D: Disk> Local<D> {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn walk(&self, folder: &str, depth: usize, visit: &mut dyn FnMut(Found)) -> io::Result<()> {
+    fn walk(&self, folder: &str, depth: usize, visit: &mut dyn FnMut(StoredFile)) -> io::Result<()> {
         let entries = match self.disk.entries(&self.root.join(folder)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other?,
@@ -72,7 +72,7 @@ impl<D: Disk> Local<D> {
         for entry in entries {
             let path = if folder.is_empty() { entry.name.clone() } else { format!("{folder}/{}", entry.name) };
             if !entry.folder {
-                visit(Found { path, bytes: entry.bytes });
+                visit(StoredFile { path, bytes: entry.bytes });
             } else if depth < 3 && (depth > 0 || extent::is_archive_folder(&entry.name)) {
                 self.walk(&path, depth + 1, visit)?;
             }
@@ -111,8 +111,8 @@ fn is_parquet(path: &str) -> bool {
     path.ends_with(".parquet") && !path.rsplit('/').next().is_some_and(|name| name.starts_with('.'))
 }
 
-impl<D: Disk> Store for Local<D> {
-    fn list(&self) -> io::Result<Vec<Found>> {
+impl<D: Disk> ArchiveStore for FolderStore<D> {
+    fn list(&self) -> io::Result<Vec<StoredFile>> {
         let mut found = Vec::new();
         self.walk("", 0, &mut |file| {
             if is_parquet(&file.path) || extent::is_record(&file.path) {
@@ -140,13 +140,13 @@ impl<D: Disk> Store for Local<D> {
         self.publish(folder, name, &bytes)
     }
 
-    fn settle(&self, path: &str) -> io::Result<()> {
+    fn make_durable(&self, path: &str) -> io::Result<()> {
         let path = self.root.join(path);
         self.disk.sync_file(&path)?;
         path.parent().map_or(Ok(()), |folder| self.disk.sync_folder(folder))
     }
 
-    fn read(&self, path: &str) -> io::Result<Input> {
+    fn read(&self, path: &str) -> io::Result<ParquetInput> {
         self.disk.open(&self.root.join(path))
     }
 
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn only_what_a_killed_writer_left_is_swept() {
         let disk = CrashDisk::default();
-        let store = Local::new("/archive".into(), disk.clone());
+        let store = FolderStore::new("/archive".into(), disk.clone());
         store.create("topic=a/file.parquet", Bytes::from_static(b"content")).unwrap();
         for name in [".file.parquet.17.tmp", ".keep", "notes.tmp"] {
             disk.write(&Path::new("/archive/topic=a").join(name), &Bytes::from_static(b"content")).unwrap();
@@ -203,7 +203,7 @@ mod tests {
         let created = |folder: &str, kind| {
             let disk = CrashDisk::default();
             disk.refuse_to_sync(Path::new(folder), kind);
-            let store = Local::new("/home/archive".into(), disk);
+            let store = FolderStore::new("/home/archive".into(), disk);
             store.create("topic=a/file.parquet", Bytes::from_static(b"content")).map_err(|error| error.kind())
         };
         for kind in [InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported] {

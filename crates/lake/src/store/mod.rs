@@ -14,44 +14,44 @@ use parquet::file::reader::{ChunkReader, Length};
 
 pub use disk::Disk;
 #[cfg(any(test, feature = "simulation"))]
-pub use disk::Entry;
+pub use disk::FolderEntry;
 pub(crate) use disk::RealDisk;
-pub(crate) use local::Local;
-pub(crate) use object::Objects;
+pub(crate) use local::FolderStore;
+pub(crate) use object::BucketStore;
 
 /// A file by its path relative to the archive.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct StoredFile {
     pub path: String,
     pub bytes: u64,
 }
 
-pub(crate) trait Store: Send + Sync + fmt::Debug {
+pub(crate) trait ArchiveStore: Send + Sync + fmt::Debug {
     /// Every `.parquet` file at the top and under the top's `topic=…` folders, hidden ones apart, and the records of what was
     /// archived. An absent archive is empty.
-    fn list(&self) -> io::Result<Vec<Found>>;
+    fn list(&self) -> io::Result<Vec<StoredFile>>;
     /// Makes a new file visible, durably and in one step. The same content again is accepted: the call may be repeated.
     /// [`io::ErrorKind::AlreadyExists`] where other content has that name.
     fn create(&self, path: &str, bytes: Bytes) -> io::Result<()>;
     /// Makes a visible file durable that whoever made it may have left between the two.
-    fn settle(&self, path: &str) -> io::Result<()>;
-    fn read(&self, path: &str) -> io::Result<Input>;
+    fn make_durable(&self, path: &str) -> io::Result<()>;
+    fn read(&self, path: &str) -> io::Result<ParquetInput>;
     /// Some bytes of a file. An error where it has not that many.
     fn range(&self, path: &str, range: Range<u64>) -> io::Result<Bytes>;
     /// Deleting what is gone already is accepted.
     fn delete(&self, path: &str) -> io::Result<()>;
-    /// Removes what an interrupted [`Store::create`] left behind; returns how many files that were.
+    /// Removes what an interrupted [`ArchiveStore::create`] left behind; returns how many files that were.
     fn sweep(&self) -> io::Result<u64>;
 }
 
 /// A file to be read.
 #[derive(Debug)]
-pub enum Input {
+pub enum ParquetInput {
     File(File),
     Bytes(Bytes),
 }
 
-impl Input {
+impl ParquetInput {
     /// All bytes.
     pub(crate) fn whole(&self) -> io::Result<Bytes> {
         let length = usize::try_from(Length::len(self)).map_err(io::Error::other)?;
@@ -59,7 +59,7 @@ impl Input {
     }
 }
 
-impl Length for Input {
+impl Length for ParquetInput {
     fn len(&self) -> u64 {
         match self {
             Self::File(file) => Length::len(file),
@@ -68,7 +68,7 @@ impl Length for Input {
     }
 }
 
-impl ChunkReader for Input {
+impl ChunkReader for ParquetInput {
     type T = Box<dyn Read + Send>;
 
     fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
@@ -87,7 +87,7 @@ impl ChunkReader for Input {
 }
 
 /// Whether two files have the same content.
-pub(crate) fn same(input: &Input, bytes: &Bytes) -> io::Result<bool> {
+pub(crate) fn same(input: &ParquetInput, bytes: &Bytes) -> io::Result<bool> {
     if Length::len(input) != bytes.len() as u64 {
         return Ok(false);
     }

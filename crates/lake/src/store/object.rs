@@ -10,22 +10,22 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Found, Input, Store, same};
+use super::{ArchiveStore, ParquetInput, StoredFile, same};
 use crate::extent;
 
-pub(crate) struct Objects {
+pub(crate) struct BucketStore {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     runtime: Runtime,
 }
 
-impl fmt::Debug for Objects {
+impl fmt::Debug for BucketStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.store, self.prefix)
     }
 }
 
-impl Objects {
+impl BucketStore {
     pub(crate) fn new(store: Arc<dyn ObjectStore>, prefix: Path) -> io::Result<Self> {
         // One worker of its own: callers are plain threads.
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("lake-objects").enable_all().build()?;
@@ -41,13 +41,13 @@ impl Objects {
         self.runtime.block_on(async { self.store.get(path).await?.bytes().await })
     }
 
-    fn walk(&self, folder: &Path, depth: usize, found: &mut Vec<Found>) -> io::Result<()> {
+    fn walk(&self, folder: &Path, depth: usize, found: &mut Vec<StoredFile>) -> io::Result<()> {
         let listing = self.runtime.block_on(self.store.list_with_delimiter(Some(folder))).map_err(plain)?;
         let skip = if self.prefix.as_ref().is_empty() { 0 } else { self.prefix.as_ref().len() + 1 };
         for object in listing.objects {
             let path = &object.location.as_ref()[skip..];
             if path.ends_with(".parquet") || extent::is_record(path) {
-                found.push(Found { path: path.to_owned(), bytes: object.size });
+                found.push(StoredFile { path: path.to_owned(), bytes: object.size });
             }
         }
         for inner in listing.common_prefixes {
@@ -71,8 +71,8 @@ fn plain(error: object_store::Error) -> io::Error {
     io::Error::new(kind, error)
 }
 
-impl Store for Objects {
-    fn list(&self) -> io::Result<Vec<Found>> {
+impl ArchiveStore for BucketStore {
+    fn list(&self) -> io::Result<Vec<StoredFile>> {
         let mut found = Vec::new();
         self.walk(&self.prefix, 0, &mut found)?;
         found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -87,19 +87,19 @@ impl Store for Objects {
             // An earlier attempt may have arrived although its answer did not.
             Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
                 let there = self.get(&full).map_err(plain)?;
-                if same(&Input::Bytes(there), &bytes)? { Ok(()) } else { Err(io::ErrorKind::AlreadyExists.into()) }
+                if same(&ParquetInput::Bytes(there), &bytes)? { Ok(()) } else { Err(io::ErrorKind::AlreadyExists.into()) }
             }
             Err(error) => Err(plain(error)),
         }
     }
 
-    fn settle(&self, _: &str) -> io::Result<()> {
+    fn make_durable(&self, _: &str) -> io::Result<()> {
         // A put that others see is durable.
         Ok(())
     }
 
-    fn read(&self, path: &str) -> io::Result<Input> {
-        self.get(&self.full(path)?).map(Input::Bytes).map_err(plain)
+    fn read(&self, path: &str) -> io::Result<ParquetInput> {
+        self.get(&self.full(path)?).map(ParquetInput::Bytes).map_err(plain)
     }
 
     fn range(&self, path: &str, range: Range<u64>) -> io::Result<Bytes> {

@@ -6,17 +6,19 @@ use eadt_schemas::v1::EfficiencyWindow;
 use serde_json::json;
 
 use super::{all, row, telemetry, time};
-use crate::{Archive, FileName, LakeError, Limits, Row, Writer, Written, compact, read_events, read_windows};
+use crate::{
+    Archive, ArchiveRow, ArchiveWriter, FileName, LakeError, RollLimits, WrittenFile, compact, read_events, read_windows,
+};
 
 const TOPIC: Topic = Topic::GpuTelemetry;
 
-fn small(rows: usize) -> Limits {
-    Limits { rows, ..Limits::default() }
+fn small(rows: usize) -> RollLimits {
+    RollLimits { rows, ..RollLimits::default() }
 }
 
 /// Writes rows with a roll whenever one is due; returns the files.
-fn write(archive: &Archive, limits: Limits, rows: &[Row]) -> Vec<Written> {
-    let mut writer = Writer::new(archive.clone(), limits);
+fn write(archive: &Archive, limits: RollLimits, rows: &[ArchiveRow]) -> Vec<WrittenFile> {
+    let mut writer = ArchiveWriter::new(archive.clone(), limits);
     let mut written = Vec::new();
     for row in rows {
         writer.push(row, row.stamp).unwrap();
@@ -38,13 +40,13 @@ fn files(root: &Path) -> Vec<(String, Vec<u8>)> {
 fn ranges_adjoin_over_burnt_offsets_dates_and_deleted_ones() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let mut writer = Writer::new(archive.clone(), small(2));
+    let mut writer = ArchiveWriter::new(archive.clone(), small(2));
     writer.start(TOPIC, 1, 5);
-    let push = |writer: &mut Writer, offset, at| writer.push(&telemetry(1, offset, at), time(at)).unwrap();
+    let push = |writer: &mut ArchiveWriter, offset, at| writer.push(&telemetry(1, offset, at), time(at)).unwrap();
     push(&mut writer, 7, 1);
     assert_eq!(writer.due(time(1)), None);
     push(&mut writer, 8, 2);
-    writer.end(TOPIC, 1, 12);
+    writer.advance_to(TOPIC, 1, 12);
     assert_eq!(writer.due(time(2)), Some((TOPIC, 1)));
     let first = writer.roll(TOPIC, 1).unwrap().unwrap();
     assert_eq!((first.name.first, first.name.last, first.rows), (5, 11, 2));
@@ -75,7 +77,7 @@ fn ranges_adjoin_over_burnt_offsets_dates_and_deleted_ones() {
 fn offsets_that_the_log_deleted_belong_to_the_file_before_which_they_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let mut writer = Writer::new(archive.clone(), Limits::default());
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
     writer.start(TOPIC, 1, 0);
     writer.push(&telemetry(1, 0, 1), time(1)).unwrap();
     // What lies behind what was read is not deleted again.
@@ -98,12 +100,12 @@ fn a_date_ends_in_the_same_place_for_everybody_who_reads_it() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
     let [told, untold] = [Some(3), None].map(|end| {
-        let mut writer = Writer::new(archive.clone(), Limits::default());
+        let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
         writer.start(TOPIC, 0, 0);
         writer.push(&telemetry(0, 0, 1), time(1)).unwrap();
         // Offsets 1 and 2 have no record; only one of the two was told where the log ended for a while.
         if let Some(end) = end {
-            writer.end(TOPIC, 0, end);
+            writer.advance_to(TOPIC, 0, end);
         }
         writer.push(&telemetry(0, 5, 86_400), time(1)).unwrap();
         writer.roll(TOPIC, 0).unwrap().unwrap()
@@ -116,7 +118,7 @@ fn a_date_ends_in_the_same_place_for_everybody_who_reads_it() {
 fn who_is_refused_once_a_file_is_encoded_writes_nothing_and_may_try_again() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let mut writer = Writer::new(archive.clone(), Limits::default());
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
     writer.push(&telemetry(0, 0, 0), time(0)).unwrap();
     let refused = || Err(LakeError::Location { location: "lost".to_owned(), detail: "it is another's".to_owned() });
     assert!(matches!(writer.roll_if(TOPIC, 0, refused), Err(LakeError::Location { .. })));
@@ -132,10 +134,10 @@ fn who_is_refused_once_a_file_is_encoded_writes_nothing_and_may_try_again() {
 fn files_are_due_by_age_and_by_memory() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let mut writer = Writer::new(archive.clone(), Limits { age_micros: 10_000_000, ..Limits::default() });
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits { age_micros: 10_000_000, ..RollLimits::default() });
     writer.push(&telemetry(0, 0, 0), time(100)).unwrap();
     assert_eq!((writer.due(time(109)), writer.due(time(110))), (None, Some((TOPIC, 0))));
-    let mut writer = Writer::new(archive.clone(), Limits { total_bytes: 20_000, ..Limits::default() });
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits { total_bytes: 20_000, ..RollLimits::default() });
     for offset in 0..1_000 {
         let partition = i32::from(offset % 3 == 0);
         writer.push(&telemetry(partition, offset, 0), time(0)).unwrap();
@@ -154,9 +156,9 @@ fn rows_lie_sorted_by_time_and_come_back_by_offset() {
     let archive = Archive::folder(folder.path()).unwrap();
     // Two collectors whose events interleave, one of them 50 s behind.
     let late = |offset: i64| 1_000 + offset / 10 - (offset % 2) * 50;
-    let stamped = |offset| Row { stamp: time(1_000 + offset / 10), ..telemetry(0, offset, late(offset)) };
-    let rows: Vec<Row> = (0..40_000).map(stamped).collect();
-    let limits = Limits { age_micros: i64::MAX, ..Limits::default() };
+    let stamped = |offset| ArchiveRow { stamp: time(1_000 + offset / 10), ..telemetry(0, offset, late(offset)) };
+    let rows: Vec<ArchiveRow> = (0..40_000).map(stamped).collect();
+    let limits = RollLimits { age_micros: i64::MAX, ..RollLimits::default() };
     assert_eq!(write(&archive, limits, &rows).len(), 1);
     let name = archive.files().unwrap().files[0].name.clone();
     let mut times: Vec<i64> = Vec::new();
@@ -172,7 +174,7 @@ fn rows_lie_sorted_by_time_and_come_back_by_offset() {
 
 #[test]
 fn equal_rows_give_equal_files() {
-    let rows: Vec<Row> =
+    let rows: Vec<ArchiveRow> =
         (0..5_000).map(|offset| telemetry((offset % 2) as i32, offset, 86_000 + offset / 10 - offset % 7)).collect();
     let once = tempfile::tempdir().unwrap();
     let twice = tempfile::tempdir().unwrap();
@@ -188,11 +190,11 @@ fn equal_rows_give_equal_files() {
 fn merged_rows_are_in_order_of_their_stamps() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let mut rows: Vec<Row> = (0..200).map(|offset| telemetry((offset % 3) as i32, offset, offset)).collect();
+    let mut rows: Vec<ArchiveRow> = (0..200).map(|offset| telemetry((offset % 3) as i32, offset, offset)).collect();
     rows.extend((0..50).map(|offset| row(Topic::Workloads, 0, offset, offset * 4, &json!({"workload": "a/b"}))));
     write(&archive, small(30), &rows);
     let listing = archive.files().unwrap();
-    let merged: Vec<Row> = archive.merged(&listing, &[Topic::Workloads, TOPIC]).collect::<Result<_, _>>().unwrap();
+    let merged: Vec<ArchiveRow> = archive.merged(&listing, &[Topic::Workloads, TOPIC]).collect::<Result<_, _>>().unwrap();
     assert_eq!(merged.len(), 250);
     assert!(merged.is_sorted_by_key(|row| (row.stamp, row.topic != Topic::Workloads, row.partition, row.offset)));
 }
@@ -201,7 +203,7 @@ fn merged_rows_are_in_order_of_their_stamps() {
 fn other_peoples_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    write(&archive, Limits::default(), &[telemetry(0, 0, 0), telemetry(0, 1, 0)]);
+    write(&archive, RollLimits::default(), &[telemetry(0, 0, 0), telemetry(0, 1, 0)]);
     let (good, bytes) = files(folder.path()).remove(0);
     let good = folder.path().join(good);
     let refused = |what: &str| {
@@ -237,7 +239,7 @@ fn other_peoples_files_are_named() {
 fn gaps_and_overlaps_are_named_and_covered_files_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let rows: Vec<Row> = (0..9).map(|offset| telemetry(0, offset, 0)).collect();
+    let rows: Vec<ArchiveRow> = (0..9).map(|offset| telemetry(0, offset, 0)).collect();
     let written = write(&archive, small(3), &rows);
     assert_eq!(written.len(), 3);
     let middle = folder.path().join(written[1].name.path());
@@ -247,7 +249,7 @@ fn gaps_and_overlaps_are_named_and_covered_files_are_ignored() {
     assert!(archive.next_offsets().unwrap_err().to_string().contains("lacks offsets 3 to 5"));
     fs::write(&middle, kept).unwrap();
     // Inside another file's range: superseded.
-    let mut writer = Writer::new(archive.clone(), Limits::default());
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
     rows[3..5].iter().for_each(|row| writer.push(row, row.stamp).unwrap());
     writer.roll_all().unwrap();
     let listing = archive.files().unwrap();
@@ -256,7 +258,7 @@ fn gaps_and_overlaps_are_named_and_covered_files_are_ignored() {
     assert_eq!(archive.sweep().unwrap(), 1);
     assert_eq!(archive.files().unwrap().superseded, []);
     // Across two files: an error that names both.
-    let mut writer = Writer::new(archive.clone(), Limits::default());
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
     rows[4..8].iter().for_each(|row| writer.push(row, row.stamp).unwrap());
     writer.roll_all().unwrap();
     let error = archive.files().unwrap_err();
@@ -274,7 +276,7 @@ fn rename(root: &Path, from: &FileName, to: &FileName) {
 fn a_renamed_file_is_never_ignored_swept_or_gone_on_from() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let rows: Vec<Row> = (0..12).map(|offset| telemetry(0, offset, 0)).collect();
+    let rows: Vec<ArchiveRow> = (0..12).map(|offset| telemetry(0, offset, 0)).collect();
     let names: Vec<FileName> = write(&archive, small(3), &rows).into_iter().map(|file| file.name).collect();
     let last = names[3].clone();
     let misnamed = [
@@ -310,8 +312,8 @@ fn a_renamed_file_is_never_ignored_swept_or_gone_on_from() {
 fn a_file_whose_rows_contradict_its_name_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let rows: Vec<Row> = (0..6).map(|offset| telemetry(0, offset, 0)).collect();
-    let name = write(&archive, Limits::default(), &rows)[0].name.clone();
+    let rows: Vec<ArchiveRow> = (0..6).map(|offset| telemetry(0, offset, 0)).collect();
+    let name = write(&archive, RollLimits::default(), &rows)[0].name.clone();
     let batches: Vec<_> = archive.reader(&name).unwrap().batches().unwrap().map(Result::unwrap).collect();
     // Its metadata says what its name says; its rows do not.
     for (wrong, what) in [
@@ -332,9 +334,9 @@ fn a_superseded_file_stays_while_its_rows_are_nowhere_else() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
     // A log with a burnt offset 4, and a file of ours of that very offset: of another log.
-    let rows: Vec<Row> = [0, 1, 2, 3, 5, 6].map(|offset| telemetry(0, offset, 0)).to_vec();
-    let whole = write(&archive, Limits::default(), &rows)[0].name.clone();
-    let other = write(&archive, Limits::default(), &[telemetry(0, 4, 0)])[0].name.clone();
+    let rows: Vec<ArchiveRow> = [0, 1, 2, 3, 5, 6].map(|offset| telemetry(0, offset, 0)).to_vec();
+    let whole = write(&archive, RollLimits::default(), &rows)[0].name.clone();
+    let other = write(&archive, RollLimits::default(), &[telemetry(0, 4, 0)])[0].name.clone();
     let error = archive.sweep().unwrap_err();
     assert!(matches!(&error, LakeError::Uncovered { offset: 4, .. }), "{error}");
     let told = error.to_string();
@@ -348,7 +350,7 @@ fn files_tell_their_newest_row() {
     let archive = Archive::folder(folder.path()).unwrap();
     // The newest row is not the last by time.
     let rows = [telemetry(0, 0, 50), telemetry(0, 1, 10), telemetry(1, 0, 5)];
-    write(&archive, Limits::default(), &rows);
+    write(&archive, RollLimits::default(), &rows);
     let newest = archive.newest(&archive.files().unwrap()).unwrap();
     assert_eq!(newest[&(TOPIC, 0)], Some((1, rows[1].stamp)));
     assert_eq!(newest[&(TOPIC, 1)], Some((0, rows[2].stamp)));
@@ -358,7 +360,7 @@ fn files_tell_their_newest_row() {
 fn compaction_makes_one_file_of_many_and_leaves_today_alone() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let rows: Vec<Row> = (0..60).map(|offset| telemetry(0, offset, offset * 2_000)).collect();
+    let rows: Vec<ArchiveRow> = (0..60).map(|offset| telemetry(0, offset, offset * 2_000)).collect();
     let before = write(&archive, small(5), &rows);
     let today = before.iter().filter(|file| file.name.date == "2026-01-03").count();
     let done = compact(&archive, "2026-01-03", 128 << 20).unwrap();
@@ -368,17 +370,17 @@ fn compaction_makes_one_file_of_many_and_leaves_today_alone() {
     assert!(done.bytes_after == made.bytes && done.bytes_after < done.bytes_before);
     assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows);
     assert_eq!(archive.files().unwrap().files.len(), 1 + today);
-    assert_eq!(compact(&archive, "2026-01-03", 128 << 20).unwrap(), crate::Compacted::default());
+    assert_eq!(compact(&archive, "2026-01-03", 128 << 20).unwrap(), crate::CompactionSummary::default());
     // A small target leaves files that would grow past it.
     let done = compact(&archive, "2027-01-01", 1).unwrap();
-    assert_eq!(done, crate::Compacted::default());
+    assert_eq!(done, crate::CompactionSummary::default());
 }
 
 #[test]
 fn what_several_compactions_left_is_swept_each_by_the_file_that_covers_it() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let rows: Vec<Row> = (0..2)
+    let rows: Vec<ArchiveRow> = (0..2)
         .flat_map(|partition| (0..12).map(move |offset| telemetry(partition, 40 * i64::from(partition) + offset, offset)))
         .collect();
     write(&archive, small(4), &rows);
@@ -391,7 +393,7 @@ fn what_several_compactions_left_is_swept_each_by_the_file_that_covers_it() {
     assert_eq!(archive.files().unwrap().superseded.len(), before.len());
     assert_eq!(archive.sweep().unwrap(), before.len() as u64);
     assert_eq!((archive.files().unwrap().files.len(), archive.files().unwrap().superseded.len()), (2, 0));
-    let left: Vec<Row> = (0..2).flat_map(|partition| all(&archive, TOPIC, partition).unwrap()).collect();
+    let left: Vec<ArchiveRow> = (0..2).flat_map(|partition| all(&archive, TOPIC, partition).unwrap()).collect();
     assert_eq!(left, rows);
 }
 
@@ -399,7 +401,7 @@ fn what_several_compactions_left_is_swept_each_by_the_file_that_covers_it() {
 fn files_say_the_range_of_what_people_look_for_and_not_of_other_texts() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let written = write(&archive, Limits::default(), &[telemetry(0, 0, 0), telemetry(0, 1, 1)]);
+    let written = write(&archive, RollLimits::default(), &[telemetry(0, 0, 0), telemetry(0, 1, 1)]);
     let bytes = bytes::Bytes::from(fs::read(folder.path().join(written[0].name.path())).unwrap());
     let metadata = parquet::file::metadata::ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
     let ranges: Vec<String> = metadata.row_groups()[0]
@@ -427,14 +429,14 @@ fn files_say_the_range_of_what_people_look_for_and_not_of_other_texts() {
 fn an_object_store_takes_each_file_once() {
     let archive = Archive::open("memory:///eadt/archive").unwrap();
     assert_eq!(archive.place(), "memory:///eadt/archive");
-    let rows: Vec<Row> = (0..20).map(|offset| telemetry(0, offset, offset)).collect();
+    let rows: Vec<ArchiveRow> = (0..20).map(|offset| telemetry(0, offset, offset)).collect();
     let written = write(&archive, small(6), &rows);
     assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows);
     // The same again is accepted, other content under the same name is not.
     let name = &written[0].name;
     let bytes = bytes::Bytes::from_static(b"other");
     assert!(matches!(archive.create(name, bytes), Err(LakeError::Conflict { .. })));
-    let mut writer = Writer::new(archive.clone(), Limits::default());
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
     rows[..6].iter().for_each(|row| writer.push(row, row.stamp).unwrap());
     assert_eq!(writer.roll_all().unwrap()[0], written[0]);
     compact(&archive, "2027-01-01", 1 << 20).unwrap();
@@ -458,7 +460,7 @@ fn unusable_places_say_why() {
     // An absent folder is an empty archive until something is written.
     let absent = Archive::folder(&folder.path().join("a/b/c")).unwrap();
     assert!(absent.next_offsets().unwrap().is_empty());
-    write(&absent, Limits::default(), &[telemetry(0, 0, 0)]);
+    write(&absent, RollLimits::default(), &[telemetry(0, 0, 0)]);
     assert_eq!(absent.next_offsets().unwrap(), [((TOPIC, 0), 1)].into());
 }
 
@@ -475,12 +477,12 @@ fn windows_come_back_typed() {
         energy_joules: Some(n as f64 / 3.0),
         ..EfficiencyWindow::default()
     };
-    let mut rows: Vec<Row> = (0..5).map(|n| row(Topic::EfficiencyWindows, 0, n, n * 60, &window(n))).collect();
+    let mut rows: Vec<ArchiveRow> = (0..5).map(|n| row(Topic::EfficiencyWindows, 0, n, n * 60, &window(n))).collect();
     rows.push(row(Topic::EfficiencyWindows, 0, 5, 300, &json!({"id": "", "workload": "ns/job"})));
     let mut tombstone = row(Topic::EfficiencyWindows, 0, 6, 300, &json!({}));
     tombstone.value = None;
     rows.push(tombstone);
-    write(&archive, Limits::default(), &rows);
+    write(&archive, RollLimits::default(), &rows);
     let read = read_windows(folder.path()).unwrap();
     assert_eq!(read.events, (0..5).map(window).collect::<Vec<_>>());
     assert_eq!(read.refused.iter().map(|(partition, offset, _)| (*partition, *offset)).collect::<Vec<_>>(), [(0, 5)]);
@@ -500,7 +502,7 @@ fn older_files_are_read_and_newer_ones_refused() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
     let rows = [telemetry(0, 0, 0), telemetry(0, 1, 1)];
-    let name = write(&archive, Limits::default(), &rows)[0].name.clone();
+    let name = write(&archive, RollLimits::default(), &rows)[0].name.clone();
     let batch = archive.reader(&name).unwrap().batches().unwrap().next().unwrap().unwrap();
     let rewrite = |batch: &RecordBatch| {
         let metadata =

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{all, row, time};
 use crate::simulation::{CrashDisk, Disk};
-use crate::{Archive, LakeError, Limits, Result, Row, Writer, compact, simulation};
+use crate::{Archive, ArchiveRow, ArchiveWriter, LakeError, Result, RollLimits, compact, simulation};
 
 /// Few columns: the steps on the disk are what counts here.
 const TOPIC: Topic = Topic::ProcessorState;
@@ -16,16 +16,16 @@ fn on(disk: &CrashDisk) -> Archive {
     simulation::archive(Path::new("/data/archive"), disk.clone())
 }
 
-fn log() -> Vec<Row> {
+fn log() -> Vec<ArchiveRow> {
     (0..12).map(|n| row(TOPIC, (n % 2) as i32, n / 2 * 3, n * 9_000, &json!({"state": n}))).collect()
 }
 
 /// What the archiver does: from where the files end to the end of the log.
-fn archive_all(archive: &Archive, log: &[Row]) -> Result<()> {
+fn archive_all(archive: &Archive, log: &[ArchiveRow]) -> Result<()> {
     archive.sweep()?;
-    archive.settle(&archive.files()?)?;
+    archive.make_newest_durable(&archive.files()?)?;
     let next = archive.next_offsets()?;
-    let mut writer = Writer::new(archive.clone(), Limits { rows: 3, ..Limits::default() });
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits { rows: 3, ..RollLimits::default() });
     for partition in 0..2 {
         writer.start(TOPIC, partition, next.get(&(TOPIC, partition)).copied().unwrap_or(0));
     }
@@ -39,16 +39,16 @@ fn archive_all(archive: &Archive, log: &[Row]) -> Result<()> {
         }
     }
     for partition in 0..2 {
-        writer.end(TOPIC, partition, 20);
+        writer.advance_to(TOPIC, partition, 20);
     }
     writer.roll_all().map(drop)
 }
 
-fn check(archive: &Archive, log: &[Row], at: &str) {
+fn check(archive: &Archive, log: &[ArchiveRow], at: &str) {
     let listing = archive.files().unwrap_or_else(|error| panic!("{at}: {error}"));
     assert_eq!(listing.gaps, [], "{at}");
     for partition in 0..2 {
-        let expected: Vec<&Row> = log.iter().filter(|row| row.partition == partition).collect();
+        let expected: Vec<&ArchiveRow> = log.iter().filter(|row| row.partition == partition).collect();
         let rows = all(archive, TOPIC, partition).unwrap_or_else(|error| panic!("{at}: {error}"));
         assert_eq!(rows.iter().collect::<Vec<_>>(), expected, "{at}");
         assert_eq!(listing.partitions()[&(TOPIC, partition)].0, 0, "{at}");
@@ -181,7 +181,7 @@ fn a_full_disk_stops_and_resumes_without_a_skip() {
     let log = log();
     let disk = CrashDisk::default();
     let archive = on(&disk);
-    let mut writer = Writer::new(archive.clone(), Limits { rows: 4, age_micros: i64::MAX, ..Limits::default() });
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits { rows: 4, age_micros: i64::MAX, ..RollLimits::default() });
     for partition in 0..2 {
         writer.start(TOPIC, partition, 0);
     }

@@ -7,7 +7,7 @@ use eadt_schemas::Topic;
 use serde_json::json;
 
 use super::{all, row, telemetry};
-use crate::{Archive, FileName, Limits, Row, Writer, compact};
+use crate::{Archive, ArchiveRow, ArchiveWriter, FileName, RollLimits, compact};
 
 const TOPIC: Topic = Topic::GpuTelemetry;
 
@@ -15,7 +15,7 @@ const TOPIC: Topic = Topic::GpuTelemetry;
 fn archive() -> (tempfile::TempDir, Archive, Vec<(FileName, PathBuf)>) {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let mut writer = Writer::new(archive.clone(), Limits { rows: 10, ..Limits::default() });
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits { rows: 10, ..RollLimits::default() });
     for offset in 0..30 {
         for partition in 0..2 {
             let row = telemetry(partition, offset, offset);
@@ -78,7 +78,7 @@ fn a_file_that_is_gone_is_missed_wherever_it_was() {
     }
     assert_eq!(lost(&archive), [(TOPIC, 1, 0, 29)]);
     // Who goes on at the end of the files makes up for what was lost there; what is lost at the start stays so.
-    let mut writer = Writer::new(archive.clone(), Limits::default());
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
     for offset in 15..40 {
         let row = telemetry(1, offset, offset);
         writer.push(&row, row.stamp).unwrap();
@@ -114,7 +114,7 @@ fn a_record_where_earlier_versions_had_it_counts_until_the_next_file() {
     fs::write(&former, "").unwrap();
     fs::remove_file(&files[2].1).unwrap();
     assert_eq!(lost(&archive), [(TOPIC, 0, 20, 29)]);
-    let mut writer = Writer::new(Archive::folder(folder.path()).unwrap(), Limits::default());
+    let mut writer = ArchiveWriter::new(Archive::folder(folder.path()).unwrap(), RollLimits::default());
     for offset in 20..40 {
         let row = telemetry(0, offset, offset);
         writer.push(&row, row.stamp).unwrap();
@@ -132,7 +132,7 @@ fn there_is_one_record_a_partition_and_one_that_was_deleted_begins_anew() {
     fs::remove_file(&files.iter().find(of_first).unwrap().1).unwrap();
     fs::remove_file(&records(folder.path())[0]).unwrap();
     assert_eq!(lost(&archive), []);
-    let mut writer = Writer::new(archive.clone(), Limits::default());
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
     let row = telemetry(0, 30, 30);
     writer.push(&row, row.stamp).unwrap();
     writer.roll_all().unwrap();
@@ -162,9 +162,9 @@ fn a_compaction_keeps_the_records_and_two_of_one_partition_are_the_wider_one() {
 fn a_small_file_of_long_equal_texts_is_read_in_small_pieces() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let mut writer = Writer::new(archive.clone(), Limits::default());
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
     let long = json!({"time": "2026-01-02T00:00:00Z", "reason": "a".repeat(16 << 10)});
-    let rows: Vec<Row> = (0..1100).map(|offset| row(Topic::Decisions, 0, offset, 0, &long)).collect();
+    let rows: Vec<ArchiveRow> = (0..1100).map(|offset| row(Topic::Decisions, 0, offset, 0, &long)).collect();
     for row in &rows {
         writer.push(row, row.stamp).unwrap();
     }

@@ -13,7 +13,7 @@ use eadt_schemas::envelope::Envelope;
 use eadt_schemas::{EventTime, Topic};
 use serde::Serialize;
 
-use crate::{Archive, Row, Rows};
+use crate::{Archive, ArchiveRow, PartitionRows};
 
 /// 2026-01-02T00:00:00Z.
 pub(crate) const START: i64 = 1_767_312_000_000_000;
@@ -22,7 +22,7 @@ pub(crate) fn time(seconds: i64) -> EventTime {
     EventTime::from_micros(START + seconds * 1_000_000)
 }
 
-pub(crate) fn row(topic: Topic, partition: i32, offset: i64, at: i64, value: &impl Serialize) -> Row {
+pub(crate) fn row(topic: Topic, partition: i32, offset: i64, at: i64, value: &impl Serialize) -> ArchiveRow {
     let envelope = Envelope {
         id: format!("e-{partition}-{offset}"),
         source: "/tests".to_owned(),
@@ -30,7 +30,7 @@ pub(crate) fn row(topic: Topic, partition: i32, offset: i64, at: i64, value: &im
         time: time(at),
         subject: "ns/job".to_owned(),
     };
-    Row {
+    ArchiveRow {
         topic,
         partition,
         offset,
@@ -41,7 +41,7 @@ pub(crate) fn row(topic: Topic, partition: i32, offset: i64, at: i64, value: &im
     }
 }
 
-pub(crate) fn telemetry(partition: i32, offset: i64, at: i64) -> Row {
+pub(crate) fn telemetry(partition: i32, offset: i64, at: i64) -> ArchiveRow {
     let event = eadt_schemas::v1::GpuTelemetry {
         time: time(at),
         workload: Some("ns/job".to_owned()),
@@ -56,7 +56,7 @@ pub(crate) fn telemetry(partition: i32, offset: i64, at: i64) -> Row {
 }
 
 /// All rows of a partition, or the first error.
-pub(crate) fn all(archive: &Archive, topic: Topic, partition: i32) -> crate::Result<Vec<Row>> {
-    let rows: Rows = archive.rows(&archive.files()?, topic, partition);
+pub(crate) fn all(archive: &Archive, topic: Topic, partition: i32) -> crate::Result<Vec<ArchiveRow>> {
+    let rows: PartitionRows = archive.rows(&archive.files()?, topic, partition);
     rows.collect()
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_schemas::decode::Check;
+use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{
     Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model,
     TrainingProgress, Workload,
@@ -17,14 +17,14 @@ use serde_json::{Map, Value, json};
 
 use super::{row, time};
 use crate::canonical;
-use crate::columns::Columns;
+use crate::columns::RowBatchBuilder;
 use crate::decode::{decode, general};
-use crate::plan::{Common, plan};
-use crate::{Row, rebuild};
+use crate::plan::{CommonColumn, plan};
+use crate::{ArchiveRow, rebuild};
 
 /// Through columns and back, without a file.
-fn back(rows: &[Row]) -> Vec<Row> {
-    let mut columns = Columns::new(rows[0].topic);
+fn back(rows: &[ArchiveRow]) -> Vec<ArchiveRow> {
+    let mut columns = RowBatchBuilder::new(rows[0].topic);
     for row in rows {
         columns.push(&row.view(), row.header_views());
     }
@@ -32,7 +32,7 @@ fn back(rows: &[Row]) -> Vec<Row> {
     (0..rows.len()).map(|at| rebuild::row(rows[0].topic, &batch, at).unwrap()).collect()
 }
 
-trait Event: Check + Serialize + Default + PartialEq + std::fmt::Debug + JsonSchema + DeserializeOwned {
+trait Event: DecodableEvent + Serialize + Default + PartialEq + std::fmt::Debug + JsonSchema + DeserializeOwned {
     const TOPIC: Topic;
 }
 
@@ -190,7 +190,7 @@ fn unknown_fields_are_kept_beside_the_columns() {
 #[test]
 fn a_flag_left_out_while_false_is_false_in_its_column() {
     use arrow::array::{Array, AsArray};
-    let mut columns = Columns::new(Topic::GpuTelemetry);
+    let mut columns = RowBatchBuilder::new(Topic::GpuTelemetry);
     for value in [json!({"device": "a"}), json!({"device": "a", "last": true}), json!({})] {
         let row = row(Topic::GpuTelemetry, 0, 0, 1, &value);
         columns.push(&row.view(), row.header_views());
@@ -200,12 +200,12 @@ fn a_flag_left_out_while_false_is_false_in_its_column() {
     assert_eq!(last.iter().collect::<Vec<_>>(), [Some(false), Some(true), None]);
     assert!(!last.is_null(0));
     assert_eq!(plan(Topic::GpuTelemetry).schema.fields().len(), batch.num_columns());
-    assert!(batch.column(plan(Topic::GpuTelemetry).common(Common::Value)).is_null(0));
+    assert!(batch.column(plan(Topic::GpuTelemetry).common(CommonColumn::Value)).is_null(0));
 }
 
 #[test]
 fn headers_and_keys_of_any_kind_come_back() {
-    let headers = |pairs: &[(&str, &[u8])]| -> Vec<crate::Header> {
+    let headers = |pairs: &[(&str, &[u8])]| -> Vec<crate::RowHeader> {
         pairs.iter().map(|(name, value)| (Arc::from(*name), Bytes::copy_from_slice(value))).collect()
     };
     let mut bare = row(Topic::DeadLetters, 0, 0, 1, &json!("x"));
@@ -272,7 +272,7 @@ fn headers_and_keys_of_any_kind_come_back() {
     let mut rows = vec![bare, odd, full, twice, differently, later];
     rows.extend((6..).zip(times).map(of_time));
     for (before, after) in rows.iter().zip(back(&rows)) {
-        let sorted = |row: &Row| {
+        let sorted = |row: &ArchiveRow| {
             let mut headers = row.headers.clone();
             headers.sort_by(|a, b| a.0.cmp(&b.0));
             headers

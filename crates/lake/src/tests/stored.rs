@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use eadt_schemas::Topic;
-use eadt_schemas::decode::{Check, decode};
+use eadt_schemas::decode::{DecodableEvent, decode};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
 use proptest::collection::vec;
@@ -12,23 +12,23 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::row;
-use crate::Row;
-use crate::columns::Columns;
-use crate::stored::{Opened, StoredRow};
+use crate::ArchiveRow;
+use crate::columns::RowBatchBuilder;
+use crate::stored::{StoredBatch, StoredRow};
 
-fn stored(rows: &[Row]) -> Vec<StoredRow> {
-    let mut columns = Columns::new(rows[0].topic);
+fn stored(rows: &[ArchiveRow]) -> Vec<StoredRow> {
+    let mut columns = RowBatchBuilder::new(rows[0].topic);
     for row in rows {
         columns.push(&row.view(), row.header_views());
     }
-    let opened = Arc::new(Opened::new(rows[0].topic, columns.take()));
+    let opened = Arc::new(StoredBatch::new(rows[0].topic, columns.take()));
     (0..rows.len()).map(|at| StoredRow::new(&opened, at).unwrap()).collect()
 }
 
 /// Whether the row was read from its columns; if so, as its bytes are.
-fn agrees<T: Check + PartialEq + std::fmt::Debug>(
+fn agrees<T: DecodableEvent + PartialEq + std::fmt::Debug>(
     stored: &StoredRow,
-    row: &Row,
+    row: &ArchiveRow,
     into: &mut T,
     read: impl Fn(&StoredRow, &mut T) -> bool,
 ) -> bool {
@@ -59,7 +59,7 @@ fn progress() -> Value {
 #[test]
 fn full_and_sparse_events_are_read_from_their_columns() {
     let sparse = json!({"time": telemetry()["time"], "device": "GPU-1", "collector": "c"});
-    let rows: Vec<Row> =
+    let rows: Vec<ArchiveRow> =
         [telemetry(), sparse, telemetry()].iter().zip(0..).map(|(value, n)| row(Topic::GpuTelemetry, 1, n, n, value)).collect();
     let mut event = GpuTelemetry::default();
     for (stored, row) in stored(&rows).iter().zip(&rows) {
@@ -67,7 +67,7 @@ fn full_and_sparse_events_are_read_from_their_columns() {
         assert!(!stored.progress(&mut TrainingProgress::default()), "of another type");
     }
     let sparse = json!({"time": progress()["time"], "workload": "a/b", "collector": "c"});
-    let rows: Vec<Row> =
+    let rows: Vec<ArchiveRow> =
         [progress(), sparse, progress()].iter().zip(0..).map(|(value, n)| row(Topic::TrainingProgress, 1, n, n, value)).collect();
     let mut event = TrainingProgress::default();
     for (stored, row) in stored(&rows).iter().zip(&rows) {
@@ -141,7 +141,7 @@ proptest! {
     fn changed_events_are_read_as_they_decode(
         changes in vec(vec((any::<prop::sample::Index>(), prop::option::of(odd())), 0..4), 1..6),
     ) {
-        fn rows(sample: &Value, topic: Topic, changes: &[Vec<(prop::sample::Index, Option<Value>)>]) -> Vec<Row> {
+        fn rows(sample: &Value, topic: Topic, changes: &[Vec<(prop::sample::Index, Option<Value>)>]) -> Vec<ArchiveRow> {
             let of = |(n, changes): (usize, &Vec<(prop::sample::Index, Option<Value>)>)| {
                 let mut value = sample.clone();
                 let fields = value.as_object_mut().unwrap();

@@ -16,7 +16,7 @@ pub struct BatchPoint {
 
 /// How many epochs one training run took to its target.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Epochs {
+pub struct EpochsToTarget {
     pub batch_size: u64,
     /// `None`: the run never reached it.
     pub epochs: Option<f64>,
@@ -36,7 +36,7 @@ pub struct BatchChoice {
 
 /// A batch size that cannot be chosen, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Excluded {
+pub struct ExcludedBatch {
     pub batch_size: u64,
     pub reason: String,
 }
@@ -50,12 +50,12 @@ pub struct EnergyToAccuracy {
     pub min_duration: Option<BatchChoice>,
     /// Best setting by energy of every eligible batch size, in order of size.
     pub by_batch_size: Vec<BatchChoice>,
-    pub excluded: Vec<Excluded>,
+    pub excluded: Vec<ExcludedBatch>,
 }
 
 /// Energy to accuracy = mean epochs to the target × seconds an epoch × watts. A batch size is eligible only if every run of it
 /// reached the target: one that sometimes fails costs what the retries cost, and nobody measured these.
-pub fn energy_to_accuracy(points: &[BatchPoint], runs: &[Epochs]) -> EnergyToAccuracy {
+pub fn energy_to_accuracy(points: &[BatchPoint], runs: &[EpochsToTarget]) -> EnergyToAccuracy {
     let mut by_size: BTreeMap<u64, (Vec<&BatchPoint>, Vec<Option<f64>>)> = BTreeMap::new();
     for point in points {
         by_size.entry(point.batch_size).or_default().0.push(point);
@@ -67,7 +67,7 @@ pub fn energy_to_accuracy(points: &[BatchPoint], runs: &[Epochs]) -> EnergyToAcc
     let mut by_batch_size = Vec::new();
     let mut excluded = Vec::new();
     for (batch_size, (points, runs)) in by_size {
-        let mut exclude = |reason: String| excluded.push(Excluded { batch_size, reason });
+        let mut exclude = |reason: String| excluded.push(ExcludedBatch { batch_size, reason });
         let failed = runs.iter().filter(|epochs| epochs.is_none()).count();
         if runs.is_empty() {
             exclude("no training run with it is known".to_owned());
@@ -122,7 +122,7 @@ mod tests {
             point(128, 150.0, 5.0, 700.0),
             point(256, 150.0, 5.0, 10.0),
         ];
-        let run = |batch_size, epochs| Epochs { batch_size, epochs };
+        let run = |batch_size, epochs| EpochsToTarget { batch_size, epochs };
         let runs = [
             run(32, Some(10.0)),
             run(32, Some(12.0)),

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Knob, Measurement};
+use super::{SettingMeasurement, TuningKnob};
 use crate::stats::median;
 
 /// Times outside of the range by more than this part are glitches.
@@ -18,10 +18,10 @@ const POWER_MARGIN: f64 = 0.20;
 /// Where more than this part of the settings is outside, no setting is: something else than the knob changed.
 const SETTINGS_RATIO: f64 = 0.25;
 
-/// What a glitch is of.
+/// The quantity of a glitch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Quantity {
+pub enum GlitchQuantity {
     /// In seconds.
     Duration,
     /// Mean power in watts.
@@ -38,7 +38,7 @@ pub struct Glitch {
     /// In the second knob's unit; `None`: there is one knob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second_setting: Option<f64>,
-    pub quantity: Quantity,
+    pub quantity: GlitchQuantity,
     /// In seconds or watts.
     pub value: f64,
     /// The range that the neighbours leave, in seconds or watts.
@@ -49,8 +49,8 @@ impl Glitch {
     /// Value and range for people.
     pub fn words(&self) -> String {
         let (what, unit, digits) = match self.quantity {
-            Quantity::Duration => ("took", "s", 3),
-            Quantity::Power => ("drew", "W", 0),
+            GlitchQuantity::Duration => ("took", "s", 3),
+            GlitchQuantity::Power => ("drew", "W", 0),
         };
         let [low, high] = self.expected;
         if high.is_finite() {
@@ -66,8 +66,8 @@ impl Glitch {
 
 /// Rows that agree with their neighbours, and those that do not.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Checked {
-    pub kept: Vec<Measurement>,
+pub struct CheckedMeasurements {
+    pub kept: Vec<SettingMeasurement>,
     pub glitches: Vec<Glitch>,
     /// So many settings are outside that none was left out.
     pub irregular: bool,
@@ -75,7 +75,7 @@ pub struct Checked {
 
 /// The runs of a setting, and their median time and power.
 #[derive(Debug, Clone)]
-struct Level {
+struct SettingRuns {
     setting: f64,
     second_setting: Option<f64>,
     duration: f64,
@@ -84,32 +84,32 @@ struct Level {
     runs: Vec<usize>,
 }
 
-impl Level {
-    fn value(&self, quantity: Quantity) -> f64 {
+impl SettingRuns {
+    fn value(&self, quantity: GlitchQuantity) -> f64 {
         match quantity {
-            Quantity::Duration => self.duration,
-            Quantity::Power => self.power,
+            GlitchQuantity::Duration => self.duration,
+            GlitchQuantity::Power => self.power,
         }
     }
 }
 
-/// What the neighbours of a level leave for it.
+/// The range that the neighbours of a level leave for it.
 #[derive(Debug, Clone, Copy)]
-struct Range {
-    quantity: Quantity,
+struct NeighbourRange {
+    quantity: GlitchQuantity,
     expected: [f64; 2],
 }
 
-impl Range {
-    /// How far outside of the range a value lies, as a ratio; below 1 inside.
+impl NeighbourRange {
+    /// Returns the distance of a value from the range, as a ratio; below 1 inside.
     fn distance(&self, value: f64) -> f64 {
         (self.expected[0] / value).max(value / self.expected[1])
     }
 
     fn is_outside(&self, value: f64) -> bool {
         let margin = match self.quantity {
-            Quantity::Duration => TIME_MARGIN,
-            Quantity::Power => POWER_MARGIN,
+            GlitchQuantity::Duration => TIME_MARGIN,
+            GlitchQuantity::Power => POWER_MARGIN,
         };
         self.distance(value) > 1.0 + margin
     }
@@ -117,7 +117,7 @@ impl Range {
 
 /// Takes out the setting without which the others agree best, or its runs outside of the range, until all agree; keeps
 /// every row if more than a quarter of the settings, and more than one, would go.
-pub fn find_glitches(knob: Knob, measurements: &[Measurement]) -> Checked {
+pub fn find_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> CheckedMeasurements {
     let mut kept = measurements.to_vec();
     let mut glitches: Vec<Glitch> = Vec::new();
     let most = ((levels(measurements).len() as f64 * SETTINGS_RATIO) as usize).max(1);
@@ -125,7 +125,7 @@ pub fn find_glitches(knob: Knob, measurements: &[Measurement]) -> Checked {
     while let Some(found) = blame(knob, &kept) {
         blamed += 1;
         if blamed > most {
-            return Checked { kept: measurements.to_vec(), glitches: Vec::new(), irregular: true };
+            return CheckedMeasurements { kept: measurements.to_vec(), glitches: Vec::new(), irregular: true };
         }
         let rows: Vec<u64> = found.iter().map(|glitch| glitch.row).collect();
         let (setting, second) = (found[0].setting, found[0].second_setting);
@@ -133,17 +133,17 @@ pub fn find_glitches(knob: Knob, measurements: &[Measurement]) -> Checked {
         glitches.extend(found);
     }
     glitches.sort_by_key(|glitch| glitch.row);
-    Checked { kept, glitches, irregular: false }
+    CheckedMeasurements { kept, glitches, irregular: false }
 }
 
 /// The runs to take out next; `None` if all settings agree.
-fn blame(knob: Knob, measurements: &[Measurement]) -> Option<Vec<Glitch>> {
+fn blame(knob: TuningKnob, measurements: &[SettingMeasurement]) -> Option<Vec<Glitch>> {
     let levels = levels(measurements);
     let found = outside(knob, &levels);
-    let without = |index: usize| -> Vec<Level> {
+    let without = |index: usize| -> Vec<SettingRuns> {
         levels.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, level)| level.clone()).collect()
     };
-    let sum = |found: &[(usize, Range)], levels: &[Level]| -> f64 {
+    let sum = |found: &[(usize, NeighbourRange)], levels: &[SettingRuns]| -> f64 {
         found.iter().map(|(index, range)| range.distance(levels[*index].value(range.quantity)).ln()).sum()
     };
     // Whoever disagrees, and those beside it.
@@ -156,7 +156,7 @@ fn blame(knob: Knob, measurements: &[Measurement]) -> Option<Vec<Glitch>> {
     for index in (0..levels.len()).filter(near) {
         let rest = without(index);
         let left = sum(&outside(knob, &rest), &rest);
-        let own: Vec<(usize, Range)> = found.iter().filter(|(other, _)| *other == index).copied().collect();
+        let own: Vec<(usize, NeighbourRange)> = found.iter().filter(|(other, _)| *other == index).copied().collect();
         let own = sum(&own, &levels);
         if best.is_none_or(|(least, most, _)| left < least - 1e-9 || left < least + 1e-9 && own > most) {
             best = Some((left, own, index));
@@ -164,9 +164,11 @@ fn blame(knob: Knob, measurements: &[Measurement]) -> Option<Vec<Glitch>> {
     }
     let level = &levels[best?.2];
     let index = best?.2;
-    let ranges: Vec<Range> =
-        [Quantity::Duration, Quantity::Power].into_iter().filter_map(|quantity| range(knob, &levels, index, quantity)).collect();
-    let glitch = |run: &usize, range: &Range| {
+    let ranges: Vec<NeighbourRange> = [GlitchQuantity::Duration, GlitchQuantity::Power]
+        .into_iter()
+        .filter_map(|quantity| range(knob, &levels, index, quantity))
+        .collect();
+    let glitch = |run: &usize, range: &NeighbourRange| {
         let m = &measurements[*run];
         Glitch {
             row: m.row,
@@ -178,10 +180,10 @@ fn blame(knob: Knob, measurements: &[Measurement]) -> Option<Vec<Glitch>> {
         }
     };
     let worst = |run: &usize| {
-        let distance = |range: &&Range| range.distance(value(&measurements[*run], range.quantity));
+        let distance = |range: &&NeighbourRange| range.distance(value(&measurements[*run], range.quantity));
         ranges.iter().max_by(|a, b| distance(a).total_cmp(&distance(b))).map(|range| (*run, *range))
     };
-    let all: Vec<(usize, Range)> = level.runs.iter().filter_map(worst).collect();
+    let all: Vec<(usize, NeighbourRange)> = level.runs.iter().filter_map(worst).collect();
     let off: Vec<Glitch> = all
         .iter()
         .filter(|(run, range)| range.is_outside(value(&measurements[*run], range.quantity)))
@@ -191,16 +193,16 @@ fn blame(knob: Knob, measurements: &[Measurement]) -> Option<Vec<Glitch>> {
     Some(if off.is_empty() { all } else { off }).filter(|glitches| !glitches.is_empty())
 }
 
-fn value(m: &Measurement, quantity: Quantity) -> f64 {
+fn value(m: &SettingMeasurement, quantity: GlitchQuantity) -> f64 {
     match quantity {
-        Quantity::Duration => m.duration_seconds,
-        Quantity::Power => m.energy_joules / m.duration_seconds,
+        GlitchQuantity::Duration => m.duration_seconds,
+        GlitchQuantity::Power => m.energy_joules / m.duration_seconds,
     }
 }
 
 /// The levels that lie outside of a range by more than its margin.
-fn outside(knob: Knob, levels: &[Level]) -> Vec<(usize, Range)> {
-    let of = |index: usize| [Quantity::Duration, Quantity::Power].map(|quantity| (index, quantity));
+fn outside(knob: TuningKnob, levels: &[SettingRuns]) -> Vec<(usize, NeighbourRange)> {
+    let of = |index: usize| [GlitchQuantity::Duration, GlitchQuantity::Power].map(|quantity| (index, quantity));
     (0..levels.len())
         .flat_map(of)
         .filter_map(|(index, quantity)| Some((index, range(knob, levels, index, quantity)?)))
@@ -209,73 +211,73 @@ fn outside(knob: Knob, levels: &[Level]) -> Vec<(usize, Range)> {
 }
 
 /// Medians by setting, slice by slice of the second knob, in each the highest setting first.
-fn levels(measurements: &[Measurement]) -> Vec<Level> {
+fn levels(measurements: &[SettingMeasurement]) -> Vec<SettingRuns> {
     let mut order: Vec<usize> = (0..measurements.len()).collect();
     let key = |index: &usize| (measurements[*index].second_setting.unwrap_or(0.0), measurements[*index].setting);
     order.sort_by(|a, b| key(b).0.total_cmp(&key(a).0).then(key(b).1.total_cmp(&key(a).1)));
     let level = |runs: &[usize]| {
         let first = &measurements[*runs.first()?];
         let middle = |quantity| median(&mut runs.iter().map(|run| value(&measurements[*run], quantity)).collect::<Vec<_>>());
-        Some(Level {
+        Some(SettingRuns {
             setting: first.setting,
             second_setting: first.second_setting,
-            duration: middle(Quantity::Duration)?,
-            power: middle(Quantity::Power)?,
+            duration: middle(GlitchQuantity::Duration)?,
+            power: middle(GlitchQuantity::Power)?,
             runs: runs.to_vec(),
         })
     };
     order.chunk_by(|a, b| key(a) == key(b)).filter_map(level).collect()
 }
 
-/// What the neighbours of a level leave for its time or power; `None` if there are too few to tell.
-fn range(knob: Knob, levels: &[Level], at: usize, quantity: Quantity) -> Option<Range> {
+/// Returns the range that the neighbours of a level leave for its time or power; `None` if there are too few.
+fn range(knob: TuningKnob, levels: &[SettingRuns], at: usize, quantity: GlitchQuantity) -> Option<NeighbourRange> {
     // A batch size is no clock: neither time nor power has to follow it.
     let (time_exponent, power_exponent) = match knob {
-        Knob::SmClockMhz | Knob::MemoryClockMhz => (3.0, 4.0),
+        TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz => (3.0, 4.0),
         // A cap may come close to what the board draws when it idles: the time then has no bound.
-        Knob::PowerLimitWatts => (f64::INFINITY, 1.5),
-        Knob::BatchSize => return None,
+        TuningKnob::PowerLimitWatts => (f64::INFINITY, 1.5),
+        TuningKnob::BatchSize => return None,
     };
-    let same = |level: &&Level| level.second_setting == levels[at].second_setting;
-    // Two settings cannot tell which of them is off.
+    let same = |level: &&SettingRuns| level.second_setting == levels[at].second_setting;
+    // Between two settings alone, it is unknown which of them is off.
     if levels.iter().filter(same).count() < 3 {
         return None;
     }
     let higher = at.checked_sub(1).and_then(|index| levels.get(index)).filter(same);
     let lower = levels.get(at + 1).filter(same);
-    let reach = |neighbour: &Level, exponent: f64| {
+    let reach = |neighbour: &SettingRuns, exponent: f64| {
         let ratio = neighbour.setting.max(levels[at].setting) / neighbour.setting.min(levels[at].setting);
         ratio.powf(exponent)
     };
-    let value = |level: &Level| level.value(quantity);
+    let value = |level: &SettingRuns| level.value(quantity);
     let expected = match (higher, lower, quantity) {
         (None, None, _) => return None,
         (Some(a), Some(b), _) => [value(a).min(value(b)), value(a).max(value(b))],
         // The lowest setting: slower and of less power than the one above it.
-        (Some(a), None, Quantity::Duration) => [value(a), value(a) * reach(a, time_exponent)],
-        (Some(a), None, Quantity::Power) => [value(a) / reach(a, power_exponent), value(a)],
+        (Some(a), None, GlitchQuantity::Duration) => [value(a), value(a) * reach(a, time_exponent)],
+        (Some(a), None, GlitchQuantity::Power) => [value(a) / reach(a, power_exponent), value(a)],
         // The highest.
-        (None, Some(b), Quantity::Duration) => [value(b) / reach(b, time_exponent.min(3.0)), value(b)],
-        (None, Some(b), Quantity::Power) => [value(b), value(b) * reach(b, power_exponent)],
+        (None, Some(b), GlitchQuantity::Duration) => [value(b) / reach(b, time_exponent.min(3.0)), value(b)],
+        (None, Some(b), GlitchQuantity::Power) => [value(b), value(b) * reach(b, power_exponent)],
     };
-    Some(Range { quantity, expected })
+    Some(NeighbourRange { quantity, expected })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(row: u64, setting: f64, duration_seconds: f64, watts: f64) -> Measurement {
-        Measurement { setting, second_setting: None, duration_seconds, energy_joules: watts * duration_seconds, row }
+    fn row(row: u64, setting: f64, duration_seconds: f64, watts: f64) -> SettingMeasurement {
+        SettingMeasurement { setting, second_setting: None, duration_seconds, energy_joules: watts * duration_seconds, row }
     }
 
-    fn clocks() -> Vec<Measurement> {
+    fn clocks() -> Vec<SettingMeasurement> {
         let rows =
             [(1400.0, 11.1, 275.0), (1300.0, 12.2, 250.0), (1200.0, 13.4, 225.0), (1100.0, 14.5, 200.0), (1000.0, 15.6, 175.0)];
         rows.iter().zip(1..).map(|(&(setting, seconds, watts), index)| row(index, setting, seconds, watts)).collect()
     }
 
-    fn caps() -> Vec<Measurement> {
+    fn caps() -> Vec<SettingMeasurement> {
         let rows = [
             (250.0, 10.0, 230.0),
             (225.0, 10.1, 215.0),
@@ -289,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_smooth_sweep_has_no_glitch() {
-        for (knob, rows) in [(Knob::SmClockMhz, clocks()), (Knob::PowerLimitWatts, caps())] {
+        for (knob, rows) in [(TuningKnob::SmClockMhz, clocks()), (TuningKnob::PowerLimitWatts, caps())] {
             let checked = find_glitches(knob, &rows);
             assert!(checked.glitches.is_empty() && !checked.irregular && checked.kept == rows, "{checked:?}");
         }
@@ -297,7 +299,7 @@ mod tests {
 
     #[test]
     fn one_glitch_of_any_row_and_kind_is_found_and_only_that_row() {
-        for (knob, rows) in [(Knob::SmClockMhz, clocks()), (Knob::PowerLimitWatts, caps())] {
+        for (knob, rows) in [(TuningKnob::SmClockMhz, clocks()), (TuningKnob::PowerLimitWatts, caps())] {
             for index in 0..rows.len() {
                 for (time_factor, power_factor) in [(1.0, 0.15), (1.0, 0.55), (1.0, 4.0), (0.3, 1.0), (3.0, 1.0), (0.3, 3.0)] {
                     let mut wrong = rows.clone();
@@ -309,7 +311,7 @@ mod tests {
                     let found: Vec<u64> = checked.glitches.iter().map(|glitch| glitch.row).collect();
                     // At the lowest cap any longer time may be true.
                     let last = index + 1 == rows.len();
-                    let untold = time_factor > 1.0 && power_factor == 1.0 && knob == Knob::PowerLimitWatts && last;
+                    let untold = time_factor > 1.0 && power_factor == 1.0 && knob == TuningKnob::PowerLimitWatts && last;
                     if !untold {
                         assert_eq!(
                             found,
@@ -324,12 +326,12 @@ mod tests {
 
     #[test]
     fn of_two_runs_the_good_one_stays_and_a_median_of_three_needs_nothing() {
-        let mut two: Vec<Measurement> = clocks();
-        two.push(Measurement { duration_seconds: 25.0, energy_joules: 25.0 * 200.0, row: 9, ..two[0] });
-        let checked = find_glitches(Knob::SmClockMhz, &two);
+        let mut two: Vec<SettingMeasurement> = clocks();
+        two.push(SettingMeasurement { duration_seconds: 25.0, energy_joules: 25.0 * 200.0, row: 9, ..two[0] });
+        let checked = find_glitches(TuningKnob::SmClockMhz, &two);
         assert_eq!(checked.glitches.iter().map(|glitch| glitch.row).collect::<Vec<_>>(), [9], "a cold run");
-        two.push(Measurement { row: 10, ..two[0] });
-        assert!(find_glitches(Knob::SmClockMhz, &two).glitches.is_empty());
+        two.push(SettingMeasurement { row: 10, ..two[0] });
+        assert!(find_glitches(TuningKnob::SmClockMhz, &two).glitches.is_empty());
     }
 
     #[test]
@@ -338,16 +340,16 @@ mod tests {
         for index in [1, 3] {
             rows[index].energy_joules *= 5.0;
         }
-        let checked = find_glitches(Knob::SmClockMhz, &rows);
+        let checked = find_glitches(TuningKnob::SmClockMhz, &rows);
         assert!(checked.irregular && checked.glitches.is_empty() && checked.kept.len() == 5, "{checked:?}");
     }
 
     #[test]
     fn a_slice_of_a_second_knob_is_compared_with_itself_alone() {
         let mut rows = clocks();
-        let slow: Vec<Measurement> = clocks()
+        let slow: Vec<SettingMeasurement> = clocks()
             .iter()
-            .map(|m| Measurement {
+            .map(|m| SettingMeasurement {
                 second_setting: Some(810.0),
                 duration_seconds: 3.0 * m.duration_seconds,
                 row: m.row + 10,
@@ -358,9 +360,9 @@ mod tests {
             m.second_setting = Some(1215.0);
         }
         rows.extend(slow);
-        assert!(find_glitches(Knob::SmClockMhz, &rows).glitches.is_empty());
+        assert!(find_glitches(TuningKnob::SmClockMhz, &rows).glitches.is_empty());
         rows[7].energy_joules /= 6.0;
-        let found = find_glitches(Knob::SmClockMhz, &rows).glitches;
+        let found = find_glitches(TuningKnob::SmClockMhz, &rows).glitches;
         assert_eq!((found.len(), found[0].row, found[0].second_setting), (1, 13, Some(810.0)));
     }
 }

@@ -1,11 +1,14 @@
 //! The choice among the measured points.
 
-use super::{Choice, Choices, Fits, Knob, Knobs, Limits, Objective, Point, pareto, percent};
+use super::{
+    ChoiceLimits, ChoiceObjective, CurveFits, SettingChoice, SettingChoices, SettingPoint, TuningKnob, TuningKnobs, pareto,
+    percent,
+};
 
 /// Rounding, not slowdown.
 pub(crate) const EPSILON: f64 = 1e-9;
 
-pub(super) fn choose(points: &[Point], limits: &Limits, knobs: Knobs) -> Choices {
+pub(super) fn choose(points: &[SettingPoint], limits: &ChoiceLimits, knobs: TuningKnobs) -> SettingChoices {
     let all: Vec<usize> = (0..points.len()).collect();
     let keeps = |index: usize| {
         let slowdown = points[index].seconds / points[0].seconds - 1.0;
@@ -14,16 +17,16 @@ pub(super) fn choose(points: &[Point], limits: &Limits, knobs: Knobs) -> Choices
     let kept: Vec<usize> = all.into_iter().filter(|&index| index == 0 || keeps(index)).collect();
     let constrained = best(&kept, 0.0, |index| score(points, limits.objective, index));
     let choice = |index: usize| choice(points, index);
-    Choices {
+    SettingChoices {
         reason: reason(&choice(constrained), None, kept.len() > 1, limits, knobs),
         ..choices(points, constrained, kept.len() > 1, choice)
     }
 }
 
 /// A setting as measured.
-pub(super) fn choice(points: &[Point], index: usize) -> Choice {
+pub(super) fn choice(points: &[SettingPoint], index: usize) -> SettingChoice {
     let (point, reference) = (points[index], points[0]);
-    Choice {
+    SettingChoice {
         setting: point.setting,
         second_setting: point.second,
         saving_ratio: 1.0 - point.joules / reference.joules,
@@ -37,22 +40,27 @@ pub(super) fn choice(points: &[Point], index: usize) -> Choice {
     }
 }
 
-/// What a setting is worth, as measured.
-pub(super) fn score(points: &[Point], objective: Objective, index: usize) -> f64 {
+/// Returns the score of a setting, as measured.
+pub(super) fn score(points: &[SettingPoint], objective: ChoiceObjective, index: usize) -> f64 {
     objective.score(points[index].joules / points[0].joules, points[index].seconds / points[0].seconds)
 }
 
 /// Every choice, all but the constrained one among the measured points.
-pub(super) fn choices(points: &[Point], constrained: usize, feasible: bool, choice: impl Fn(usize) -> Choice) -> Choices {
+pub(super) fn choices(
+    points: &[SettingPoint],
+    constrained: usize,
+    feasible: bool,
+    choice: impl Fn(usize) -> SettingChoice,
+) -> SettingChoices {
     let all: Vec<usize> = (0..points.len()).collect();
     let of = |objective| choice(best(&all, 0.0, |index| score(points, objective, index)));
     let front = pareto::front(points);
-    Choices {
+    SettingChoices {
         reference: choice(0),
-        min_energy: of(Objective::Energy),
+        min_energy: of(ChoiceObjective::Energy),
         constrained: choice(constrained),
-        min_edp: of(Objective::Edp),
-        min_ed2p: of(Objective::Ed2p),
+        min_edp: of(ChoiceObjective::Edp),
+        min_ed2p: of(ChoiceObjective::Ed2p),
         knee: choice(pareto::knee(points, &front)),
         pareto: front.iter().map(|&index| choice(index)).collect(),
         feasible,
@@ -65,25 +73,31 @@ pub(super) fn choices(points: &[Point], constrained: usize, feasible: bool, choi
     }
 }
 
-/// Whether clocks and caps are at least the allowed part of the reference's. A batch size has no such limit.
-pub(super) fn allowed(limits: &Limits, knobs: Knobs, point: &Point, reference: &Point) -> bool {
+/// Returns whether clocks and caps are at least the allowed part of the reference's. A batch size has no such limit.
+pub(super) fn allowed(limits: &ChoiceLimits, knobs: TuningKnobs, point: &SettingPoint, reference: &SettingPoint) -> bool {
     let Some(ratio) = limits.min_setting_ratio else { return true };
     let high = |value: f64, highest: f64| value >= ratio * highest - EPSILON * highest;
     let second = match (knobs.second, point.second, reference.second) {
-        (Some(knob), Some(value), Some(highest)) if knob != Knob::BatchSize => high(value, highest),
+        (Some(knob), Some(value), Some(highest)) if knob != TuningKnob::BatchSize => high(value, highest),
         _ => true,
     };
     high(point.setting, reference.setting) && second
 }
 
-/// Of `among`, which are in order of falling settings: the first one whose score is within `tie_ratio` of the least.
+/// Returns the first one of `among`, which are in order of falling settings, whose score is within `tie_ratio` of the least.
 pub(super) fn best(among: &[usize], tie_ratio: f64, score: impl Fn(usize) -> f64) -> usize {
     let least = among.iter().map(|&index| score(index)).fold(f64::INFINITY, f64::min);
     among.iter().copied().find(|&index| score(index) <= least * (1.0 + tie_ratio)).unwrap_or(0)
 }
 
-/// Why this choice: what was measured at it, then what the curves say with their error.
-pub(super) fn reason(chosen: &Choice, fits: Option<&Fits>, feasible: bool, limits: &Limits, knobs: Knobs) -> String {
+/// Returns the reason for this choice: the measured figures, then those of the curves with their error.
+pub(super) fn reason(
+    chosen: &SettingChoice,
+    fits: Option<&CurveFits>,
+    feasible: bool,
+    limits: &ChoiceLimits,
+    knobs: TuningKnobs,
+) -> String {
     let limit = percent(limits.max_slowdown_ratio);
     let floor = limits
         .min_setting_ratio

@@ -1,7 +1,7 @@
-//! Which setting of one knob or of two: the highest one is the reference, a limit on the slowdown against it is kept, and of
-//! what keeps it the best by an objective is taken.
+//! Chooses a setting of one knob or of two: the highest one is the reference, a limit on the slowdown against it is kept, and of
+//! the settings that keep it the best by an objective is taken.
 //!
-//! Every figure of a [`Choice`] is measured at its setting. Fitted curves bound it and stand beside it.
+//! Every figure of a [`SettingChoice`] is measured at its setting. Fitted curves bound it and are given beside it.
 
 mod batch;
 mod glitch;
@@ -14,20 +14,20 @@ mod validate;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fit::Quality;
+use crate::fit::FitQuality;
 use crate::stats::median;
 
-pub use batch::{BatchChoice, BatchPoint, EnergyToAccuracy, Epochs, Excluded, energy_to_accuracy};
-pub use glitch::{Checked, Glitch, Quantity, find_glitches};
-pub use preset::{InvalidPreset, Preset, WorkloadLimits};
-pub use robust::Robust;
-pub use runs::{Combined, DroppedRun, Run, combine};
-pub use validate::{Promise, Tolerances, Verdict, validate};
+pub use batch::{BatchChoice, BatchPoint, EnergyToAccuracy, EpochsToTarget, ExcludedBatch, energy_to_accuracy};
+pub use glitch::{CheckedMeasurements, Glitch, GlitchQuantity, find_glitches};
+pub use preset::{InvalidPreset, LimitPreset, WorkloadLimits};
+pub use robust::RobustSettings;
+pub use runs::{CombinedRuns, DroppedRun, FixedWorkRun, combine};
+pub use validate::{PromiseVerdict, PromisedChoice, ValidationTolerances, validate};
 
 /// What is turned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Knob {
+pub enum TuningKnob {
     SmClockMhz,
     PowerLimitWatts,
     /// Only beside another knob.
@@ -36,7 +36,7 @@ pub enum Knob {
     BatchSize,
 }
 
-impl Knob {
+impl TuningKnob {
     pub const ALL: [Self; 4] = [Self::SmClockMhz, Self::PowerLimitWatts, Self::MemoryClockMhz, Self::BatchSize];
     /// Those that may be turned alone.
     pub const ALONE: [Self; 2] = [Self::SmClockMhz, Self::PowerLimitWatts];
@@ -77,19 +77,19 @@ impl Knob {
 
 /// One knob, or two that are turned together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Knobs {
-    pub first: Knob,
-    pub second: Option<Knob>,
+pub struct TuningKnobs {
+    pub first: TuningKnob,
+    pub second: Option<TuningKnob>,
 }
 
-impl From<Knob> for Knobs {
-    fn from(first: Knob) -> Self {
+impl From<TuningKnob> for TuningKnobs {
+    fn from(first: TuningKnob) -> Self {
         Self { first, second: None }
     }
 }
 
-impl Knobs {
-    pub fn all(self) -> impl Iterator<Item = Knob> {
+impl TuningKnobs {
+    pub fn all(self) -> impl Iterator<Item = TuningKnob> {
         std::iter::once(self.first).chain(self.second)
     }
 
@@ -105,21 +105,21 @@ impl Knobs {
 
 /// A fixed amount of work at a setting. Several of the same setting are runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Measurement {
+pub struct SettingMeasurement {
     /// In the first knob's unit.
     pub setting: f64,
     /// In the second knob's unit; `None`: there is one knob.
     pub second_setting: Option<f64>,
     pub duration_seconds: f64,
     pub energy_joules: f64,
-    /// Where it stands in the table, for messages.
+    /// Its row in the table, for messages.
     pub row: u64,
 }
 
-/// What "best" means, of energy E and time T against those of the reference.
+/// The meaning of "best", by energy E and time T against those of the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Objective {
+pub enum ChoiceObjective {
     Energy,
     /// E·T.
     Edp,
@@ -129,7 +129,7 @@ pub enum Objective {
     Weighted(f64),
 }
 
-impl Objective {
+impl ChoiceObjective {
     pub fn score(self, energy_ratio: f64, time_ratio: f64) -> f64 {
         match self {
             Self::Energy => energy_ratio,
@@ -140,32 +140,32 @@ impl Objective {
     }
 }
 
-/// What a choice must keep.
+/// The limits that a choice must keep.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct ChoiceLimits {
     /// Time over the reference's, less 1: 0.05 is 5 % slower.
     pub max_slowdown_ratio: f64,
     /// Setting over the reference's, of every clock and cap; `None`: any.
     pub min_setting_ratio: Option<f64>,
-    pub objective: Objective,
+    pub objective: ChoiceObjective,
     /// Setting of the second knob that the reference has; `None`: the highest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_second_setting: Option<f64>,
 }
 
-/// How measurements become a choice.
+/// The method by which measurements become a choice.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Method {
+pub enum ChoiceMethod {
     /// Among the measured points, by their medians; ties to the higher setting.
     Measured,
     /// Fitted curves and an upper bound on the slowdown.
-    Robust(Robust),
+    Robust(RobustSettings),
 }
 
 /// A setting against the reference. Time, energy, saving and slowdown are measured (medians over the runs); the other figures
 /// are fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Choice {
+pub struct SettingChoice {
     pub setting: f64,
     /// Of the second knob; absent where one is turned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,11 +190,11 @@ pub struct Choice {
     pub fitted_slowdown_ratio: Option<f64>,
 }
 
-/// How the fitted curves agree with what was measured.
+/// The agreement of the fitted curves with the measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Fits {
-    pub duration: Quality,
-    pub power: Quality,
+pub struct CurveFits {
+    pub duration: FitQuality,
+    pub power: FitQuality,
     /// Of the bounds, one-sided.
     pub confidence: f64,
     pub resamples: u32,
@@ -208,27 +208,27 @@ pub struct Fits {
 
 /// Every choice that one group of measurements gives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Choices {
+pub struct SettingChoices {
     /// The highest setting.
-    pub reference: Choice,
+    pub reference: SettingChoice,
     /// Least energy, whatever it costs in time.
-    pub min_energy: Choice,
+    pub min_energy: SettingChoice,
     /// Best by the objective among those that keep the limits; the reference where none does.
-    pub constrained: Choice,
-    pub min_edp: Choice,
-    pub min_ed2p: Choice,
-    /// Of the Pareto set, the one furthest below the line between its ends.
-    pub knee: Choice,
+    pub constrained: SettingChoice,
+    pub min_edp: SettingChoice,
+    pub min_ed2p: SettingChoice,
+    /// The setting of the Pareto set that is furthest below the line between its ends.
+    pub knee: SettingChoice,
     /// No other setting is both faster and cheaper; fastest first.
-    pub pareto: Vec<Choice>,
+    pub pareto: Vec<SettingChoice>,
     /// A setting below the reference keeps the limits.
     pub feasible: bool,
-    /// Why this choice, in words.
+    /// The reason for this choice, in words.
     pub reason: String,
     pub settings: usize,
     pub measurements: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fits: Option<Fits>,
+    pub fits: Option<CurveFits>,
     /// Rows that their neighbours contradict; they are in no choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub glitches: Vec<Glitch>,
@@ -239,7 +239,7 @@ pub struct Choices {
 
 /// Measurements that no choice can rest on.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Refusal {
+pub enum ChoiceRefusal {
     #[error("no measurement")]
     Empty,
     #[error("{found} setting(s) only; {needed} are needed to tell what a setting costs: measure more of them")]
@@ -267,28 +267,28 @@ pub enum Refusal {
 
 /// All runs of a setting, combined by the median.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Point {
+pub(crate) struct SettingPoint {
     pub(crate) setting: f64,
     pub(crate) second: Option<f64>,
     pub(crate) seconds: f64,
     pub(crate) joules: f64,
 }
 
-/// Chooses. The knobs say which curves the robust method fits. Rows that their neighbours contradict take no part.
+/// Chooses. The knobs determine the curves that the robust method fits. Rows that their neighbours contradict take no part.
 pub fn choose(
-    knobs: impl Into<Knobs>,
-    measurements: &[Measurement],
-    limits: &Limits,
-    method: Method,
-) -> Result<Choices, Refusal> {
+    knobs: impl Into<TuningKnobs>,
+    measurements: &[SettingMeasurement],
+    limits: &ChoiceLimits,
+    method: ChoiceMethod,
+) -> Result<SettingChoices, ChoiceRefusal> {
     let knobs = knobs.into();
     limits.check()?;
     check(measurements)?;
     let checked = find_glitches(knobs.first, measurements);
     let points = points(knobs, measurements, &checked, limits)?;
     let mut choices = match method {
-        Method::Measured => measured::choose(&points, limits, knobs),
-        Method::Robust(options) => robust::choose(knobs, &points, &checked.kept, limits, options)?,
+        ChoiceMethod::Measured => measured::choose(&points, limits, knobs),
+        ChoiceMethod::Robust(options) => robust::choose(knobs, &points, &checked.kept, limits, options)?,
     };
     if let Some(fits) = &mut choices.fits {
         fits.dropped_rows.extend(checked.glitches.iter().map(|glitch| glitch.row));
@@ -300,24 +300,24 @@ pub fn choose(
     Ok(choices)
 }
 
-impl Limits {
-    pub fn check(&self) -> Result<(), Refusal> {
+impl ChoiceLimits {
+    pub fn check(&self) -> Result<(), ChoiceRefusal> {
         if !self.max_slowdown_ratio.is_finite() || self.max_slowdown_ratio < 0.0 {
-            return Err(Refusal::MaxSlowdown { value: self.max_slowdown_ratio });
+            return Err(ChoiceRefusal::MaxSlowdown { value: self.max_slowdown_ratio });
         }
         if let Some(value) = self.min_setting_ratio
             && !(value > 0.0 && value <= 1.0)
         {
-            return Err(Refusal::MinRatio { value });
+            return Err(ChoiceRefusal::MinRatio { value });
         }
         match self.objective {
-            Objective::Weighted(value) if !(0.0..=1.0).contains(&value) => Err(Refusal::Weight { value }),
+            ChoiceObjective::Weighted(value) if !(0.0..=1.0).contains(&value) => Err(ChoiceRefusal::Weight { value }),
             _ => Ok(()),
         }
     }
 }
 
-fn check(measurements: &[Measurement]) -> Result<(), Refusal> {
+fn check(measurements: &[SettingMeasurement]) -> Result<(), ChoiceRefusal> {
     for measurement in measurements {
         let fields = [
             ("setting", Some(measurement.setting)),
@@ -327,16 +327,21 @@ fn check(measurements: &[Measurement]) -> Result<(), Refusal> {
         ];
         let known = fields.into_iter().filter_map(|(what, value)| Some((what, value?)));
         if let Some((what, value)) = known.into_iter().find(|(_, value)| !value.is_finite() || *value <= 0.0) {
-            return Err(Refusal::Value { row: measurement.row, what, value });
+            return Err(ChoiceRefusal::Value { row: measurement.row, what, value });
         }
     }
     Ok(())
 }
 
 /// Medians by setting, the reference first, then by falling settings.
-fn points(knobs: Knobs, all: &[Measurement], checked: &Checked, limits: &Limits) -> Result<Vec<Point>, Refusal> {
+fn points(
+    knobs: TuningKnobs,
+    all: &[SettingMeasurement],
+    checked: &CheckedMeasurements,
+    limits: &ChoiceLimits,
+) -> Result<Vec<SettingPoint>, ChoiceRefusal> {
     let highest = |values: &mut dyn Iterator<Item = f64>| values.reduce(f64::max);
-    let first = highest(&mut all.iter().map(|m| m.setting)).ok_or(Refusal::Empty)?;
+    let first = highest(&mut all.iter().map(|m| m.setting)).ok_or(ChoiceRefusal::Empty)?;
     let second = limits.reference_second_setting.or(highest(&mut all.iter().filter_map(|m| m.second_setting)));
     let mut points = medians(&checked.kept);
     let reference = points.iter().position(|point| point.setting == first && point.second == second);
@@ -344,27 +349,27 @@ fn points(knobs: Knobs, all: &[Measurement], checked: &Checked, limits: &Limits)
         let words = knobs.words(first, second);
         let own = |glitch: &&Glitch| glitch.setting == first && glitch.second_setting == second;
         return Err(match checked.glitches.iter().find(own) {
-            Some(glitch) => Refusal::Reference { words, glitch: Box::new(*glitch) },
-            None => Refusal::NoReference { words },
+            Some(glitch) => ChoiceRefusal::Reference { words, glitch: Box::new(*glitch) },
+            None => ChoiceRefusal::NoReference { words },
         });
     };
     points[..=reference].rotate_right(1);
     match points.len() {
-        1 => Err(Refusal::TooFew { found: 1, needed: 2 }),
+        1 => Err(ChoiceRefusal::TooFew { found: 1, needed: 2 }),
         _ => Ok(points),
     }
 }
 
 /// Medians by setting, by falling settings.
-fn medians(measurements: &[Measurement]) -> Vec<Point> {
+fn medians(measurements: &[SettingMeasurement]) -> Vec<SettingPoint> {
     let mut sorted = measurements.to_vec();
-    let second = |m: &Measurement| m.second_setting.unwrap_or(0.0);
+    let second = |m: &SettingMeasurement| m.second_setting.unwrap_or(0.0);
     sorted.sort_by(|a, b| b.setting.total_cmp(&a.setting).then(second(b).total_cmp(&second(a))));
     let by_setting = sorted.chunk_by(|a, b| a.setting == b.setting && a.second_setting == b.second_setting);
     by_setting
         .filter_map(|runs| {
-            let middle = |of: fn(&Measurement) -> f64| median(&mut runs.iter().map(of).collect::<Vec<_>>());
-            Some(Point {
+            let middle = |of: fn(&SettingMeasurement) -> f64| median(&mut runs.iter().map(of).collect::<Vec<_>>());
+            Some(SettingPoint {
                 setting: runs[0].setting,
                 second: runs[0].second_setting,
                 seconds: middle(|run| run.duration_seconds)?,

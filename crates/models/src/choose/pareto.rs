@@ -1,10 +1,10 @@
 //! Time against energy: the Pareto set and its knee.
 
-use super::Point;
+use super::SettingPoint;
 
 /// Indices of the points that no other one beats in both time and energy, fastest first.
 /// Of points that are equal in both, the one with the higher setting.
-pub(crate) fn front(points: &[Point]) -> Vec<usize> {
+pub(crate) fn front(points: &[SettingPoint]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..points.len()).collect();
     order.sort_by(|&a, &b| {
         let (a, b) = (&points[a], &points[b]);
@@ -21,7 +21,7 @@ pub(crate) fn front(points: &[Point]) -> Vec<usize> {
 
 /// Of a front, the index of the point furthest below the line from its fastest to its cheapest point, both axes scaled to
 /// the front's own range. A front without a bend has its knee at the fastest point: nothing is worth its time.
-pub(crate) fn knee(points: &[Point], front: &[usize]) -> usize {
+pub(crate) fn knee(points: &[SettingPoint], front: &[usize]) -> usize {
     let (Some(&first), Some(&last)) = (front.first(), front.last()) else { return 0 };
     let seconds = points[last].seconds - points[first].seconds;
     let joules = points[first].joules - points[last].joules;
@@ -48,8 +48,8 @@ mod tests {
 
     use super::*;
 
-    fn at(setting: f64, seconds: f64, joules: f64) -> Point {
-        Point { setting, second: None, seconds, joules }
+    fn at(setting: f64, seconds: f64, joules: f64) -> SettingPoint {
+        SettingPoint { setting, second: None, seconds, joules }
     }
 
     #[test]
@@ -70,10 +70,10 @@ mod tests {
         fn nothing_beats_the_front_and_the_front_beats_the_rest(
             values in prop::collection::vec((1.0..10.0, 1.0..10.0), 1..40),
         ) {
-            let points: Vec<Point> =
+            let points: Vec<SettingPoint> =
                 values.iter().enumerate().map(|(i, &(seconds, joules))| at(i as f64, seconds, joules)).collect();
             let front = front(&points);
-            let beats = |a: &Point, b: &Point| {
+            let beats = |a: &SettingPoint, b: &SettingPoint| {
                 a.seconds <= b.seconds && a.joules <= b.joules && (a.seconds < b.seconds || a.joules < b.joules)
             };
             for (index, point) in points.iter().enumerate() {

@@ -1,11 +1,11 @@
 use serde::{Deserialize, Serialize};
 
-use super::Refusal;
+use super::ChoiceRefusal;
 
 /// Limits by workload, as a file has them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Preset {
+pub struct LimitPreset {
     #[serde(default)]
     pub workloads: Vec<WorkloadLimits>,
 }
@@ -28,20 +28,20 @@ pub enum InvalidPreset {
     #[error("workload={workload} stands there twice")]
     Twice { workload: String },
     #[error("workload={workload}: {refusal}")]
-    Limits { workload: String, refusal: Refusal },
+    Limits { workload: String, refusal: ChoiceRefusal },
 }
 
-impl Preset {
+impl LimitPreset {
     pub fn check(&self) -> Result<(), InvalidPreset> {
         for (index, limits) in self.workloads.iter().enumerate() {
             let workload = || limits.workload.clone();
             if self.workloads[..index].iter().any(|other| other.is(&limits.workload)) {
                 return Err(InvalidPreset::Twice { workload: workload() });
             }
-            let as_limits = super::Limits {
+            let as_limits = super::ChoiceLimits {
                 max_slowdown_ratio: limits.max_slowdown,
                 min_setting_ratio: limits.min_ratio,
-                objective: super::Objective::Energy,
+                objective: super::ChoiceObjective::Energy,
                 reference_second_setting: None,
             };
             as_limits.check().map_err(|refusal| InvalidPreset::Limits { workload: workload(), refusal })?;

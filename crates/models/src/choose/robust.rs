@@ -1,19 +1,22 @@
 //! The choice by fitted curves: time and power are fitted over all settings, resampled residuals bound the slowdown, and
 //! only what stays within the limit at that bound may be chosen. A bound is never better than the measured medians. Of
-//! what may be chosen, each setting counts as the worse of what was measured at it and what the curves say of it: neither a lucky
+//! what may be chosen, each setting counts as the worse of its measurement and of the curves at it: neither a lucky
 //! run nor a curve that misses a point makes a choice. With two knobs, each setting of the second one has curves of its own.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use super::measured::{self, EPSILON, allowed, best, reason};
-use super::{Choice, Choices, Fits, Knob, Knobs, Limits, Measurement, Point, Refusal, medians};
-use crate::fit::{Normal, Quality, nnls};
+use super::{
+    ChoiceLimits, ChoiceRefusal, CurveFits, SettingChoice, SettingChoices, SettingMeasurement, SettingPoint, TuningKnob,
+    TuningKnobs, medians,
+};
+use crate::fit::{FitQuality, NormalEquations, nnls};
 use crate::stats::quantile;
 
 /// Settings of the robust method.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Robust {
+pub struct RobustSettings {
     /// One-sided confidence of the bounds, above 0.5 and below 1. Default 0.9.
     pub confidence: f64,
     /// Resampled fits. Default 300.
@@ -22,7 +25,7 @@ pub struct Robust {
     pub seed: u64,
 }
 
-impl Default for Robust {
+impl Default for RobustSettings {
     fn default() -> Self {
         Self { confidence: 0.9, resamples: 300, seed: 0 }
     }
@@ -32,7 +35,7 @@ impl Default for Robust {
 const SETTINGS_MIN: usize = 5;
 /// Scores closer than this are the same: the higher setting is taken.
 const TIE_RATIO: f64 = 0.005;
-/// Curves that miss the times or the powers by more than this on average say nothing of a limit of a few percent.
+/// Curves that miss the times or the powers by more than this on average cannot prove a limit of a few percent.
 const MAPE_MAX: f64 = 0.05;
 /// Huber's constant: residuals beyond 1.5 standard deviations count less than their square.
 const HUBER: f64 = 1.5;
@@ -45,11 +48,11 @@ const PLATEAU_RATIO: f64 = 0.8;
 const RUNS_LEFT: usize = 2;
 
 const COLUMNS: usize = 4;
-type Row = [f64; COLUMNS];
+type CurveTerms = [f64; COLUMNS];
 
 /// A curve over φ = setting / reference, linear in its coefficients once its knee is fixed. No coefficient is negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum CurveShape {
     /// T = a + b/φ' + c/φ'², φ' = min(φ, k): what the clock does not touch, what it does, and what slows down more than the
     /// clock. Above k a power cap holds the clock, and a higher setting changes nothing; mostly k = 1.
     ClockTime,
@@ -62,8 +65,8 @@ enum Shape {
     CapPower,
 }
 
-impl Shape {
-    fn row(self, phi: f64, knee: f64) -> Row {
+impl CurveShape {
+    fn row(self, phi: f64, knee: f64) -> CurveTerms {
         match self {
             Self::ClockTime => {
                 let phi = phi.min(knee);
@@ -99,38 +102,38 @@ impl Shape {
 
 /// A fitted curve with all that resampling needs.
 #[derive(Debug)]
-struct Curve {
-    shape: Shape,
+struct FittedCurve {
+    shape: CurveShape,
     knee: f64,
     /// Settings above this part of the reference are as this one.
     ceiling: f64,
-    coefficients: Row,
+    coefficients: CurveTerms,
     settings: Vec<f64>,
     /// Of each measurement: index into `settings`, weight.
     runs: Vec<(usize, f64)>,
-    /// Knees that resampled runs may choose between, the fitted one and that of [`Shape::knees`]' first among them.
-    candidates: Vec<Candidate>,
+    /// Knees that resampled runs may choose between, the fitted one and that of [`CurveShape::knees`]' first among them.
+    candidates: Vec<KneeCandidate>,
     /// Relative residuals, wide by the degrees of freedom that the fit took.
     residuals: Vec<f64>,
     deviation: f64,
 }
 
 #[derive(Debug)]
-struct Candidate {
+struct KneeCandidate {
     knee: f64,
     /// Of each setting, over the fitted value.
-    rows: Vec<Row>,
-    gram: Normal<COLUMNS>,
+    rows: Vec<CurveTerms>,
+    gram: NormalEquations<COLUMNS>,
 }
 
-/// Of losses in the order of [`Shape::knees`]: the least; but a knee above which nothing changes hides a slowdown, and is
+/// Of losses in the order of [`CurveShape::knees`]: the least; but a knee above which nothing changes hides a slowdown, and is
 /// claimed only where it explains much.
-fn pick(shape: Shape, losses: &[f64]) -> usize {
+fn pick(shape: CurveShape, losses: &[f64]) -> usize {
     let least = losses.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(index, _)| index);
     if shape.has_plateau() && losses[least] > PLATEAU_RATIO * losses[0] { 0 } else { least }
 }
 
-fn dot(row: &Row, coefficients: &Row) -> f64 {
+fn dot(row: &CurveTerms, coefficients: &CurveTerms) -> f64 {
     row.iter().zip(coefficients).map(|(a, b)| a * b).sum()
 }
 
@@ -142,12 +145,12 @@ fn deviation_of(residuals: &[f64]) -> f64 {
 }
 
 /// Weighted least squares on relative residuals, weights by Huber; returns coefficients, weights and their loss.
-fn regress(rows: &[Row], values: &[f64], rounds: u32) -> (Row, Vec<f64>, f64) {
+fn regress(rows: &[CurveTerms], values: &[f64], rounds: u32) -> (CurveTerms, Vec<f64>, f64) {
     let mut weights = vec![1.0; rows.len()];
     let mut coefficients = [0.0; COLUMNS];
     let mut loss = 0.0;
     for _ in 0..rounds {
-        let mut normal = Normal::<COLUMNS>::new();
+        let mut normal = NormalEquations::<COLUMNS>::new();
         for ((row, value), weight) in rows.iter().zip(values).zip(&weights) {
             normal.add(&row.map(|x| x / value), 1.0, *weight);
         }
@@ -166,13 +169,13 @@ fn regress(rows: &[Row], values: &[f64], rounds: u32) -> (Row, Vec<f64>, f64) {
     (coefficients, weights, loss)
 }
 
-impl Curve {
-    fn fit(shape: Shape, ceiling: f64, phis: &[f64], values: &[f64]) -> Self {
+impl FittedCurve {
+    fn fit(shape: CurveShape, ceiling: f64, phis: &[f64], values: &[f64]) -> Self {
         let mut fits: Vec<_> = shape
             .knees()
             .into_iter()
             .map(|knee| {
-                let rows: Vec<Row> = phis.iter().map(|&phi| shape.row(phi.min(ceiling), knee)).collect();
+                let rows: Vec<CurveTerms> = phis.iter().map(|&phi| shape.row(phi.min(ceiling), knee)).collect();
                 let (coefficients, weights, loss) = regress(&rows, values, 8);
                 (knee, rows, coefficients, weights, loss)
             })
@@ -202,12 +205,12 @@ impl Curve {
                     let fitted = dot(&shape.row(phi, knee), &coefficients);
                     shape.row(phi, other).map(|x| x / fitted)
                 };
-                let rows: Vec<Row> = settings.iter().map(relative).collect();
-                let mut gram = Normal::new();
+                let rows: Vec<CurveTerms> = settings.iter().map(relative).collect();
+                let mut gram = NormalEquations::new();
                 for (setting, weight) in &runs {
                     gram.add(&rows[*setting], 0.0, *weight);
                 }
-                Candidate { knee: other, rows, gram }
+                KneeCandidate { knee: other, rows, gram }
             })
             .collect();
         let residuals = residuals.into_iter().map(|r| r * widen).collect();
@@ -219,7 +222,7 @@ impl Curve {
     }
 
     /// What another set of runs might have given. Knees near the fitted one compete anew, by the same rule.
-    fn resampled(&self, random: &mut Pcg64Mcg) -> (f64, Row) {
+    fn resampled(&self, random: &mut Pcg64Mcg) -> (f64, CurveTerms) {
         let mut sums = vec![0.0; self.settings.len()];
         let mut squares = 0.0;
         for &(setting, weight) in &self.runs {
@@ -227,7 +230,7 @@ impl Curve {
             sums[setting] += weight * drawn;
             squares += weight * drawn * drawn;
         }
-        let solved: Vec<(f64, Row, f64)> = self
+        let solved: Vec<(f64, CurveTerms, f64)> = self
             .candidates
             .iter()
             .map(|candidate| {
@@ -243,13 +246,13 @@ impl Curve {
         (solved[chosen].0, solved[chosen].1)
     }
 
-    fn at_knee(&self, phi: f64, knee: f64, coefficients: &Row) -> f64 {
+    fn at_knee(&self, phi: f64, knee: f64, coefficients: &CurveTerms) -> f64 {
         dot(&self.shape.row(phi.min(self.ceiling), knee), coefficients)
     }
 
-    fn quality(&self, phis: &[f64], values: &[f64]) -> Option<Quality> {
+    fn quality(&self, phis: &[f64], values: &[f64]) -> Option<FitQuality> {
         let fitted: Vec<f64> = phis.iter().map(|&phi| self.at(phi)).collect();
-        Quality::of(values, &fitted)
+        FitQuality::of(values, &fitted)
     }
 }
 
@@ -259,17 +262,17 @@ fn index(random: &mut Pcg64Mcg, count: usize) -> usize {
 }
 
 /// The curves of one setting of the second knob; the only ones where there is one knob.
-struct Slice {
+struct CurveSlice {
     second: Option<f64>,
-    time: Curve,
-    power: Curve,
-    kept: Vec<Measurement>,
+    time: FittedCurve,
+    power: FittedCurve,
+    kept: Vec<SettingMeasurement>,
     dropped_rows: Vec<u64>,
 }
 
-/// What the curves say of a setting.
+/// The values of the curves at a setting.
 #[derive(Debug, Clone, Copy)]
-struct Fitted {
+struct FittedRatios {
     /// Over the reference's.
     time_ratio: f64,
     energy_ratio: f64,
@@ -278,12 +281,12 @@ struct Fitted {
 }
 
 pub(super) fn choose(
-    knobs: Knobs,
-    measured: &[Point],
-    measurements: &[Measurement],
-    limits: &Limits,
-    options: Robust,
-) -> Result<Choices, Refusal> {
+    knobs: TuningKnobs,
+    measured: &[SettingPoint],
+    measurements: &[SettingMeasurement],
+    limits: &ChoiceLimits,
+    options: RobustSettings,
+) -> Result<SettingChoices, ChoiceRefusal> {
     let reference = measured[0];
     // The reference's slice first: all others are compared with it.
     let mut seconds: Vec<Option<f64>> = measured.iter().map(|point| point.second).collect();
@@ -294,8 +297,8 @@ pub(super) fn choose(
     let mut slices = Vec::new();
     let mut left_out = Vec::new();
     for second in seconds {
-        let own: Vec<Measurement> = measurements.iter().filter(|m| m.second_setting == second).copied().collect();
-        match Slice::fit(knobs.first, second, own, reference.setting) {
+        let own: Vec<SettingMeasurement> = measurements.iter().filter(|m| m.second_setting == second).copied().collect();
+        match CurveSlice::fit(knobs.first, second, own, reference.setting) {
             Ok(slice) => slices.push(slice),
             Err(refusal) if second == reference.second => return Err(refusal),
             Err(refusal) => {
@@ -307,41 +310,43 @@ pub(super) fn choose(
     let (duration, power) = (quality(&slices, reference.setting, |slice| &slice.time, |m| m.duration_seconds), {
         quality(&slices, reference.setting, |slice| &slice.power, |m| m.energy_joules / m.duration_seconds)
     });
-    let (Some(duration), Some(power)) = (duration, power) else { return Err(Refusal::Empty) };
+    let (Some(duration), Some(power)) = (duration, power) else { return Err(ChoiceRefusal::Empty) };
     // What was dropped must not count in the measured medians, either.
     let dropped_rows: Vec<u64> = slices.iter().flat_map(|slice| slice.dropped_rows.iter().copied()).collect();
     let points = if dropped_rows.is_empty() {
         measured.to_vec()
     } else {
-        let kept: Vec<Measurement> = measurements.iter().filter(|m| !dropped_rows.contains(&m.row)).copied().collect();
+        let kept: Vec<SettingMeasurement> = measurements.iter().filter(|m| !dropped_rows.contains(&m.row)).copied().collect();
         let mut points = medians(&kept);
         let place = points.iter().position(|point| (point.setting, point.second) == (reference.setting, reference.second));
-        points[..=place.ok_or(Refusal::Empty)?].rotate_right(1);
+        points[..=place.ok_or(ChoiceRefusal::Empty)?].rotate_right(1);
         points
     };
     let (confidence, resamples, seed) = (options.confidence, options.resamples, options.seed);
-    let fits = Fits { duration, power, confidence, resamples, seed, dropped_rows, left_out };
+    let fits = CurveFits { duration, power, confidence, resamples, seed, dropped_rows, left_out };
     let fitted = bound(&points, &slices, options);
     Ok(choices(&points, &fitted, limits, knobs, fits))
 }
 
-impl Slice {
-    fn fit(knob: Knob, second: Option<f64>, mut kept: Vec<Measurement>, top: f64) -> Result<Self, Refusal> {
+impl CurveSlice {
+    fn fit(knob: TuningKnob, second: Option<f64>, mut kept: Vec<SettingMeasurement>, top: f64) -> Result<Self, ChoiceRefusal> {
         let found = medians(&kept).len();
         if found < SETTINGS_MIN {
-            return Err(Refusal::TooFew { found, needed: SETTINGS_MIN });
+            return Err(ChoiceRefusal::TooFew { found, needed: SETTINGS_MIN });
         }
         let (time_shape, power_shape) = match knob {
-            Knob::PowerLimitWatts => (Shape::CapTime, Shape::CapPower),
-            Knob::SmClockMhz | Knob::MemoryClockMhz | Knob::BatchSize => (Shape::ClockTime, Shape::ClockPower),
+            TuningKnob::PowerLimitWatts => (CurveShape::CapTime, CurveShape::CapPower),
+            TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz | TuningKnob::BatchSize => {
+                (CurveShape::ClockTime, CurveShape::ClockPower)
+            }
         };
-        let fit = |kept: &[Measurement]| {
+        let fit = |kept: &[SettingMeasurement]| {
             let phis: Vec<f64> = kept.iter().map(|m| m.setting / top).collect();
             let times: Vec<f64> = kept.iter().map(|m| m.duration_seconds).collect();
             let powers: Vec<f64> = kept.iter().map(|m| m.energy_joules / m.duration_seconds).collect();
-            let time = Curve::fit(time_shape, 1.0, &phis, &times);
-            let ceiling = if time_shape == Shape::ClockTime { time.knee } else { 1.0 };
-            let power = Curve::fit(power_shape, ceiling, &phis, &powers);
+            let time = FittedCurve::fit(time_shape, 1.0, &phis, &times);
+            let ceiling = if time_shape == CurveShape::ClockTime { time.knee } else { 1.0 };
+            let power = FittedCurve::fit(power_shape, ceiling, &phis, &powers);
             let quality = (time.quality(&phis, &times), power.quality(&phis, &powers));
             (time, power, quality)
         };
@@ -351,29 +356,36 @@ impl Slice {
             (time, power, quality) = fit(&kept);
         }
         match quality {
-            (Some(duration), _) if duration.mape_ratio > MAPE_MAX => Err(Refusal::NoCurve { mape_ratio: duration.mape_ratio }),
-            (_, Some(watts)) if watts.mape_ratio > MAPE_MAX => Err(Refusal::NoPowerCurve { mape_ratio: watts.mape_ratio }),
+            (Some(duration), _) if duration.mape_ratio > MAPE_MAX => {
+                Err(ChoiceRefusal::NoCurve { mape_ratio: duration.mape_ratio })
+            }
+            (_, Some(watts)) if watts.mape_ratio > MAPE_MAX => Err(ChoiceRefusal::NoPowerCurve { mape_ratio: watts.mape_ratio }),
             (Some(_), Some(_)) => Ok(Self { second, time, power, kept, dropped_rows }),
-            _ => Err(Refusal::Empty),
+            _ => Err(ChoiceRefusal::Empty),
         }
     }
 }
 
 /// How well the curves of all slices together describe what they were fitted to.
-fn quality(slices: &[Slice], top: f64, curve: fn(&Slice) -> &Curve, value: fn(&Measurement) -> f64) -> Option<Quality> {
+fn quality(
+    slices: &[CurveSlice],
+    top: f64,
+    curve: fn(&CurveSlice) -> &FittedCurve,
+    value: fn(&SettingMeasurement) -> f64,
+) -> Option<FitQuality> {
     let all = || slices.iter().flat_map(|slice| slice.kept.iter().map(move |m| (slice, m)));
     let observed: Vec<f64> = all().map(|(_, m)| value(m)).collect();
     let fitted: Vec<f64> = all().map(|(slice, m)| curve(slice).at(m.setting / top)).collect();
-    Quality::of(&observed, &fitted)
+    FitQuality::of(&observed, &fitted)
 }
 
 /// Takes out runs that are far off either curve, where enough other runs of their setting are left; returns their rows.
-fn drop_outliers(kept: &mut Vec<Measurement>, time: &Curve, power: &Curve, reference: f64) -> Vec<u64> {
-    let off = |curve: &Curve, phi: f64, value: f64| {
+fn drop_outliers(kept: &mut Vec<SettingMeasurement>, time: &FittedCurve, power: &FittedCurve, reference: f64) -> Vec<u64> {
+    let off = |curve: &FittedCurve, phi: f64, value: f64| {
         let residual = (value / curve.at(phi) - 1.0).abs();
         residual > OUTLIER_RATIO.max(OUTLIER_DEVIATIONS * curve.deviation)
     };
-    let is_off = |m: &Measurement| {
+    let is_off = |m: &SettingMeasurement| {
         let phi = m.setting / reference;
         off(time, phi, m.duration_seconds) || off(power, phi, m.energy_joules / m.duration_seconds)
     };
@@ -389,10 +401,10 @@ fn drop_outliers(kept: &mut Vec<Measurement>, time: &Curve, power: &Curve, refer
     dropped
 }
 
-/// What the curves say of each point; `None` where its slice has no curves.
-fn bound(measured: &[Point], slices: &[Slice], options: Robust) -> Vec<Option<Fitted>> {
+/// Returns the values of the curves at each point; `None` if its slice has no curves.
+fn bound(measured: &[SettingPoint], slices: &[CurveSlice], options: RobustSettings) -> Vec<Option<FittedRatios>> {
     let top = measured[0].setting;
-    let slice_of = |point: &Point| slices.iter().position(|slice| slice.second == point.second);
+    let slice_of = |point: &SettingPoint| slices.iter().position(|slice| slice.second == point.second);
     let places: Vec<(usize, usize, f64)> =
         measured.iter().enumerate().filter_map(|(index, point)| Some((index, slice_of(point)?, point.setting / top))).collect();
     let mut random = Pcg64Mcg::seed_from_u64(options.seed);
@@ -419,7 +431,7 @@ fn bound(measured: &[Point], slices: &[Slice], options: Robust) -> Vec<Option<Fi
     for ((slowdown, saving), (index, slice, phi)) in slowdowns.into_iter().zip(savings).zip(places) {
         let (t, p) = (slices[slice].time.at(phi), slices[slice].power.at(phi));
         // Few runs may all lie on one side of a curve; a bound that its own measurements break would be none.
-        fitted[index] = Some(Fitted {
+        fitted[index] = Some(FittedRatios {
             time_ratio: t / t0,
             energy_ratio: t / t0 * p / p0,
             slowdown_upper: at(slowdown, options.confidence).max(measured[index].seconds / measured[0].seconds - 1.0),
@@ -429,8 +441,14 @@ fn bound(measured: &[Point], slices: &[Slice], options: Robust) -> Vec<Option<Fi
     fitted
 }
 
-fn choices(points: &[Point], fitted: &[Option<Fitted>], limits: &Limits, knobs: Knobs, fits: Fits) -> Choices {
-    let choice = |index: usize| Choice {
+fn choices(
+    points: &[SettingPoint],
+    fitted: &[Option<FittedRatios>],
+    limits: &ChoiceLimits,
+    knobs: TuningKnobs,
+    fits: CurveFits,
+) -> SettingChoices {
+    let choice = |index: usize| SettingChoice {
         saving_lower_ratio: fitted[index].map(|fitted| fitted.saving_lower),
         slowdown_upper_ratio: fitted[index].map(|fitted| fitted.slowdown_upper),
         fitted_saving_ratio: fitted[index].map(|fitted| 1.0 - fitted.energy_ratio),
@@ -454,5 +472,5 @@ fn choices(points: &[Point], fitted: &[Option<Fitted>], limits: &Limits, knobs: 
     let constrained = best(&saving, TIE_RATIO, score);
     let feasible = kept.len() > 1;
     let reason = reason(&choice(constrained), Some(&fits), feasible, limits, knobs);
-    Choices { reason, fits: Some(fits), ..measured::choices(points, constrained, feasible, choice) }
+    SettingChoices { reason, fits: Some(fits), ..measured::choices(points, constrained, feasible, choice) }
 }

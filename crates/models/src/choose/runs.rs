@@ -6,14 +6,14 @@ use crate::stats::{median, spread};
 
 /// One run of a fixed amount of work.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Run {
+pub struct FixedWorkRun {
     pub duration_seconds: f64,
     pub energy_joules: f64,
     /// The first of all runs of its group: caches, clocks and temperature were not yet what they are later.
     pub cold: bool,
 }
 
-/// Why a run was left out.
+/// The reason why a run was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DroppedRun {
@@ -23,9 +23,9 @@ pub enum DroppedRun {
     Outlier { distance_ratio: f64 },
 }
 
-/// What the runs of a setting say together.
+/// The combined figures of the runs of a setting.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Combined {
+pub struct CombinedRuns {
     /// Median of the kept runs.
     pub duration_seconds: f64,
     pub energy_joules: f64,
@@ -40,13 +40,13 @@ pub struct Combined {
 /// A run is an outlier beyond this many standard deviations (by the median distance) and this part of the median.
 const DEVIATIONS: f64 = 5.0;
 const DISTANCE_MIN: f64 = 0.10;
-/// Of fewer runs nobody can say which one is off.
+/// If there are fewer runs, it is not known which one is off.
 const RUNS_MIN: usize = 3;
 
 /// The rule: the cold run is dropped if its setting has another run; then, of at least three runs, those are dropped whose time
 /// or energy lies more than 10 % and more than five standard deviations from the median; the rest is combined by the
 /// median. `None` of no runs.
-pub fn combine(runs: &[Run]) -> Option<Combined> {
+pub fn combine(runs: &[FixedWorkRun]) -> Option<CombinedRuns> {
     let mut dropped = Vec::new();
     let mut kept: Vec<usize> = (0..runs.len()).collect();
     if runs.len() > 1 {
@@ -77,7 +77,7 @@ pub fn combine(runs: &[Run]) -> Option<Combined> {
             off.is_none()
         });
     }
-    let of = |value: fn(&Run) -> f64| {
+    let of = |value: fn(&FixedWorkRun) -> f64| {
         let mut values: Vec<f64> = kept.iter().map(|&index| value(&runs[index])).collect();
         let middle = median(&mut values)?;
         let wide = (values.len() > 1).then(|| (values[values.len() - 1] - values[0]) / middle);
@@ -85,15 +85,15 @@ pub fn combine(runs: &[Run]) -> Option<Combined> {
     };
     let (duration_seconds, duration_spread_ratio) = of(|run| run.duration_seconds)?;
     let (energy_joules, energy_spread_ratio) = of(|run| run.energy_joules)?;
-    Some(Combined { duration_seconds, energy_joules, duration_spread_ratio, energy_spread_ratio, kept, dropped })
+    Some(CombinedRuns { duration_seconds, energy_joules, duration_spread_ratio, energy_spread_ratio, kept, dropped })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn run(duration_seconds: f64, cold: bool) -> Run {
-        Run { duration_seconds, energy_joules: 100.0 * duration_seconds, cold }
+    fn run(duration_seconds: f64, cold: bool) -> FixedWorkRun {
+        FixedWorkRun { duration_seconds, energy_joules: 100.0 * duration_seconds, cold }
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Measurement, Point};
+use super::{SettingMeasurement, SettingPoint};
 use crate::stats::median;
 
 /// What a choice promised.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Promise {
+pub struct PromisedChoice {
     pub reference_setting: f64,
     /// Of the second knob; absent where one is turned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,7 +22,7 @@ pub struct Promise {
 
 /// What is allowed to differ.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Tolerances {
+pub struct ValidationTolerances {
     /// The saving may be this much less than promised, in absolute terms. Default 0.02.
     pub saving_ratio: f64,
     /// Runs of a setting may differ in time or energy by this part of their median. Default 0.05.
@@ -31,15 +31,15 @@ pub struct Tolerances {
     pub runs: usize,
 }
 
-impl Default for Tolerances {
+impl Default for ValidationTolerances {
     fn default() -> Self {
         Self { saving_ratio: 0.02, spread_ratio: 0.05, runs: 2 }
     }
 }
 
-/// Whether a promise was kept; `None`: the measurements cannot tell.
+/// Whether a promise was kept; `None`: the measurements do not decide it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct PromiseVerdict {
     pub penalty_kept: Option<bool>,
     pub saving_reached: Option<bool>,
     pub stable: Option<bool>,
@@ -47,11 +47,11 @@ pub struct Verdict {
     pub saving_ratio: Option<f64>,
     /// Largest relative difference between runs of a setting, in time or energy.
     pub spread_ratio: Option<f64>,
-    /// In words, what failed or cannot be told; empty where everything holds.
+    /// In words, each failed or undecided condition; empty if everything holds.
     pub problems: Vec<String>,
 }
 
-impl Verdict {
+impl PromiseVerdict {
     /// All three are proved.
     pub fn holds(&self) -> bool {
         self.penalty_kept == Some(true) && self.saving_reached == Some(true) && self.stable == Some(true)
@@ -59,8 +59,8 @@ impl Verdict {
 }
 
 /// Compares medians of the fresh runs at the chosen and at the reference setting.
-pub fn validate(promise: &Promise, fresh: &[Measurement], tolerances: &Tolerances) -> Verdict {
-    let mut verdict = Verdict {
+pub fn validate(promise: &PromisedChoice, fresh: &[SettingMeasurement], tolerances: &ValidationTolerances) -> PromiseVerdict {
+    let mut verdict = PromiseVerdict {
         penalty_kept: None,
         saving_reached: None,
         stable: None,
@@ -70,8 +70,8 @@ pub fn validate(promise: &Promise, fresh: &[Measurement], tolerances: &Tolerance
         problems: Vec::new(),
     };
     let close = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b;
-    let at = |setting: f64, second: Option<f64>| -> Vec<&Measurement> {
-        let same_second = |m: &Measurement| match (m.second_setting, second) {
+    let at = |setting: f64, second: Option<f64>| -> Vec<&SettingMeasurement> {
+        let same_second = |m: &SettingMeasurement| match (m.second_setting, second) {
             (Some(own), Some(second)) => close(own, second),
             (own, second) => own == second,
         };
@@ -114,8 +114,8 @@ pub fn validate(promise: &Promise, fresh: &[Measurement], tolerances: &Tolerance
     verdict
 }
 
-fn middle(runs: &[&Measurement]) -> Option<Point> {
-    Some(Point {
+fn middle(runs: &[&SettingMeasurement]) -> Option<SettingPoint> {
+    Some(SettingPoint {
         setting: runs.first()?.setting,
         second: runs.first()?.second_setting,
         seconds: median(&mut runs.iter().map(|run| run.duration_seconds).collect::<Vec<_>>())?,
@@ -123,8 +123,8 @@ fn middle(runs: &[&Measurement]) -> Option<Point> {
     })
 }
 
-fn spread(runs: &[&Measurement]) -> f64 {
-    let of = |value: fn(&Measurement) -> f64| {
+fn spread(runs: &[&SettingMeasurement]) -> f64 {
+    let of = |value: fn(&SettingMeasurement) -> f64| {
         let mut values: Vec<f64> = runs.iter().map(|run| value(run)).collect();
         let Some(middle) = median(&mut values) else { return 0.0 };
         (values[values.len() - 1] - values[0]) / middle
@@ -136,7 +136,7 @@ fn spread(runs: &[&Measurement]) -> f64 {
 mod tests {
     use super::*;
 
-    const PROMISE: Promise = Promise {
+    const PROMISE: PromisedChoice = PromisedChoice {
         reference_setting: 1410.0,
         reference_second_setting: None,
         setting: 1200.0,
@@ -145,8 +145,8 @@ mod tests {
         saving_ratio: 0.15,
     };
 
-    fn runs(new: [(f64, f64); 2]) -> Vec<Measurement> {
-        let run = |setting, (duration_seconds, energy_joules): (f64, f64)| Measurement {
+    fn runs(new: [(f64, f64); 2]) -> Vec<SettingMeasurement> {
+        let run = |setting, (duration_seconds, energy_joules): (f64, f64)| SettingMeasurement {
             setting,
             second_setting: None,
             duration_seconds,
@@ -156,8 +156,8 @@ mod tests {
         vec![run(1410.0, (100.0, 1000.0)), run(1410.0, (101.0, 1010.0)), run(1200.0, new[0]), run(1200.0, new[1])]
     }
 
-    fn judged(new: [(f64, f64); 2]) -> Verdict {
-        validate(&PROMISE, &runs(new), &Tolerances::default())
+    fn judged(new: [(f64, f64); 2]) -> PromiseVerdict {
+        validate(&PROMISE, &runs(new), &ValidationTolerances::default())
     }
 
     #[test]
@@ -176,15 +176,15 @@ mod tests {
 
     #[test]
     fn one_run_or_none_proves_nothing() {
-        let verdict = validate(&PROMISE, &runs([(104.0, 850.0), (104.5, 852.0)])[..3], &Tolerances::default());
+        let verdict = validate(&PROMISE, &runs([(104.0, 850.0), (104.5, 852.0)])[..3], &ValidationTolerances::default());
         assert_eq!((verdict.penalty_kept, verdict.stable), (None, None));
         assert!(!verdict.holds() && verdict.problems[0].contains("1 run(s) at the chosen setting 1200"), "{verdict:?}");
-        assert!(validate(&PROMISE, &[], &Tolerances::default()).slowdown_ratio.is_none());
+        assert!(validate(&PROMISE, &[], &ValidationTolerances::default()).slowdown_ratio.is_none());
     }
 
     #[test]
     fn a_kept_reference_has_nothing_to_save() {
-        let promise = Promise { setting: 1410.0, saving_ratio: 0.0, ..PROMISE };
-        assert!(validate(&promise, &runs([(1.0, 1.0); 2]), &Tolerances::default()).holds());
+        let promise = PromisedChoice { setting: 1410.0, saving_ratio: 0.0, ..PROMISE };
+        assert!(validate(&promise, &runs([(1.0, 1.0); 2]), &ValidationTolerances::default()).holds());
     }
 }

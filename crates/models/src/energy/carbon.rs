@@ -1,14 +1,14 @@
 use jiff::Timestamp;
 
-use super::{Interval, JOULES_PER_KWH, Steps};
+use super::{EnergyInterval, JOULES_PER_KWH, KwhRateSteps};
 
 /// CO₂-equivalent of a kWh of the grid.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Intensity {
+pub enum CarbonIntensity {
     /// Grams per kWh, always.
     Constant(f64),
     /// Grams per kWh by time.
-    Series(Steps),
+    Series(KwhRateSteps),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -21,13 +21,13 @@ pub enum InvalidIntensity {
 
 /// CO₂-equivalent of energy.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Carbon {
+pub struct CarbonEmissions {
     pub grams: f64,
     /// Energy at times of which the intensity is not known; it is in no gram.
     pub uncovered_joules: f64,
 }
 
-impl Intensity {
+impl CarbonIntensity {
     /// Grams per kWh.
     pub fn constant(grams_per_kwh: f64) -> Result<Self, InvalidIntensity> {
         check(grams_per_kwh).map(Self::Constant)
@@ -40,19 +40,19 @@ impl Intensity {
         for (_, _, grams_per_kwh) in &steps {
             check(*grams_per_kwh)?;
         }
-        Steps::new(steps).map(Self::Series).map_err(|index| InvalidIntensity::Order { index })
+        KwhRateSteps::new(steps).map(Self::Series).map_err(|index| InvalidIntensity::Order { index })
     }
 
     /// The CO₂-equivalent of this energy.
-    pub fn carbon(&self, intervals: &[Interval]) -> Carbon {
+    pub fn carbon(&self, intervals: &[EnergyInterval]) -> CarbonEmissions {
         match self {
             Self::Constant(grams) => {
                 let joules: f64 = intervals.iter().map(|interval| interval.joules).sum();
-                Carbon { grams: joules / JOULES_PER_KWH * grams, uncovered_joules: 0.0 }
+                CarbonEmissions { grams: joules / JOULES_PER_KWH * grams, uncovered_joules: 0.0 }
             }
             Self::Series(steps) => {
                 let weighed = steps.weigh(intervals);
-                Carbon { grams: weighed.sum, uncovered_joules: weighed.uncovered_joules }
+                CarbonEmissions { grams: weighed.sum, uncovered_joules: weighed.uncovered_joules }
             }
         }
     }
@@ -76,24 +76,24 @@ mod tests {
 
     #[test]
     fn constant_and_series_agree_where_nothing_changes() {
-        let energy = [Interval { from: at(1), to: at(5), joules: 2.0 * JOULES_PER_KWH }];
-        assert_eq!(Intensity::constant(400.0).unwrap().carbon(&energy).grams, 800.0);
-        let series = Intensity::series(&[(at(0), 400.0), (at(3), 400.0)], at(9)).unwrap();
-        assert_eq!(series.carbon(&energy), Carbon { grams: 800.0, uncovered_joules: 0.0 });
+        let energy = [EnergyInterval { from: at(1), to: at(5), joules: 2.0 * JOULES_PER_KWH }];
+        assert_eq!(CarbonIntensity::constant(400.0).unwrap().carbon(&energy).grams, 800.0);
+        let series = CarbonIntensity::series(&[(at(0), 400.0), (at(3), 400.0)], at(9)).unwrap();
+        assert_eq!(series.carbon(&energy), CarbonEmissions { grams: 800.0, uncovered_joules: 0.0 });
     }
 
     #[test]
     fn a_series_weighs_by_time_and_says_what_it_does_not_cover() {
-        let series = Intensity::series(&[(at(2), 100.0), (at(3), 300.0)], at(4)).unwrap();
-        let energy = [Interval { from: at(1), to: at(5), joules: 4.0 * JOULES_PER_KWH }];
-        assert_eq!(series.carbon(&energy), Carbon { grams: 400.0, uncovered_joules: 2.0 * JOULES_PER_KWH });
-        let instant = [Interval { from: at(3), to: at(3), joules: JOULES_PER_KWH }];
-        assert_eq!(series.carbon(&instant), Carbon { grams: 300.0, uncovered_joules: 0.0 });
+        let series = CarbonIntensity::series(&[(at(2), 100.0), (at(3), 300.0)], at(4)).unwrap();
+        let energy = [EnergyInterval { from: at(1), to: at(5), joules: 4.0 * JOULES_PER_KWH }];
+        assert_eq!(series.carbon(&energy), CarbonEmissions { grams: 400.0, uncovered_joules: 2.0 * JOULES_PER_KWH });
+        let instant = [EnergyInterval { from: at(3), to: at(3), joules: JOULES_PER_KWH }];
+        assert_eq!(series.carbon(&instant), CarbonEmissions { grams: 300.0, uncovered_joules: 0.0 });
     }
 
     #[test]
     fn nonsense_is_refused() {
-        assert!(Intensity::constant(-1.0).is_err());
-        assert!(Intensity::series(&[(at(1), 1.0), (at(1), 2.0)], at(2)).unwrap_err().to_string().contains("intensity 1"));
+        assert!(CarbonIntensity::constant(-1.0).is_err());
+        assert!(CarbonIntensity::series(&[(at(1), 1.0), (at(1), 2.0)], at(2)).unwrap_err().to_string().contains("intensity 1"));
     }
 }

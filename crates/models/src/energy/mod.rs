@@ -5,9 +5,9 @@ mod integrate;
 mod steps;
 mod tariff;
 
-pub use carbon::{Carbon, Intensity, InvalidIntensity};
-pub use integrate::{Energy, InvalidSeries, Rule, Sample, Series};
-pub use steps::{Steps, Weighed};
+pub use carbon::{CarbonEmissions, CarbonIntensity, InvalidIntensity};
+pub use integrate::{IntegratedEnergy, IntegrationRule, InvalidSeries, PowerSample, PowerSeries};
+pub use steps::{KwhRateSteps, WeightedEnergy};
 pub use tariff::{InvalidTariff, OpenEi, Price, Tariff};
 
 use jiff::Timestamp;
@@ -17,13 +17,13 @@ pub const JOULES_PER_KWH: f64 = 3.6e6;
 
 /// Energy that was drawn between two instants, evenly.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Interval {
+pub struct EnergyInterval {
     pub from: Timestamp,
     pub to: Timestamp,
     pub joules: f64,
 }
 
-impl Interval {
+impl EnergyInterval {
     fn seconds(&self) -> f64 {
         seconds_between(self.from, self.to)
     }

@@ -1,23 +1,23 @@
 use jiff::Timestamp;
 
-use super::{Interval, JOULES_PER_KWH, seconds_between};
+use super::{EnergyInterval, JOULES_PER_KWH, seconds_between};
 
-/// What a kWh counts by time: a price, or grams of CO₂. Says nothing of the time between two steps that do not touch.
+/// The value of a kWh by time: a price, or grams of CO₂. Has no value for the time between two steps that do not touch.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Steps {
+pub struct KwhRateSteps {
     /// From, to, and the value of a kWh, in order of time.
     steps: Vec<(Timestamp, Timestamp, f64)>,
 }
 
 /// Energy × value.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Weighed {
+pub struct WeightedEnergy {
     pub sum: f64,
     /// Energy at times that no step covers; it is not in the sum.
     pub uncovered_joules: f64,
 }
 
-impl Steps {
+impl KwhRateSteps {
     /// Steps in order of time; the error is the index of the first one that begins before the one before it ends, or ends before
     /// it begins.
     pub fn new(steps: Vec<(Timestamp, Timestamp, f64)>) -> Result<Self, usize> {
@@ -36,8 +36,8 @@ impl Steps {
     }
 
     /// The energy of these intervals by the value of its time.
-    pub fn weigh(&self, intervals: &[Interval]) -> Weighed {
-        let mut weighed = Weighed::default();
+    pub fn weigh(&self, intervals: &[EnergyInterval]) -> WeightedEnergy {
+        let mut weighed = WeightedEnergy::default();
         for interval in intervals {
             let whole = interval.seconds();
             let mut covered = 0.0;
@@ -70,15 +70,15 @@ mod tests {
 
     #[test]
     fn a_gap_covers_nothing_and_an_overlap_is_named() {
-        let steps = Steps::new(vec![(at(0), at(1), 1.0), (at(2), at(3), 3.0)]).unwrap();
+        let steps = KwhRateSteps::new(vec![(at(0), at(1), 1.0), (at(2), at(3), 3.0)]).unwrap();
         assert_eq!(steps.span(), Some((at(0), at(3))));
-        let energy = [Interval { from: at(0), to: at(3), joules: 3.0 * JOULES_PER_KWH }];
+        let energy = [EnergyInterval { from: at(0), to: at(3), joules: 3.0 * JOULES_PER_KWH }];
         let weighed = steps.weigh(&energy);
         assert!(
             (weighed.sum - 4.0).abs() < 1e-9 && (weighed.uncovered_joules / JOULES_PER_KWH - 1.0).abs() < 1e-9,
             "{weighed:?}"
         );
-        assert_eq!(Steps::new(vec![(at(0), at(2), 1.0), (at(1), at(3), 1.0)]), Err(1));
-        assert_eq!(Steps::new(vec![(at(0), at(1), 1.0), (at(3), at(2), 1.0)]), Err(1));
+        assert_eq!(KwhRateSteps::new(vec![(at(0), at(2), 1.0), (at(1), at(3), 1.0)]), Err(1));
+        assert_eq!(KwhRateSteps::new(vec![(at(0), at(1), 1.0), (at(3), at(2), 1.0)]), Err(1));
     }
 }

@@ -2,7 +2,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use serde::Deserialize;
 
-use super::{Interval, JOULES_PER_KWH};
+use super::{EnergyInterval, JOULES_PER_KWH};
 
 /// A price of electricity.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,7 +35,7 @@ pub enum InvalidTariff {
     Empty,
 }
 
-/// A utility rate document of `OpenEI` (<https://openei.org/services/doc/rest/util_rates>), as far as it says what a kWh costs.
+/// A utility rate document of `OpenEI` (<https://openei.org/services/doc/rest/util_rates>), as far as it prices a kWh.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct OpenEi {
     pub items: Vec<OpenEiRate>,
@@ -62,7 +62,7 @@ impl Tariff {
         Self::new(vec![Price { per_kwh }], &vec![vec![0; 24]; 12], &vec![vec![0; 24]; 12])
     }
 
-    /// Schedules say, for each of 12 months and 24 hours, which of `prices` applies.
+    /// Schedules give, for each of 12 months and 24 hours, the index of the price that applies.
     pub fn new(prices: Vec<Price>, weekday: &[Vec<usize>], weekend: &[Vec<usize>]) -> Result<Self, InvalidTariff> {
         if let Some(price) = prices.iter().map(|price| price.per_kwh).find(|price| !price.is_finite()) {
             return Err(InvalidTariff::Price { price });
@@ -95,11 +95,11 @@ impl Tariff {
     }
 
     /// What the energy of these intervals costs; one that spans several hours is split where the local hour changes.
-    pub fn cost(&self, intervals: &[Interval], zone: &TimeZone) -> f64 {
+    pub fn cost(&self, intervals: &[EnergyInterval], zone: &TimeZone) -> f64 {
         intervals.iter().map(|interval| self.cost_of(interval, zone)).sum()
     }
 
-    fn cost_of(&self, interval: &Interval, zone: &TimeZone) -> f64 {
+    fn cost_of(&self, interval: &EnergyInterval, zone: &TimeZone) -> f64 {
         let whole = interval.seconds();
         if whole <= 0.0 {
             return interval.joules / JOULES_PER_KWH * self.price_at(interval.from, zone);
@@ -165,14 +165,14 @@ mod tests {
     fn energy_over_a_change_of_price_is_split_there() {
         let (tariff, zone) = (peak(), TimeZone::UTC);
         let interval =
-            Interval { from: at("2026-06-10T16:30:00Z"), to: at("2026-06-10T18:30:00Z"), joules: 4.0 * JOULES_PER_KWH };
+            EnergyInterval { from: at("2026-06-10T16:30:00Z"), to: at("2026-06-10T18:30:00Z"), joules: 4.0 * JOULES_PER_KWH };
         assert!((tariff.cost(&[interval], &zone) - (0.1 + 3.0 * 0.5)).abs() < 1e-12);
         let whole_day =
-            Interval { from: at("2026-06-10T00:00:00Z"), to: at("2026-06-11T00:00:00Z"), joules: 24.0 * JOULES_PER_KWH };
+            EnergyInterval { from: at("2026-06-10T00:00:00Z"), to: at("2026-06-11T00:00:00Z"), joules: 24.0 * JOULES_PER_KWH };
         assert!((tariff.cost(&[whole_day], &zone) - (20.0 * 0.1 + 4.0 * 0.5)).abs() < 1e-12);
         // A zone that is half an hour off changes its hour at half past.
         let india = TimeZone::posix("IST-5:30").unwrap();
-        let shifted = Interval { from: at("2026-06-10T11:00:00Z"), to: at("2026-06-10T12:00:00Z"), joules: JOULES_PER_KWH };
+        let shifted = EnergyInterval { from: at("2026-06-10T11:00:00Z"), to: at("2026-06-10T12:00:00Z"), joules: JOULES_PER_KWH };
         assert!((tariff.cost(&[shifted], &india) - f64::midpoint(0.1, 0.5)).abs() < 1e-12, "{}", tariff.cost(&[shifted], &india));
     }
 

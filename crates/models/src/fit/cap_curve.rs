@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FitError, Quality};
+use super::{FitError, FitQuality};
 
 /// Throughput at a power.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,10 +38,10 @@ pub struct OffsetPowerLaw {
     pub peak_measured: bool,
 }
 
-/// Whether the fits say anything about other powers.
+/// Whether the fits carry information about other powers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "reason")]
-pub enum Verdict {
+pub enum CapCurveVerdict {
     Informative,
     /// The law carries no information here, and why.
     NoInformation(String),
@@ -53,7 +53,7 @@ pub struct CapCurve {
     pub power_law: PowerLaw,
     pub offset_power_law: OffsetPowerLaw,
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: CapCurveVerdict,
     /// Lowest and highest power that was measured.
     pub watts_range: [f64; 2],
     pub count: usize,
@@ -109,7 +109,7 @@ impl CapCurve {
     pub fn throughput(&self, watts: f64) -> Option<f64> {
         let [low, high] = self.watts_range;
         let law = &self.offset_power_law;
-        (self.verdict == Verdict::Informative && (low..=high).contains(&watts))
+        (self.verdict == CapCurveVerdict::Informative && (low..=high).contains(&watts))
             .then(|| law.a * (watts - law.offset_watts).powf(law.b))
     }
 }
@@ -126,7 +126,7 @@ impl LogFit {
     fn mape(&self, points: &[CapPoint], offset: f64) -> f64 {
         let predicted: Vec<f64> = points.iter().map(|point| self.a * (point.watts - offset).powf(self.b)).collect();
         let observed: Vec<f64> = points.iter().map(|point| point.throughput).collect();
-        Quality::of(&observed, &predicted).map_or(0.0, |quality| quality.mape_ratio)
+        FitQuality::of(&observed, &predicted).map_or(0.0, |quality| quality.mape_ratio)
     }
 }
 
@@ -165,12 +165,12 @@ fn least_offset(points: &[CapPoint], low: f64) -> f64 {
     if squares(refined) < squares(0.0) * (1.0 - 1e-9) { refined } else { 0.0 }
 }
 
-fn verdict(points: &[CapPoint], plain: &PowerLaw, shifted: Option<f64>) -> Verdict {
+fn verdict(points: &[CapPoint], plain: &PowerLaw, shifted: Option<f64>) -> CapCurveVerdict {
     let (least, most) = points
         .iter()
         .fold((f64::INFINITY, 0.0_f64), |(least, most), point| (least.min(point.throughput), most.max(point.throughput)));
     let spread = most / least - 1.0;
-    let no = |reason: String| Verdict::NoInformation(reason);
+    let no = |reason: String| CapCurveVerdict::NoInformation(reason);
     if spread < SPREAD_MIN {
         return no(format!(
             "throughput changes by {:.1} % only over the measured powers: the job waits for something else (input, host, network)",
@@ -190,7 +190,7 @@ fn verdict(points: &[CapPoint], plain: &PowerLaw, shifted: Option<f64>) -> Verdi
     if plain.b <= 0.0 {
         return no("throughput falls with power: something else changed between the measurements".to_owned());
     }
-    Verdict::Informative
+    CapCurveVerdict::Informative
 }
 
 #[cfg(test)]
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn says_where_the_data_carry_nothing() {
         let flat = CapCurve::fit(&points(|p| 100.0 + 0.001 * p)).unwrap();
-        assert!(matches!(&flat.verdict, Verdict::NoInformation(reason) if reason.contains("waits")), "{flat:?}");
+        assert!(matches!(&flat.verdict, CapCurveVerdict::NoInformation(reason) if reason.contains("waits")), "{flat:?}");
         assert_eq!(flat.throughput(150.0), None);
         let mut side = 1.0;
         let noisy = CapCurve::fit(
@@ -233,9 +233,9 @@ mod tests {
                 .collect::<Vec<_>>(),
         )
         .unwrap();
-        assert!(matches!(noisy.verdict, Verdict::NoInformation(_)), "{noisy:?}");
+        assert!(matches!(noisy.verdict, CapCurveVerdict::NoInformation(_)), "{noisy:?}");
         let falling = CapCurve::fit(&points(|p| 1000.0 / p)).unwrap();
-        assert!(matches!(&falling.verdict, Verdict::NoInformation(reason) if reason.contains("falls")), "{falling:?}");
+        assert!(matches!(&falling.verdict, CapCurveVerdict::NoInformation(reason) if reason.contains("falls")), "{falling:?}");
     }
 
     #[test]

@@ -5,10 +5,10 @@ mod nnls;
 mod power;
 mod quality;
 
-pub use cap_curve::{CapCurve, CapPoint, OffsetPowerLaw, PowerLaw, Verdict};
-pub(crate) use nnls::{Normal, nnls};
-pub use power::{Activity, Observation, PowerModel, Prediction};
-pub use quality::{Quality, mape_ratio, r_squared};
+pub use cap_curve::{CapCurve, CapCurveVerdict, CapPoint, OffsetPowerLaw, PowerLaw};
+pub(crate) use nnls::{NormalEquations, nnls};
+pub use power::{GpuActivity, PowerModel, PowerObservation, PowerPrediction};
+pub use quality::{FitQuality, mape_ratio, r_squared};
 
 /// Data that a model cannot be fitted to.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -3,12 +3,12 @@
 
 /// `AᵀA` and `Aᵀb` of weighted rows.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Normal<const P: usize> {
+pub(crate) struct NormalEquations<const P: usize> {
     gram: [[f64; P]; P],
     rhs: [f64; P],
 }
 
-impl<const P: usize> Normal<P> {
+impl<const P: usize> NormalEquations<P> {
     pub(crate) const fn new() -> Self {
         Self { gram: [[0.0; P]; P], rhs: [0.0; P] }
     }
@@ -48,7 +48,7 @@ impl<const P: usize> Normal<P> {
 }
 
 /// x ≥ 0 with the least Σ weight·(row · x − value)².
-pub(crate) fn nnls<const P: usize>(normal: &Normal<P>) -> [f64; P] {
+pub(crate) fn nnls<const P: usize>(normal: &NormalEquations<P>) -> [f64; P] {
     // Columns scaled to length 1: tolerances then mean the same in every unit.
     let mut scale = [0.0; P];
     for (i, scale) in scale.iter_mut().enumerate() {
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     fn fit<const P: usize>(rows: &[([f64; P], f64)]) -> [f64; P] {
-        let mut normal = Normal::new();
+        let mut normal = NormalEquations::new();
         for (row, value) in rows {
             normal.add(row, *value, 1.0);
         }

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FitError, Normal, Quality, nnls};
+use super::{FitError, FitQuality, NormalEquations, nnls};
 
-/// What a GPU does, as its counters say.
+/// Activity of a GPU, as its counters report it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Activity {
+pub struct GpuActivity {
     /// Part of the SMs' time in which they hold a warp, 0 to 1.
     pub sm_active_ratio: f64,
     /// SM clock over the board's highest, 0 to 1.
@@ -19,14 +19,14 @@ pub struct Activity {
 
 /// Power while a GPU did something.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Observation {
-    pub activity: Activity,
+pub struct PowerObservation {
+    pub activity: GpuActivity,
     pub watts: f64,
 }
 
 /// Watts = base + sm·(linear·φ + cubic·φ³) + memory·dram + io·GB/s, with φ the clock ratio; no coefficient is negative.
 ///
-/// φ³ stands for φ·V², as the voltage rises about evenly with the clock above its knee.
+/// φ³ represents φ·V², as the voltage rises about evenly with the clock above its knee.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PowerModel {
     pub base_watts: f64,
@@ -34,14 +34,14 @@ pub struct PowerModel {
     pub compute_cubic_watts: f64,
     pub memory_watts: f64,
     pub io_watts_per_gigabyte_per_second: f64,
-    pub quality: Quality,
+    pub quality: FitQuality,
     /// Lowest and highest value of each feature that it was fitted on: SM activity, clock ratio, DRAM activity, GB/s.
     pub range: [[f64; 2]; 4],
 }
 
 /// Power that a model expects.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Prediction {
+pub struct PowerPrediction {
     pub watts: f64,
     /// All features lie where the model was fitted; outside it is an extrapolation.
     pub inside_range: bool,
@@ -49,7 +49,7 @@ pub struct Prediction {
 
 const COEFFICIENTS: usize = 5;
 
-impl Activity {
+impl GpuActivity {
     fn row(&self) -> [f64; COEFFICIENTS] {
         let Self { sm_active_ratio: sm, clock_ratio: phi, dram_active_ratio: dram, io_gigabytes_per_second: io } = *self;
         [1.0, sm * phi, sm * phi.powi(3), dram, io]
@@ -62,8 +62,8 @@ impl Activity {
 
 impl PowerModel {
     /// Non-negative least squares on relative errors, so that a board at 80 W counts as much as one at 400 W.
-    pub fn fit(observations: &[Observation]) -> Result<Self, FitError> {
-        for (index, Observation { activity, watts }) in observations.iter().enumerate() {
+    pub fn fit(observations: &[PowerObservation]) -> Result<Self, FitError> {
+        for (index, PowerObservation { activity, watts }) in observations.iter().enumerate() {
             let ratios = [
                 ("SM activity", activity.sm_active_ratio),
                 ("clock ratio", activity.clock_ratio),
@@ -88,8 +88,8 @@ impl PowerModel {
         if distinct.len() <= COEFFICIENTS {
             return Err(FitError::TooFew { what: "activity", found: distinct.len(), needed: COEFFICIENTS + 1 });
         }
-        let mut normal = Normal::new();
-        for Observation { activity, watts } in observations {
+        let mut normal = NormalEquations::new();
+        for PowerObservation { activity, watts } in observations {
             normal.add(&activity.row(), *watts, watts.powi(-2));
         }
         let [base_watts, compute_linear_watts, compute_cubic_watts, memory_watts, io] = nnls(&normal);
@@ -105,18 +105,18 @@ impl PowerModel {
             compute_cubic_watts,
             memory_watts,
             io_watts_per_gigabyte_per_second: io,
-            quality: Quality { r_squared: None, mape_ratio: 0.0, count: 0 },
+            quality: FitQuality { r_squared: None, mape_ratio: 0.0, count: 0 },
             range,
         };
         let observed: Vec<f64> = observations.iter().map(|observation| observation.watts).collect();
         let predicted: Vec<f64> = observations.iter().map(|observation| model.predict(&observation.activity).watts).collect();
-        if let Some(quality) = Quality::of(&observed, &predicted) {
+        if let Some(quality) = FitQuality::of(&observed, &predicted) {
             model.quality = quality;
         }
         Ok(model)
     }
 
-    pub fn predict(&self, activity: &Activity) -> Prediction {
+    pub fn predict(&self, activity: &GpuActivity) -> PowerPrediction {
         let coefficients = [
             self.base_watts,
             self.compute_linear_watts,
@@ -126,7 +126,7 @@ impl PowerModel {
         ];
         let watts = activity.row().iter().zip(coefficients).map(|(feature, watts)| feature * watts).sum();
         let inside = |(bounds, value): (&[f64; 2], f64)| (bounds[0] - 1e-9..=bounds[1] + 1e-9).contains(&value);
-        Prediction { watts, inside_range: self.range.iter().zip(activity.features()).all(inside) }
+        PowerPrediction { watts, inside_range: self.range.iter().zip(activity.features()).all(inside) }
     }
 }
 
@@ -134,13 +134,13 @@ impl PowerModel {
 mod tests {
     use super::*;
 
-    fn activities() -> Vec<Activity> {
+    fn activities() -> Vec<GpuActivity> {
         let mut all = Vec::new();
         for sm in [0.2, 0.6, 0.95] {
             for phi in [0.4, 0.7, 1.0] {
                 for dram in [0.05, 0.5] {
                     let io = 4.0 * sm * dram + 1.0;
-                    all.push(Activity {
+                    all.push(GpuActivity {
                         sm_active_ratio: sm,
                         clock_ratio: phi,
                         dram_active_ratio: dram,
@@ -152,7 +152,7 @@ mod tests {
         all
     }
 
-    fn watts(activity: &Activity) -> f64 {
+    fn watts(activity: &GpuActivity) -> f64 {
         let phi = activity.clock_ratio;
         60.0 + activity.sm_active_ratio * (80.0 * phi + 120.0 * phi.powi(3))
             + 50.0 * activity.dram_active_ratio
@@ -162,18 +162,19 @@ mod tests {
     #[test]
     fn finds_the_parts_that_made_the_power() {
         let observations: Vec<_> =
-            activities().into_iter().map(|activity| Observation { watts: watts(&activity), activity }).collect();
+            activities().into_iter().map(|activity| PowerObservation { watts: watts(&activity), activity }).collect();
         let model = PowerModel::fit(&observations).unwrap();
         assert!((model.base_watts - 60.0).abs() < 1e-6 && (model.compute_cubic_watts - 120.0).abs() < 1e-6, "{model:?}");
         assert!((model.memory_watts - 50.0).abs() < 1e-6, "{model:?}");
         assert!(model.quality.mape_ratio < 1e-9 && model.quality.r_squared.unwrap() > 1.0 - 1e-9);
-        let beyond = Activity { sm_active_ratio: 1.0, ..observations[0].activity };
+        let beyond = GpuActivity { sm_active_ratio: 1.0, ..observations[0].activity };
         assert!(!model.predict(&beyond).inside_range && model.predict(&observations[0].activity).inside_range);
     }
 
     #[test]
     fn percent_for_ratios_and_too_little_variety_are_refused() {
-        let mut observations: Vec<_> = activities().into_iter().map(|activity| Observation { watts: 100.0, activity }).collect();
+        let mut observations: Vec<_> =
+            activities().into_iter().map(|activity| PowerObservation { watts: 100.0, activity }).collect();
         observations[3].activity.sm_active_ratio = 95.0;
         let message = PowerModel::fit(&observations).unwrap_err().to_string();
         assert!(message.starts_with("measurement 3: SM activity is 95") && message.contains("no percent"), "{message}");

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 /// How well a model describes what it was fitted to.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Quality {
+pub struct FitQuality {
     /// Part of the variance that the model explains; `None` where nothing varies.
     pub r_squared: Option<f64>,
     /// Mean absolute error as a part of the measured value.
@@ -11,7 +11,7 @@ pub struct Quality {
     pub count: usize,
 }
 
-impl Quality {
+impl FitQuality {
     /// `None` of no measurements.
     pub fn of(observed: &[f64], predicted: &[f64]) -> Option<Self> {
         Some(Self {
@@ -48,6 +48,6 @@ mod tests {
         assert_eq!(r_squared(&[2.0, 2.0], &[2.0, 2.0]), None);
         assert_eq!(mape_ratio(&[100.0, 200.0], &[110.0, 180.0]), Some(0.1));
         assert_eq!(mape_ratio(&[0.0], &[1.0]), None);
-        assert_eq!(Quality::of(&[], &[]), None);
+        assert_eq!(FitQuality::of(&[], &[]), None);
     }
 }

@@ -51,7 +51,7 @@ impl FakeMps {
     }
 
     /// Returns all defaults that the daemon was set to, oldest first.
-    pub fn told(&self) -> Vec<String> {
+    pub fn set_defaults(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.pipe_directory().join("told")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }

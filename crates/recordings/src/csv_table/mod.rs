@@ -1,4 +1,4 @@
-//! Any table; [`crate::FieldMap`]s say what its columns are.
+//! Any table; [`crate::FieldMap`]s define its columns.
 //!
 //! Rows that add to a counter (`samples=*`, `tokens=GeneratedTokens`) are moments, not intervals: the counter keeps its
 //! value up to the row's time and has the new one a microsecond later, so that each row counts in the window
@@ -11,35 +11,33 @@ mod steps;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use eadt_schemas::EventTime;
-use eadt_schemas::decode::MAX_NAME_BYTES;
-use eadt_schemas::v1::{Meter, Scope};
+use eadt_schemas::v1::{CounterScope, Meter};
 
-pub use self::plan::shell_quote;
-use self::plan::{Figure, NumberColumn, Plan, Take};
-use self::steps::Steps;
+use self::plan::{FieldSource, NumberColumn, TableMapping, ValueExpression};
+use self::steps::CounterIncrements;
 use crate::absent::{is_absent_name, is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
-use crate::clock::Clock;
+use crate::clock::TimeParser;
 use crate::error::quote;
-use crate::fingerprint::Fingerprint;
 use crate::identity::{IdColumns, IdScope};
-use crate::lines::Lines;
-use crate::marks::{MARK_REMEDY, Marks};
-use crate::quantity::{Quantity, is_quantity};
-use crate::recording::{Device, FileId, Reading, Recording, RowError, SourceId, SourceKind};
+use crate::lines::LineReader;
+use crate::marks::{DecimalMarkDetector, MARK_REMEDY};
+use crate::names::{event_name, shell_quote};
+use crate::quantity::{QuantityCell, is_quantity};
+use crate::recording::{FileId, RecordedDevice, RecordedReading, Recording, RowError, SourceId, SourceKind};
 use crate::report::TableUse;
 use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
-use crate::table::{Cells, Header, Table, Wanted};
+use crate::table::{HeaderCriteria, HeaderRow, RowCells, TableReader};
 use crate::units::Dimension;
-use crate::{Field, ImportError, Options};
+use crate::{ImportError, ImportOptions, ReadingField};
 
 /// What one row adds to a counter.
-const STEPS: [(&str, Field); 4] = [
-    ("samples", Field::SamplesTotal),
-    ("tokens", Field::TokensTotal),
-    ("steps", Field::StepsTotal),
-    ("energy_joules", Field::EnergyJoulesTotal),
+const STEPS: [(&str, ReadingField); 4] = [
+    ("samples", ReadingField::SamplesTotal),
+    ("tokens", ReadingField::TokensTotal),
+    ("steps", ReadingField::StepsTotal),
+    ("energy_joules", ReadingField::EnergyJoulesTotal),
 ];
 const TEXTS: [&str; 4] = ["time", "device", "node", "gpu_model"];
 /// Looked for, in this order, where no `time=` is given.
@@ -51,30 +49,35 @@ const SHORTEST_INTERVAL_SECONDS: f64 = 0.005;
 /// Every FIELD that a map may name.
 pub(crate) fn known_targets() -> Vec<&'static str> {
     let texts = TEXTS.into_iter().chain(STEPS.iter().map(|(name, _)| *name));
-    texts.chain(Field::ALL.iter().map(|field| field.name())).collect()
+    texts.chain(ReadingField::ALL.iter().map(|field| field.name())).collect()
 }
 
-/// Whether a FIELD may be of one of several boards.
+/// Returns whether a FIELD may be of one of several boards.
 pub(crate) fn is_of_a_board(target: &str) -> bool {
     let step = STEPS.iter().find(|(name, _)| *name == target).map(|(_, field)| *field);
-    step.or_else(|| Field::from_name(target)).is_some_and(|field| !field.is_progress())
+    step.or_else(|| ReadingField::from_name(target)).is_some_and(|field| !field.is_progress())
 }
 
-pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
-    let clock = Clock::new(options.time_format.clone(), options.time_zone.clone());
-    let mut sources = Sources::default();
+pub(crate) fn read(
+    files: Vec<(FileId, LineReader<'_>)>,
+    recording: &mut Recording,
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
+    let clock = TimeParser::new(options.time_format.clone(), options.time_zone.clone());
+    let mut sources = TableSources::default();
     let mut before = None;
     for (file, lines) in files {
-        let names = |cells: &Cells| wanted_names(cells, options);
-        let is_data = |cells: &Cells| has_readings(cells, options, &clock);
-        let (mut table, header) = Table::open(lines, recording, file, &Wanted { names: &names, is_data: &is_data })?;
+        let names = |cells: &RowCells| wanted_names(cells, options);
+        let is_data = |cells: &RowCells| has_readings(cells, options, &clock);
+        let (mut table, header) =
+            TableReader::open(lines, recording, file, &HeaderCriteria { names: &names, is_data: &is_data })?;
         let Some(header) = header else {
             let file = &recording.files[file];
             return Err(ImportError::whole(file, "is empty: it has no header", "check that this is the right file"));
         };
         let mut reader = FileReader::new(recording, file, &table, header, &clock, options)?;
         reader.times = RowTimes::after(before.take(), options);
-        let mut cells = Cells::default();
+        let mut cells = RowCells::default();
         let mut below_header = true;
         while let Some(line) = table.next_row(recording, file, &mut cells)? {
             if reader.is_repeated_header(recording, line, &cells)? {
@@ -86,11 +89,11 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
             }
             recording.rows += 1;
             if table.is_cut() {
-                recording.settle_row(Err(RowError::damaged("cut off", recording.error(file, line, CUT, CUT_REMEDY))))?;
+                recording.count_if_damaged(Err(RowError::damaged("cut off", recording.error(file, line, CUT, CUT_REMEDY))))?;
                 continue;
             }
             let row = reader.read_row(recording, &mut sources, line, &cells);
-            recording.settle_row(row)?;
+            recording.count_if_damaged(row)?;
         }
         before = reader.times.end(recording);
         reader.finish(recording, table.encoding())?;
@@ -101,19 +104,21 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
     sources.steps.finish(recording, options)
 }
 
-/// Words of readings of power, of shares, which are none also of power, and of other readings, in a column that names what each row holds.
+/// Words of readings of power, of shares, which are none also of power, and of other readings, in a column that names what each
+/// row holds.
 const POWER_WORDS: [&str; 5] = ["power", "powerwatts", "watt", "watts", "draw"];
 const SHARE_WORDS: [&str; 7] = ["percent", "percentage", "pct", "ratio", "util", "utilisation", "utilization"];
 const OTHER_WORDS: [&str; 12] =
     ["accuracy", "bytes", "clock", "clocks", "fan", "loss", "memory", "temp", "temperature", "throughput", "usage", "voltage"];
 
-/// Whether a text has one of the words. `mem01`, a host, is another word than `mem`.
+/// Returns whether a text has one of the words. `mem01`, a host, is another word than `mem`.
 fn has_word(text: &str, words: &[&str]) -> bool {
     let text = text.to_ascii_lowercase();
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| words.contains(&word))
 }
 
-/// Whether a text, such as `system/gpu_0_power_usage_watts`, names a reading of power (true) or another one; `None` if it names none.
+/// Returns whether a text, such as `system/gpu_0_power_usage_watts`, names a reading of power (true) or another one; `None` if it
+/// names none.
 fn names_power(text: &str) -> Option<bool> {
     if has_word(text, &SHARE_WORDS) {
         return Some(false);
@@ -121,13 +126,13 @@ fn names_power(text: &str) -> Option<bool> {
     if has_word(text, &POWER_WORDS) { Some(true) } else { has_word(text, &OTHER_WORDS).then_some(false) }
 }
 
-/// Whether a text, such as `system/gpu_0_power_usage_percentage`, names power as a share of something.
+/// Returns whether a text, such as `system/gpu_0_power_usage_percentage`, names power as a share of something.
 fn names_share_of_power(text: &str) -> bool {
     has_word(text, &SHARE_WORDS) && has_word(text, &POWER_WORDS)
 }
 
-/// How many of the mapped columns, or usual columns of time, a row names.
-fn wanted_names(cells: &Cells, options: &Options) -> usize {
+/// Returns how many of the mapped columns, or usual columns of time, a row names.
+fn wanted_names(cells: &RowCells, options: &ImportOptions) -> usize {
     let plain = |text: &str| text.split(['[', '(']).next().unwrap_or(text).trim().to_owned();
     let named = |name: &str| {
         let without_unit = name.rsplit_once(':').map_or(name, |(name, _)| name).trim();
@@ -145,9 +150,9 @@ fn wanted_names(cells: &Cells, options: &Options) -> usize {
     found + usize::from(time)
 }
 
-/// Whether a row that names no column has readings: each column that is mapped by number then has a number, or a time.
-fn has_readings(cells: &Cells, options: &Options, clock: &Clock) -> bool {
-    let is_time = |cell: &str| clock.read(cell).is_ok() || Clock::new(None, None).read(cell).is_ok();
+/// Returns whether a row that names no column has readings: each column that is mapped by number then has a number, or a time.
+fn has_readings(cells: &RowCells, options: &ImportOptions, clock: &TimeParser) -> bool {
+    let is_time = |cell: &str| clock.read(cell).is_ok() || TimeParser::new(None, None).read(cell).is_ok();
     let mut numbers = 0;
     for map in &options.maps {
         let name = map.column.split(':').next().unwrap_or_default();
@@ -169,18 +174,18 @@ fn has_readings(cells: &Cells, options: &Options, clock: &Clock) -> bool {
 
 struct FileReader<'o> {
     file: FileId,
-    plan: Plan,
-    header: Header,
-    clock: &'o Clock,
-    options: &'o Options,
+    plan: TableMapping,
+    header: HeaderRow,
+    clock: &'o TimeParser,
+    options: &'o ImportOptions,
     separator: Option<char>,
     /// Rows of each source so far.
     rows: HashMap<SourceId, i64>,
     times: RowTimes,
     /// The line and time of the first row, and the time of the last.
     span: Option<(u64, EventTime, EventTime)>,
-    marks: Marks,
-    /// Columns that are not mapped, but may tell boards apart.
+    marks: DecimalMarkDetector,
+    /// Columns that are not mapped, but may distinguish boards.
     ids: IdColumns,
 }
 
@@ -188,15 +193,15 @@ impl<'o> FileReader<'o> {
     fn new(
         recording: &mut Recording,
         file: FileId,
-        table: &Table<'_>,
-        header: Header,
-        clock: &'o Clock,
-        options: &'o Options,
+        table: &TableReader<'_>,
+        header: HeaderRow,
+        clock: &'o TimeParser,
+        options: &'o ImportOptions,
     ) -> Result<Self, ImportError> {
-        let mut plan = Plan::new(recording, file, &header, options)?;
+        let mut plan = TableMapping::new(recording, file, &header, options)?;
         plan.find_time_of_day(recording, (file, header.line), table, clock, options)?;
         let columns: Vec<usize> = plan.number_columns().map(|column| column.index).collect();
-        let marks = Marks::new(table, &columns, options.decimal);
+        let marks = DecimalMarkDetector::new(table, &columns, options.decimal);
         let ids = plan.id_columns(recording);
         Ok(Self {
             file,
@@ -213,8 +218,8 @@ impl<'o> FileReader<'o> {
         })
     }
 
-    /// Whether a row is the header once more; takes it as the new header if its columns have changed.
-    fn is_repeated_header(&mut self, recording: &mut Recording, line: u64, cells: &Cells) -> Result<bool, ImportError> {
+    /// Returns whether a row is the header once more; takes it as the new header if its columns have changed.
+    fn is_repeated_header(&mut self, recording: &mut Recording, line: u64, cells: &RowCells) -> Result<bool, ImportError> {
         let begins_as_number = |column: &NumberColumn| {
             cells
                 .get(column.index)
@@ -238,9 +243,9 @@ impl<'o> FileReader<'o> {
                     Ok(false)
                 };
             }
-            let header = Header { line, names: cells.clone(), is_data: false };
+            let header = HeaderRow { line, names: cells.clone(), is_data: false };
             self.refuse_several_boards(recording)?;
-            self.plan = Plan::new(recording, self.file, &header, self.options)?;
+            self.plan = TableMapping::new(recording, self.file, &header, self.options)?;
             self.ids = self.plan.id_columns(recording);
             self.header = header;
         }
@@ -248,9 +253,9 @@ impl<'o> FileReader<'o> {
         Ok(true)
     }
 
-    /// Whether a row without the mapped columns is a header: it names a column at the place of the time, or of a figure that is mapped, and
-    /// has neither numbers nor times.
-    fn is_header_of_another_table(&self, cells: &Cells) -> bool {
+    /// Returns whether a row without the mapped columns is a header: it names a column at the place of the time, or of a figure
+    /// that is mapped, and has neither numbers nor times.
+    fn is_header_of_another_table(&self, cells: &RowCells) -> bool {
         let is_name = |cell: &str| {
             cell.chars().any(char::is_alphabetic) && !is_absent_text(cell) && !is_quantity(cell) && self.clock.read(cell).is_err()
         };
@@ -263,7 +268,13 @@ impl<'o> FileReader<'o> {
         cells.len() >= 2 && is_named && cells.iter().all(|cell| cell.is_empty() || is_name(cell))
     }
 
-    fn read_row(&mut self, recording: &mut Recording, sources: &mut Sources, line: u64, cells: &Cells) -> Result<(), RowError> {
+    fn read_row(
+        &mut self,
+        recording: &mut Recording,
+        sources: &mut TableSources,
+        line: u64,
+        cells: &RowCells,
+    ) -> Result<(), RowError> {
         let width = self.plan.names.len();
         let surplus = (width..cells.len()).any(|index| cells.get(index).is_some_and(|cell| !cell.is_empty()));
         if cells.len() < width || surplus {
@@ -291,7 +302,7 @@ impl<'o> FileReader<'o> {
         let read = self.values(recording, line, cells, &figures);
         if let Ok(values) = &read {
             for (board, source) in devices.iter().enumerate() {
-                let of_board = |figure: &Figure| !figure.field.is_progress() && figure.board.unwrap_or(0) == board;
+                let of_board = |figure: &FieldSource| !figure.field.is_progress() && figure.board.unwrap_or(0) == board;
                 let values = values.iter().filter(|(figure, _)| of_board(figure));
                 sources.add(recording, self.file, *source, time, line, values);
             }
@@ -310,9 +321,9 @@ impl<'o> FileReader<'o> {
         &mut self,
         recording: &mut Recording,
         line: u64,
-        cells: &Cells,
-        figures: &'f [Figure],
-    ) -> Result<Vec<(&'f Figure, f64)>, RowError> {
+        cells: &RowCells,
+        figures: &'f [FieldSource],
+    ) -> Result<Vec<(&'f FieldSource, f64)>, RowError> {
         let mut values = Vec::with_capacity(figures.len());
         let mut absent = 0;
         for figure in figures {
@@ -325,10 +336,10 @@ impl<'o> FileReader<'o> {
         Ok(values)
     }
 
-    fn time(&mut self, recording: &Recording, line: u64, cells: &Cells, source: SourceId) -> Result<EventTime, RowError> {
+    fn time(&mut self, recording: &Recording, line: u64, cells: &RowCells, source: SourceId) -> Result<EventTime, RowError> {
         let Some(column) = self.plan.time else {
             let interval = self.options.interval.unwrap_or_default().as_micros() as i64;
-            let start = self.options.start.unwrap_or(Options::DEFAULT_START);
+            let start = self.options.start.unwrap_or(ImportOptions::DEFAULT_START);
             return Ok(start.plus_micros(interval.saturating_mul(self.rows.get(&source).copied().unwrap_or(0))));
         };
         let mut text = std::borrow::Cow::from(cells.get(column).unwrap_or_default());
@@ -340,7 +351,7 @@ impl<'o> FileReader<'o> {
             RowError::damaged("time", recording.error(self.file, line, problem, "").column(self.plan.column_name(column)))
         })?;
         self.times.begin_with(recording, source);
-        let time = self.times.settle(source, line, stamp).map_err(|unsettled| {
+        let time = self.times.resolve_time(source, line, stamp).map_err(|unsettled| {
             let error = recording.error(self.file, line, unsettled.problem, unsettled.remedy);
             RowError::stop(error.column(self.plan.column_name(column)))
         })?;
@@ -349,7 +360,8 @@ impl<'o> FileReader<'o> {
         Ok(time)
     }
 
-    /// Notes counts since 1970 that would be of this century in a larger unit; returns an error if rows come faster than anything is read.
+    /// Notes counts since 1970 that would be of this century in a larger unit; returns an error if rows come faster than anything
+    /// is read.
     fn check_unit_of_times(&self, recording: &mut Recording) -> Result<(), ImportError> {
         let Some((line, first, last)) = self.span else { return Ok(()) };
         // Of one board: rows of several come at one time.
@@ -369,10 +381,16 @@ impl<'o> FileReader<'o> {
     }
 
     /// Returns the value of a figure, or `None` if there is none.
-    fn value(&mut self, recording: &Recording, line: u64, cells: &Cells, figure: &Figure) -> Result<Option<f64>, RowError> {
+    fn value(
+        &mut self,
+        recording: &Recording,
+        line: u64,
+        cells: &RowCells,
+        figure: &FieldSource,
+    ) -> Result<Option<f64>, RowError> {
         let columns = match &figure.take {
-            Take::One => return Ok(Some(1.0)),
-            Take::Columns(columns) => columns,
+            ValueExpression::One => return Ok(Some(1.0)),
+            ValueExpression::Columns(columns) => columns,
         };
         let mut sum = 0.0;
         for column in columns {
@@ -393,8 +411,8 @@ impl<'o> FileReader<'o> {
         &mut self,
         recording: &Recording,
         line: u64,
-        cells: &Cells,
-        figure: &Figure,
+        cells: &RowCells,
+        figure: &FieldSource,
         column: NumberColumn,
     ) -> Result<Option<f64>, RowError> {
         let text = cells.get(column.index).unwrap_or_default();
@@ -405,13 +423,13 @@ impl<'o> FileReader<'o> {
         let damaged = |kind, problem: String| RowError::damaged(kind, error(problem, take_out));
         let field = figure.field;
         let (value, unit) = match self.marks.read(line, text).map_err(|problem| RowError::stop(error(problem, MARK_REMEDY)))? {
-            Quantity::Absent => return Ok(None),
-            Quantity::Number(value, unit) => (value, unit),
-            Quantity::UnknownUnit => {
+            QuantityCell::Absent => return Ok(None),
+            QuantityCell::Number(value, unit) => (value, unit),
+            QuantityCell::UnknownUnit => {
                 let why = shortened_by_slurm(field, text).unwrap_or_default();
                 return Err(damaged("unit", format!("{} has an unknown unit{why}", quote(text))));
             }
-            Quantity::Ambiguous | Quantity::NotANumber => {
+            QuantityCell::Ambiguous | QuantityCell::NotANumber => {
                 let problem = format!("{} is not a number for {}", quote(text), field.name());
                 return Err(damaged("number", problem));
             }
@@ -431,7 +449,7 @@ impl<'o> FileReader<'o> {
             }
             (own, of_column) => own.or(of_column),
         };
-        Ok(Some(unit.map_or(value, |unit| unit.to_ours(value))))
+        Ok(Some(unit.map_or(value, |unit| unit.to_base_unit(value))))
     }
 
     /// Returns an error if rows of one source are of several boards by a column that is not mapped.
@@ -488,19 +506,19 @@ impl<'o> FileReader<'o> {
 }
 
 #[derive(Default)]
-struct Sources {
+struct TableSources {
     devices: HashMap<(Option<FileId>, String, usize), SourceId>,
     /// Files in which a row names its board in the column that is mapped.
     with_id: BTreeSet<FileId>,
     /// The sources of rows that do not, though that column is mapped.
     without_id: BTreeMap<FileId, BTreeSet<SourceId>>,
     job: Option<SourceId>,
-    steps: Steps,
+    steps: CounterIncrements,
 }
 
-impl Sources {
+impl TableSources {
     /// The sources of a row: one, or one for each board that has columns of its own.
-    fn devices(&mut self, recording: &mut Recording, reader: &FileReader<'_>, cells: &Cells) -> Vec<SourceId> {
+    fn devices(&mut self, recording: &mut Recording, reader: &FileReader<'_>, cells: &RowCells) -> Vec<SourceId> {
         let plan = &reader.plan;
         if !plan.has_telemetry() {
             return Vec::new();
@@ -529,8 +547,8 @@ impl Sources {
             };
             let name = [place, own].into_iter().flatten().collect::<Vec<_>>().join(":");
             let gpu_index = board.or(device).and_then(|text| text.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok());
-            let own = Device {
-                name: short(&name),
+            let own = RecordedDevice {
+                name: event_name(&name),
                 node: node.map(str::to_owned),
                 gpu_model: model.map(str::to_owned),
                 gpu_index: gpu_index.filter(|index| *index < 1024),
@@ -559,7 +577,7 @@ impl Sources {
             let mut lines = BTreeSet::new();
             for source in sources {
                 let readings = std::mem::take(&mut recording.sources[source].readings);
-                let (removed, kept): (Vec<Reading>, Vec<Reading>) =
+                let (removed, kept): (Vec<RecordedReading>, Vec<RecordedReading>) =
                     readings.into_iter().partition(|reading| reading.file as usize == file);
                 recording.sources[source].readings = kept;
                 lines.extend(removed.iter().map(|reading| u64::from(reading.line)));
@@ -577,7 +595,7 @@ impl Sources {
     /// Returns an error if the column of boards names readings of power and others: what is no power would count as some.
     fn refuse_mixed_readings(&self, recording: &Recording) -> Result<(), ImportError> {
         // A unit in the map states that every row of the column is power.
-        let is_power_mapped = [Field::PowerWatts, Field::PowerAverageWatts]
+        let is_power_mapped = [ReadingField::PowerWatts, ReadingField::PowerAverageWatts]
             .iter()
             .any(|field| recording.columns.contains_key(field) && !recording.asked_units.contains_key(field));
         let named = self.devices.iter().filter_map(|((_, name, _), source)| {
@@ -600,7 +618,7 @@ impl Sources {
     }
 
     fn job(&mut self, recording: &mut Recording, file: FileId) -> SourceId {
-        let job = SourceKind::Job { rank: 0, irregular: false, scope: Scope::Global };
+        let job = SourceKind::Job { rank: 0, irregular: false, scope: CounterScope::Global };
         *self.job.get_or_insert_with(|| recording.add_source(file, None, job))
     }
 
@@ -612,7 +630,7 @@ impl Sources {
         source: SourceId,
         time: EventTime,
         line: u64,
-        values: impl Iterator<Item = &'v (&'v Figure, f64)>,
+        values: impl Iterator<Item = &'v (&'v FieldSource, f64)>,
     ) {
         let (mut levels, mut added) = (Vec::new(), Vec::new());
         for (figure, value) in values {
@@ -624,30 +642,20 @@ impl Sources {
 }
 
 /// Returns what to do if energy is a number that Slurm has rounded and shortened, such as `600K` or `1.20M`.
-fn shortened_by_slurm(field: Field, text: &str) -> Option<&'static str> {
+fn shortened_by_slurm(field: ReadingField, text: &str) -> Option<&'static str> {
     let number = text.trim().strip_suffix(|letter: char| "KMGTP".contains(letter))?;
     let is_shortened = field.dimension() == Dimension::Energy && number.parse::<f64>().is_ok();
     is_shortened.then_some(": sacct rounds ConsumedEnergy so; take its column ConsumedEnergyRaw, which is in joules")
 }
 
-/// Whether a row names its board by an id that no other board has.
-fn is_unique(plan: &Plan, cells: &Cells) -> bool {
+/// Returns whether a row names its board by an id that no other board has.
+fn is_unique(plan: &TableMapping, cells: &RowCells) -> bool {
     plan.device.and_then(|column| cells.get(column)).is_some_and(is_unique_id)
 }
 
-/// Whether a name is one of a board anywhere, such as a UUID, and not only in its node.
+/// Returns whether a name is one of a board anywhere, such as a UUID, and not only in its node.
 fn is_unique_id(text: &str) -> bool {
     let hexadecimal = text.chars().filter(char::is_ascii_hexdigit).count();
     (text.starts_with("GPU-") || text.starts_with("MIG-")) && text.len() > 8
         || text.len() >= 16 && hexadecimal * 4 >= text.len() * 3
-}
-
-/// Returns a name of at most as many bytes as one in an event may have. What is cut off leaves its fingerprint.
-pub(crate) fn short(name: &str) -> String {
-    let plain: String = name.chars().map(|character| if character.is_control() { '-' } else { character }).collect();
-    if plain.len() <= MAX_NAME_BYTES {
-        return plain;
-    }
-    let end = plain.floor_char_boundary(MAX_NAME_BYTES - Fingerprint::DIGITS - 1);
-    format!("{}-{}", &plain[..end], Fingerprint::of(name.as_bytes()))
 }

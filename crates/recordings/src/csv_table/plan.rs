@@ -1,14 +1,15 @@
 //! What each column of a table is, from its header and the `--map`s.
 
-use crate::clock::{Clock, is_time_of_day};
+use crate::clock::{TimeParser, is_time_of_day};
 use crate::csv_table::{STEPS, TIME_NAMES};
 use crate::error::quote;
 use crate::identity::IdColumns;
+use crate::names::shell_quote;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
-use crate::table::{Cells, Header, Table};
+use crate::table::{HeaderRow, RowCells, TableReader};
 use crate::units::{Dimension, Unit, bracketed_unit, suffix_unit};
-use crate::{Field, FieldMap, ImportError, Options};
+use crate::{FieldMap, ImportError, ImportOptions, ReadingField};
 
 /// Rows by which a column of dates, or of times of day, is known.
 const ROWS_TO_SEE_DATES: u32 = 50;
@@ -23,7 +24,7 @@ pub(super) struct NumberColumn {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Take {
+pub(super) enum ValueExpression {
     /// The sum of some cells.
     Columns(Vec<NumberColumn>),
     /// One per row.
@@ -32,17 +33,17 @@ pub(super) enum Take {
 
 /// A field and where its values come from.
 #[derive(Debug, Clone)]
-pub(super) struct Figure {
-    pub(super) field: Field,
+pub(super) struct FieldSource {
+    pub(super) field: ReadingField,
     /// A row adds its value to the counter.
     pub(super) adds: bool,
-    /// Index into [`Plan::boards`].
+    /// Index into [`TableMapping::boards`].
     pub(super) board: Option<usize>,
-    pub(super) take: Take,
+    pub(super) take: ValueExpression,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct TableMapping {
     /// Empty texts if the table has no header.
     pub(super) names: Vec<String>,
     pub(super) time: Option<usize>,
@@ -51,20 +52,25 @@ pub(super) struct Plan {
     pub(super) device: Option<usize>,
     pub(super) node: Option<usize>,
     pub(super) model: Option<usize>,
-    pub(super) figures: Vec<Figure>,
+    pub(super) figures: Vec<FieldSource>,
     /// Boards that have columns of their own.
     pub(super) boards: Vec<String>,
 }
 
 /// A column expression, resolved.
-struct Resolved {
+struct ResolvedColumns {
     board: Option<String>,
     columns: Vec<NumberColumn>,
 }
 
-impl Plan {
-    pub(super) fn new(recording: &mut Recording, file: FileId, header: &Header, options: &Options) -> Result<Self, ImportError> {
-        let mut planner = Planner {
+impl TableMapping {
+    pub(super) fn new(
+        recording: &mut Recording,
+        file: FileId,
+        header: &HeaderRow,
+        options: &ImportOptions,
+    ) -> Result<Self, ImportError> {
+        let mut planner = MappingBuilder {
             recording,
             file,
             header,
@@ -87,8 +93,8 @@ impl Plan {
     /// The columns that hold numbers.
     pub(super) fn number_columns(&self) -> impl Iterator<Item = &NumberColumn> {
         self.figures.iter().flat_map(|figure| match &figure.take {
-            Take::Columns(columns) => columns.as_slice(),
-            Take::One => &[],
+            ValueExpression::Columns(columns) => columns.as_slice(),
+            ValueExpression::One => &[],
         })
     }
 
@@ -102,21 +108,22 @@ impl Plan {
 
     /// The column that names a board where nothing else does: that of power, else of energy, else the first.
     pub(super) fn main_column(&self) -> Option<String> {
-        let rank = |field: Field| match field {
-            Field::PowerWatts => 0,
-            Field::PowerAverageWatts => 1,
-            Field::EnergyJoulesTotal => 2,
+        let rank = |field: ReadingField| match field {
+            ReadingField::PowerWatts => 0,
+            ReadingField::PowerAverageWatts => 1,
+            ReadingField::EnergyJoulesTotal => 2,
             _ => 3,
         };
         let figures = self.figures.iter().filter(|figure| !figure.field.is_progress());
         let figure = figures.min_by_key(|figure| rank(figure.field))?;
-        let Take::Columns(columns) = &figure.take else { return None };
+        let ValueExpression::Columns(columns) = &figure.take else { return None };
         Some(columns.iter().map(|column| self.column_name(column.index)).collect::<Vec<_>>().join("+"))
     }
 
-    /// The columns that are not mapped, but may tell boards apart. What rows add is summed, whosever it is.
+    /// Returns the columns that are not mapped, but may distinguish boards. None if rows add energy: that is
+    /// summed, whichever board it is of.
     pub(super) fn id_columns(&self, recording: &Recording) -> IdColumns {
-        if !self.has_telemetry() || recording.mapped_as.contains_key(&Field::EnergyJoulesTotal) {
+        if !self.has_telemetry() || recording.mapped_as.contains_key(&ReadingField::EnergyJoulesTotal) {
             return IdColumns::default();
         }
         let texts = [self.time, self.time_of_day, self.device, self.node];
@@ -126,7 +133,7 @@ impl Plan {
         )
     }
 
-    /// What each column is read as, and the names of those that are left out.
+    /// Returns the use of each column that is read, and the names of those that are left out.
     pub(super) fn uses(&self) -> (Vec<ColumnUse>, Vec<String>) {
         let mut uses = Vec::new();
         let texts = [
@@ -142,7 +149,7 @@ impl Plan {
             }
         }
         for figure in &self.figures {
-            let Take::Columns(columns) = &figure.take else { continue };
+            let ValueExpression::Columns(columns) = &figure.take else { continue };
             let mut field = step_name(figure).unwrap_or(figure.field.name()).to_owned();
             if let Some(board) = figure.board {
                 field = format!("{field}[{}]", self.boards[board]);
@@ -158,15 +165,15 @@ impl Plan {
         (uses.collect(), left_out)
     }
 
-    /// Finds the other half of a time, if the column of times has dates only, or times of day only: a column that is taken if nobody has
-    /// mapped the time, else an error that names it.
+    /// Finds the other half of a time, if the column of times has dates only, or times of day only: a column that is taken if
+    /// nobody has mapped the time, else an error that names it.
     pub(super) fn find_time_of_day(
         &mut self,
         recording: &Recording,
         place: (FileId, u64),
-        table: &Table<'_>,
-        clock: &Clock,
-        options: &Options,
+        table: &TableReader<'_>,
+        clock: &TimeParser,
+        options: &ImportOptions,
     ) -> Result<(), ImportError> {
         let Some(time) = self.time.filter(|_| self.time_of_day.is_none()) else { return Ok(()) };
         let width = self.names.len();
@@ -207,11 +214,11 @@ impl Plan {
     }
 
     /// Takes a row below the header for one of units, if it has a unit in each column of numbers and no number.
-    pub(super) fn take_units(&mut self, cells: &Cells) -> bool {
+    pub(super) fn take_units(&mut self, cells: &RowCells) -> bool {
         let unit = |index: usize| Unit::named(cells.get(index)?.trim_matches(['[', ']', '(', ')']).trim());
         let mut found = false;
         for figure in &self.figures {
-            let Take::Columns(columns) = &figure.take else { continue };
+            let ValueExpression::Columns(columns) = &figure.take else { continue };
             for column in columns {
                 match unit(column.index) {
                     Some(unit) if unit.dimension == figure.field.dimension() => found = true,
@@ -221,7 +228,7 @@ impl Plan {
             }
         }
         for figure in &mut self.figures {
-            let Take::Columns(columns) = &mut figure.take else { continue };
+            let ValueExpression::Columns(columns) = &mut figure.take else { continue };
             for column in columns.iter_mut().filter(|column| !column.asked) {
                 column.unit = unit(column.index).or(column.unit);
             }
@@ -230,19 +237,19 @@ impl Plan {
     }
 }
 
-fn step_name(figure: &Figure) -> Option<&'static str> {
+fn step_name(figure: &FieldSource) -> Option<&'static str> {
     STEPS.iter().find(|(_, field)| figure.adds && *field == figure.field).map(|(name, _)| *name)
 }
 
-struct Planner<'p> {
+struct MappingBuilder<'p> {
     recording: &'p mut Recording,
     file: FileId,
-    header: &'p Header,
-    options: &'p Options,
-    plan: Plan,
+    header: &'p HeaderRow,
+    options: &'p ImportOptions,
+    plan: TableMapping,
 }
 
-impl Planner<'_> {
+impl MappingBuilder<'_> {
     fn error(&self, problem: impl Into<String>, remedy: impl Into<String>) -> ImportError {
         self.recording.error(self.file, self.header.line, problem, remedy)
     }
@@ -252,7 +259,7 @@ impl Planner<'_> {
         if let Some(field) = step
             && map.column == "*"
         {
-            return self.add_figure(map, Figure { field, adds: true, board: None, take: Take::One });
+            return self.add_figure(map, FieldSource { field, adds: true, board: None, take: ValueExpression::One });
         }
         let text = match map.field.as_str() {
             "time" => Some(self.plan.time),
@@ -283,7 +290,7 @@ impl Planner<'_> {
             }
             return Ok(());
         }
-        let Some(field) = step.or_else(|| Field::from_name(&map.field)) else {
+        let Some(field) = step.or_else(|| ReadingField::from_name(&map.field)) else {
             unreachable!("FieldMap accepts known names only")
         };
         for resolved in self.resolve(map)? {
@@ -292,7 +299,7 @@ impl Planner<'_> {
                 columns.push(NumberColumn { unit: self.unit(field, column)?, ..column });
             }
             let board = resolved.board.map(|board| self.board(board));
-            self.add_figure(map, Figure { field, adds: step.is_some(), board, take: Take::Columns(columns) })?;
+            self.add_figure(map, FieldSource { field, adds: step.is_some(), board, take: ValueExpression::Columns(columns) })?;
         }
         Ok(())
     }
@@ -305,9 +312,9 @@ impl Planner<'_> {
         })
     }
 
-    fn add_figure(&mut self, map: &FieldMap, figure: Figure) -> Result<(), ImportError> {
+    fn add_figure(&mut self, map: &FieldMap, figure: FieldSource) -> Result<(), ImportError> {
         let name = figure.field.name();
-        let same = |other: &&Figure| other.field == figure.field && other.board == figure.board;
+        let same = |other: &&FieldSource| other.field == figure.field && other.board == figure.board;
         if let Some(other) = self.plan.figures.iter().find(same) {
             if other.adds != figure.adds {
                 return Err(
@@ -315,10 +322,10 @@ impl Planner<'_> {
                 );
             }
             let first = match &other.take {
-                Take::Columns(columns) => {
+                ValueExpression::Columns(columns) => {
                     columns.iter().map(|column| self.plan.column_name(column.index)).collect::<Vec<_>>().join("+")
                 }
-                Take::One => "*".to_owned(),
+                ValueExpression::One => "*".to_owned(),
             };
             let field = &map.field;
             let second = map.column.as_str();
@@ -335,11 +342,11 @@ impl Planner<'_> {
             };
             return Err(self.error(problem, remedy));
         }
-        if let Take::Columns(columns) = &figure.take {
+        if let ValueExpression::Columns(columns) = &figure.take {
             let column = columns.iter().map(|column| self.plan.column_name(column.index)).collect::<Vec<_>>().join("+");
             self.recording.columns.insert(figure.field, column);
         }
-        if let Take::Columns(columns) = &figure.take
+        if let ValueExpression::Columns(columns) = &figure.take
             && let Some(unit) = columns[0].unit.filter(|_| columns[0].asked)
         {
             self.recording.asked_units.insert(figure.field, unit.name);
@@ -383,20 +390,20 @@ impl Planner<'_> {
     /// Where boards have columns of their own, a figure without a board belongs to none of them.
     fn check_boards(&self) -> Result<(), ImportError> {
         let plan = &self.plan;
-        let loose = |figure: &&Figure| figure.board.is_none() && !figure.field.is_progress();
+        let loose = |figure: &&FieldSource| figure.board.is_none() && !figure.field.is_progress();
         if let Some(figure) = plan.figures.iter().find(loose).filter(|_| !plan.boards.is_empty()) {
             let name = step_name(figure).unwrap_or(figure.field.name());
             let problem = format!("{name} is of no board, where other figures are of {}", plan.boards.join(", "));
             return Err(self.error(problem, format!("say whose it is, for example --map {name}[{}]=COLUMN", plan.boards[0])));
         }
         for (at, figure) in plan.figures.iter().enumerate().filter(|(_, figure)| figure.board.is_some()) {
-            let Take::Columns(columns) = &figure.take else { continue };
-            let same = |other: &&Figure| match &other.take {
-                Take::Columns(others) => {
+            let ValueExpression::Columns(columns) = &figure.take else { continue };
+            let same = |other: &&FieldSource| match &other.take {
+                ValueExpression::Columns(others) => {
                     other.field == figure.field
                         && others.iter().any(|other| columns.iter().any(|column| column.index == other.index))
                 }
-                Take::One => false,
+                ValueExpression::One => false,
             };
             if plan.figures[at + 1..].iter().any(|other| same(&other)) {
                 let problem = format!("column {:?} is mapped to two boards", plan.column_name(columns[0].index));
@@ -421,7 +428,7 @@ impl Planner<'_> {
         self.error(problem, format!("correct --map {}", shell_quote(&map_text(map))))
     }
 
-    /// The column of a name: as it stands, by its number, without its unit, or in other letter case.
+    /// Returns the column of a name: as it is written, by its number, without its unit, or in other letter case.
     fn find(&self, name: &str) -> Result<Option<usize>, ImportError> {
         let names = &self.plan.names;
         if name.is_empty() {
@@ -467,16 +474,16 @@ impl Planner<'_> {
         })
     }
 
-    fn resolve(&self, map: &FieldMap) -> Result<Vec<Resolved>, ImportError> {
+    fn resolve(&self, map: &FieldMap) -> Result<Vec<ResolvedColumns>, ImportError> {
         let text = map.column.as_str();
         if let Some(column) = self.find_with_unit(map, text)? {
-            return Ok(vec![Resolved { board: map.board.clone(), columns: vec![column] }]);
+            return Ok(vec![ResolvedColumns { board: map.board.clone(), columns: vec![column] }]);
         }
-        if let Some(pattern) = Pattern::new(text) {
+        if let Some(pattern) = ColumnPattern::new(text) {
             return self.resolve_pattern(map, &pattern);
         }
         if text.contains('+') {
-            return Ok(vec![Resolved { board: map.board.clone(), columns: self.resolve_sum(map)? }]);
+            return Ok(vec![ResolvedColumns { board: map.board.clone(), columns: self.resolve_sum(map)? }]);
         }
         let name =
             text.rsplit_once(':').map_or(text, |(name, unit)| if Unit::named(unit.trim()).is_some() { name } else { text });
@@ -496,7 +503,7 @@ impl Planner<'_> {
         Ok(columns)
     }
 
-    fn resolve_pattern(&self, map: &FieldMap, pattern: &Pattern<'_>) -> Result<Vec<Resolved>, ImportError> {
+    fn resolve_pattern(&self, map: &FieldMap, pattern: &ColumnPattern<'_>) -> Result<Vec<ResolvedColumns>, ImportError> {
         if map.board.is_some() {
             return Err(self.error(
                 format!("--map {} names a board and a column for each", shell_quote(&map_text(map))),
@@ -507,14 +514,14 @@ impl Planner<'_> {
         for (suffix, unit) in
             [(pattern.suffix, None), with_unit.map_or((pattern.suffix, None), |(suffix, unit)| (suffix, Some(unit)))]
         {
-            let pattern = Pattern { suffix, ..*pattern };
+            let pattern = ColumnPattern { suffix, ..*pattern };
             let matching = |(index, name): (usize, &String)| pattern.board(name).map(|board| (index, board));
             let matching: Vec<(usize, String)> = self.plan.names.iter().enumerate().filter_map(matching).collect();
             if matching.is_empty() {
                 continue;
             }
             let unit = unit.map(|unit| self.named_unit(map, &map.column, unit)).transpose()?;
-            let resolved = |(index, board): (usize, String)| Resolved {
+            let resolved = |(index, board): (usize, String)| ResolvedColumns {
                 board: Some(board),
                 columns: vec![NumberColumn { index, unit, asked: unit.is_some() }],
             };
@@ -524,7 +531,7 @@ impl Planner<'_> {
     }
 
     /// The unit to read a column in: the one asked for, else the header's own (`Power [mW]`, `power_mW`), else the field's.
-    fn unit(&mut self, field: Field, column: NumberColumn) -> Result<Option<Unit>, ImportError> {
+    fn unit(&mut self, field: ReadingField, column: NumberColumn) -> Result<Option<Unit>, ImportError> {
         let name = self.plan.column_name(column.index);
         let bracketed = bracketed_unit(&name);
         let fits = |unit: &Unit| unit.dimension == field.dimension();
@@ -564,22 +571,23 @@ fn foreign_unit(name: &str) -> Option<&str> {
     Some(unit.trim()).filter(|unit| FOREIGN.contains(unit))
 }
 
-/// `gpu.{n}.power`: `{n}` stands for digits, another word in braces for any text.
+/// `gpu.{n}.power`: `{n}` means digits, another word in braces any text.
 #[derive(Debug, Clone, Copy)]
-struct Pattern<'t> {
+struct ColumnPattern<'t> {
     prefix: &'t str,
     suffix: &'t str,
     digits: bool,
 }
 
-impl<'t> Pattern<'t> {
+impl<'t> ColumnPattern<'t> {
     fn new(text: &'t str) -> Option<Self> {
         let (prefix, rest) = text.split_once('{')?;
         let (word, suffix) = rest.split_once('}')?;
         Some(Self { prefix, suffix, digits: word.trim() == "n" })
     }
 
-    /// The board of a column's name, with its unit in brackets or without: `gpu0` for digits, else what stands for the braces.
+    /// Returns the board in a column's name, with its unit in brackets or without: `gpu0` for digits, else the text in place of
+    /// the braces.
     fn board(&self, name: &str) -> Option<String> {
         let plain = name.split(['[', '(']).next().unwrap_or(name).trim();
         [name, plain].into_iter().find_map(|name| {
@@ -597,10 +605,4 @@ fn map_text(map: &FieldMap) -> String {
         Some(board) => format!("{}[{board}]={}", map.field, map.column),
         None => format!("{}={}", map.field, map.column),
     }
-}
-
-/// Quotes an argument for a shell, if it needs it.
-pub fn shell_quote(text: &str) -> String {
-    let plain = |character: char| character.is_alphanumeric() || "_-./:=#+@%".contains(character);
-    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }

@@ -1,44 +1,45 @@
-//! What rows add to counters: requests, tokens, joules of an epoch.
+//! Increments of counters by rows: requests, tokens, joules of an epoch.
 
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::Phase;
+use eadt_schemas::v1::JobLifecycle;
 
 use super::STEPS;
 use crate::boards;
-use crate::options::Accept;
-use crate::recording::{FileId, Mark, Reading, Recording, SourceId, SourceKind};
-use crate::{Field, ImportError, Options};
+use crate::options::AcceptedFinding;
+use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, SourceId, SourceKind};
+use crate::{ImportError, ImportOptions, ReadingField};
 
 /// A row that adds to counters.
-struct Step {
+struct CounterIncrement {
     time: EventTime,
     line: u64,
     file: FileId,
-    added: Vec<(Field, f64)>,
+    added: Vec<(ReadingField, f64)>,
 }
 
-/// What rows add to the counters of each source, gathered until the end because rows may be out of order.
+/// Increments that rows add to the counters of each source, gathered until the end because rows may be out of order.
 #[derive(Default)]
-pub(super) struct Steps {
-    by_source: BTreeMap<SourceId, Vec<Step>>,
+pub(super) struct CounterIncrements {
+    by_source: BTreeMap<SourceId, Vec<CounterIncrement>>,
 }
 
-/// Fewer rows tell nothing of a running total.
+/// With fewer rows, a running total is not recognised.
 const ROWS_OF_A_TOTAL: usize = 5;
 
-impl Steps {
-    pub(super) fn add(&mut self, file: FileId, source: SourceId, time: EventTime, line: u64, added: Vec<(Field, f64)>) {
+impl CounterIncrements {
+    pub(super) fn add(&mut self, file: FileId, source: SourceId, time: EventTime, line: u64, added: Vec<(ReadingField, f64)>) {
         if !added.is_empty() {
-            self.by_source.entry(source).or_default().push(Step { time, line, file, added });
+            self.by_source.entry(source).or_default().push(CounterIncrement { time, line, file, added });
         }
     }
 
     /// Takes out what rows of a file add to a source; returns their lines.
     pub(super) fn remove(&mut self, source: SourceId, file: FileId) -> Vec<u64> {
         let Some(steps) = self.by_source.remove(&source) else { return Vec::new() };
-        let (removed, kept): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(|step| step.file == file);
+        let (removed, kept): (Vec<CounterIncrement>, Vec<CounterIncrement>) =
+            steps.into_iter().partition(|step| step.file == file);
         if !kept.is_empty() {
             self.by_source.insert(source, kept);
         }
@@ -46,12 +47,12 @@ impl Steps {
     }
 
     /// Turns what rows add into counters.
-    pub(super) fn finish(self, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+    pub(super) fn finish(self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
         for (source, mut steps) in self.by_source {
-            if !options.accept.contains(&Accept::GrowingSteps) {
+            if !options.accept.contains(&AcceptedFinding::GrowingSteps) {
                 refuse_running_totals(recording, &steps)?;
             }
-            if !options.accept.contains(&Accept::Unordered) {
+            if !options.accept.contains(&AcceptedFinding::Unordered) {
                 refuse_clock_back(recording, &steps, options)?;
             }
             let mut newest = EventTime::MIN;
@@ -73,8 +74,8 @@ impl Steps {
 }
 
 /// Returns an error if a clock was set back within the rows of a file: sorted, two hours would be one.
-fn refuse_clock_back(recording: &Recording, steps: &[Step], options: &Options) -> Result<(), ImportError> {
-    let reading = |step: &Step| Reading {
+fn refuse_clock_back(recording: &Recording, steps: &[CounterIncrement], options: &ImportOptions) -> Result<(), ImportError> {
+    let reading = |step: &CounterIncrement| RecordedReading {
         time: step.time,
         line: u32::try_from(step.line).unwrap_or(u32::MAX),
         file: u32::try_from(step.file).unwrap_or(u32::MAX),
@@ -82,8 +83,8 @@ fn refuse_clock_back(recording: &Recording, steps: &[Step], options: &Options) -
         mark: None,
         portion: None,
     };
-    let of_file = |of_file: &[Step]| {
-        let readings: Vec<Reading> = of_file.iter().map(reading).collect();
+    let of_file = |of_file: &[CounterIncrement]| {
+        let readings: Vec<RecordedReading> = of_file.iter().map(reading).collect();
         boards::refuse_clock_back(recording, &readings, options)
     };
     steps.chunk_by(|a, b| a.file == b.file).try_for_each(of_file)
@@ -92,11 +93,11 @@ fn refuse_clock_back(recording: &Recording, steps: &[Step], options: &Options) -
 /// Power assumed for a table of one row, in watts: its duration is unknown.
 const SINGLE_ROW_WATTS: f64 = 1_000.0;
 
-/// Makes an energy counter of what rows add. The energy of a row was used since the row before it; that of the first row over the median
-/// distance of two rows.
-fn spread_energy(recording: &mut Recording, source: SourceId, steps: &[Step]) {
-    let field = Field::EnergyJoulesTotal;
-    let joules = |step: &Step| step.added.iter().map(|(_, value)| *value).sum::<f64>();
+/// Makes an energy counter of what rows add. The energy of a row was used since the row before it; that of the first row over the
+/// median distance of two rows.
+fn spread_energy(recording: &mut Recording, source: SourceId, steps: &[CounterIncrement]) {
+    let field = ReadingField::EnergyJoulesTotal;
+    let joules = |step: &CounterIncrement| step.added.iter().map(|(_, value)| *value).sum::<f64>();
     let mut distances: Vec<i64> =
         steps.windows(2).map(|pair| pair[1].time.micros() - pair[0].time.micros()).filter(|micros| *micros > 0).collect();
     distances.sort_unstable();
@@ -112,7 +113,8 @@ fn spread_energy(recording: &mut Recording, source: SourceId, steps: &[Step]) {
     let readings = &recording.sources[source].readings;
     let mut places: BTreeMap<(u32, u32), usize> =
         readings.iter().enumerate().map(|(place, reading)| ((reading.file, reading.line), place)).collect();
-    let row = |step: &Step| (u32::try_from(step.file).unwrap_or(u32::MAX), u32::try_from(step.line).unwrap_or(u32::MAX));
+    let row =
+        |step: &CounterIncrement| (u32::try_from(step.file).unwrap_or(u32::MAX), u32::try_from(step.line).unwrap_or(u32::MAX));
     let mut total = 0.0;
     for same_time in steps.chunk_by(|a, b| a.time == b.time) {
         total += same_time.iter().map(joules).sum::<f64>();
@@ -131,8 +133,8 @@ fn spread_energy(recording: &mut Recording, source: SourceId, steps: &[Step]) {
     recording.sources[source].readings.sort_by_key(|reading| (reading.file, reading.line, reading.time));
 }
 
-fn push_counters(recording: &mut Recording, source: SourceId, steps: &[Step]) {
-    let mut totals: Vec<(Field, f64)> = Vec::new();
+fn push_counters(recording: &mut Recording, source: SourceId, steps: &[CounterIncrement]) {
+    let mut totals: Vec<(ReadingField, f64)> = Vec::new();
     for (field, _) in steps.iter().flat_map(|step| &step.added) {
         if !totals.iter().any(|(known, _)| known == field) {
             totals.push((*field, 0.0));
@@ -142,7 +144,7 @@ fn push_counters(recording: &mut Recording, source: SourceId, steps: &[Step]) {
     let mut last = EventTime::MIN;
     let first = recording.sources[source].readings.len();
     for same_time in steps.chunk_by(|a, b| a.time == b.time) {
-        let Step { time, line, file, .. } = same_time[0];
+        let CounterIncrement { time, line, file, .. } = same_time[0];
         if time > last {
             recording.push_from(file, source, time, line, &totals, None);
         }
@@ -157,18 +159,18 @@ fn push_counters(recording: &mut Recording, source: SourceId, steps: &[Step]) {
     if let [started, .., finished] = &mut recording.sources[source].readings[first..]
         && whole_run
     {
-        let mark = |phase| Some(Box::new(Mark { phase, span: None }));
-        started.mark = mark(Phase::Started);
-        finished.mark = mark(Phase::Finished);
+        let mark = |phase| Some(Box::new(ProgressMark { phase, span: None }));
+        started.mark = mark(JobLifecycle::Started);
+        finished.mark = mark(JobLifecycle::Finished);
     }
 }
 
 /// Returns an error if a column that is mapped as what rows add looks like a running total; notes one that may be.
-fn refuse_running_totals(recording: &mut Recording, steps: &[Step]) -> Result<(), ImportError> {
+fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement]) -> Result<(), ImportError> {
     for (name, field) in STEPS {
-        let of_field = |step: &Step| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
-        let values: Vec<(&Step, f64)> = steps.iter().filter_map(|step| Some((step, of_field(step)?))).collect();
-        let growth = Growth::of(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
+        let of_field = |step: &CounterIncrement| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
+        let values: Vec<(&CounterIncrement, f64)> = steps.iter().filter_map(|step| Some((step, of_field(step)?))).collect();
+        let growth = ColumnGrowth::of(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
         let kind = growth.kind();
         if kind == ColumnKind::Step {
             continue;
@@ -186,7 +188,7 @@ fn refuse_running_totals(recording: &mut Recording, steps: &[Step]) -> Result<()
             continue;
         }
         let problem = format!("{grows}, as a running total does, not what a row adds");
-        let accept = Accept::GrowingSteps.name();
+        let accept = AcceptedFinding::GrowingSteps.name();
         let remedy = format!("say {total}; or, if each row adds so much to {name}, --accept {accept}");
         return Err(recording.error(first_step.file, first_step.line, problem, remedy).column(column));
     }
@@ -205,7 +207,7 @@ enum ColumnKind {
 
 /// How often a column grows and falls from row to row.
 #[derive(Debug, Clone, Copy)]
-struct Growth {
+struct ColumnGrowth {
     rows: usize,
     rises: usize,
     falls: usize,
@@ -222,7 +224,7 @@ const MOST_LEVELS: usize = 8;
 /// A level of a batch size is held for as many rows, on average, where there are many of them.
 const ROWS_OF_A_LEVEL: usize = 10;
 
-/// Whether a column rises by the same at the same distances, give or take a row.
+/// Returns whether a column rises by the same at the same distances, give or take a row.
 fn is_even(values: &[f64]) -> bool {
     let rises: Vec<(usize, f64)> =
         values.windows(2).enumerate().filter(|(_, pair)| pair[1] > pair[0]).map(|(at, pair)| (at, pair[1] - pair[0])).collect();
@@ -231,7 +233,7 @@ fn is_even(values: &[f64]) -> bool {
     same && distances().max().unwrap_or(0) <= distances().min().unwrap_or(0) + 1
 }
 
-impl Growth {
+impl ColumnGrowth {
     fn of(values: &[f64]) -> Self {
         let count = |is: fn(&f64, &f64) -> bool| values.windows(2).filter(|pair| is(&pair[0], &pair[1])).count();
         Self {
@@ -272,7 +274,7 @@ mod tests {
         for total in
             [&[0.0, 10.0, 20.0, 30.0, 40.0][..], &[100.0, 130.0, 170.0, 220.0, 260.0], &[0.0, 0.0, 8.0, 16.0, 24.0, 32.0]]
         {
-            assert_eq!(Growth::of(total).kind(), ColumnKind::RunningTotal, "{total:?}");
+            assert_eq!(ColumnGrowth::of(total).kind(), ColumnKind::RunningTotal, "{total:?}");
         }
         let rows = |count: u32, value: fn(f64) -> f64| (0..count).map(|row| value(f64::from(row))).collect::<Vec<_>>();
         for (what, total) in [
@@ -281,10 +283,10 @@ mod tests {
             ("one of steps that does not begin at 0", rows(40, |row| 640.0 + 32.0 * (row / 4.0).floor())),
             ("one that begins anew", rows(40, |row| 32.0 * (row % 25.0))),
         ] {
-            assert_eq!(Growth::of(&total).kind(), ColumnKind::RunningTotal, "{what}");
+            assert_eq!(ColumnGrowth::of(&total).kind(), ColumnKind::RunningTotal, "{what}");
         }
         let ramp = rows(40, |row| 16.0 + 16.0 * (row / 10.0).floor());
-        assert_eq!(Growth::of(&ramp).kind(), ColumnKind::Either);
+        assert_eq!(ColumnGrowth::of(&ramp).kind(), ColumnKind::Either);
         for steps in [
             &[32.0, 32.0, 32.0, 32.0, 32.0, 32.0][..],
             &[0.0, 10.0, 20.0],
@@ -295,7 +297,7 @@ mod tests {
             &[0.0, 32.0, 32.0, 32.0, 32.0, 20.0],
             &[16.0, 16.0, 32.0, 32.0, 32.0, 32.0],
         ] {
-            assert_eq!(Growth::of(steps).kind(), ColumnKind::Step, "{steps:?}");
+            assert_eq!(ColumnGrowth::of(steps).kind(), ColumnKind::Step, "{steps:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use eadt_schemas::{EventTime, Topic};
 
 use super::EventRef;
 
-/// `None`: not in that form, which says nothing about whether it is an event.
+/// `None`: not in that form, which does not show whether it is an event.
 pub(super) fn parse(line: &[u8]) -> Option<EventRef<'_>> {
     let (event, rest) = envelope(line)?;
     let (data, rest) = optional(rest, ",\"data\":", object)?;
@@ -58,10 +58,10 @@ fn envelope(line: &[u8]) -> Option<(EventRef<'_>, &str)> {
     Some((event, rest))
 }
 
-type Parsed<'a, T> = Option<(T, &'a str)>;
+type ParsedPrefix<'a, T> = Option<(T, &'a str)>;
 
-/// What stands behind the label, or nothing where the label does not come next.
-fn optional<'a, T>(rest: &'a str, label: &str, read: impl Fn(&'a str) -> Parsed<'a, T>) -> Option<(Option<T>, &'a str)> {
+/// Returns the value behind the label, or nothing if the label does not come next.
+fn optional<'a, T>(rest: &'a str, label: &str, read: impl Fn(&'a str) -> ParsedPrefix<'a, T>) -> Option<(Option<T>, &'a str)> {
     match rest.strip_prefix(label) {
         None => Some((None, rest)),
         Some(rest) => read(rest).map(|(value, rest)| (Some(value), rest)),
@@ -69,12 +69,12 @@ fn optional<'a, T>(rest: &'a str, label: &str, read: impl Fn(&'a str) -> Parsed<
 }
 
 /// A text without escapes, behind its opening quote.
-fn text(rest: &str) -> Parsed<'_, &str> {
+fn text(rest: &str) -> ParsedPrefix<'_, &str> {
     let end = unescaped(rest.as_bytes())?;
     (rest.as_bytes()[end] == b'"').then(|| (&rest[..end], &rest[end + 1..]))
 }
 
-/// Where the first quote, backslash or control character is.
+/// Returns the position of the first quote, backslash or control character.
 fn unescaped(bytes: &[u8]) -> Option<usize> {
     /// Every byte of a word.
     const EACH: u64 = 0x0101_0101_0101_0101;
@@ -96,12 +96,12 @@ fn unescaped(bytes: &[u8]) -> Option<usize> {
     bytes[from..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)).map(|at| from + at)
 }
 
-fn instant(rest: &str) -> Parsed<'_, EventTime> {
+fn instant(rest: &str) -> ParsedPrefix<'_, EventTime> {
     let (text, rest) = text(rest)?;
     Some((text.parse().ok()?, rest))
 }
 
-fn integer(rest: &str) -> Parsed<'_, i64> {
+fn integer(rest: &str) -> ParsedPrefix<'_, i64> {
     let end = rest.bytes().position(|byte| !byte.is_ascii_digit() && byte != b'-')?;
     let digits = rest[..end].strip_prefix('-').unwrap_or(&rest[..end]);
     // JSON has no leading zeros, and serde_json reads -0 as a float.
@@ -112,7 +112,7 @@ fn integer(rest: &str) -> Parsed<'_, i64> {
 }
 
 /// From an opening brace to the closing one that belongs to it.
-fn object(rest: &str) -> Parsed<'_, &str> {
+fn object(rest: &str) -> ParsedPrefix<'_, &str> {
     let bytes = rest.as_bytes();
     if bytes.first() != Some(&b'{') {
         return None;

@@ -15,29 +15,29 @@ const MAX_BLANK_BYTES: usize = MAX_EVENT_BYTES;
 const READ_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Shape {
+enum LogFraming {
     #[default]
     Lines,
     /// A JSON array of events, or events that are spread over several lines.
     Values,
 }
 
-/// Where a value of [`Shape::Values`] ends in its chunk, and where it began in the log.
+/// Where a value of [`LogFraming::Values`] ends in its chunk, and where it began in the log.
 #[derive(Debug, Clone, Copy)]
-struct Value {
+struct ValueSpan {
     end: usize,
     offset: u64,
 }
 
 /// Whole events of a log, in order. It goes on to the next with [`Self::advance`].
 #[derive(Debug, Default)]
-pub struct Chunk {
+pub struct LogChunk {
     name: String,
-    shape: Shape,
+    shape: LogFraming,
     bytes: Vec<u8>,
     /// How many of the bytes belong to it; the rest is kept for the next use.
     filled: usize,
-    values: Vec<Value>,
+    values: Vec<ValueSpan>,
     /// Where the chunk begins in the uncompressed log.
     offset: u64,
     /// The present event.
@@ -47,7 +47,7 @@ pub struct Chunk {
     good: u64,
 }
 
-impl Chunk {
+impl LogChunk {
     /// Goes to the next event; false at the chunk's end. Blank lines are none.
     pub fn advance(&mut self) -> bool {
         loop {
@@ -57,11 +57,11 @@ impl Chunk {
             }
             self.start = self.end;
             self.end = match self.shape {
-                Shape::Lines => {
+                LogFraming::Lines => {
                     let rest = &self.bytes[self.start..self.filled];
                     memchr::memchr(b'\n', rest).map_or(self.filled, |at| self.start + at + 1)
                 }
-                Shape::Values => self.values.get(self.lines as usize).map_or(self.filled, |value| value.end),
+                LogFraming::Values => self.values.get(self.lines as usize).map_or(self.filled, |value| value.end),
             };
             self.lines += 1;
             if self.present().iter().any(|byte| !byte.is_ascii_whitespace()) {
@@ -114,7 +114,7 @@ impl Chunk {
                 Ok(event)
             }
             Err(error) => {
-                let complete = self.shape == Shape::Values || line.last() == Some(&b'\n');
+                let complete = self.shape == LogFraming::Values || line.last() == Some(&b'\n');
                 let text = shown(line);
                 let cut = !complete && error.is_eof();
                 let problem = if cut {
@@ -133,8 +133,10 @@ impl Chunk {
 
     fn error(&self, problem: String) -> LogError {
         let offset = match self.shape {
-            Shape::Lines => self.offset + self.start as u64,
-            Shape::Values => self.values.get(self.lines.saturating_sub(1) as usize).map_or(self.offset, |value| value.offset),
+            LogFraming::Lines => self.offset + self.start as u64,
+            LogFraming::Values => {
+                self.values.get(self.lines.saturating_sub(1) as usize).map_or(self.offset, |value| value.offset)
+            }
         };
         LogError { name: self.name.clone(), line: self.lines, offset, good: self.good, problem, can_go_on: false, cut: false }
     }
@@ -144,7 +146,7 @@ fn shown(text: &[u8]) -> String {
     quote(String::from_utf8_lossy(&text[..text.len().min(200)]).trim())
 }
 
-/// Cuts an event log into [`Chunk`]s: one event a line, a JSON array of events (`CloudEvents`' batch form), or events one after
+/// Cuts an event log into [`LogChunk`]s: one event a line, a JSON array of events (`CloudEvents`' batch form), or events one after
 /// the other, plain or zstd.
 ///
 /// Lines and good events in the errors of chunks, and in its own, count from the chunk's beginning: [`LogError::after`] adds
@@ -152,7 +154,7 @@ fn shown(text: &[u8]) -> String {
 pub struct LogChunks<'a> {
     name: String,
     reader: Box<dyn BufRead + 'a>,
-    shape: Shape,
+    shape: LogFraming,
     /// A line's beginning that is left from the last chunk.
     carry: Vec<u8>,
     /// Of the next chunk.
@@ -184,7 +186,7 @@ impl<'a> LogChunks<'a> {
             cut: error.kind() == io::ErrorKind::UnexpectedEof,
         };
         let reader = decompressed(reader).map_err(|error| failed(&name, &error))?;
-        let (mut reader, mark_bytes) = without_mark(reader).map_err(|error| failed(&name, &error))?;
+        let (mut reader, mark_bytes) = skip_byte_order_mark(reader).map_err(|error| failed(&name, &error))?;
         let shape = shape(&mut reader).map_err(|error| failed(&name, &error))?;
         Ok(Self { name, reader, shape, carry: Vec::new(), offset: mark_bytes, ended: false, blank: 0, failed: None })
     }
@@ -195,16 +197,16 @@ impl<'a> LogChunks<'a> {
     }
 
     /// Fills a chunk, whose memory is used again; false at the log's end.
-    pub fn next(&mut self, chunk: &mut Chunk) -> Result<bool, LogError> {
+    pub fn next(&mut self, chunk: &mut LogChunk) -> Result<bool, LogError> {
         self.fill(chunk, CHUNK_BYTES)
     }
 
     /// As [`Self::next`], but ends the chunk as soon as the reader has given a whole event: for logs that are still written.
-    pub(super) fn next_soon(&mut self, chunk: &mut Chunk) -> Result<bool, LogError> {
+    pub(super) fn next_soon(&mut self, chunk: &mut LogChunk) -> Result<bool, LogError> {
         self.fill(chunk, 1)
     }
 
-    fn fill(&mut self, chunk: &mut Chunk, target: usize) -> Result<bool, LogError> {
+    fn fill(&mut self, chunk: &mut LogChunk, target: usize) -> Result<bool, LogError> {
         chunk.name.clone_from(&self.name);
         (chunk.shape, chunk.offset) = (self.shape, self.offset);
         (chunk.filled, chunk.start, chunk.end, chunk.lines, chunk.good) = (0, 0, 0, 0, 0);
@@ -214,8 +216,8 @@ impl<'a> LogChunks<'a> {
         }
         if !self.ended {
             match self.shape {
-                Shape::Lines => self.lines(chunk, target),
-                Shape::Values => self.values(chunk, target),
+                LogFraming::Lines => self.lines(chunk, target),
+                LogFraming::Values => self.values(chunk, target),
             }
         }
         if chunk.filled > 0 {
@@ -245,8 +247,8 @@ impl<'a> LogChunks<'a> {
         self.fail(self.offset, problem);
     }
 
-    fn lines(&mut self, chunk: &mut Chunk, target: usize) {
-        let Chunk { bytes, filled, .. } = chunk;
+    fn lines(&mut self, chunk: &mut LogChunk, target: usize) {
+        let LogChunk { bytes, filled, .. } = chunk;
         let room = self.carry.len() + target.max(READ_BYTES);
         if bytes.len() < room {
             bytes.resize(room, 0);
@@ -296,14 +298,14 @@ impl<'a> LogChunks<'a> {
         }
     }
 
-    fn values(&mut self, chunk: &mut Chunk, target: usize) {
+    fn values(&mut self, chunk: &mut LogChunk, target: usize) {
         while chunk.filled < target && !self.ended {
             self.value(chunk);
         }
     }
 
     /// Cuts the next top-level object out of an array or a sequence.
-    fn value(&mut self, chunk: &mut Chunk) {
+    fn value(&mut self, chunk: &mut LogChunk) {
         let (mut depth, mut in_text, mut escaped) = (0_u32, false, false);
         let mut start = self.offset;
         chunk.bytes.truncate(chunk.filled);
@@ -369,7 +371,7 @@ impl<'a> LogChunks<'a> {
             if closed {
                 self.blank = 0;
                 chunk.filled = chunk.bytes.len();
-                chunk.values.push(Value { end: chunk.filled, offset: start });
+                chunk.values.push(ValueSpan { end: chunk.filled, offset: start });
                 return;
             }
             if chunk.bytes.len() - chunk.filled > MAX_EVENT_BYTES {
@@ -383,16 +385,16 @@ impl<'a> LogChunks<'a> {
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// Returns a reader behind the byte-order mark that some editors put before UTF-8, and the mark's length.
-fn without_mark<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<(Box<dyn BufRead + 'a>, u64)> {
+fn skip_byte_order_mark<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<(Box<dyn BufRead + 'a>, u64)> {
     let mut head = Vec::with_capacity(BYTE_ORDER_MARK.len());
     (&mut reader).take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut head)?;
     if head == BYTE_ORDER_MARK { Ok((reader, head.len() as u64)) } else { Ok((Box::new(io::Cursor::new(head).chain(reader)), 0)) }
 }
 
 /// An array begins with a bracket; an event that is spread over lines has no closing brace on its first.
-fn shape(reader: &mut impl BufRead) -> io::Result<Shape> {
+fn shape(reader: &mut impl BufRead) -> io::Result<LogFraming> {
     let available = reader.fill_buf()?;
     let text = available.trim_ascii_start();
     let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
-    Ok(if text.first() == Some(&b'[') || first == b"{" { Shape::Values } else { Shape::Lines })
+    Ok(if text.first() == Some(&b'[') || first == b"{" { LogFraming::Values } else { LogFraming::Lines })
 }

@@ -5,6 +5,6 @@ mod chunk;
 mod reader;
 mod writer;
 
-pub use chunk::{Chunk, LogChunks};
+pub use chunk::{LogChunk, LogChunks};
 pub use reader::{EventRef, LogError, LogReader, MAX_EVENT_BYTES};
 pub use writer::{Compression, LogWriter};

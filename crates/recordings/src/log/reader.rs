@@ -5,7 +5,7 @@ use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::chunk::{Chunk, LogChunks};
+use super::chunk::{LogChunk, LogChunks};
 
 /// Longest accepted event: a dead letter of twice the largest record, escaped, fits.
 pub const MAX_EVENT_BYTES: usize = 16 << 20;
@@ -85,12 +85,12 @@ impl<'a> EventRef<'a> {
     /// Reads an event of any layout. `CloudEvents` may leave the time to the data.
     pub(super) fn read(json: &'a [u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
-        struct Timed {
+        struct TimeField {
             time: EventTime,
         }
         let mut event: Self = serde_json::from_slice(json)?;
         if event.time == no_time() {
-            let timed = event.data.map(serde_json::from_str::<Timed>).and_then(Result::ok);
+            let timed = event.data.map(serde_json::from_str::<TimeField>).and_then(Result::ok);
             event.time = timed.ok_or_else(|| serde::de::Error::custom("missing field `time`"))?.time;
         }
         Ok(event)
@@ -139,7 +139,7 @@ impl EventRef<'_> {
 #[derive(Debug)]
 pub struct LogReader<'a> {
     chunks: LogChunks<'a>,
-    chunk: Chunk,
+    chunk: LogChunk,
     /// Before the present chunk.
     lines: u64,
     good: u64,
@@ -149,7 +149,7 @@ pub struct LogReader<'a> {
 impl<'a> LogReader<'a> {
     /// `name` is what errors call the log.
     pub fn new(name: impl Into<String>, reader: impl Read + 'a) -> Result<Self, LogError> {
-        Ok(Self { chunks: LogChunks::new(name, reader)?, chunk: Chunk::default(), lines: 0, good: 0, ended: false })
+        Ok(Self { chunks: LogChunks::new(name, reader)?, chunk: LogChunk::default(), lines: 0, good: 0, ended: false })
     }
 
     /// Events read so far.
@@ -157,7 +157,7 @@ impl<'a> LogReader<'a> {
         self.good + self.chunk.good()
     }
 
-    /// The next event; `None` at the end. After an error that says [`LogError::can_go_on`] the next call goes on
+    /// Returns the next event; `None` at the end. After an error with [`LogError::can_go_on`] the next call goes on
     /// behind it.
     pub fn next_event(&mut self) -> Result<Option<EventRef<'_>>, LogError> {
         while !self.chunk.advance() {

@@ -19,12 +19,12 @@ impl Compression {
 
 /// Writes an event log line by line. Nothing is complete before [`LogWriter::finish`].
 pub struct LogWriter<W: Write> {
-    out: Out<W>,
+    out: LogOutput<W>,
     line: Vec<u8>,
     events: u64,
 }
 
-enum Out<W: Write> {
+enum LogOutput<W: Write> {
     Plain(BufWriter<W>),
     Zstd(BufWriter<zstd::stream::write::Encoder<'static, W>>),
 }
@@ -38,12 +38,12 @@ impl<W: Write> std::fmt::Debug for LogWriter<W> {
 impl<W: Write> LogWriter<W> {
     pub fn new(out: W, compression: Compression) -> io::Result<Self> {
         let out = match compression {
-            Compression::None => Out::Plain(BufWriter::with_capacity(1 << 17, out)),
+            Compression::None => LogOutput::Plain(BufWriter::with_capacity(1 << 17, out)),
             Compression::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(out, 3)?;
                 // Damage is then found where it is, not guessed from broken JSON.
                 encoder.include_checksum(true)?;
-                Out::Zstd(BufWriter::with_capacity(1 << 17, encoder))
+                LogOutput::Zstd(BufWriter::with_capacity(1 << 17, encoder))
             }
         };
         Ok(Self { out, line: Vec::with_capacity(1024), events: 0 })
@@ -60,8 +60,8 @@ impl<W: Write> LogWriter<W> {
         }
         self.line.push(b'\n');
         match &mut self.out {
-            Out::Plain(out) => out.write_all(&self.line)?,
-            Out::Zstd(out) => out.write_all(&self.line)?,
+            LogOutput::Plain(out) => out.write_all(&self.line)?,
+            LogOutput::Zstd(out) => out.write_all(&self.line)?,
         }
         self.events += 1;
         Ok(())
@@ -70,8 +70,8 @@ impl<W: Write> LogWriter<W> {
     /// Hands everything written so far to the sink, so that whoever reads there meanwhile finds whole events.
     pub fn flush(&mut self) -> io::Result<()> {
         match &mut self.out {
-            Out::Plain(out) => out.flush(),
-            Out::Zstd(out) => out.flush(),
+            LogOutput::Plain(out) => out.flush(),
+            LogOutput::Zstd(out) => out.flush(),
         }
     }
 
@@ -83,8 +83,8 @@ impl<W: Write> LogWriter<W> {
     /// Completes the log and gives the sink back, flushed.
     pub fn finish(self) -> io::Result<W> {
         let mut out = match self.out {
-            Out::Plain(out) => out.into_inner().map_err(io::IntoInnerError::into_error)?,
-            Out::Zstd(out) => out.into_inner().map_err(io::IntoInnerError::into_error)?.finish()?,
+            LogOutput::Plain(out) => out.into_inner().map_err(io::IntoInnerError::into_error)?,
+            LogOutput::Zstd(out) => out.into_inner().map_err(io::IntoInnerError::into_error)?.finish()?,
         };
         out.flush()?;
         Ok(out)

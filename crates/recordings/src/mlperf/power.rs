@@ -1,18 +1,18 @@
 //! Power logs of a run: one device a file and host, switches apart from nodes.
 //!
-//! A log is that of an interconnect if its file or its host is named after one (`sw_0`, `switch-1`, `leaf`, …), whatever the other of the
-//! two says: a switch's log that calls its host a node must not count as one. Its power belongs to a workload of its own, the run's
-//! name with [`INTERCONNECT`] behind it, which starts and finishes with the run.
+//! A log is that of an interconnect if its file or its host is named after one (`sw_0`, `switch-1`, `leaf`, …), whatever the
+//! other name is: a switch's log that calls its host a node must not count as one. Its power belongs to a workload of its own,
+//! the run's name with [`INTERCONNECT`] behind it, which starts and finishes with the run.
 
 use std::path::Path;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::Phase;
+use eadt_schemas::v1::JobLifecycle;
 
-use super::{DAMAGED_ENTRY, LogLine, NO_READING_WATTS, Run, damaged_entry, number};
-use crate::overlap::{self, Range};
-use crate::recording::{Device, FileId, Mark, Recording, SourceId, SourceKind, clean_name};
-use crate::{Field, ImportError};
+use super::{DAMAGED_ENTRY, LogLine, MlperfRun, NO_READING_WATTS, damaged_entry, number};
+use crate::overlap::{self, TimeRange};
+use crate::recording::{FileId, ProgressMark, RecordedDevice, Recording, SourceId, SourceKind, clean_name};
+use crate::{ImportError, ReadingField};
 
 /// Behind the name of the run's workload.
 const INTERCONNECT: &str = "-interconnect";
@@ -46,7 +46,7 @@ impl PowerLogs {
             Some(watts) if watts == NO_READING_WATTS => None,
             Some(watts) if watts >= 0.0 => Some(watts),
             None if entry.value.is_null()
-                || matches!(crate::units::cell(entry.value.as_str().unwrap_or("?")), crate::units::Cell::Absent) =>
+                || matches!(crate::units::cell(entry.value.as_str().unwrap_or("?")), crate::units::NumberCell::Absent) =>
             {
                 None
             }
@@ -61,7 +61,7 @@ impl PowerLogs {
         };
         let host = entry.metadata.get("host").and_then(|host| host.as_str());
         let source = self.source(file, host, recording);
-        recording.push(source, time, line, &[(Field::PowerWatts, watts)], None);
+        recording.push(source, time, line, &[(ReadingField::PowerWatts, watts)], None);
     }
 
     fn source(&mut self, file: FileId, host: Option<&str>, recording: &mut Recording) -> SourceId {
@@ -77,7 +77,7 @@ impl PowerLogs {
         let name = self.unique(name, file, recording);
         let interconnect = names_switch(&stem) || host.is_some_and(names_switch);
         let node = (!interconnect).then(|| name.clone());
-        let source = recording.add_device(file, Device { name, node, ..Device::default() });
+        let source = recording.add_device(file, RecordedDevice { name, node, ..RecordedDevice::default() });
         if interconnect {
             recording.sources[source].suffix = INTERCONNECT;
         }
@@ -134,8 +134,8 @@ impl PowerLogs {
     }
 
     /// Notes logs that lie outside the run, and the energy of switches; refuses if no node's log lies inside.
-    pub(super) fn compare_with_run(&self, run: &Run, recording: &mut Recording) -> Result<(), ImportError> {
-        let window: Range = (run.start, run.stop.unwrap_or(run.last));
+    pub(super) fn compare_with_run(&self, run: &MlperfRun, recording: &mut Recording) -> Result<(), ImportError> {
+        let window: TimeRange = (run.start, run.stop.unwrap_or(run.last));
         let mut notes = Vec::new();
         let (mut nodes, mut nodes_inside, mut outside) = (0, 0, None);
         for log in &self.0 {
@@ -173,20 +173,20 @@ impl PowerLogs {
             let source = recording.add_source(
                 run.file,
                 None,
-                SourceKind::Job { rank: 0, irregular: true, scope: eadt_schemas::v1::Scope::Global },
+                SourceKind::Job { rank: 0, irregular: true, scope: eadt_schemas::v1::CounterScope::Global },
             );
             recording.sources[source].suffix = INTERCONNECT;
-            let mark = |phase| Some(Mark { phase, span: None });
-            recording.push(source, run.start, run.line, &[], mark(Phase::Started));
+            let mark = |phase| Some(ProgressMark { phase, span: None });
+            recording.push(source, run.start, run.line, &[], mark(JobLifecycle::Started));
             if let Some(stop) = run.stop {
-                recording.push(source, stop, run.line, &[], mark(Phase::Finished));
+                recording.push(source, stop, run.line, &[], mark(JobLifecycle::Finished));
             }
         }
         Ok(())
     }
 }
 
-fn device<'a>(recording: &'a Recording, log: &PowerLog) -> &'a Device {
+fn device<'a>(recording: &'a Recording, log: &PowerLog) -> &'a RecordedDevice {
     match &recording.sources[log.source].kind {
         SourceKind::Device(device) => device,
         SourceKind::Job { .. } => unreachable!("power logs are devices"),
@@ -204,7 +204,7 @@ fn readings(recording: &Recording, log: &PowerLog) -> Vec<(EventTime, f64)> {
 }
 
 /// Joules between two moments by the trapezoidal rule, linear at both ends.
-fn energy_joules(readings: &[(EventTime, f64)], (from, to): Range) -> f64 {
+fn energy_joules(readings: &[(EventTime, f64)], (from, to): TimeRange) -> f64 {
     let step = |pair: &[(EventTime, f64)]| {
         let ((a, watts_a), (b, watts_b)) = (pair[0], pair[1]);
         let (low, high) = (a.max(from), b.min(to));

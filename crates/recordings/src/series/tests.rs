@@ -10,16 +10,16 @@ fn labels(text: &str) -> HashMap<String, String> {
 }
 
 /// The workload, or what is missing in angle brackets.
-fn whose(rules: &Rules, all: &[&str], index: usize) -> String {
-    let mut exporters = Exporters::default();
+fn whose(rules: &AttributionRules, all: &[&str], index: usize) -> String {
+    let mut exporters = ExporterPods::default();
     for text in all {
         exporters.learn(&labels(text));
     }
     match attribute(&labels(all[index]), rules, &exporters) {
-        Attribution::Workload { workload, .. } => workload,
-        Attribution::Nobody => "<nobody>".to_owned(),
-        Attribution::NoNamespace(name) => format!("<no namespace: {name}>"),
-        Attribution::NotAWorkload(name) => format!("<no workload: {name}>"),
+        SeriesAttribution::Workload { workload, .. } => workload,
+        SeriesAttribution::Nobody => "<nobody>".to_owned(),
+        SeriesAttribution::NoNamespace(name) => format!("<no namespace: {name}>"),
+        SeriesAttribution::NotAWorkload(name) => format!("<no workload: {name}>"),
     }
 }
 
@@ -27,7 +27,7 @@ const OWN: &str = r#"namespace="gpu-operator",pod="nvidia-dcgm-exporter-x7k2p",c
 
 #[test]
 fn a_board_belongs_to_the_pod_that_the_exporter_names_and_never_to_the_exporter() {
-    let owner = Rules::default();
+    let owner = AttributionRules::default();
     for (text, expected) in [
         // Scraped directly.
         (r#"namespace="lab",pod="llama-0",container="main""#, "lab/llama"),
@@ -68,15 +68,15 @@ fn a_board_belongs_to_the_pod_that_the_exporter_names_and_never_to_the_exporter(
     let all = [busy, idle, other];
     assert_eq!([0, 1, 2].map(|index| whose(&owner, &all, index)), ["lab/a", "<nobody>", "lab/watcher"]);
     assert_eq!(whose(&owner, &[idle], 0), "mon/watcher-abcde", "by itself nothing tells");
-    let pods = Rules { pods: PodRule::Pod, ..Rules::default() };
+    let pods = AttributionRules { pods: PodRule::Pod, ..AttributionRules::default() };
     assert_eq!(whose(&pods, &[r#"namespace="lab",pod="llama-0""#], 0), "lab/llama-0");
-    let ignore = Rules { pods: PodRule::Ignore, ..Rules::default() };
+    let ignore = AttributionRules { pods: PodRule::Ignore, ..AttributionRules::default() };
     assert_eq!(whose(&ignore, &[r#"namespace="lab",pod="llama-0""#], 0), "<nobody>");
 }
 
 #[test]
 fn a_workload_label_goes_first_and_needs_a_namespace() {
-    let label = |namespace: Option<&str>| Rules {
+    let label = |namespace: Option<&str>| AttributionRules {
         workload_label: Some("hpc_job".into()),
         workload_namespace: namespace.map(str::to_owned),
         pods: PodRule::Owner,
@@ -144,12 +144,12 @@ fn a_board_has_one_name_whoever_exports_it() {
 
 /// Workload and share of each tenant, of series `(workload, pod, MIG instance, profile, activity)`.
 fn shares(series: &[(&str, &str, &str, &str, Option<f64>)]) -> (Vec<(String, Option<f64>)>, Option<ShareMethod>) {
-    let mut holders = Holders::default();
+    let mut holders = BoardHolders::default();
     for (workload, pod, instance, profile, activity) in series {
         let instance = mig_instance(&labels(&format!(r#"GPU_I_ID="{instance}",GPU_I_PROFILE="{profile}""#)));
         let attribution = match *workload {
-            "" => Attribution::Nobody,
-            workload => Attribution::Workload { workload: workload.into(), pod: (*pod).into() },
+            "" => SeriesAttribution::Nobody,
+            workload => SeriesAttribution::Workload { workload: workload.into(), pod: (*pod).into() },
         };
         holders.add(&attribution, instance.as_ref());
         if let (Some(instance), Some(activity)) = (instance, activity) {
@@ -232,21 +232,21 @@ fn the_energy_of_one_board_is_shared_out_and_never_multiplied() {
 #[test]
 fn series_of_every_exporter_become_our_fields_in_our_units() {
     for (name, value, field, ours) in [
-        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 5000.0, Field::EnergyJoulesTotal, 5.0),
-        ("dcgm_total_energy_consumption", 5000.0, Field::EnergyJoulesTotal, 5.0),
-        ("dcgm_power_usage", 31.737, Field::PowerWatts, 31.737),
-        ("dcgm_gpu_utilization", 50.0, Field::UtilizationRatio, 0.5),
-        ("nvidia_smi_power_draw_watts", 87.5, Field::PowerWatts, 87.5),
-        ("nvidia_smi_utilization_gpu_ratio", 0.5, Field::UtilizationRatio, 0.5),
-        ("nvidia_smi_clocks_current_sm_clock_hz", 1.41e9, Field::SmClockMhz, 1410.0),
-        ("nvidia_gpu_power_usage_milliwatts", 13_240.0, Field::PowerWatts, 13.24),
-        ("nvidia_gpu_duty_cycle", 90.0, Field::UtilizationRatio, 0.9),
-        ("nv_energy_consumption", 12.5, Field::EnergyJoulesTotal, 12.5),
-        ("nv_gpu_utilization", 0.25, Field::UtilizationRatio, 0.25),
-        ("DCGM_FI_DEV_FB_USED", 2.0, Field::MemoryUsedBytes, 2_097_152.0),
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 5000.0, ReadingField::EnergyJoulesTotal, 5.0),
+        ("dcgm_total_energy_consumption", 5000.0, ReadingField::EnergyJoulesTotal, 5.0),
+        ("dcgm_power_usage", 31.737, ReadingField::PowerWatts, 31.737),
+        ("dcgm_gpu_utilization", 50.0, ReadingField::UtilizationRatio, 0.5),
+        ("nvidia_smi_power_draw_watts", 87.5, ReadingField::PowerWatts, 87.5),
+        ("nvidia_smi_utilization_gpu_ratio", 0.5, ReadingField::UtilizationRatio, 0.5),
+        ("nvidia_smi_clocks_current_sm_clock_hz", 1.41e9, ReadingField::SmClockMhz, 1410.0),
+        ("nvidia_gpu_power_usage_milliwatts", 13_240.0, ReadingField::PowerWatts, 13.24),
+        ("nvidia_gpu_duty_cycle", 90.0, ReadingField::UtilizationRatio, 0.9),
+        ("nv_energy_consumption", 12.5, ReadingField::EnergyJoulesTotal, 12.5),
+        ("nv_gpu_utilization", 0.25, ReadingField::UtilizationRatio, 0.25),
+        ("DCGM_FI_DEV_FB_USED", 2.0, ReadingField::MemoryUsedBytes, 2_097_152.0),
     ] {
         let metric = device_metric(name).unwrap_or_else(|| panic!("{name}"));
-        assert_eq!((metric.field, metric.to_ours(value)), (field, ours), "{name}");
+        assert_eq!((metric.field, metric.to_base_unit(value)), (field, ours), "{name}");
     }
     for name in ["dcgm_unknown", "node_hwmon_power_watt", "nvidia_smi_gpu_info", "DCGM_FI_DEV_XID_ERRORS", ""] {
         assert_eq!(device_metric(name), None, "{name}");

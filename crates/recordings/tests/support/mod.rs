@@ -3,37 +3,37 @@
 use std::fs::File;
 use std::path::Path;
 
-use eadt_recordings::{Format, Imported, Input, Options, import};
+use eadt_recordings::{ImportOptions, ImportedRecording, RecordingFile, RecordingFormat, import};
 use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
 use eadt_schemas::{Topic, decode};
 
 /// Imports files of a folder.
-pub fn read(format: Format, folder: &Path, files: &[&str], options: &Options) -> Imported {
-    let open = |file: &&str| Input::new(*file, File::open(folder.join(file)).unwrap());
+pub fn read(format: RecordingFormat, folder: &Path, files: &[&str], options: &ImportOptions) -> ImportedRecording {
+    let open = |file: &&str| RecordingFile::new(*file, File::open(folder.join(file)).unwrap());
     import(format, files.iter().map(open).collect(), options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Imports files, each a name and a text.
-pub fn read_texts(format: Format, files: &[(&str, &str)], options: &Options) -> Result<Imported, String> {
-    let inputs = files.iter().map(|(name, text)| Input::new(*name, text.as_bytes())).collect();
+pub fn read_texts(format: RecordingFormat, files: &[(&str, &str)], options: &ImportOptions) -> Result<ImportedRecording, String> {
+    let inputs = files.iter().map(|(name, text)| RecordingFile::new(*name, text.as_bytes())).collect();
     import(format, inputs, options).map_err(|error| error.to_string())
 }
 
 /// Options with these values of `--map`.
-pub fn maps(texts: &[&str]) -> Options {
-    Options { maps: texts.iter().map(|text| text.parse().unwrap()).collect(), ..Options::default() }
+pub fn maps(texts: &[&str]) -> ImportOptions {
+    ImportOptions { maps: texts.iter().map(|text| text.parse().unwrap()).collect(), ..ImportOptions::default() }
 }
 
-fn events<T: decode::Check>(imported: &Imported, topic: Topic) -> Vec<T> {
+fn events<T: decode::DecodableEvent>(imported: &ImportedRecording, topic: Topic) -> Vec<T> {
     let events = imported.events().filter(|event| event.topic() == Some(topic));
     events.map(|event| decode(event.data.unwrap().get().as_bytes()).unwrap()).collect()
 }
 
-pub fn telemetry(imported: &Imported) -> Vec<GpuTelemetry> {
+pub fn telemetry(imported: &ImportedRecording) -> Vec<GpuTelemetry> {
     events(imported, Topic::GpuTelemetry)
 }
 
-pub fn progress(imported: &Imported) -> Vec<TrainingProgress> {
+pub fn progress(imported: &ImportedRecording) -> Vec<TrainingProgress> {
     events(imported, Topic::TrainingProgress)
 }
 

@@ -8,7 +8,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
 
 use super::{action_word, origin_mark, origin_word};
-use crate::figures::Point;
+use crate::figures::WindowPoint;
 use crate::{WorkloadReport, units};
 
 const WIDTH: f64 = 900.0;
@@ -35,7 +35,7 @@ struct Axes {
 }
 
 impl Axes {
-    fn of(points: &[Point]) -> Option<Self> {
+    fn of(points: &[WindowPoint]) -> Option<Self> {
         let (first, last) = (points.first()?, points.last()?);
         let seconds = last.end.seconds_since(first.start);
         let running = points.iter().filter(|point| !point.restarted).filter_map(|point| point.joules_per_sample);
@@ -101,7 +101,7 @@ fn description(workload: &WorkloadReport) -> String {
 }
 
 /// A run of points that have something in common, from its start to its end.
-fn runs<T: PartialEq>(points: &[Point], of: impl Fn(&Point) -> T) -> impl Iterator<Item = (T, &[Point])> {
+fn runs<T: PartialEq>(points: &[WindowPoint], of: impl Fn(&WindowPoint) -> T) -> impl Iterator<Item = (T, &[WindowPoint])> {
     let mut rest = points;
     std::iter::from_fn(move || {
         let first = of(rest.first()?);
@@ -112,7 +112,7 @@ fn runs<T: PartialEq>(points: &[Point], of: impl Fn(&Point) -> T) -> impl Iterat
     })
 }
 
-fn write_phases(out: &mut String, points: &[Point], axes: &Axes) -> fmt::Result {
+fn write_phases(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::Result {
     for (phase, run) in runs(points, |point| point.phase) {
         let (Some(phase), Some(last)) = (phase, run.last()) else { continue };
         let (from, to) = (axes.x(run[0].start), axes.x(last.end));
@@ -131,7 +131,7 @@ fn write_phases(out: &mut String, points: &[Point], axes: &Axes) -> fmt::Result 
     Ok(())
 }
 
-fn write_restarts(out: &mut String, points: &[Point], axes: &Axes) -> fmt::Result {
+fn write_restarts(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::Result {
     for (restarted, run) in runs(points, |point| point.restarted) {
         let Some(last) = run.last().filter(|_| restarted) else { continue };
         let (from, to) = (axes.x(run[0].start), axes.x(last.end));
@@ -146,7 +146,7 @@ fn write_restarts(out: &mut String, points: &[Point], axes: &Axes) -> fmt::Resul
     Ok(())
 }
 
-fn write_axes(out: &mut String, points: &[Point], axes: &Axes) -> fmt::Result {
+fn write_axes(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::Result {
     let mut line = |x1: f64, y1: f64, x2: f64, y2: f64| {
         writeln!(out, "<line class=\"axis\" x1=\"{x1}\" y1=\"{y1:.1}\" x2=\"{x2}\" y2=\"{y2:.1}\"/>")
     };
@@ -184,11 +184,11 @@ fn class(origin: Origin, origins: &BTreeSet<Origin>) -> &'static str {
     }
 }
 
-fn middle(point: &Point) -> EventTime {
+fn middle(point: &WindowPoint) -> EventTime {
     point.start.plus_micros((point.end.micros() - point.start.micros()) / 2)
 }
 
-fn write_lines(out: &mut String, points: &[Point], axes: &Axes, origins: &BTreeSet<Origin>) -> fmt::Result {
+fn write_lines(out: &mut String, points: &[WindowPoint], axes: &Axes, origins: &BTreeSet<Origin>) -> fmt::Result {
     for run in points.split(|point| point.power_watts.is_none()) {
         let line: Vec<String> = run
             .iter()

@@ -2,8 +2,8 @@ use std::fmt::{self, Write};
 
 use eadt_html::{END, escape};
 
-use super::{NOTHING, Table, chart, origin_mark, sections};
-use crate::{Report, Summary, WorkloadReport, units};
+use super::{NOTHING, ReportTable, chart, origin_mark, sections};
+use crate::{EnergyReport, SavingSummary, WorkloadReport, units};
 
 /// Rules of the charts.
 const RULES: &str = "svg.defs { position: absolute; width: 0; height: 0; } svg.key { width: 36px; height: 8px; }
@@ -14,7 +14,7 @@ polyline { fill: none; stroke: var(--ink); stroke-width: 2; } circle { fill: var
 .change { stroke: var(--mark); stroke-width: .7; stroke-dasharray: 2 3; }
 ";
 
-pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
+pub(super) fn render(report: &EnergyReport, out: &mut String) -> fmt::Result {
     out.push_str(&eadt_html::begin("Energy report", "Energy report", RULES));
     if report.workloads.is_empty() {
         writeln!(out, "<p>{NOTHING}</p>")?;
@@ -25,7 +25,7 @@ pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
         write_contents(out, report)?;
         for section in sections(report) {
             writeln!(out, "<h2>{}</h2>", escape(&section.heading))?;
-            let Table { head, texts, rows } = &section.table;
+            let ReportTable { head, texts, rows } = &section.table;
             out.push_str(&eadt_html::table(&section.heading, head, *texts, rows));
             if !section.notes.is_empty() {
                 out.push_str("<ul>\n");
@@ -47,7 +47,7 @@ pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
 /// Workloads from which on there is a list of them.
 const CONTENTS: usize = 3;
 
-fn write_contents(out: &mut String, report: &Report) -> fmt::Result {
+fn write_contents(out: &mut String, report: &EnergyReport) -> fmt::Result {
     if report.workloads.len() < CONTENTS {
         return Ok(());
     }
@@ -65,7 +65,7 @@ fn write_workload(out: &mut String, index: usize, workload: &WorkloadReport) -> 
     let name = escape(&workload.workload);
     let mark = origin_mark(workload.curve.iter().map(|point| point.origin));
     writeln!(out, "<section id=\"w{index}\" aria-labelledby=\"h{index}\">\n<h2 id=\"h{index}\">{name}{mark}</h2>")?;
-    writeln!(out, "<p class=\"verdict\">{}</p>", escape(&Summary::of([workload]).sentence()))?;
+    writeln!(out, "<p class=\"verdict\">{}</p>", escape(&SavingSummary::of([workload]).sentence()))?;
     chart::write(out, workload)?;
     out.push_str("</section>\n");
     Ok(())

@@ -1,9 +1,9 @@
 use std::fmt::{self, Write};
 
-use super::{NOTHING, Table, one_line, sections};
-use crate::Report;
+use super::{NOTHING, ReportTable, one_line, sections};
+use crate::EnergyReport;
 
-pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
+pub(super) fn render(report: &EnergyReport, out: &mut String) -> fmt::Result {
     out.push_str("# Energy report\n");
     if report.workloads.is_empty() {
         writeln!(out, "\n{NOTHING}")?;
@@ -28,7 +28,7 @@ pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-fn write_table(out: &mut String, table: &Table) -> fmt::Result {
+fn write_table(out: &mut String, table: &ReportTable) -> fmt::Result {
     let heads: Vec<String> = table.head.iter().map(|head| escape(head)).collect();
     write!(out, "| {} |\n|", heads.join(" | "))?;
     for column in 0..table.head.len() {

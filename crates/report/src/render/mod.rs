@@ -9,13 +9,13 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Meter, Origin};
+use eadt_schemas::v1::{ControllerAction, Meter, Origin};
 
-use crate::{Report, SpanRow, WindowRow, WorkloadReport};
+use crate::{EnergyReport, SpanRow, WindowRow, WorkloadReport};
 
 /// In which form a report is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum RenderFormat {
     /// A table for terminals.
     Text,
     Json,
@@ -24,26 +24,26 @@ pub enum Form {
     Html,
 }
 
-impl Report {
+impl EnergyReport {
     /// The report in this form, ended by a line break.
-    pub fn render(&self, form: Form) -> String {
+    pub fn render(&self, form: RenderFormat) -> String {
         let mut out = String::new();
         let written = match form {
-            Form::Text => text::render(self, None, &mut out),
-            Form::Json => {
+            RenderFormat::Text => text::render(self, None, &mut out),
+            RenderFormat::Json => {
                 out = serde_json::to_string_pretty(self).expect("numbers and texts are always JSON");
                 out.push('\n');
                 Ok(())
             }
-            Form::Markdown => markdown::render(self, &mut out),
-            Form::Html => html::render(self, &mut out),
+            RenderFormat::Markdown => markdown::render(self, &mut out),
+            RenderFormat::Html => html::render(self, &mut out),
         };
         written.expect("a String takes every write");
         out
     }
 
-    /// As [`Form::Text`], for a terminal of so many columns: a table that is wider is broken between its columns, its first one
-    /// repeated, so that no figure is cut or broken.
+    /// As [`RenderFormat::Text`], for a terminal of so many columns: a table that is wider is broken between its columns, its
+    /// first one repeated, so that no figure is cut or broken.
     pub fn text(&self, width: Option<usize>) -> String {
         let mut out = String::new();
         text::render(self, width, &mut out).expect("a String takes every write");
@@ -52,7 +52,7 @@ impl Report {
 }
 
 /// A table whose first columns are texts and whose others are figures.
-struct Table {
+struct ReportTable {
     head: Vec<Cow<'static, str>>,
     /// Number of text columns at the left.
     texts: usize,
@@ -77,22 +77,22 @@ pub const fn meter_word(meter: Meter) -> &'static str {
     }
 }
 
-const fn action_word(action: Action) -> &'static str {
+const fn action_word(action: ControllerAction) -> &'static str {
     match action {
-        Action::Maintain => "maintain",
-        Action::Decrease => "decrease",
-        Action::ScaleReplicas => "scale replicas",
-        Action::Increase => "increase",
-        Action::Revert => "revert",
-        Action::SetPowerLimit => "set power limit",
-        Action::SetClocks => "set clocks",
-        Action::SetPrecision => "set precision",
-        Action::FreezeLayers => "freeze layers",
+        ControllerAction::Maintain => "maintain",
+        ControllerAction::Decrease => "decrease",
+        ControllerAction::ScaleReplicas => "scale replicas",
+        ControllerAction::Increase => "increase",
+        ControllerAction::Revert => "revert",
+        ControllerAction::SetPowerLimit => "set power limit",
+        ControllerAction::SetClocks => "set clocks",
+        ControllerAction::SetPrecision => "set precision",
+        ControllerAction::FreezeLayers => "freeze layers",
     }
 }
 
-/// ` (simulated)` for a heading below which everything is; nothing where all is measured, or where rows differ, each of which
-/// says what it is.
+/// Returns ` (simulated)` for a heading below which everything is; nothing if all is measured, or if rows differ, each of
+/// which names its origin.
 fn origin_mark(origins: impl Iterator<Item = Origin>) -> String {
     let origins: BTreeSet<Origin> = origins.collect();
     match origins.first() {
@@ -151,7 +151,7 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-fn totals(report: &Report) -> Table {
+fn totals(report: &EnergyReport) -> ReportTable {
     let tokens = report.workloads.iter().any(|w| w.tokens.is_some());
     let mut head =
         heads(&["workload", "origin", "meter", "s", "energy J", "kWh", "samples", "J/sample", "samples/J", "mean W", "coverage"]);
@@ -177,10 +177,10 @@ fn totals(report: &Report) -> Table {
         }
         row
     };
-    Table { head, texts: 3, rows: report.by_energy().into_iter().map(row).collect() }
+    ReportTable { head, texts: 3, rows: report.by_energy().into_iter().map(row).collect() }
 }
 
-fn counts(report: &Report) -> Table {
+fn counts(report: &EnergyReport) -> ReportTable {
     let unapplied = report.workloads.iter().any(|w| w.decided_changes > w.changes);
     let recommended = report.workloads.iter().any(|w| w.recommendations > 0);
     let mut head = heads(&["workload", "origin", "windows", "decisions"]);
@@ -198,10 +198,10 @@ fn counts(report: &Report) -> Table {
         let texts = [w.workload.clone(), origin_word(w.origin).to_owned()];
         texts.into_iter().chain(counts.map(|count| count.to_string())).collect()
     };
-    Table { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
+    ReportTable { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
 }
 
-fn savings(report: &Report) -> Table {
+fn savings(report: &EnergyReport) -> ReportTable {
     let mut head = heads(&[
         "workload",
         "origin",
@@ -235,16 +235,16 @@ fn savings(report: &Report) -> Table {
             figure(w.unassigned_energy_joules),
         ]
     };
-    Table { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
+    ReportTable { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
 }
 
-fn windows(rows: &[WindowRow]) -> Table {
+fn windows(rows: &[WindowRow]) -> ReportTable {
     let tokens = rows.iter().any(|row| row.tokens.is_some());
     let mut head = heads(&["window", "origin", "decision", "s", "energy J", "samples"]);
     if tokens {
         head.extend(heads(&["tokens"]));
     }
-    // Of the whole window; the energy beside it is of the run.
+    // Mean power of the whole window; the energy beside it is of the run.
     let parts = rows.iter().any(|row| {
         let both = row.mean_power_watts.zip(row.run_mean_power_watts);
         both.is_some_and(|(whole, run)| (whole - run).abs() > 1e-6 * whole.abs())
@@ -269,10 +269,10 @@ fn windows(rows: &[WindowRow]) -> Table {
         cells.extend([percent(Some(row.coverage_ratio)), percent(Some(row.progress_coverage_ratio))]);
         cells
     };
-    Table { head, texts: 3, rows: rows.iter().map(row).collect() }
+    ReportTable { head, texts: 3, rows: rows.iter().map(row).collect() }
 }
 
-fn spans(rows: &[SpanRow]) -> Table {
+fn spans(rows: &[SpanRow]) -> ReportTable {
     let tokens = rows.iter().any(|row| row.tokens.is_some());
     let mut head = heads(&["span", "origin", "start", "s", "energy J", "samples"]);
     if tokens {
@@ -288,13 +288,13 @@ fn spans(rows: &[SpanRow]) -> Table {
         cells.extend([figure(row.joules_per_sample), figure(row.mean_power_watts), percent(Some(row.coverage_ratio))]);
         cells
     };
-    Table { head, texts: 3, rows: rows.iter().map(row).collect() }
+    ReportTable { head, texts: 3, rows: rows.iter().map(row).collect() }
 }
 
 /// Heading and table of everything in a report, in order, with the notes behind the totals.
-struct Section {
+struct ReportSection {
     heading: String,
-    table: Table,
+    table: ReportTable,
     notes: Vec<String>,
 }
 
@@ -302,7 +302,7 @@ struct Section {
 const NAMES_SHOWN: usize = 3;
 
 /// Each note once, with the workloads that it is about.
-fn notes(report: &Report) -> Vec<String> {
+fn notes(report: &EnergyReport) -> Vec<String> {
     let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
     for workload in &report.workloads {
         for note in &workload.notes {
@@ -324,16 +324,16 @@ fn notes(report: &Report) -> Vec<String> {
     notes.into_iter().map(line).collect()
 }
 
-fn sections(report: &Report) -> Vec<Section> {
+fn sections(report: &EnergyReport) -> Vec<ReportSection> {
     let mark = origin_mark(report.workloads.iter().map(|workload| workload.origin));
     let priced = |w: &WorkloadReport| {
         let figures = [w.baseline_joules_per_sample, w.saving_joules, w.cost, w.co2_grams, w.unassigned_energy_joules];
         figures.iter().any(Option::is_some)
     };
     let mut sections = vec![
-        Section { heading: format!("Energy by workload{mark}"), table: totals(report), notes: Vec::new() },
-        Section { heading: format!("Saving, cost and carbon{mark}"), table: savings(report), notes: Vec::new() },
-        Section { heading: format!("Windows and decisions{mark}"), table: counts(report), notes: notes(report) },
+        ReportSection { heading: format!("Energy by workload{mark}"), table: totals(report), notes: Vec::new() },
+        ReportSection { heading: format!("Saving, cost and carbon{mark}"), table: savings(report), notes: Vec::new() },
+        ReportSection { heading: format!("Windows and decisions{mark}"), table: counts(report), notes: notes(report) },
     ];
     if !report.workloads.iter().any(priced) {
         sections.remove(1);
@@ -342,12 +342,12 @@ fn sections(report: &Report) -> Vec<Section> {
         let name = &workload.workload;
         if let Some(rows) = workload.by_window.as_deref() {
             let mark = origin_mark(rows.iter().map(|row| row.origin));
-            sections.push(Section { heading: format!("Windows of {name}{mark}"), table: windows(rows), notes: Vec::new() });
+            sections.push(ReportSection { heading: format!("Windows of {name}{mark}"), table: windows(rows), notes: Vec::new() });
         }
-        // Where there are none, a note says so.
+        // If there are none, a note states it.
         if let Some(rows) = workload.by_span.as_deref().filter(|rows| !rows.is_empty()) {
             let mark = origin_mark(rows.iter().map(|row| row.origin));
-            sections.push(Section { heading: format!("Spans of {name}{mark}"), table: spans(rows), notes: Vec::new() });
+            sections.push(ReportSection { heading: format!("Spans of {name}{mark}"), table: spans(rows), notes: Vec::new() });
         }
     }
     sections

@@ -1,10 +1,10 @@
 use std::fmt::{self, Write};
 use std::ops::Range;
 
-use super::{NOTHING, Table, one_line, sections};
-use crate::Report;
+use super::{NOTHING, ReportTable, one_line, sections};
+use crate::EnergyReport;
 
-pub(super) fn render(report: &Report, width: Option<usize>, out: &mut String) -> fmt::Result {
+pub(super) fn render(report: &EnergyReport, width: Option<usize>, out: &mut String) -> fmt::Result {
     if report.workloads.is_empty() {
         return writeln!(out, "{NOTHING}");
     }
@@ -47,7 +47,7 @@ fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
 
 const GAP: usize = 2;
 
-fn write_table(out: &mut String, table: &Table, width: Option<usize>) {
+fn write_table(out: &mut String, table: &ReportTable, width: Option<usize>) {
     let rows: Vec<Vec<String>> = table.rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let wide = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
@@ -55,7 +55,7 @@ fn write_table(out: &mut String, table: &Table, width: Option<usize>) {
     };
     let widths: Vec<usize> = (0..table.head.len()).map(wide).collect();
     for (part, columns) in parts(&widths, width).into_iter().enumerate() {
-        // The first column tells which row it is.
+        // The first column identifies the row.
         let columns: Vec<usize> = (part > 0).then_some(0).into_iter().chain(columns).collect();
         if part > 0 {
             out.push('\n');

@@ -20,13 +20,13 @@ mod phases;
 mod timeline;
 
 use crate::figures::per;
-use crate::reporter::{Collected, Window, sum};
-use phases::{Observation, phases};
-use timeline::{Setting, Timeline};
+use crate::reporter::{ReportWindow, WorkloadEvents, sum};
+use phases::{WindowObservation, phases};
+use timeline::{SettingTimeline, WindowSetting};
 
 /// What a window is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Compared {
+pub(crate) struct WindowBaseline {
     /// Number of the phase, from 0; `None`: not known.
     pub(crate) phase: Option<usize>,
     /// Energy that the starting layout would have taken in the window's time; `None`: not comparable.
@@ -35,7 +35,7 @@ pub(crate) struct Compared {
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Saving {
+pub(crate) struct SavingEstimate {
     /// J/sample.
     pub(crate) baseline: Option<f64>,
     pub(crate) joules: Option<f64>,
@@ -49,7 +49,7 @@ pub(crate) struct Saving {
     /// Their part of the energy of the run's windows.
     pub(crate) compared_ratio: Option<f64>,
     /// One for each window of the run, in its order.
-    pub(crate) windows: Vec<Compared>,
+    pub(crate) windows: Vec<WindowBaseline>,
 }
 
 const GOOD_COVERAGE: f64 = 0.9;
@@ -72,22 +72,22 @@ const ESTIMATE: &str = "the saving is an estimate, with a 90 % interval: each wi
 const NO_BASELINE: &str =
     "the saving is not known: in no phase of the job in which the layout was another one was the starting layout measured";
 
-pub(crate) fn saving(collected: &Collected, given: Option<f64>, notes: &mut Vec<String>) -> Saving {
-    let windows: Vec<&Window> = collected.run().collect();
+pub(crate) fn saving(collected: &WorkloadEvents, given: Option<f64>, notes: &mut Vec<String>) -> SavingEstimate {
+    let windows: Vec<&ReportWindow> = collected.run().collect();
     if let Some(baseline) = given {
         return against(&windows, baseline, notes);
     }
-    let timeline = Timeline::of(collected, &windows);
+    let timeline = SettingTimeline::of(collected, &windows);
     let shared = windows.iter().any(|window| window.shared);
     let compared = compare(&windows, &timeline);
     if !timeline.changed {
-        let windows = compared.windows.iter().map(|it| Compared { phase: it.phase, ..Compared::default() }).collect();
-        return Saving { windows, ..Saving::default() };
+        let windows = compared.windows.iter().map(|it| WindowBaseline { phase: it.phase, ..WindowBaseline::default() }).collect();
+        return SavingEstimate { windows, ..SavingEstimate::default() };
     }
     let result = compared.saving(&windows);
     if compared.others == 0 {
         notes.push(NO_BASELINE.to_owned());
-        return Saving { windows: result.windows, ..Saving::default() };
+        return SavingEstimate { windows: result.windows, ..SavingEstimate::default() };
     }
     if compared.without_baseline > 0 {
         notes.push(format!(
@@ -106,13 +106,13 @@ pub(crate) fn saving(collected: &Collected, given: Option<f64>, notes: &mut Vec<
 }
 
 /// The whole run against a fixed figure.
-fn against(windows: &[&Window], baseline: f64, notes: &mut Vec<String>) -> Saving {
-    let mut compared = Comparison::default();
+fn against(windows: &[&ReportWindow], baseline: f64, notes: &mut Vec<String>) -> SavingEstimate {
+    let mut compared = BaselineComparison::default();
     for window in windows {
         let expected = window.samples.unwrap_or(0.0) * baseline;
         let known = counts(window);
         compared.unknown += u64::from(!known);
-        compared.windows.push(Compared {
+        compared.windows.push(WindowBaseline {
             phase: None,
             baseline_joules: known.then_some(expected),
             baseline_samples: known.then(|| window.samples.unwrap_or(0.0)),
@@ -121,12 +121,12 @@ fn against(windows: &[&Window], baseline: f64, notes: &mut Vec<String>) -> Savin
     if compared.unknown > 0 {
         notes.push(format!("the saving leaves out {} window(s) without enough known energy or progress", compared.unknown));
     }
-    Saving { baseline: Some(baseline), throughput_ratio: None, interval: None, ..compared.saving(windows) }
+    SavingEstimate { baseline: Some(baseline), throughput_ratio: None, interval: None, ..compared.saving(windows) }
 }
 
 #[derive(Debug, Default)]
-struct Comparison {
-    windows: Vec<Compared>,
+struct BaselineComparison {
+    windows: Vec<WindowBaseline>,
     /// Windows that were compared with something else than themselves.
     others: u64,
     without_baseline: u64,
@@ -135,9 +135,9 @@ struct Comparison {
     variance: f64,
 }
 
-impl Comparison {
-    fn saving(&self, windows: &[&Window]) -> Saving {
-        let mut sums = Sums::default();
+impl BaselineComparison {
+    fn saving(&self, windows: &[&ReportWindow]) -> SavingEstimate {
+        let mut sums = SavingSums::default();
         for (window, compared) in windows.iter().zip(&self.windows) {
             if let (Some(joules), Some(samples)) = (compared.baseline_joules, compared.baseline_samples) {
                 sums.baseline_joules = sum([sums.baseline_joules, Some(joules)].into_iter());
@@ -155,7 +155,7 @@ impl Comparison {
             let half = Z_90 * self.variance.max(0.0).sqrt() * (1.0 - ratio).abs();
             (ratio - half, ratio + half)
         });
-        Saving {
+        SavingEstimate {
             baseline,
             joules,
             ratio,
@@ -169,7 +169,7 @@ impl Comparison {
 }
 
 #[derive(Debug, Default)]
-struct Sums {
+struct SavingSums {
     joules: Option<f64>,
     samples: Option<f64>,
     baseline_joules: Option<f64>,
@@ -178,14 +178,14 @@ struct Sums {
 
 /// One phase at one starting setting.
 #[derive(Debug, Default)]
-struct Baseline {
+struct PhaseBaseline {
     /// Undisturbed windows: index, watts and samples per second.
     windows: Vec<(usize, f64, f64)>,
     /// Windows that are compared with it: index, seconds of power, seconds of progress.
     users: Vec<(usize, f64, f64)>,
 }
 
-impl Baseline {
+impl PhaseBaseline {
     fn means(&self) -> Option<(f64, f64)> {
         let count = self.windows.len();
         let mean = |of: fn(&(usize, f64, f64)) -> f64| self.windows.iter().map(of).sum::<f64>() / count as f64;
@@ -193,11 +193,11 @@ impl Baseline {
     }
 }
 
-fn compare(windows: &[&Window], timeline: &Timeline) -> Comparison {
+fn compare(windows: &[&ReportWindow], timeline: &SettingTimeline) -> BaselineComparison {
     let settings = &timeline.settings;
     let clean = |index: usize| good(windows[index]) && !settings[index].disturbed;
     let observed: Vec<usize> = (0..windows.len()).filter(|index| clean(*index)).collect();
-    let observations: Vec<Observation> =
+    let observations: Vec<WindowObservation> =
         observed.iter().filter_map(|index| observation(windows[*index], &settings[*index])).collect();
     let mut found: Vec<Option<usize>> = vec![None; windows.len()];
     if observations.len() == observed.len() {
@@ -206,7 +206,7 @@ fn compare(windows: &[&Window], timeline: &Timeline) -> Comparison {
         }
     }
     // By starting setting and phase.
-    let mut baselines: Vec<((usize, usize), Baseline)> = Vec::new();
+    let mut baselines: Vec<((usize, usize), PhaseBaseline)> = Vec::new();
     for index in &observed {
         let Some(phase) = found[*index] else { continue };
         let setting = &settings[*index];
@@ -217,8 +217,9 @@ fn compare(windows: &[&Window], timeline: &Timeline) -> Comparison {
             baselines[place].1.windows.push((*index, watts, rate));
         }
     }
-    let mut comparison = Comparison { windows: vec![Compared::default(); windows.len()], ..Comparison::default() };
-    let around = Neighbours::of(windows, &found);
+    let mut comparison =
+        BaselineComparison { windows: vec![WindowBaseline::default(); windows.len()], ..BaselineComparison::default() };
+    let around = NeighbourPhases::of(windows, &found);
     for (index, window) in windows.iter().enumerate() {
         let setting = &settings[index];
         let near = around.phases(index);
@@ -254,16 +255,16 @@ fn compare(windows: &[&Window], timeline: &Timeline) -> Comparison {
     comparison
 }
 
-fn place(baselines: &mut Vec<((usize, usize), Baseline)>, of: (usize, usize)) -> usize {
+fn place(baselines: &mut Vec<((usize, usize), PhaseBaseline)>, of: (usize, usize)) -> usize {
     baselines.iter().position(|(known, _)| *known == of).unwrap_or_else(|| {
-        baselines.push((of, Baseline::default()));
+        baselines.push((of, PhaseBaseline::default()));
         baselines.len() - 1
     })
 }
 
 /// Relative variance of baseline energy over baseline samples.
-fn variance(baselines: &[((usize, usize), Baseline)], comparison: &Comparison, windows: &[&Window]) -> f64 {
-    let all = |of: fn(&Compared) -> Option<f64>| comparison.windows.iter().filter_map(of).sum::<f64>();
+fn variance(baselines: &[((usize, usize), PhaseBaseline)], comparison: &BaselineComparison, windows: &[&ReportWindow]) -> f64 {
+    let all = |of: fn(&WindowBaseline) -> Option<f64>| comparison.windows.iter().filter_map(of).sum::<f64>();
     let (joules, samples) = (all(|it| it.baseline_joules), all(|it| it.baseline_samples));
     if joules <= 0.0 || samples <= 0.0 {
         return 0.0;
@@ -289,7 +290,7 @@ fn variance(baselines: &[((usize, usize), Baseline)], comparison: &Comparison, w
 }
 
 /// Hours to the nearest window of a baseline.
-fn age_hours(baseline: &Baseline, windows: &[&Window], user: usize) -> f64 {
+fn age_hours(baseline: &PhaseBaseline, windows: &[&ReportWindow], user: usize) -> f64 {
     let after = baseline.windows.partition_point(|(index, ..)| *index < user);
     let near = baseline.windows[after.saturating_sub(1)..].iter().take(2);
     let apart = near.map(|(index, ..)| windows[*index].start.seconds_since(windows[user].start).abs());
@@ -297,13 +298,13 @@ fn age_hours(baseline: &Baseline, windows: &[&Window], user: usize) -> f64 {
 }
 
 /// The phases of the nearest windows that have one, before and after each window.
-struct Neighbours {
+struct NeighbourPhases {
     before: Vec<Option<usize>>,
     after: Vec<Option<usize>>,
 }
 
-impl Neighbours {
-    fn of(windows: &[&Window], found: &[Option<usize>]) -> Self {
+impl NeighbourPhases {
+    fn of(windows: &[&ReportWindow], found: &[Option<usize>]) -> Self {
         let walk = |indices: &mut dyn Iterator<Item = usize>| {
             let mut near = vec![None; found.len()];
             let mut last: Option<(usize, usize)> = None;
@@ -330,24 +331,24 @@ impl Neighbours {
 }
 
 /// Watts and samples per second of a good window.
-fn figures(window: &Window) -> (f64, f64) {
+fn figures(window: &ReportWindow) -> (f64, f64) {
     let seconds = seconds(window);
     let over = |value: Option<f64>, seconds: f64| per(value, Some(seconds)).unwrap_or(0.0);
     (over(window.run_energy, seconds.0), over(window.samples, seconds.1))
 }
 
 /// Seconds in which the energy of a window is known, and in which its progress is. A restart makes none, and is known to.
-fn seconds(window: &Window) -> (f64, f64) {
+fn seconds(window: &ReportWindow) -> (f64, f64) {
     let progress = if window.restarted { window.run_seconds } else { window.progress_seconds() };
     (window.covered_seconds(), progress)
 }
 
-fn observation(window: &Window, setting: &Setting) -> Option<Observation> {
+fn observation(window: &ReportWindow, setting: &WindowSetting) -> Option<WindowObservation> {
     let (watts, rate) = figures(window);
     let gpus = f64::from(window.gpus.max(1));
     let of_sample = |ratio: Option<f64>| ratio.filter(|ratio| *ratio > 0.0).map(|ratio| (ratio * gpus / rate).ln());
     let cycles = window.sm_active.zip(window.sm_clock_mhz).map(|(active, clock)| active * clock);
-    (watts > 0.0 && rate > 0.0).then(|| Observation {
+    (watts > 0.0 && rate > 0.0).then(|| WindowObservation {
         start: window.start,
         end: window.end,
         setting: setting.index,
@@ -362,17 +363,17 @@ fn observation(window: &Window, setting: &Setting) -> Option<Observation> {
 }
 
 /// A window that can be compared with others of its setting.
-fn good(window: &Window) -> bool {
+fn good(window: &ReportWindow) -> bool {
     let known = counts(window) && !window.restarted && !window.redone && window.progress_coverage >= GOOD_COVERAGE;
     let (watts, rate) = figures(window);
     known && !window.shared && watts > 0.0 && rate > 0.0
 }
 
-fn energy(window: &Window) -> Option<f64> {
+fn energy(window: &ReportWindow) -> Option<f64> {
     window.run_energy.map(|energy| energy + window.unassigned)
 }
 
-fn counts(window: &Window) -> bool {
+fn counts(window: &ReportWindow) -> bool {
     let known = window.run_energy.is_some() && window.run_coverage >= GOOD_COVERAGE && !window.gap;
     known && (window.restarted || (window.samples.is_some() && window.progress_coverage >= GOOD_COVERAGE))
 }

@@ -1,19 +1,21 @@
 //! Phases of a job's work, found in its windows alone.
 //!
-//! No controller is asked: its phases end where its own attention does. All windows of a run are known here, so a change of the work
-//! is dated to the window in which it happened.
+//! No controller is asked: its phases end where its own attention does. All windows of a run are known here, so a change of the
+//! work is dated to the window in which it happened.
 //!
-//! 1. **Segments.** Windows in a row with the same setting are one segment while throughput, power and memory traffic per sample stay
-//!    within the noise of the record. Two windows in a row that are apart from it begin another one; a single one belongs to none.
-//! 2. **Phases.** A segment belongs to the phase that did the same at the same setting. At a setting that the phase has not run, what
-//!    a sample needs decides: memory traffic and SM cycles, which hardly depend on caps, clocks and layouts. Right after a change of the
-//!    setting the work is taken to be what it was before, unless these say otherwise. Without such counters nothing else is recognised.
+//! 1. **Segments.** Windows in a row with the same setting are one segment while throughput, power and memory traffic per sample
+//!    stay within the noise of the record. Two windows in a row that are apart from it begin another one; a single one belongs to
+//!    none.
+//! 2. **Phases.** A segment belongs to the phase that did the same at the same setting. At a setting that the phase has not run,
+//!    what a sample needs decides: memory traffic and SM cycles, which hardly depend on caps, clocks and layouts. Right after a
+//!    change of the setting the work is taken to be what it was before, unless these differ. Without such counters nothing else
+//!    is recognised.
 
 use eadt_schemas::EventTime;
 
 /// What one undisturbed window shows. Figures are natural logarithms.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Observation {
+pub(super) struct WindowObservation {
     pub start: EventTime,
     pub end: EventTime,
     /// Index of the setting: layout, power cap and clock together.
@@ -46,8 +48,8 @@ const NOISE_ASSUMED: f64 = 0.02;
 /// Difference of one window from its segment, and of two segments, that is none.
 const SAME_WINDOW: f64 = 0.035;
 const SAME_SEGMENT: f64 = 0.03;
-/// By so much may what a sample needs depend on the limits, and on the processes: memory traffic, SM cycles. Of the latter those that wait
-/// for memory fall with the clock.
+/// By so much may what a sample needs depend on the limits, and on the processes: memory traffic, SM cycles. Of the latter those
+/// that wait for memory fall with the clock.
 const LIMITS_SHIFT: [f64; 2] = [0.03, 0.12];
 const PROCESSES_SHIFT: [f64; 2] = [0.10, 0.30];
 
@@ -56,21 +58,21 @@ const NEAR: usize = 6;
 
 const FIGURES: usize = 3;
 
-impl Observation {
+impl WindowObservation {
     /// What a setting decides: throughput, power, memory traffic.
     fn figures(&self) -> [Option<f64>; FIGURES] {
         [Some(self.rate), Some(self.watts), self.memory]
     }
 }
 
-/// The phase of each observation, numbered from 0 in order of appearance; `None` where the work changes or nothing tells.
-pub(super) fn phases(all: &[Observation]) -> Vec<Option<usize>> {
+/// Returns the phase of each observation, numbered from 0 in order of appearance; `None` if the work changes or no phase fits.
+pub(super) fn phases(all: &[WindowObservation]) -> Vec<Option<usize>> {
     let noise = noise(all);
     let mut found = vec![None; all.len()];
-    let mut phases: Vec<Phase> = Vec::new();
+    let mut phases: Vec<PhaseProfile> = Vec::new();
     let mut last: Option<(usize, EventTime, usize)> = None;
     for segment in segments(all, &noise) {
-        let summary = Summary::of(&segment, all);
+        let summary = SegmentSummary::of(&segment, all);
         let before = last
             .filter(|(setting, end, _)| *setting != summary.setting && summary.start.seconds_since(*end) <= CONTINUITY_SECONDS);
         let known = recognise(&phases, &summary, before.map(|(.., phase)| phase), &noise);
@@ -79,7 +81,7 @@ pub(super) fn phases(all: &[Observation]) -> Vec<Option<usize>> {
             // A single window that fits nowhere is no phase, unless a change right at the start left no more.
             None if summary.count < 2.0 && last.is_some() => continue,
             None => {
-                phases.push(Phase::default());
+                phases.push(PhaseProfile::default());
                 phases.len() - 1
             }
         };
@@ -99,9 +101,9 @@ pub(super) fn phases(all: &[Observation]) -> Vec<Option<usize>> {
         if found[index].is_some() {
             continue;
         }
-        let summary = Summary::of(&[index], all);
+        let summary = SegmentSummary::of(&[index], all);
         let candidates = near(&found, index);
-        let apart = |phase: &Phase| match phase.settings.iter().find(|known| known.setting == summary.setting) {
+        let apart = |phase: &PhaseProfile| match phase.settings.iter().find(|known| known.setting == summary.setting) {
             Some(known) => Some(summary.apart(known, &noise)),
             None => phase.settings.iter().filter_map(|known| summary.needs_apart(known, &noise)).reduce(f64::min),
         };
@@ -112,10 +114,10 @@ pub(super) fn phases(all: &[Observation]) -> Vec<Option<usize>> {
 }
 
 /// Standard deviation of one window's figures, from the differences of neighbours with the same setting.
-fn noise(all: &[Observation]) -> [f64; FIGURES] {
+fn noise(all: &[WindowObservation]) -> [f64; FIGURES] {
     let neighbours = || all.windows(2).filter(|pair| pair[0].setting == pair[1].setting && adjoin(&pair[0], &pair[1]));
     let of = |figure: usize| {
-        let apart = |pair: &[Observation]| Some((pair[1].figures()[figure]? - pair[0].figures()[figure]?).abs());
+        let apart = |pair: &[WindowObservation]| Some((pair[1].figures()[figure]? - pair[0].figures()[figure]?).abs());
         let mut differences: Vec<f64> = neighbours().filter_map(apart).filter(|value| value.is_finite()).collect();
         if differences.len() < 8 {
             return NOISE_ASSUMED;
@@ -128,12 +130,12 @@ fn noise(all: &[Observation]) -> [f64; FIGURES] {
     std::array::from_fn(of)
 }
 
-fn adjoin(before: &Observation, after: &Observation) -> bool {
+fn adjoin(before: &WindowObservation, after: &WindowObservation) -> bool {
     after.start.seconds_since(before.end) <= SEGMENT_GAP_SECONDS
 }
 
 /// Indices of the windows of each segment, in order of time.
-fn segments(all: &[Observation], noise: &[f64; FIGURES]) -> Vec<Vec<usize>> {
+fn segments(all: &[WindowObservation], noise: &[f64; FIGURES]) -> Vec<Vec<usize>> {
     let mut segments: Vec<Vec<usize>> = Vec::new();
     let mut present: Vec<usize> = Vec::new();
     let together = |a: usize, b: usize| all[a].setting == all[b].setting && adjoin(&all[a], &all[b]);
@@ -182,7 +184,7 @@ fn segments(all: &[Observation], noise: &[f64; FIGURES]) -> Vec<Vec<usize>> {
 
 /// Means over a segment, or over all of a phase's segments with one setting.
 #[derive(Debug, Clone, PartialEq)]
-struct Summary {
+struct SegmentSummary {
     setting: usize,
     processes: usize,
     limits: [f64; 2],
@@ -196,10 +198,10 @@ struct Summary {
     clock: Option<f64>,
 }
 
-impl Summary {
-    fn of(segment: &[usize], all: &[Observation]) -> Self {
+impl SegmentSummary {
+    fn of(segment: &[usize], all: &[WindowObservation]) -> Self {
         let (first, last) = (&all[segment[0]], &all[segment[segment.len() - 1]]);
-        let mean = |of: fn(&Observation) -> Option<f64>| {
+        let mean = |of: fn(&WindowObservation) -> Option<f64>| {
             let values: Vec<f64> = segment.iter().filter_map(|index| of(&all[*index])).collect();
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
         };
@@ -272,12 +274,12 @@ impl Summary {
 
 /// What is known of a phase: one summary for each setting.
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Phase {
-    settings: Vec<Summary>,
+struct PhaseProfile {
+    settings: Vec<SegmentSummary>,
 }
 
-impl Phase {
-    fn add(&mut self, summary: &Summary) {
+impl PhaseProfile {
+    fn add(&mut self, summary: &SegmentSummary) {
         match self.settings.iter_mut().find(|known| known.setting == summary.setting) {
             Some(known) => known.absorb(summary),
             None => self.settings.push(summary.clone()),
@@ -286,7 +288,7 @@ impl Phase {
 }
 
 /// The phase that a segment belongs to. `before`: the phase of the windows before a change of the setting.
-fn recognise(phases: &[Phase], summary: &Summary, before: Option<usize>, noise: &[f64; FIGURES]) -> Option<usize> {
+fn recognise(phases: &[PhaseProfile], summary: &SegmentSummary, before: Option<usize>, noise: &[f64; FIGURES]) -> Option<usize> {
     let mut measured: Option<(f64, usize)> = None;
     let mut by_needs: Option<(f64, usize)> = None;
     let mut goes_on = None;
@@ -301,7 +303,7 @@ fn recognise(phases: &[Phase], summary: &Summary, before: Option<usize>, noise: 
         if !phase.settings.iter().all(|known| summary.possible(known, noise)) {
             continue;
         }
-        // Settings with the same processes say the most.
+        // Settings with the same processes are the best evidence.
         let alike = phase.settings.iter().filter(|known| known.processes == summary.processes);
         let needs = alike.filter_map(|known| summary.needs_apart(known, noise)).reduce(f64::min);
         let needs =

@@ -1,14 +1,14 @@
-//! Which setting each window ran at, and which windows a change disturbed.
+//! The setting that each window ran at, and the windows that a change disturbed.
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Layout};
+use eadt_schemas::v1::{ControllerAction, Layout};
 
 use super::figures;
-use crate::reporter::{Collected, Decided, Window};
+use crate::reporter::{ReportDecision, ReportWindow, WorkloadEvents};
 
-/// What ran in one window.
+/// The setting of one window.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Setting {
+pub(super) struct WindowSetting {
     /// Index of layout, power cap and clock together.
     pub index: usize,
     /// Index of the part that only a restart changes.
@@ -24,9 +24,9 @@ pub(super) struct Setting {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Timeline {
+pub(super) struct SettingTimeline {
     /// One for each window.
-    pub settings: Vec<Setting>,
+    pub settings: Vec<WindowSetting>,
     /// Any window ran at another than the starting setting, or was disturbed.
     pub changed: bool,
 }
@@ -36,10 +36,10 @@ const NO_LIMIT: f64 = 0.995;
 /// Throughput below this part of what it was means that processes were away.
 const AWAY: f64 = 0.7;
 
-impl Timeline {
-    pub fn of(collected: &Collected, windows: &[&Window]) -> Self {
+impl SettingTimeline {
+    pub fn of(collected: &WorkloadEvents, windows: &[&ReportWindow]) -> Self {
         let changes = changes(collected);
-        let mut known = Known { unlimited: collected.unlimited, ..Known::default() };
+        let mut known = DistinctSettings { unlimited: collected.unlimited, ..DistinctSettings::default() };
         let mut settings = Vec::with_capacity(windows.len());
         let mut in_force = InForce::default();
         let mut changes = changes.into_iter().peekable();
@@ -100,7 +100,7 @@ impl Timeline {
                 last_rate = Some(rate);
             }
             changed |= disturbed || index != start;
-            settings.push(Setting { index, processes, limits, start, is_start: index == start, disturbed });
+            settings.push(WindowSetting { index, processes, limits, start, is_start: index == start, disturbed });
             last = Some((index, window.generation));
         }
         Self { settings, changed }
@@ -108,19 +108,19 @@ impl Timeline {
 }
 
 /// Index of a setting, index of its processes, and its limits.
-type Shape = (usize, usize, [f64; 2]);
+type SettingIndex = (usize, usize, [f64; 2]);
 
 /// Distinct settings in order of appearance.
 #[derive(Debug, Default)]
-struct Known {
+struct DistinctSettings {
     unlimited: [Option<f64>; 2],
     layouts: Vec<Layout>,
     names: Vec<String>,
     processes: Vec<Layout>,
 }
 
-impl Known {
-    fn of(&mut self, layout: &Layout) -> Shape {
+impl DistinctSettings {
+    fn of(&mut self, layout: &Layout) -> SettingIndex {
         let limits = [(layout.power_limit_watts, self.unlimited[0]), (layout.sm_clock_mhz, self.unlimited[1])];
         let limits = limits.map(|(limit, top)| limit.filter(|limit| top.is_none_or(|top| *limit < NO_LIMIT * top)));
         let layout = &Layout { power_limit_watts: limits[0], sm_clock_mhz: limits[1], ..layout.clone() };
@@ -138,27 +138,27 @@ impl Known {
     }
 
     /// A setting of which nothing is known but that it is another one.
-    fn of_name(&mut self, name: &str) -> Shape {
+    fn of_name(&mut self, name: &str) -> SettingIndex {
         let place = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
             self.names.push(name.to_owned());
             self.names.len() - 1
         });
-        // Far above any index of a layout, so that both kinds can stand beside each other.
+        // Far above any index of a layout, so that both kinds of index stay distinct.
         let index = usize::MAX / 2 + place;
         (index, index, [f64::INFINITY; 2])
     }
 }
 
-/// The setting in force by what was applied, where windows do not say.
+/// The setting in force according to the applied changes, if windows do not record it.
 #[derive(Debug, Default)]
 struct InForce {
-    setting: Option<Shape>,
+    setting: Option<SettingIndex>,
     /// Changes in force, each with what was before it.
-    stack: Vec<(String, Option<Shape>)>,
+    stack: Vec<(String, Option<SettingIndex>)>,
 }
 
 impl InForce {
-    fn take(&mut self, change: &Change<'_>, known: &mut Known) {
+    fn take(&mut self, change: &AppliedChange<'_>, known: &mut DistinctSettings) {
         if change.undoes {
             let last = self.stack.len().checked_sub(1);
             let place = change.concerns.map_or(last, |id| self.stack.iter().rposition(|(known, _)| known == id));
@@ -175,7 +175,7 @@ impl InForce {
 
 /// An applied change, or the end of one.
 #[derive(Debug)]
-struct Change<'a> {
+struct AppliedChange<'a> {
     id: &'a str,
     at: EventTime,
     undoes: bool,
@@ -186,21 +186,21 @@ struct Change<'a> {
 }
 
 /// Everything that an actuator did, in order of time.
-fn changes(collected: &Collected) -> Vec<Change<'_>> {
+fn changes(collected: &WorkloadEvents) -> Vec<AppliedChange<'_>> {
     let mut changes = Vec::new();
-    for (id, fate) in &collected.fates {
+    for (id, fate) in &collected.actuations {
         let decided = collected.decisions.get(id);
-        let reverts = decided.is_some_and(|decided| decided.action == Action::Revert);
+        let reverts = decided.is_some_and(|decided| decided.action == ControllerAction::Revert);
         // A revert that was itself rolled back changes nothing.
         let void = fate.rolled_back.is_some() && reverts;
         if let Some(at) = fate.applied.or(fate.ready).filter(|_| !void) {
             let concerns = decided.filter(|_| reverts).and_then(|decided| decided.concerns.as_deref());
             let from = decided.and_then(|decided| decided.layouts.as_deref()).map(|(from, _)| from);
             let from = from.filter(|from| **from != Layout::default());
-            changes.push(Change { id, at, undoes: reverts, concerns, from });
+            changes.push(AppliedChange { id, at, undoes: reverts, concerns, from });
         }
         if let Some(at) = fate.rolled_back.filter(|_| !void) {
-            changes.push(Change { id, at, undoes: true, concerns: Some(id), from: None });
+            changes.push(AppliedChange { id, at, undoes: true, concerns: Some(id), from: None });
         }
     }
     changes.sort_by_key(|change| change.at);
@@ -208,9 +208,9 @@ fn changes(collected: &Collected) -> Vec<Change<'_>> {
 }
 
 /// Layouts that a decision went from or to, and when that was decided first.
-fn decided_layouts(collected: &Collected) -> Vec<(&Layout, EventTime)> {
+fn decided_layouts(collected: &WorkloadEvents) -> Vec<(&Layout, EventTime)> {
     let mut all: Vec<(&Layout, EventTime)> = Vec::new();
-    for Decided { time, layouts, .. } in collected.decisions.values() {
+    for ReportDecision { time, layouts, .. } in collected.decisions.values() {
         for layout in layouts.iter().flat_map(|pair| [&pair.0, &pair.1]) {
             match all.iter_mut().find(|(known, _)| *known == layout) {
                 Some((_, first)) => *first = (*first).min(*time),

@@ -1,13 +1,14 @@
-//! What a kWh costs and how much CO₂ it stands for, at the time that it was drawn: tariffs and grid intensities as their
-//! providers publish them.
+//! The cost and the CO₂ of a kWh at the time that it was drawn: tariffs and grid intensities as their providers publish
+//! them.
 //!
-//! In: the text of a file. Out: [`Prices`] or [`GridCarbon`], and with windows a sum; or a [`SupplyError`] that names line,
-//! problem and remedy. Energy at times that a file says nothing of makes the whole sum unknown, and a note names the time.
+//! In: the text of a file. Out: [`Prices`] or [`GridCarbon`], and with windows a sum; or a [`SupplyError`] that names
+//! line, problem and remedy. Energy at times that a file does not cover makes the whole sum unknown, and a note names
+//! the time.
 
 mod table;
 mod tariff;
 
-use eadt_models::energy::{Intensity, Interval, Steps, Tariff};
+use eadt_models::energy::{CarbonIntensity, EnergyInterval, KwhRateSteps, Tariff};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -34,13 +35,13 @@ impl SupplyError {
     }
 }
 
-/// What a kWh costs, by the hour or by time.
+/// The price of a kWh, by the hour or by time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prices {
     kind: PriceKind,
     /// As the file names it, such as `EUR`.
     pub currency: Option<String>,
-    /// Where it comes from, for notes.
+    /// Its source, for notes.
     pub source: String,
 }
 
@@ -49,14 +50,14 @@ enum PriceKind {
     /// By month, kind of day and hour of this zone.
     Tariff(Tariff, TimeZone),
     /// By time.
-    Series(Steps),
+    Series(KwhRateSteps),
 }
 
 /// CO₂-equivalent of a kWh of the grid, by time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GridCarbon {
-    pub(crate) intensity: Intensity,
-    /// Where it comes from, for notes.
+    pub(crate) intensity: CarbonIntensity,
+    /// Its source, for notes.
     pub source: String,
 }
 
@@ -75,19 +76,19 @@ pub fn time_zone(name: &str) -> Result<TimeZone, SupplyError> {
 
 /// A sum over windows.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Priced {
+pub(crate) struct SupplyTotal {
     /// `None`: a part of the energy has no price.
     pub(crate) sum: Option<f64>,
     pub(crate) note: String,
 }
 
 impl Prices {
-    pub(crate) fn cost(&self, intervals: &[Interval]) -> Priced {
+    pub(crate) fn cost(&self, intervals: &[EnergyInterval]) -> SupplyTotal {
         match &self.kind {
             PriceKind::Tariff(tariff, zone) => {
                 let zone_name = if *zone == TimeZone::UTC { "UTC" } else { zone.iana_name().unwrap_or("the given time zone") };
                 let note = format!("the cost is by the hours of {zone_name} ({})", self.source);
-                Priced { sum: Some(tariff.cost(intervals, zone)), note }
+                SupplyTotal { sum: Some(tariff.cost(intervals, zone)), note }
             }
             PriceKind::Series(steps) => {
                 let weighed = steps.weigh(intervals);
@@ -98,11 +99,11 @@ impl Prices {
 }
 
 impl GridCarbon {
-    pub(crate) fn grams(&self, intervals: &[Interval]) -> Priced {
+    pub(crate) fn grams(&self, intervals: &[EnergyInterval]) -> SupplyTotal {
         let carbon = self.intensity.carbon(intervals);
         let span = match &self.intensity {
-            Intensity::Series(steps) => steps.span(),
-            Intensity::Constant(_) => None,
+            CarbonIntensity::Series(steps) => steps.span(),
+            CarbonIntensity::Constant(_) => None,
         };
         priced("CO₂", &self.source, carbon.grams, carbon.uncovered_joules, span, intervals)
     }
@@ -114,15 +115,15 @@ fn priced(
     sum: f64,
     uncovered: f64,
     span: Option<(Timestamp, Timestamp)>,
-    intervals: &[Interval],
-) -> Priced {
+    intervals: &[EnergyInterval],
+) -> SupplyTotal {
     let all: f64 = intervals.iter().map(|interval| interval.joules).sum();
     if uncovered <= 1e-9 * all {
-        return Priced { sum: Some(sum), note: format!("the {what} is by the time of the energy ({source})") };
+        return SupplyTotal { sum: Some(sum), note: format!("the {what} is by the time of the energy ({source})") };
     }
     let span = span.map_or("no time".to_owned(), |(from, to)| format!("{from} to {to}, gaps apart"));
     let part = 100.0 * uncovered / all;
-    Priced {
+    SupplyTotal {
         sum: None,
         note: format!("no {what} is given: {part:.1} % of the energy lies at times that {source} does not cover ({span})"),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use eadt_models::energy::{Intensity, Steps};
+use eadt_models::energy::{CarbonIntensity, KwhRateSteps};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -11,11 +11,11 @@ use super::{GridCarbon, SupplyError};
 
 /// More than any grid emits, in g/kWh.
 const GRAMS_MAX: f64 = 3000.0;
-/// A value stands until the next; where one is missing, no longer than this many usual steps.
+/// A value holds until the next; if one is missing, no longer than this many usual steps.
 const STEPS_HELD: f64 = 1.5;
 
 /// The rows below the header, cells without spaces around them.
-pub(super) struct Table {
+pub(super) struct SupplyTable {
     pub(super) header: Vec<String>,
     /// Line, and a cell for each column.
     pub(super) rows: Vec<(u64, Vec<String>)>,
@@ -23,7 +23,7 @@ pub(super) struct Table {
     semicolons: bool,
 }
 
-impl Table {
+impl SupplyTable {
     pub(super) fn read(text: &str) -> Result<Self, SupplyError> {
         let text = text.trim_start_matches('\u{feff}');
         let first = text.lines().find(|line| !line.trim().is_empty());
@@ -75,8 +75,8 @@ impl Table {
         number.map(Some).ok_or_else(|| SupplyError::new(format!("{cell:?} is not a number"), "correct the cell").at(line))
     }
 
-    /// The name of a column of values, in lower case, with the unit that a column `unit` says where the name has none. Such a column may
-    /// hold anything: it counts if a cell names a unit per kWh or `MWh`.
+    /// Returns the name of a column of values, in lower case; if it names no unit, with the unit that a column `unit` gives. Such
+    /// a column may hold anything: it counts if a cell names a unit per kWh or `MWh`.
     pub(super) fn name_with_unit(&self, value: usize) -> Result<String, SupplyError> {
         let name = self.header[value].to_lowercase();
         let units = self.column(|name| ["unit", "units"].contains(&name)).filter(|_| !has_energy_unit(&name));
@@ -107,18 +107,18 @@ impl Table {
     }
 }
 
-/// Whether a name says per how much energy its values are.
+/// Returns whether a name contains the unit of energy that its values are per.
 pub(super) fn has_energy_unit(name: &str) -> bool {
     name.contains("kwh") || name.contains("mwh")
 }
 
-/// Whether a column holds times.
+/// Returns whether a column holds times.
 fn is_time(name: &str) -> bool {
     ["datetime", "timestamp", "point_time", "date_time", "start", "mtu", "utc"].iter().any(|part| name.contains(part))
         || ["time", "date", "from", "hour_utc"].contains(&name)
 }
 
-/// The zone that a column's name has, as `Datetime (UTC)` and `MTU (CET/CEST)` do; else the given one.
+/// Returns the zone that a column's name has, as `Datetime (UTC)` and `MTU (CET/CEST)` do; else the given one.
 fn zone_of(name: &str, given: &TimeZone) -> TimeZone {
     let name = name.to_lowercase();
     if name.contains("utc") || name.contains("gmt") {
@@ -157,9 +157,9 @@ fn parse_time(text: &str, zone: &TimeZone, after: Option<Timestamp>) -> Option<T
     Some(first)
 }
 
-/// Steps from a column of times and one of values × `scale`. A value stands until the next one; where rows are missing, or have no
-/// value, nothing is known.
-pub(super) fn steps(table: &Table, value: usize, scale: f64, zone: &TimeZone) -> Result<Steps, SupplyError> {
+/// Returns steps from a column of times and one of values × `scale`. A value holds until the next one; if rows are missing, or
+/// have no value, nothing is known.
+pub(super) fn steps(table: &SupplyTable, value: usize, scale: f64, zone: &TimeZone) -> Result<KwhRateSteps, SupplyError> {
     let time = table.time_column(zone).ok_or_else(|| {
         SupplyError::new(
             format!("no column holds times (there are: {})", table.names()),
@@ -184,7 +184,7 @@ pub(super) fn steps(table: &Table, value: usize, scale: f64, zone: &TimeZone) ->
     }
     let mut gaps: Vec<f64> = points.windows(2).map(|pair| pair[1].1.duration_since(pair[0].1).as_secs_f64()).collect();
     gaps.sort_by(f64::total_cmp);
-    // Of a single row nobody knows how long it stands: an hour, as is usual.
+    // Nobody knows how long a single row holds: an hour, as is usual.
     let usual = gaps.get(gaps.len() / 2).copied().unwrap_or(3600.0);
     let mut steps = Vec::new();
     for (index, (_, from, value)) in points.iter().enumerate() {
@@ -198,7 +198,7 @@ pub(super) fn steps(table: &Table, value: usize, scale: f64, zone: &TimeZone) ->
         let problem = format!("column {:?} has no value", table.header[value]);
         return Err(SupplyError::new(problem, "name another column, or another file"));
     }
-    Steps::new(steps)
+    KwhRateSteps::new(steps)
         .map_err(|index| SupplyError::new(format!("row {index} is not newer than the one before it"), "sort the rows by time"))
 }
 
@@ -251,7 +251,7 @@ fn carbon_rank(name: &str) -> u32 {
 }
 
 /// The column of the carbon intensities.
-fn carbon_column(table: &Table, named: Option<&str>) -> Result<usize, SupplyError> {
+fn carbon_column(table: &SupplyTable, named: Option<&str>) -> Result<usize, SupplyError> {
     let names = table.names();
     if let Some(name) = named {
         let found = table.header.iter().position(|head| head == name);
@@ -273,11 +273,11 @@ fn carbon_column(table: &Table, named: Option<&str>) -> Result<usize, SupplyErro
     }
 }
 
-/// Reads carbon intensities as providers publish them (Electricity Maps, `WattTime`, National Grid and alike): CSV with a column of times
-/// and one of g/kWh, or in the unit that its name has (`lbs/MWh`, `kg/MWh`). Of several columns, life-cycle figures go before direct
-/// ones and actual figures before forecasts; `column` names another one. Times without a zone are of `zone`.
+/// Reads carbon intensities as providers publish them (Electricity Maps, `WattTime`, National Grid and alike): CSV with a column
+/// of times and one of g/kWh, or in the unit that its name has (`lbs/MWh`, `kg/MWh`). Of several columns, life-cycle figures go
+/// before direct ones and actual figures before forecasts; `column` names another one. Times without a zone are of `zone`.
 pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &str) -> Result<GridCarbon, SupplyError> {
-    let table = Table::read(text)?;
+    let table = SupplyTable::read(text)?;
     let value = carbon_column(&table, column)?;
     let of_zones = table.column(|name| ["zone id", "zone_id", "zone", "region", "ba", "country"].contains(&name));
     if let Some(zones) = of_zones {
@@ -306,18 +306,18 @@ pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &s
     }
     check_unit(&name, &unit, highest)?;
     let steps = steps(&table, value, scale, zone)?;
-    Ok(GridCarbon { intensity: Intensity::Series(steps), source: format!("{source}, column {name:?}") })
+    Ok(GridCarbon { intensity: CarbonIntensity::Series(steps), source: format!("{source}, column {name:?}") })
 }
 
 #[cfg(test)]
 mod tests {
-    use eadt_models::energy::{Interval, JOULES_PER_KWH};
+    use eadt_models::energy::{EnergyInterval, JOULES_PER_KWH};
 
     use super::*;
 
     fn grams(text: &str, column: Option<&str>, from: &str, to: &str) -> Option<f64> {
         let carbon = read_carbon(text, column, &TimeZone::UTC, "x.csv").unwrap_or_else(|error| panic!("{error}: {text}"));
-        let interval = Interval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH };
+        let interval = EnergyInterval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH };
         carbon.grams(&[interval]).sum.map(|grams| (grams * 1e6).round() / 1e6)
     }
 
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn a_zone_in_the_header_goes_before_the_given_one() {
         let berlin = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
-        let interval = Interval {
+        let interval = EnergyInterval {
             from: "2024-01-01T00:00:00Z".parse().unwrap(),
             to: "2024-01-01T01:00:00Z".parse().unwrap(),
             joules: JOULES_PER_KWH,
@@ -390,8 +390,11 @@ mod tests {
         assert_eq!(at("2024-01-01T06:00:00Z", "2024-01-01T07:00:00Z"), Some(100.0), "the last one stands for its hour");
         assert_eq!(at("2024-01-01T07:00:00Z", "2024-01-01T08:00:00Z"), None);
         let carbon = read_carbon(text, None, &TimeZone::UTC, "x.csv").unwrap();
-        let interval =
-            Interval { from: "2024-01-02T00:00:00Z".parse().unwrap(), to: "2024-01-02T01:00:00Z".parse().unwrap(), joules: 1.0 };
+        let interval = EnergyInterval {
+            from: "2024-01-02T00:00:00Z".parse().unwrap(),
+            to: "2024-01-02T01:00:00Z".parse().unwrap(),
+            joules: 1.0,
+        };
         assert!(carbon.grams(&[interval]).note.contains("100.0 % of the energy lies at times that x.csv"));
     }
 
@@ -400,7 +403,7 @@ mod tests {
         let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
         let text = "datetime,gCO2/kWh\n2024-10-27 01:00,1\n2024-10-27 02:00,2\n2024-10-27 02:00,3\n2024-10-27 03:00,4\n";
         let carbon = read_carbon(text, None, &zone, "x").unwrap();
-        let interval = Interval {
+        let interval = EnergyInterval {
             from: "2024-10-27T01:00:00Z".parse().unwrap(),
             to: "2024-10-27T02:00:00Z".parse().unwrap(),
             joules: JOULES_PER_KWH,

@@ -3,7 +3,7 @@
 use eadt_models::energy::{OpenEi, Price, Tariff};
 use jiff::tz::TimeZone;
 
-use super::table::{Table, has_energy_unit, steps};
+use super::table::{SupplyTable, has_energy_unit, steps};
 use super::{PriceKind, Prices, SupplyError};
 
 /// Prices without a unit above this many are more often of a `MWh`: in currencies of the worth of a euro, and in lesser ones.
@@ -20,9 +20,10 @@ fn many_per_kwh(currency: Option<&str>) -> f64 {
     }
 }
 
-/// Reads prices. JSON is a rate document of `OpenEI`. CSV with a column `hour` (0 to 23) is a tariff by hour, with `days` (`weekday`,
-/// `weekend` or `all`) and `month` (1 to 12) where it has them; any other CSV is a time series with a column of times. A price is per
-/// kWh, or in the unit that its column's name has (`EUR/MWh`, `ct/kWh`). Hours, and times without a zone, are of `zone`.
+/// Reads prices. JSON is a rate document of `OpenEI`. CSV with a column `hour` (0 to 23) is a tariff by hour, with `days`
+/// (`weekday`, `weekend` or `all`) and `month` (1 to 12) where it has them; any other CSV is a time series with a column of
+/// times. A price is per kWh, or in the unit that its column's name has (`EUR/MWh`, `ct/kWh`). Hours, and times without a zone,
+/// are of `zone`.
 pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, SupplyError> {
     if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
         let document: OpenEi = serde_json::from_str(text).map_err(|error| {
@@ -32,7 +33,7 @@ pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, 
             .map_err(|error| SupplyError::new(error.to_string(), "give another rate, or its prices as CSV by hour"))?;
         return Ok(prices(PriceKind::Tariff(tariff, zone.clone()), Some("USD".to_owned()), source));
     }
-    let table = Table::read(text)?;
+    let table = SupplyTable::read(text)?;
     let value = table.column(is_price).ok_or_else(|| {
         let problem = format!("no column looks like a price (there are: {})", table.header.join(", "));
         SupplyError::new(problem, "name it price_per_kwh, or with its unit, such as EUR/MWh")
@@ -73,7 +74,7 @@ fn scale(name: &str) -> f64 {
     if name.contains("mwh") { whole / 1000.0 } else { whole }
 }
 
-fn by_hour(table: &Table, hour: usize, value: usize, scale: f64) -> Result<Tariff, SupplyError> {
+fn by_hour(table: &SupplyTable, hour: usize, value: usize, scale: f64) -> Result<Tariff, SupplyError> {
     let days = table.column(|name| ["days", "day", "day_type"].contains(&name));
     let month = table.column(|name| name == "month");
     let mut prices: Vec<Price> = Vec::new();
@@ -132,12 +133,12 @@ fn by_hour(table: &Table, hour: usize, value: usize, scale: f64) -> Result<Tarif
 
 #[cfg(test)]
 mod tests {
-    use eadt_models::energy::{Interval, JOULES_PER_KWH};
+    use eadt_models::energy::{EnergyInterval, JOULES_PER_KWH};
 
     use super::*;
 
-    fn interval(from: &str, to: &str) -> Interval {
-        Interval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH }
+    fn interval(from: &str, to: &str) -> EnergyInterval {
+        EnergyInterval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH }
     }
 
     fn cost(text: &str, zone: &TimeZone, from: &str, to: &str) -> Option<f64> {

@@ -1,21 +1,22 @@
-use super::{Deviation, Knob, Sweep, deviation, simulate};
-use crate::gpu::{Board, WorkloadProfile};
+use super::{Sweep, SweepAxis, SweepDeviation, deviation, simulate};
+use crate::gpu::{BoardParameters, WorkloadProfile};
 
 /// A workload whose simulated sweep comes nearest to a measured one.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Fitted {
+pub struct SweepFit {
     pub profile: WorkloadProfile,
-    pub deviation: Deviation,
+    pub deviation: SweepDeviation,
 }
 
 /// Free parameters: speed against the fastest measured, host, memory, energy, coverage, burst.
 const FREE: usize = 6;
-type Point = [f64; FREE];
+type FreeParameters = [f64; FREE];
 
-const LOW: Point = [0.85, 0.0, 0.0, 0.05, 0.3, 0.0];
-const HIGH: Point = [1.5, 0.95, 0.9, 4.0, 1.0, 1.0];
+const LOW: FreeParameters = [0.85, 0.0, 0.0, 0.05, 0.3, 0.0];
+const HIGH: FreeParameters = [1.5, 0.95, 0.9, 4.0, 1.0, 1.0];
 /// A job bound by the SMs, by the host, by the memory.
-const STARTS: [Point; 3] = [[1.0, 0.1, 0.3, 1.0, 0.9, 0.1], [1.02, 0.45, 0.15, 1.3, 0.9, 0.4], [1.0, 0.05, 0.6, 1.0, 0.9, 0.05]];
+const STARTS: [FreeParameters; 3] =
+    [[1.0, 0.1, 0.3, 1.0, 0.9, 0.1], [1.02, 0.45, 0.15, 1.3, 0.9, 0.4], [1.0, 0.05, 0.6, 1.0, 0.9, 0.05]];
 /// Throughput is measured more exactly than power, and is asked more exactly.
 const RATE_WEIGHT: f64 = 2.0;
 const STEPS: usize = 25;
@@ -24,7 +25,7 @@ const STEPS: usize = 25;
 /// The board stays as it is.
 ///
 /// `None` for a sweep without three points, or with one that is not above 0.
-pub fn fit(board: &Board, sweep: &Sweep) -> Option<Fitted> {
+pub fn fit(board: &BoardParameters, sweep: &Sweep) -> Option<SweepFit> {
     let sound = |value: f64| value > 0.0 && value.is_finite();
     let sound = sweep.points.iter().all(|p| sound(p.setting) && sound(p.rate) && sound(p.power_watts));
     if !sound || sweep.points.len() < 3 {
@@ -32,7 +33,7 @@ pub fn fit(board: &Board, sweep: &Sweep) -> Option<Fitted> {
     }
     let fastest = sweep.points.iter().map(|point| point.rate).fold(0.0, f64::max);
     let settings: Vec<f64> = sweep.points.iter().map(|point| point.setting).collect();
-    let residuals = |point: &Point| -> Vec<f64> {
+    let residuals = |point: &FreeParameters| -> Vec<f64> {
         let ours = simulate(board, profile(point, fastest), sweep.knob, &settings);
         let pairs = sweep.points.iter().zip(ours);
         let parts = pairs.flat_map(|(measured, ours)| {
@@ -41,14 +42,14 @@ pub fn fit(board: &Board, sweep: &Sweep) -> Option<Fitted> {
         parts.collect()
     };
     // Without a cap a burst does nothing.
-    let free = if sweep.knob == Knob::SmClockMhz { FREE - 1 } else { FREE };
+    let free = if sweep.knob == SweepAxis::SmClockMhz { FREE - 1 } else { FREE };
     let found = STARTS.iter().map(|start| descend(*start, free, &residuals));
     let (best, _) = found.min_by(|a, b| a.1.total_cmp(&b.1))?;
     let profile = profile(&best, fastest);
-    Some(Fitted { profile, deviation: deviation(board, profile, sweep) })
+    Some(SweepFit { profile, deviation: deviation(board, profile, sweep) })
 }
 
-fn profile(point: &Point, fastest: f64) -> WorkloadProfile {
+fn profile(point: &FreeParameters, fastest: f64) -> WorkloadProfile {
     let [speed, host, dram, energy, coverage, burst] = *point;
     WorkloadProfile {
         samples_per_second: speed * fastest,
@@ -68,7 +69,7 @@ fn squares(residuals: &[f64]) -> f64 {
     residuals.iter().map(|r| r * r).sum()
 }
 
-fn descend(start: Point, free: usize, residuals: &impl Fn(&Point) -> Vec<f64>) -> (Point, f64) {
+fn descend(start: FreeParameters, free: usize, residuals: &impl Fn(&FreeParameters) -> Vec<f64>) -> (FreeParameters, f64) {
     let (mut point, mut now) = (start, residuals(&start));
     let mut cost = squares(&now);
     let mut damping = 1e-2;
@@ -143,8 +144,8 @@ mod tests {
     use crate::gpu::BoardModel;
 
     fn sweep(profile: WorkloadProfile, caps: &[f64]) -> Sweep {
-        let points = simulate(BoardModel::V100.board(), profile, Knob::PowerLimitWatts, caps);
-        Sweep { name: "made".into(), knob: Knob::PowerLimitWatts, points }
+        let points = simulate(BoardModel::V100.board(), profile, SweepAxis::PowerLimitWatts, caps);
+        Sweep { name: "made".into(), knob: SweepAxis::PowerLimitWatts, points }
     }
 
     const CAPS: [f64; 5] = [100.0, 137.5, 175.0, 212.5, 250.0];

@@ -1,7 +1,7 @@
 //! How far the GPU model can be trusted: it is held against what others measured on real boards.
 //!
 //! In: [`Sweep`]s, speed and power of one job over power caps or SM clocks. [`fit`] seeks the workload whose simulated
-//! sweep comes nearest, with the board's own parameters left as they are; what remains is the model's [`Deviation`].
+//! sweep comes nearest, with the board's own parameters left as they are; what remains is the model's [`SweepDeviation`].
 //! [`page`] writes down every parameter with its origin and every figure beside the one that was asked for.
 
 mod fit;
@@ -9,16 +9,16 @@ mod origin;
 mod page;
 mod sharing;
 
-pub use fit::{Fitted, fit};
-pub use origin::{Origin, Parameter, parameters};
-pub use page::{Check, page, parameter_tables};
+pub use fit::{SweepFit, fit};
+pub use origin::{ModelParameter, ParameterOrigin, parameters};
+pub use page::{CalibrationCheck, page, parameter_tables};
 pub use sharing::{PairGains, equal_against_best, mean_sharing_gain};
 
-use crate::gpu::{Board, Limits, Runner, Steady, WorkloadProfile, solve};
+use crate::gpu::{BoardParameters, GpuProcess, OperatingLimits, SteadyState, WorkloadProfile, solve};
 
-/// What is varied in a [`Sweep`].
+/// The quantity that is varied in a [`Sweep`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Knob {
+pub enum SweepAxis {
     /// Power cap in watts.
     PowerLimitWatts,
     /// Highest SM clock in MHz; no power cap.
@@ -28,7 +28,7 @@ pub enum Knob {
 /// Means of one setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepPoint {
-    /// Watts or MHz, by the [`Knob`].
+    /// Watts or MHz, by the [`SweepAxis`].
     pub setting: f64,
     /// Work per second, in any unit that is the same for the whole sweep. Above 0.
     pub rate: f64,
@@ -40,7 +40,7 @@ pub struct SweepPoint {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sweep {
     pub name: String,
-    pub knob: Knob,
+    pub knob: SweepAxis,
     pub points: Vec<SweepPoint>,
 }
 
@@ -67,12 +67,12 @@ impl Sweep {
 
 /// Mean absolute deviations over a sweep, as parts of what was measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Deviation {
+pub struct SweepDeviation {
     pub rate_ratio: f64,
     pub power_ratio: f64,
 }
 
-impl Deviation {
+impl SweepDeviation {
     /// The mean over several sweeps, each with the same weight; `None` without any.
     pub fn mean(all: &[Self]) -> Option<Self> {
         let count = all.len() as f64;
@@ -81,11 +81,11 @@ impl Deviation {
     }
 }
 
-/// Surroundings of the boards, of which no source tells the temperature; assumed.
+/// Surroundings of the boards; no source gives their temperature, so it is assumed.
 const AMBIENT_CELSIUS: f64 = 30.0;
 
 /// The steady state once the temperature has settled.
-fn settled(board: &Board, runners: &[Runner], limits: Limits) -> Steady {
+fn settled(board: &BoardParameters, runners: &[GpuProcess], limits: OperatingLimits) -> SteadyState {
     let mut steady = solve(board, runners, limits, 60.0);
     for _ in 0..2 {
         let celsius = AMBIENT_CELSIUS + board.thermal_resistance * steady.power_watts;
@@ -95,13 +95,13 @@ fn settled(board: &Board, runners: &[Runner], limits: Limits) -> Steady {
 }
 
 /// The sweep as the model has it, at the settings of a measured one.
-pub fn simulate(board: &Board, profile: WorkloadProfile, knob: Knob, settings: &[f64]) -> Vec<SweepPoint> {
-    let runner = [Runner { profile, share: 1.0 }];
+pub fn simulate(board: &BoardParameters, profile: WorkloadProfile, knob: SweepAxis, settings: &[f64]) -> Vec<SweepPoint> {
+    let runner = [GpuProcess { profile, share: 1.0 }];
     let at = |setting: &f64| {
         let limits = match knob {
-            Knob::PowerLimitWatts => Limits { clock_mhz: None, power_watts: Some(*setting) },
+            SweepAxis::PowerLimitWatts => OperatingLimits { clock_mhz: None, power_watts: Some(*setting) },
             // The measured boards have limits of their own, which need not be the model's.
-            Knob::SmClockMhz => Limits { clock_mhz: Some(*setting), power_watts: Some(f64::INFINITY) },
+            SweepAxis::SmClockMhz => OperatingLimits { clock_mhz: Some(*setting), power_watts: Some(f64::INFINITY) },
         };
         let steady = settled(board, &runner, limits);
         SweepPoint { setting: *setting, rate: steady.samples_per_second[0], power_watts: steady.power_watts }
@@ -110,14 +110,14 @@ pub fn simulate(board: &Board, profile: WorkloadProfile, knob: Knob, settings: &
 }
 
 /// How far the simulated sweep of a workload is from a measured one.
-pub fn deviation(board: &Board, profile: WorkloadProfile, sweep: &Sweep) -> Deviation {
+pub fn deviation(board: &BoardParameters, profile: WorkloadProfile, sweep: &Sweep) -> SweepDeviation {
     let settings: Vec<f64> = sweep.points.iter().map(|point| point.setting).collect();
     let ours = simulate(board, profile, sweep.knob, &settings);
     let mean = |part: fn(&SweepPoint) -> f64| {
         let sum: f64 = sweep.points.iter().zip(&ours).map(|(measured, ours)| (part(ours) / part(measured) - 1.0).abs()).sum();
         sum / sweep.points.len() as f64
     };
-    Deviation { rate_ratio: mean(|point| point.rate), power_ratio: mean(|point| point.power_watts) }
+    SweepDeviation { rate_ratio: mean(|point| point.rate), power_ratio: mean(|point| point.power_watts) }
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
         let noise = |rates: &[f64]| {
             let point = |(i, rate): (usize, &f64)| SweepPoint { setting: i as f64, rate: *rate, power_watts: 100.0 };
             let points = rates.iter().enumerate().map(point).collect();
-            Sweep { name: String::new(), knob: Knob::PowerLimitWatts, points }.rate_noise_ratio()
+            Sweep { name: String::new(), knob: SweepAxis::PowerLimitWatts, points }.rate_noise_ratio()
         };
         assert_eq!(noise(&[1.0, 1.5, 1.5, 2.0]), 0.0);
         // One of the two must give way, and the larger one does it more cheaply, by a twentieth of itself.

@@ -1,13 +1,13 @@
-use super::{Parameter, parameters};
+use super::{ModelParameter, parameters};
 
 /// A figure of the model beside the one that was asked for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Check {
-    /// What is compared, and with whose measurements.
+pub struct CalibrationCheck {
+    /// The compared figure, and the source of its measurements.
     pub what: String,
     pub asked: String,
     pub reached: String,
-    /// `None`: nothing was asked, or nothing is at hand to tell.
+    /// `None`: there is no target, or no data to check it.
     pub kept: Option<bool>,
 }
 
@@ -15,7 +15,7 @@ pub struct Check {
 const PARAMETERS: &str = "## Parameters\n";
 
 /// The page as Markdown.
-pub fn page(checks: &[Check]) -> String {
+pub fn page(checks: &[CalibrationCheck]) -> String {
     let mut page = String::from(
         "# Calibration of the simulated GPUs\n\n\
          For researchers who want to know how close the simulated GPUs are to measured ones.\n\n\
@@ -31,7 +31,7 @@ pub fn page(checks: &[Check]) -> String {
          the sweep's highest power: there its own limit held the clock.\n\n\
          ## Figures\n\n| what | asked | reached (simulated) | |\n| --- | --- | --- | --- |\n",
     );
-    for Check { what, asked, reached, kept } in checks {
+    for CalibrationCheck { what, asked, reached, kept } in checks {
         let verdict = match kept {
             Some(true) => "kept",
             Some(false) => "**missed**",
@@ -54,7 +54,7 @@ pub fn parameter_tables() -> String {
             of.clone_from(&parameter.of);
             page.extend(["\n### ", &of, "\n\n| parameter | value | origin | source |\n| --- | --- | --- | --- |\n"]);
         }
-        let Parameter { of: _, name, value, origin, source } = &parameter;
+        let ModelParameter { of: _, name, value, origin, source } = &parameter;
         page.extend(["| ", name, " | ", value, " | ", origin.name(), " | ", source, " |\n"]);
     }
     page

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use super::settled;
-use crate::gpu::{Board, Limits, Runner};
-use crate::sharing::{Lab, SharedWorkload, tenths};
+use crate::gpu::{BoardParameters, GpuProcess, OperatingLimits};
+use crate::sharing::{SharedWorkload, SharingLab, tenths};
 
 /// What the best of nine partitions gains in summed samples per joule over equal shares.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,15 +25,15 @@ impl PairGains {
 }
 
 /// Simulates, without noise, every pair of a suite whose memory fits into `memory_gib`.
-pub fn equal_against_best(board: &Board, suite: &[SharedWorkload], lab: &Lab, memory_gib: f64) -> PairGains {
+pub fn equal_against_best(board: &BoardParameters, suite: &[SharedWorkload], lab: &SharingLab, memory_gib: f64) -> PairGains {
     let pairs = lab.pairs(memory_gib);
     let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     for pair in &pairs {
         let efficiency = |shares: &[u32]| {
             let runners = pair.iter().zip(shares);
-            let runners: Vec<Runner> =
-                runners.map(|(w, share)| Runner { profile: suite[*w].profile, share: f64::from(*share) / 100.0 }).collect();
-            let steady = settled(board, &runners, Limits::default());
+            let runners: Vec<GpuProcess> =
+                runners.map(|(w, share)| GpuProcess { profile: suite[*w].profile, share: f64::from(*share) / 100.0 }).collect();
+            let steady = settled(board, &runners, OperatingLimits::default());
             steady.samples_per_second.iter().sum::<f64>() / steady.power_watts
         };
         let best = tenths().iter().map(|shares| efficiency(shares)).fold(0.0, f64::max);
@@ -50,13 +50,14 @@ pub fn equal_against_best(board: &Board, suite: &[SharedWorkload], lab: &Lab, me
 }
 
 /// Mean over all pairs of a suite of the speeds side by side without shares, each over its speed alone, summed.
-pub fn mean_sharing_gain(board: &Board, suite: &[SharedWorkload]) -> f64 {
-    let runner = |workload: &SharedWorkload| Runner { profile: workload.profile, share: 1.0 };
-    let alone: Vec<f64> = suite.iter().map(|w| settled(board, &[runner(w)], Limits::default()).samples_per_second[0]).collect();
+pub fn mean_sharing_gain(board: &BoardParameters, suite: &[SharedWorkload]) -> f64 {
+    let runner = |workload: &SharedWorkload| GpuProcess { profile: workload.profile, share: 1.0 };
+    let alone: Vec<f64> =
+        suite.iter().map(|w| settled(board, &[runner(w)], OperatingLimits::default()).samples_per_second[0]).collect();
     let (mut sum, mut count) = (0.0, 0.0);
     for (a, first) in suite.iter().enumerate() {
         for (b, second) in suite.iter().enumerate().skip(a) {
-            let rates = settled(board, &[runner(first), runner(second)], Limits::default()).samples_per_second;
+            let rates = settled(board, &[runner(first), runner(second)], OperatingLimits::default()).samples_per_second;
             sum += rates[0] / alone[a] + rates[1] / alone[b];
             count += 1.0;
         }

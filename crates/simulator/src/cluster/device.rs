@@ -2,55 +2,62 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin};
 use serde::{Deserialize, Serialize};
 
-use super::Glide;
-use crate::gpu::{Board, Channel, EnergyMeter, Noise, Steady, Thermal};
+use super::FastForwardTotals;
+use crate::gpu::{BoardParameters, EnergyMeter, NoiseChannel, SimulationNoise, SteadyState, ThermalState};
 
 /// Name of the collector in everything that the simulator reports.
 pub(super) const COLLECTOR: &str = "simulator";
 
 /// One simulated GPU with its sensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Device {
+pub(super) struct SimulatedGpu {
     /// UUID.
     pub name: String,
     node: String,
     index: u32,
     /// Stream of its noise.
     stream: u64,
-    pub thermal: Thermal,
+    pub thermal: ThermalState,
     meter: EnergyMeter,
 }
 
 /// What the processes on a GPU do to it in one interval.
-pub(super) enum Load<'a> {
+pub(super) enum GpuLoad<'a> {
     /// They compute.
-    Running { steady: &'a Steady, processes: u32, memory_gib: f64 },
+    Running { steady: &'a SteadyState, processes: u32, memory_gib: f64 },
     /// They are gone, or start, or wait for the others.
     Waiting,
 }
 
-impl Device {
+impl SimulatedGpu {
     pub fn new(seed: u64, node: &str, index: u32, stream: u64, ambient_celsius: f64) -> Self {
         Self {
             name: uuid(seed, stream),
             node: node.to_owned(),
             index,
             stream,
-            thermal: Thermal::at_ambient(ambient_celsius),
+            thermal: ThermalState::at_ambient(ambient_celsius),
             meter: EnergyMeter::default(),
         }
     }
 
     /// Power that it really draws.
-    fn watts(&self, board: &Board, load: &Load<'_>) -> f64 {
+    fn watts(&self, board: &BoardParameters, load: &GpuLoad<'_>) -> f64 {
         match load {
-            Load::Running { steady, .. } => steady.power_watts,
-            Load::Waiting => board.waiting_watts_at(self.thermal.celsius),
+            GpuLoad::Running { steady, .. } => steady.power_watts,
+            GpuLoad::Waiting => board.waiting_watts_at(self.thermal.celsius),
         }
     }
 
     /// Goes on by `seconds`. The sensor's gain is in the counter, too: both come from the same shunt.
-    pub fn advance(&mut self, board: &Board, noise: &Noise, load: &Load<'_>, ambient_celsius: f64, seconds: f64) {
+    pub fn advance(
+        &mut self,
+        board: &BoardParameters,
+        noise: &SimulationNoise,
+        load: &GpuLoad<'_>,
+        ambient_celsius: f64,
+        seconds: f64,
+    ) {
         let watts = self.watts(board, load);
         self.meter.advance(watts * noise.gain(self.stream), seconds);
         self.thermal.advance(board, watts, ambient_celsius, seconds);
@@ -58,23 +65,23 @@ impl Device {
 
     /// Goes on by `seconds` and adds up what happens, as an instrument sees it that is read once in that time.
     #[allow(clippy::too_many_arguments, reason = "the same as for a sample, and where it goes")]
-    pub fn glide(
+    pub fn fast_forward(
         &mut self,
-        board: &Board,
-        noise: &Noise,
-        load: &Load<'_>,
+        board: &BoardParameters,
+        noise: &SimulationNoise,
+        load: &GpuLoad<'_>,
         ambient_celsius: f64,
         begin: EventTime,
         seconds: f64,
-        into: &mut Glide,
+        into: &mut FastForwardTotals,
     ) {
         let watts = self.watts(board, load);
         let reading = |channel| noise.reading(channel, self.stream, begin.micros());
         into.energy_joules += watts * seconds;
-        into.metered_joules += watts * noise.gain(self.stream) * reading(Channel::Power) * seconds;
-        if let Load::Running { steady, .. } = load {
-            into.sm_active_seconds += steady.sm_active_ratio * reading(Channel::SmActive) * seconds;
-            into.dram_active_seconds += steady.dram_active_ratio * reading(Channel::DramActive) * seconds;
+        into.metered_joules += watts * noise.gain(self.stream) * reading(NoiseChannel::Power) * seconds;
+        if let GpuLoad::Running { steady, .. } = load {
+            into.sm_active_seconds += steady.sm_active_ratio * reading(NoiseChannel::SmActive) * seconds;
+            into.dram_active_seconds += steady.dram_active_ratio * reading(NoiseChannel::DramActive) * seconds;
             into.clock_mhz_seconds += steady.clock_mhz * seconds;
             into.busy_seconds += seconds;
         }
@@ -89,9 +96,9 @@ impl Device {
     /// What a collector reads at `time`.
     pub fn read(
         &self,
-        board: &Board,
-        noise: &Noise,
-        load: &Load<'_>,
+        board: &BoardParameters,
+        noise: &SimulationNoise,
+        load: &GpuLoad<'_>,
         workload: &str,
         power_limit: Option<f64>,
         time: EventTime,
@@ -100,10 +107,10 @@ impl Device {
         let ratio = |value: f64, channel| Some(rounded((value * reading(channel)).clamp(0.0, 1.0), 1e4));
         let average = self.watts(board, load) * noise.gain(self.stream);
         let (steady, processes, memory_gib) = match load {
-            Load::Running { steady, processes, memory_gib } => (Some(*steady), *processes, *memory_gib),
-            Load::Waiting => (None, 0, 0.0),
+            GpuLoad::Running { steady, processes, memory_gib } => (Some(*steady), *processes, *memory_gib),
+            GpuLoad::Waiting => (None, 0, 0.0),
         };
-        let active = |of: fn(&Steady) -> f64, channel| ratio(steady.map_or(0.0, of), channel);
+        let active = |of: fn(&SteadyState) -> f64, channel| ratio(steady.map_or(0.0, of), channel);
         GpuTelemetry {
             time,
             workload: Some(workload.to_owned()),
@@ -115,14 +122,14 @@ impl Device {
             gpu_index: Some(self.index),
             gpu_model: Some(board.name.into()),
             tenure: Some(1),
-            power_watts: Some(rounded((average * reading(Channel::Power)).max(0.0), 1e3)),
+            power_watts: Some(rounded((average * reading(NoiseChannel::Power)).max(0.0), 1e3)),
             power_average_watts: Some(rounded(average, 1e3)),
             energy_joules_total: Some(self.meter.joules()),
-            utilization_ratio: active(|s| s.busy_ratio, Channel::Utilization),
-            sm_active_ratio: active(|s| s.sm_active_ratio, Channel::SmActive),
-            sm_occupancy_ratio: active(|s| s.sm_occupancy_ratio, Channel::Occupancy),
-            tensor_active_ratio: active(|s| s.tensor_active_ratio, Channel::TensorActive),
-            dram_active_ratio: active(|s| s.dram_active_ratio, Channel::DramActive),
+            utilization_ratio: active(|s| s.busy_ratio, NoiseChannel::Utilization),
+            sm_active_ratio: active(|s| s.sm_active_ratio, NoiseChannel::SmActive),
+            sm_occupancy_ratio: active(|s| s.sm_occupancy_ratio, NoiseChannel::Occupancy),
+            tensor_active_ratio: active(|s| s.tensor_active_ratio, NoiseChannel::TensorActive),
+            dram_active_ratio: active(|s| s.dram_active_ratio, NoiseChannel::DramActive),
             memory_used_bytes: Some(
                 ((memory_gib * f64::from(1_u32 << 30)) as u64 * u64::from(processes)).min(board.memory_bytes),
             ),

@@ -1,15 +1,15 @@
-//! A cluster whose objects are elsewhere: its jobs run as those say, and its GPUs draw power accordingly.
+//! A cluster whose objects are elsewhere: its jobs run by the state of those, and its GPUs draw power accordingly.
 
 use std::collections::BTreeSet;
 
 use eadt_cluster::ManagedWorkload;
 
-use super::job::Simulated;
-use super::{Cluster, WorkloadScenario};
+use super::job::SimulatedJob;
+use super::{ClusterSimulation, WorkloadScenario};
 
-impl Cluster {
-    /// Takes the layouts of `seen` from now on: processes run while their workload is ready, and none do otherwise. A workload that
-    /// is new gets GPUs; `template` says what is known of its job. One that is gone leaves its GPUs idle.
+impl ClusterSimulation {
+    /// Takes the layouts of `seen` from now on: processes run while their workload is ready, and none do otherwise. A workload
+    /// that is new gets GPUs; `template` returns the known part of its job. One that is gone leaves its GPUs idle.
     pub fn follow(&mut self, seen: &[ManagedWorkload], template: impl Fn(&str) -> WorkloadScenario) {
         let now = self.now();
         let mut there = BTreeSet::new();
@@ -32,7 +32,7 @@ impl Cluster {
                 };
                 let first = self.scenario.workloads.iter().map(|workload| u64::from(workload.gpus)).sum();
                 let index = self.workloads.len();
-                let job = Simulated::new(&self.scenario, &workload, index, first, now);
+                let job = SimulatedJob::new(&self.scenario, &workload, index, first, now);
                 self.scenario.workloads.push(workload);
                 self.workloads.push(job);
                 index
@@ -58,7 +58,7 @@ mod tests {
     use eadt_schemas::EventTime;
     use eadt_schemas::v1::{Layout, Workload};
 
-    use super::super::{Event, Scenario};
+    use super::super::{Scenario, SimulatedEvent};
     use super::*;
 
     fn managed(percentage: u32, ready: bool) -> ManagedWorkload {
@@ -81,7 +81,7 @@ mod tests {
     fn jobs_run_as_the_objects_elsewhere_say() {
         let start = EventTime::from_seconds(1_767_225_600.0);
         let scenario = Scenario { workloads: vec![], ..Scenario::default() };
-        let mut cluster = Cluster::new(scenario, start).unwrap();
+        let mut cluster = ClusterSimulation::new(scenario, start).unwrap();
         let mut now = start;
         let mut over = |seen: &[ManagedWorkload]| {
             cluster.follow(seen, |_| WorkloadScenario::default());
@@ -90,9 +90,9 @@ mod tests {
             cluster.step(now, &mut events);
             let watts: Vec<_> = events
                 .iter()
-                .filter_map(|event| if let Event::Telemetry(sample) = event { sample.power_watts } else { None })
+                .filter_map(|event| if let SimulatedEvent::Telemetry(sample) = event { sample.power_watts } else { None })
                 .collect();
-            let progress = events.iter().filter(|event| matches!(event, Event::Progress(_))).count();
+            let progress = events.iter().filter(|event| matches!(event, SimulatedEvent::Progress(_))).count();
             (watts.iter().sum::<f64>() / watts.len().max(1) as f64, progress)
         };
         assert_eq!(over(&[]).1, 0);

@@ -1,23 +1,23 @@
 use eadt_cluster::ManagedWorkload;
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Decision, Layout, Origin, Phase, Scope, ShareMethod, TrainingProgress, Workload};
+use eadt_schemas::v1::{CounterScope, Decision, JobLifecycle, Layout, Origin, ShareMethod, TrainingProgress, Workload};
 use serde::{Deserialize, Serialize};
 
-use super::device::{COLLECTOR, Device, Load};
-use super::scene::{Company, Present, Scene};
-use super::training::{Advance, TrainingState};
-use super::{Event, Glide, Scenario, WorkloadScenario};
-use crate::gpu::{Limits, Runner, Solver, synchronised_rate};
+use super::device::{COLLECTOR, GpuLoad, SimulatedGpu};
+use super::scene::{GpuProcesses, JobPlacement, JobPlacements};
+use super::training::{TrainingAdvance, TrainingState};
+use super::{FastForwardTotals, Scenario, SimulatedEvent, WorkloadScenario};
+use crate::gpu::{GpuProcess, OperatingLimits, SteadyStateCache, synchronised_rate};
 
 /// A job, its GPUs, and the object that describes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Simulated {
+pub(super) struct SimulatedJob {
     pub opted_in: bool,
     pub managed: ManagedWorkload,
     pub recommendation: Option<Box<Decision>>,
     /// The recommendation that somebody approved, and who; applied once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub approval: Option<Approval>,
+    pub approval: Option<RecommendationApproval>,
     /// Which processes run from when on, in order of time; `None`: none do. The first entry is in force.
     pub runs: Vec<(EventTime, Option<Layout>)>,
     /// When the present generation becomes ready; `None`: it is, or never will be.
@@ -25,8 +25,8 @@ pub(super) struct Simulated {
     pub restart_seconds: f64,
     /// Place among the workloads of the scenario.
     index: usize,
-    devices: Vec<Device>,
-    job: Job,
+    devices: Vec<SimulatedGpu>,
+    job: JobProgress,
     /// It held its GPUs when it was last reported.
     #[serde(default)]
     seen: bool,
@@ -37,14 +37,14 @@ pub(super) struct Simulated {
 
 /// An approval of a recommendation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Approval {
+pub(super) struct RecommendationApproval {
     pub decision_id: String,
     pub by: String,
 }
 
 /// What the job got done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Job {
+struct JobProgress {
     up: bool,
     finished: bool,
     samples: f64,
@@ -56,7 +56,7 @@ struct Job {
     training: Option<TrainingState>,
 }
 
-impl Simulated {
+impl SimulatedJob {
     pub fn new(scenario: &Scenario, workload: &WorkloadScenario, index: usize, first_device: u64, start: EventTime) -> Self {
         let board = workload.board.board();
         let layout = Layout {
@@ -107,9 +107,11 @@ impl Simulated {
             restart_seconds: workload.restart_seconds,
             index,
             devices: (0..workload.gpus)
-                .map(|gpu| Device::new(scenario.noise.seed, &node, gpu, first_device + u64::from(gpu), scenario.ambient_celsius))
+                .map(|gpu| {
+                    SimulatedGpu::new(scenario.noise.seed, &node, gpu, first_device + u64::from(gpu), scenario.ambient_celsius)
+                })
                 .collect(),
-            job: Job {
+            job: JobProgress {
                 up: true,
                 finished: false,
                 samples: 0.0,
@@ -124,15 +126,15 @@ impl Simulated {
     }
 
     /// What it has on its GPUs in the interval that starts at `begin`.
-    pub fn present(&self, scenario: &Scenario, start: EventTime, begin: EventTime) -> Present {
+    pub fn present(&self, scenario: &Scenario, start: EventTime, begin: EventTime) -> JobPlacement {
         let config = &scenario.workloads[self.index];
         let elapsed = begin.seconds_since(start);
         let here = !self.job.finished && !config.is_away(elapsed);
         let run = self.runs.iter().rev().find(|(from, _)| *from <= begin).or(self.runs.first());
         let layout = run.and_then(|(_, layout)| layout.clone()).filter(|_| here);
-        Present {
+        JobPlacement {
             host: scenario.host(self.index),
-            here,
+            holds_gpus: here,
             gpus: config.gpus,
             profile: config.profile_at(elapsed, layout.as_ref()),
             layout,
@@ -151,7 +153,7 @@ impl Simulated {
     }
 
     /// When, after `begin`, the job does something else by itself: other processes run, or its next phase begins.
-    pub fn even_until(&self, scenario: &Scenario, start: EventTime, begin: EventTime) -> Option<EventTime> {
+    pub fn next_change(&self, scenario: &Scenario, start: EventTime, begin: EventTime) -> Option<EventTime> {
         let run = self.runs.iter().map(|(from, _)| *from).find(|from| *from > begin);
         let (config, elapsed) = (&scenario.workloads[self.index], begin.seconds_since(start));
         let phase = config.schedule.at(elapsed).1.map(|end| start.plus_seconds(end));
@@ -160,14 +162,14 @@ impl Simulated {
     }
 
     /// Goes on by `seconds` in which nothing changes by itself, and adds up what happens.
-    pub fn glide(
+    pub fn fast_forward(
         &mut self,
         scenario: &Scenario,
-        solver: &mut Solver,
+        solver: &mut SteadyStateCache,
         start: EventTime,
         begin: EventTime,
         seconds: f64,
-        into: &mut Glide,
+        into: &mut FastForwardTotals,
     ) {
         let config = &scenario.workloads[self.index];
         let (board, noise) = (config.board.board(), &scenario.noise);
@@ -176,7 +178,7 @@ impl Simulated {
         let layout = self.in_force(start, begin, config);
         // What its GPUs draw while it is away is not its energy.
         let away = config.is_away(begin.seconds_since(start));
-        let mut elsewhere = Glide::default();
+        let mut elsewhere = FastForwardTotals::default();
         let profile = config.profile_at(begin.seconds_since(start), layout.as_ref());
         let gpus = self.devices.len() as u32;
         let mut rates = Vec::with_capacity(self.devices.len());
@@ -185,20 +187,20 @@ impl Simulated {
             let processes = layout.as_ref().map_or(0, |layout| processes_on(gpu, gpus, layout));
             let steady = layout.as_ref().filter(|_| processes > 0).map(|layout| {
                 let share = f64::from(layout.mps_thread_percentage.unwrap_or(100)) / 100.0;
-                let runners = vec![Runner { profile, share }; processes as usize];
-                let limits = Limits { clock_mhz: layout.sm_clock_mhz, power_watts: layout.power_limit_watts };
+                let runners = vec![GpuProcess { profile, share }; processes as usize];
+                let limits = OperatingLimits { clock_mhz: layout.sm_clock_mhz, power_watts: layout.power_limit_watts };
                 solver.solve(board, &runners, limits, device.thermal.celsius)
             });
             let load = match steady {
                 Some(steady) => {
                     rates.push(steady.samples_per_second.iter().sum());
                     most = most.max(processes);
-                    Load::Running { steady, processes, memory_gib: profile.memory_gib }
+                    GpuLoad::Running { steady, processes, memory_gib: profile.memory_gib }
                 }
-                None => Load::Waiting,
+                None => GpuLoad::Waiting,
             };
             let part = if away { &mut elsewhere } else { &mut *into };
-            device.glide(board, noise, &load, scenario.ambient_celsius, begin, seconds, part);
+            device.fast_forward(board, noise, &load, scenario.ambient_celsius, begin, seconds, part);
         }
         if let Some(layout) = &layout {
             let speed = noise.throughput(self.index as u64, begin.micros());
@@ -213,18 +215,18 @@ impl Simulated {
     pub fn advance(
         &mut self,
         scenario: &Scenario,
-        solver: &mut Solver,
-        scene: Option<&Scene>,
+        solver: &mut SteadyStateCache,
+        scene: Option<&JobPlacements>,
         start: EventTime,
         instant: EventTime,
         seconds: f64,
-        into: &mut Vec<Event>,
+        into: &mut Vec<SimulatedEvent>,
     ) {
         let config = &scenario.workloads[self.index];
         let (board, noise, name) = (config.board.board(), &scenario.noise, config.name.as_str());
         let begin = instant.plus_seconds(-seconds);
         let layout = self.in_force(start, begin, config);
-        let here = scene.is_none_or(|scene| scene.is_here(self.index));
+        let here = scene.is_none_or(|scene| scene.holds_gpus(self.index));
         let (arrives, leaves) = (here && !self.seen, self.seen && !here);
         self.seen = here;
         self.stays += u64::from(arrives);
@@ -236,8 +238,10 @@ impl Simulated {
         let mut most = 0;
         for (device, gpu) in self.devices.iter_mut().zip(0..) {
             let processes = layout.as_ref().map_or(0, |layout| processes_on(gpu, gpus, layout));
-            let company =
-                scene.map_or_else(|| Company::alone(layout.as_ref(), profile, processes), |scene| scene.company(self.index, gpu));
+            let company = scene.map_or_else(
+                || GpuProcesses::alone(layout.as_ref(), profile, processes),
+                |scene| scene.gpu_processes(self.index, gpu),
+            );
             let steady = (!company.runners.is_empty())
                 .then(|| solver.solve(board, &company.runners, company.limits, device.thermal.celsius));
             if processes > 0
@@ -247,8 +251,10 @@ impl Simulated {
                 most = most.max(processes);
             }
             let load = match steady {
-                Some(steady) => Load::Running { steady, processes: company.runners.len() as u32, memory_gib: company.memory_gib },
-                None => Load::Waiting,
+                Some(steady) => {
+                    GpuLoad::Running { steady, processes: company.runners.len() as u32, memory_gib: company.memory_gib }
+                }
+                None => GpuLoad::Waiting,
             };
             if scenario.resets(self.index, gpu, elapsed, seconds) {
                 device.reset_counter();
@@ -266,14 +272,14 @@ impl Simulated {
                     (sample.last, sample.share) = (true, Some(0.0));
                 }
                 sample.tenure = Some(self.stays);
-                into.push(Event::Telemetry(Box::new(sample)));
+                into.push(SimulatedEvent::Telemetry(Box::new(sample)));
             }
         }
         let silent = scenario.faults.iter().any(|fault| fault.silences(name, None, elapsed));
         if leaves && !self.job.finished && !silent {
             let layout = self.managed.state.layout.clone();
-            let report = self.job.report(config, &layout, instant, false, self.followed(begin));
-            into.push(Event::Progress(Box::new(TrainingProgress { last: true, ..report })));
+            let report = self.job.report(config, &layout, instant, false, self.completed_request(begin));
+            into.push(SimulatedEvent::Progress(Box::new(TrainingProgress { last: true, ..report })));
         }
         let Some(layout) = layout else { return };
         let speed = noise.throughput(self.index as u64, begin.micros());
@@ -281,12 +287,18 @@ impl Simulated {
         let first = instant == start || (scene.is_some() && arrives && self.stays == 1);
         let due = instant.micros().rem_euclid(scenario.progress_interval_micros()) == 0;
         if (due || first || self.job.finished) && !silent {
-            into.push(Event::Progress(Box::new(self.job.report(config, &layout, instant, first, self.followed(begin)))));
+            into.push(SimulatedEvent::Progress(Box::new(self.job.report(
+                config,
+                &layout,
+                instant,
+                first,
+                self.completed_request(begin),
+            ))));
         }
     }
 
     /// Returns the decision of what the job was asked last, if it has done it since `begin`.
-    fn followed(&self, begin: EventTime) -> Option<&str> {
+    fn completed_request(&self, begin: EventTime) -> Option<&str> {
         let applied = self.managed.applied.as_ref()?;
         applied.ready_time.filter(|ready| *ready <= begin)?;
         applied.job_request().map(|_| applied.decision_id.as_str())
@@ -299,7 +311,7 @@ pub(super) fn processes_on(gpu: u32, gpus: u32, layout: &Layout) -> u32 {
     replicas / gpus + u32::from(gpu < replicas % gpus)
 }
 
-impl Job {
+impl JobProgress {
     /// Takes note of processes that came or went at `at`.
     fn start_or_stop(&mut self, up: bool, at: EventTime, config: &WorkloadScenario) {
         if self.up && !up && !self.finished {
@@ -333,7 +345,7 @@ impl Job {
         if let (Some(state), Some(training)) = (&mut self.training, &config.training) {
             let evaluations = |time: EventTime| (time.seconds_since(start) / training.evaluation_seconds).floor();
             let batch = f64::from(config.global_batch_size);
-            let now = Advance {
+            let now = TrainingAdvance {
                 steps: self.samples / batch,
                 new_steps: (self.samples - before) / batch,
                 done: self.samples / config.planned_samples.unwrap_or(f64::INFINITY),
@@ -358,12 +370,12 @@ impl Job {
             workload: config.name.clone(),
             rank: 0,
             collector: COLLECTOR.into(),
-            scope: Scope::Global,
+            scope: CounterScope::Global,
             origin: Origin::Simulated,
             phase: match (first, self.finished) {
-                (true, _) => Phase::Started,
-                (_, true) => Phase::Finished,
-                _ => Phase::Progress,
+                (true, _) => JobLifecycle::Started,
+                (_, true) => JobLifecycle::Finished,
+                _ => JobLifecycle::Progress,
             },
             last: self.finished,
             samples_total: Some(self.samples),

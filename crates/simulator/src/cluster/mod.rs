@@ -13,20 +13,20 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Decision, GpuTelemetry, TrainingProgress};
 use serde::{Deserialize, Serialize};
 
-use crate::gpu::Solver;
-use job::Simulated;
-pub use scenario::{Absence, Fault, Scenario, ScenarioError, WorkloadScenario};
-use scene::Scene;
+use crate::gpu::SteadyStateCache;
+use job::SimulatedJob;
+pub use scenario::{Fault, JobSuspension, Scenario, ScenarioError, WorkloadScenario};
+use scene::JobPlacements;
 pub use training::TrainingScenario;
 
-/// What the cluster reports.
+/// An event that the cluster reports.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum SimulatedEvent {
     Telemetry(Box<GpuTelemetry>),
     Progress(Box<TrainingProgress>),
 }
 
-impl Event {
+impl SimulatedEvent {
     pub fn time(&self) -> EventTime {
         match self {
             Self::Telemetry(event) => event.time,
@@ -35,14 +35,14 @@ impl Event {
     }
 }
 
-/// What one workload did over a stretch of time that was passed over without samples; sums over its GPUs.
+/// The totals of one workload over a stretch of time that was passed over without samples; sums over its GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Glide {
+pub struct FastForwardTotals {
     /// Length of the stretch, the time in which the job was away apart.
     pub seconds: f64,
-    /// What was really drawn.
+    /// The energy that was really drawn.
     pub energy_joules: f64,
-    /// What instruments with the scenario's noise say was drawn.
+    /// The energy that instruments with the scenario's noise report.
     pub metered_joules: f64,
     /// Samples at the end over those at the beginning: less what a restart lost.
     pub samples: f64,
@@ -56,25 +56,25 @@ pub struct Glide {
 }
 
 /// A glide takes no longer steps than this: temperatures and the unevenness of the jobs change meanwhile.
-const GLIDE_STEP_SECONDS: f64 = 60.0;
+const FAST_FORWARD_STEP_SECONDS: f64 = 60.0;
 
 /// Jobs, GPUs and objects at one instant of simulated time. Serialising it and going on from the copy gives the same
 /// events, bit for bit.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Cluster {
+pub struct ClusterSimulation {
     scenario: Scenario,
     start: EventTime,
     /// Instants reported so far.
     reported: u64,
-    workloads: Vec<Simulated>,
+    workloads: Vec<SimulatedJob>,
     #[serde(skip)]
-    solver: Solver,
+    solver: SteadyStateCache,
     /// It is passed over without samples.
     #[serde(skip)]
-    gliding: bool,
+    fast_forwarding: bool,
 }
 
-impl Cluster {
+impl ClusterSimulation {
     /// A cluster that begins at `start`, which must be a whole multiple of the sample interval since the epoch.
     pub fn new(scenario: Scenario, start: EventTime) -> Result<Self, ScenarioError> {
         scenario.check()?;
@@ -93,10 +93,10 @@ impl Cluster {
                 let first = first_devices.get(host).copied().unwrap_or(devices);
                 first_devices.push(first);
                 devices += if host == index { u64::from(workload.gpus) } else { 0 };
-                Simulated::new(&scenario, workload, index, first, start)
+                SimulatedJob::new(&scenario, workload, index, first, start)
             })
             .collect();
-        Ok(Self { scenario, start, reported: 0, workloads, solver: Solver::default(), gliding: false })
+        Ok(Self { scenario, start, reported: 0, workloads, solver: SteadyStateCache::default(), fast_forwarding: false })
     }
 
     pub fn scenario(&self) -> &Scenario {
@@ -129,15 +129,15 @@ impl Cluster {
     /// instant at now, but from then on.
     ///
     /// # Panics
-    /// After [`Self::glide`].
-    pub fn step(&mut self, to: EventTime, into: &mut Vec<Event>) {
-        assert!(!self.gliding, "a cluster that glides reports no samples");
+    /// After [`Self::fast_forward`].
+    pub fn step(&mut self, to: EventTime, into: &mut Vec<SimulatedEvent>) {
+        assert!(!self.fast_forwarding, "a cluster that glides reports no samples");
         while self.now() < to {
             let instant = self.now();
             let seconds = if self.reported == 0 { 0.0 } else { self.scenario.sample_interval_seconds };
             let scene = self.scenario.shares_gpus().then(|| {
                 let begin = instant.plus_seconds(-seconds);
-                Scene::new(self.workloads.iter().map(|workload| workload.present(&self.scenario, self.start, begin)))
+                JobPlacements::new(self.workloads.iter().map(|workload| workload.present(&self.scenario, self.start, begin)))
             });
             for workload in &mut self.workloads {
                 workload.advance(&self.scenario, &mut self.solver, scene.as_ref(), self.start, instant, seconds, into);
@@ -146,7 +146,7 @@ impl Cluster {
         }
         let now = self.now();
         for workload in &mut self.workloads {
-            workload.settle(now);
+            workload.update_readiness(now);
         }
     }
 
@@ -156,20 +156,20 @@ impl Cluster {
     /// Instruments do not fail here: faults that only silence them, or reset a counter, show no effect.
     ///
     /// # Panics
-    /// Where `into` has not a place for each workload, after [`Self::step`] (a cluster either reports or glides), or where GPUs are
+    /// If `into` has not a place for each workload, after [`Self::step`] (a cluster either reports or glides), or if GPUs are
     /// shared ([`Scenario::has_tenants`]): each job is passed over by itself.
-    pub fn glide(&mut self, to: EventTime, into: &mut [Glide]) {
+    pub fn fast_forward(&mut self, to: EventTime, into: &mut [FastForwardTotals]) {
         assert_eq!(into.len(), self.workloads.len(), "one place for each workload");
         assert!(!self.scenario.has_tenants(), "jobs that share GPUs cannot be passed over one by one");
-        assert!(self.gliding || self.reported == 0, "a cluster that reported samples cannot glide");
-        self.gliding = true;
-        let bucket = (self.scenario.noise.throughput_seconds.clamp(0.001, GLIDE_STEP_SECONDS) * 1e6) as i64;
+        assert!(self.fast_forwarding || self.reported == 0, "a cluster that reported samples cannot glide");
+        self.fast_forwarding = true;
+        let bucket = (self.scenario.noise.throughput_seconds.clamp(0.001, FAST_FORWARD_STEP_SECONDS) * 1e6) as i64;
         let end = self.instant_at_or_after(to);
         let interval = self.scenario.sample_interval_micros();
         for (workload, into) in self.workloads.iter_mut().zip(into) {
             let mut begin = self.start.plus_micros(self.reported as i64 * interval);
             while begin < end {
-                let even = workload.even_until(&self.scenario, self.start, begin);
+                let even = workload.next_change(&self.scenario, self.start, begin);
                 let next_bucket = EventTime::from_micros((begin.micros().div_euclid(bucket) + 1) * bucket);
                 let on_instant = |time: EventTime| {
                     let behind = (time.micros() - self.start.micros()).max(0);
@@ -178,10 +178,10 @@ impl Cluster {
                 let cut = even.into_iter().chain([next_bucket]).map(on_instant);
                 let stop = cut.filter(|time| *time > begin).fold(end, EventTime::min);
                 let seconds = stop.seconds_since(begin);
-                workload.glide(&self.scenario, &mut self.solver, self.start, begin, seconds, into);
+                workload.fast_forward(&self.scenario, &mut self.solver, self.start, begin, seconds, into);
                 begin = stop;
             }
-            workload.settle(end);
+            workload.update_readiness(end);
         }
         self.reported = ((end.micros() - self.start.micros()) / interval) as u64;
     }
@@ -195,7 +195,7 @@ impl Cluster {
     /// The next time after now at which an object changes by itself or a rollout runs out of time, on an instant.
     pub fn next_transition(&self) -> Option<EventTime> {
         let now = self.now();
-        let times = self.workloads.iter().flat_map(Simulated::transitions);
+        let times = self.workloads.iter().flat_map(SimulatedJob::transitions);
         times.filter(|time| *time > now).min().map(|time| self.instant_at_or_after(time))
     }
 
@@ -238,7 +238,7 @@ impl Cluster {
 
     /// The recommendations that somebody approved and that still are recommended.
     pub fn approved(&self) -> Vec<ApprovedDecision> {
-        self.workloads.iter().filter_map(Simulated::approved).collect()
+        self.workloads.iter().filter_map(SimulatedJob::approved).collect()
     }
 
     /// The last recommendation for a workload.
@@ -246,7 +246,7 @@ impl Cluster {
         self.workloads.iter().find(|w| w.managed.state.workload == workload)?.recommendation.as_deref()
     }
 
-    fn find(&mut self, workload: &str) -> Result<&mut Simulated, ClusterError> {
+    fn find(&mut self, workload: &str) -> Result<&mut SimulatedJob, ClusterError> {
         self.workloads
             .iter_mut()
             .find(|w| w.opted_in && w.managed.state.workload == workload)

@@ -8,21 +8,21 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Layout, UpdateMode};
 
 use super::TrainingScenario;
-use super::job::{Approval, Simulated};
+use super::job::{RecommendationApproval, SimulatedJob};
 
 const DAY_SECONDS: f64 = 86_400.0;
 
-/// What a change means for the processes.
+/// The effect of a change on the processes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Down {
-    /// They go on, and are as the change says at once.
+enum ProcessDisruption {
+    /// They go on, and the change applies at once.
     None,
-    /// They go on, and do what they are asked after so many seconds.
+    /// They go on, and the change applies after so many seconds.
     TakesUp(f64),
     Restart,
 }
 
-impl Simulated {
+impl SimulatedJob {
     pub fn apply(
         &mut self,
         change: &WorkloadChange,
@@ -44,7 +44,7 @@ impl Simulated {
         if change.layout.replicas == Some(0) {
             return Err(ClusterError::new(ClusterRemedy::Refused, "replicas: 0 is not a training job"));
         }
-        let mut down = if change.restarts { Down::Restart } else { Down::None };
+        let mut down = if change.restarts { ProcessDisruption::Restart } else { ProcessDisruption::None };
         if change.layout.asked_of_job() != state.layout.asked_of_job() {
             let Some(training) = training else {
                 let detail = "this simulated job has no precision and no layers to freeze: its scenario gives it no training";
@@ -54,7 +54,7 @@ impl Simulated {
                 return Err(ClusterError::new(ClusterRemedy::Refused, detail));
             }
             if !change.restarts {
-                down = Down::TakesUp(training.take_up_seconds);
+                down = ProcessDisruption::TakesUp(training.take_up_seconds);
             }
         }
         let before = state.layout.clone();
@@ -73,7 +73,7 @@ impl Simulated {
         });
         // An approval is for once.
         self.approval = self.approval.take().filter(|approval| approval.decision_id != change.decision_id);
-        self.settle(now);
+        self.update_readiness(now);
         Ok(self.managed.clone())
     }
 
@@ -92,11 +92,12 @@ impl Simulated {
         let before = applied.before.clone();
         // Only what a job was asked for is taken back without a restart.
         let asked = applied.job_request().is_some();
-        let generation = self.replace(&before, None, if asked { Down::None } else { Down::Restart }, now, true);
+        let generation =
+            self.replace(&before, None, if asked { ProcessDisruption::None } else { ProcessDisruption::Restart }, now, true);
         if let Some(applied) = &mut self.managed.applied {
             applied.rolled_back = Some(RolledBack { generation, time: now, reason: back.reason.clone() });
         }
-        self.settle(now);
+        self.update_readiness(now);
         Ok(self.managed.clone())
     }
 
@@ -140,7 +141,7 @@ impl Simulated {
                 if state.paused {
                     return refused(format!("{workload} is paused, so nothing would be applied: resume it first"));
                 }
-                let approval = Approval { decision_id: id.clone(), by: by.to_owned() };
+                let approval = RecommendationApproval { decision_id: id.clone(), by: by.to_owned() };
                 let is_new = self.approval.as_ref().is_none_or(|before| before.decision_id != *id);
                 if is_new {
                     self.approval = Some(approval);
@@ -161,18 +162,25 @@ impl Simulated {
 
     /// Puts a layout in force from now on, without a restart.
     pub fn substitute(&mut self, layout: &Layout, now: EventTime) -> ManagedWorkload {
-        self.replace(layout, None, Down::None, now, true);
-        self.settle(now);
+        self.replace(layout, None, ProcessDisruption::None, now, true);
+        self.update_readiness(now);
         self.managed.clone()
     }
 
     /// Puts a layout in force from now on; gives its generation.
-    fn replace(&mut self, layout: &Layout, decision: Option<&str>, down: Down, now: EventTime, gets_ready: bool) -> u64 {
-        let restarts = down == Down::Restart;
+    fn replace(
+        &mut self,
+        layout: &Layout,
+        decision: Option<&str>,
+        down: ProcessDisruption,
+        now: EventTime,
+        gets_ready: bool,
+    ) -> u64 {
+        let restarts = down == ProcessDisruption::Restart;
         let down_seconds = match down {
-            Down::Restart => self.restart_seconds,
-            Down::TakesUp(seconds) => seconds,
-            Down::None => 0.0,
+            ProcessDisruption::Restart => self.restart_seconds,
+            ProcessDisruption::TakesUp(seconds) => seconds,
+            ProcessDisruption::None => 0.0,
         };
         let ready = now.plus_seconds(down_seconds);
         self.runs.retain(|(from, _)| *from <= now);
@@ -195,7 +203,7 @@ impl Simulated {
     }
 
     /// Notes readiness that has come by `now`.
-    pub fn settle(&mut self, now: EventTime) {
+    pub fn update_readiness(&mut self, now: EventTime) {
         let Some(ready) = self.ready_at.take_if(|ready| *ready <= now) else { return };
         let state = &mut self.managed.state;
         state.time = ready;

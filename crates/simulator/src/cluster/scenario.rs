@@ -1,10 +1,10 @@
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Bounds, Layout, UpdateMode};
+use eadt_schemas::v1::{Layout, LayoutBounds, UpdateMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::TrainingScenario;
-use crate::gpu::{BoardModel, Noise, PhaseSchedule, WorkloadProfile, llm_training_phases, vision_pretraining_phases};
+use crate::gpu::{BoardModel, PhaseSchedule, SimulationNoise, WorkloadProfile, llm_training_phases, vision_pretraining_phases};
 
 /// What is simulated. The default is the seed's initial configuration and a power-heavy second job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -22,7 +22,7 @@ pub struct Scenario {
     /// Carbon intensity in g CO₂ per kWh. Default 380.
     pub carbon_grams_per_kwh: Option<f64>,
     /// Measurement noise, the jobs' own unevenness, and the seed of both.
-    pub noise: Noise,
+    pub noise: SimulationNoise,
     /// The jobs; each has GPUs of its own, unless it shares those of another one.
     pub workloads: Vec<WorkloadScenario>,
     /// What goes wrong, and when. Default: nothing.
@@ -79,18 +79,18 @@ pub struct WorkloadScenario {
     pub lost_work_seconds: f64,
     /// The job writes a checkpoint this often, in seconds. Above 0. Default 600.
     pub checkpoint_seconds: f64,
-    pub bounds: Bounds,
-    /// Name of a job further up whose GPUs this one shares under MPS: of the same board, and as many. Absent: it has its own. The least
-    /// of their power caps and clocks is in force.
+    pub bounds: LayoutBounds,
+    /// Name of a job further up whose GPUs this one shares under MPS: of the same board, and as many. Absent: it has its own. The
+    /// least of their power caps and clocks is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares_gpus_of: Option<String>,
     /// When the job is suspended: it has no processes and holds no GPU. In order. Default: never.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub away: Vec<Absence>,
+    pub away: Vec<JobSuspension>,
     /// What the job does over time.
     pub schedule: PhaseSchedule,
-    /// How it trains: loss, plasticity, frozen layers and precision; needs `planned_samples`. Absent: it reports a loss only, and follows no
-    /// directives.
+    /// How it trains: loss, plasticity, frozen layers and precision; needs `planned_samples`. Absent: it reports a loss only, and
+    /// follows no directives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training: Option<TrainingScenario>,
 }
@@ -98,7 +98,7 @@ pub struct WorkloadScenario {
 /// A time in which a job is suspended, in seconds since the start of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Absence {
+pub struct JobSuspension {
     /// From this time on it is away. At least 0, and not before the end of the absence before it.
     pub from_seconds: f64,
     /// From this time on it is back. After `from_seconds`.
@@ -111,7 +111,8 @@ pub struct Absence {
 pub enum Fault {
     /// Changes applied from `from_seconds` to `until_seconds` after the start never become ready.
     NeverReady { workload: String, from_seconds: f64, until_seconds: f64 },
-    /// A GPU of the job cannot be read from `from_seconds` to `until_seconds` (absent: ever after) after the start; the job on it goes on.
+    /// A GPU of the job cannot be read from `from_seconds` to `until_seconds` (absent: ever after) after the start; the job on it
+    /// goes on.
     DeviceLost {
         workload: String,
         gpu: u32,
@@ -141,7 +142,7 @@ impl Fault {
             if workload == of && (*from_seconds..*until_seconds).contains(&elapsed))
     }
 
-    /// Nothing is heard of this device (`None`: of the job itself) at this instant.
+    /// Returns whether no event of this device (`None`: of the job itself) is emitted at this instant.
     pub(super) fn silences(&self, of: &str, device: Option<u32>, elapsed: f64) -> bool {
         match self {
             Self::Gap { workload, from_seconds, until_seconds } => {
@@ -188,7 +189,7 @@ impl Default for Scenario {
             ambient_celsius: 30.0,
             price_per_kwh: Some(0.25),
             carbon_grams_per_kwh: Some(380.0),
-            noise: Noise::default(),
+            noise: SimulationNoise::default(),
             workloads: vec![llm, vision],
             faults: vec![],
         }
@@ -218,7 +219,7 @@ impl Default for WorkloadScenario {
             restart_seconds: 120.0,
             lost_work_seconds: 60.0,
             checkpoint_seconds: 600.0,
-            bounds: Bounds { oversubscription_percentage_max: Some(200), ..Bounds::default() },
+            bounds: LayoutBounds { oversubscription_percentage_max: Some(200), ..LayoutBounds::default() },
             shares_gpus_of: None,
             away: vec![],
             schedule: llm_training_phases(),
@@ -272,8 +273,8 @@ impl Scenario {
         host.and_then(|host| self.workloads.iter().position(|other| other.name == *host)).unwrap_or(index)
     }
 
-    /// Whether the counter of a workload's device is reset in the interval of `seconds` that ends at `elapsed`: a fault names one of the
-    /// workloads that share the device.
+    /// Whether the counter of a workload's device is reset in the interval of `seconds` that ends at `elapsed`: a fault names one
+    /// of the workloads that share the device.
     pub(super) fn resets(&self, index: usize, device: u32, elapsed: f64, seconds: f64) -> bool {
         let place = |of: &str| self.workloads.iter().position(|workload| workload.name == of);
         let mut named = self.faults.iter().filter_map(|fault| place(fault.resets(device, elapsed, seconds)?));
@@ -373,7 +374,7 @@ impl WorkloadScenario {
             }
         }
         let mut last = 0.0;
-        for Absence { from_seconds, until_seconds } in &self.away {
+        for JobSuspension { from_seconds, until_seconds } in &self.away {
             if !(last <= *from_seconds && from_seconds < until_seconds && until_seconds.is_finite()) {
                 let detail = format!("away from {from_seconds} until {until_seconds} s is no time after {last} s");
                 return Err(ScenarioError { detail });

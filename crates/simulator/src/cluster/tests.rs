@@ -1,11 +1,11 @@
 use eadt_cluster::{ClusterRemedy, RollBack, TermsChange, WorkloadChange};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Decision, GpuTelemetry, Layout, Phase, TrainingProgress, UpdateMode};
+use eadt_schemas::v1::{Decision, GpuTelemetry, JobLifecycle, Layout, TrainingProgress, UpdateMode};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
-use super::{Absence, Cluster, Event, Fault, Glide, Scenario, WorkloadScenario};
-use crate::gpu::{Noise, WorkloadProfile};
+use super::{ClusterSimulation, FastForwardTotals, Fault, JobSuspension, Scenario, SimulatedEvent, WorkloadScenario};
+use crate::gpu::{SimulationNoise, WorkloadProfile};
 
 const LLM: &str = "eadt/llm-training";
 
@@ -21,29 +21,29 @@ fn scenario(faults: Vec<Fault>) -> Scenario {
     Scenario { faults, ..Scenario::default() }
 }
 
-fn run(cluster: &mut Cluster, to: f64) -> Vec<Event> {
+fn run(cluster: &mut ClusterSimulation, to: f64) -> Vec<SimulatedEvent> {
     let mut events = Vec::new();
     cluster.step(at(to), &mut events);
     events
 }
 
-fn telemetry<'a>(events: &'a [Event], workload: &'a str, gpu: u32) -> Vec<&'a GpuTelemetry> {
-    let of = |event: &'a Event| match event {
-        Event::Telemetry(t) if t.workload.as_deref() == Some(workload) && t.gpu_index == Some(gpu) => Some(&**t),
+fn telemetry<'a>(events: &'a [SimulatedEvent], workload: &'a str, gpu: u32) -> Vec<&'a GpuTelemetry> {
+    let of = |event: &'a SimulatedEvent| match event {
+        SimulatedEvent::Telemetry(t) if t.workload.as_deref() == Some(workload) && t.gpu_index == Some(gpu) => Some(&**t),
         _ => None,
     };
     events.iter().filter_map(of).collect()
 }
 
-fn progress<'a>(events: &'a [Event], workload: &str) -> Vec<&'a TrainingProgress> {
-    let of = |event: &'a Event| match event {
-        Event::Progress(p) if p.workload == workload => Some(&**p),
+fn progress<'a>(events: &'a [SimulatedEvent], workload: &str) -> Vec<&'a TrainingProgress> {
+    let of = |event: &'a SimulatedEvent| match event {
+        SimulatedEvent::Progress(p) if p.workload == workload => Some(&**p),
         _ => None,
     };
     events.iter().filter_map(of).collect()
 }
 
-fn change(cluster: &Cluster, id: &str, replicas: u32, percentage: u32) -> WorkloadChange {
+fn change(cluster: &ClusterSimulation, id: &str, replicas: u32, percentage: u32) -> WorkloadChange {
     let state = &cluster.managed()[0].state;
     WorkloadChange {
         workload: LLM.into(),
@@ -66,7 +66,7 @@ fn change(cluster: &Cluster, id: &str, replicas: u32, percentage: u32) -> Worklo
 
 #[test]
 fn the_default_is_the_seeds_initial_configuration() {
-    let cluster = Cluster::new(Scenario::default(), start()).unwrap();
+    let cluster = ClusterSimulation::new(Scenario::default(), start()).unwrap();
     let managed = cluster.managed();
     let state = &managed[0].state;
     assert_eq!((state.workload.as_str(), state.kind.as_str(), state.gpus), (LLM, "StatefulSet", Some(3)));
@@ -92,7 +92,7 @@ fn a_scenario_is_a_toml_file_and_a_misspelt_key_is_refused() {
     let declared =
         "[[workloads]]\nname = \"a/b\"\n[workloads.controller_settings]\nmedian_windows = 3\n[[workloads]]\nname = \"a/c\"";
     let declared: Scenario = toml::from_str(declared).unwrap();
-    let cluster = Cluster::new(declared, start()).unwrap();
+    let cluster = ClusterSimulation::new(declared, start()).unwrap();
     let declared: Vec<_> = cluster.managed().into_iter().map(|managed| managed.state.controller_settings.clone()).collect();
     assert_eq!(serde_json::to_value(declared).unwrap(), serde_json::json!([{ "median_windows": 3 }, null]));
     let wrong =
@@ -105,20 +105,20 @@ fn a_scenario_is_a_toml_file_and_a_misspelt_key_is_refused() {
 
 #[test]
 fn samples_and_progress_lie_on_the_edges_of_windows() {
-    let mut cluster = Cluster::new(Scenario::default(), start()).unwrap();
+    let mut cluster = ClusterSimulation::new(Scenario::default(), start()).unwrap();
     let events = run(&mut cluster, 121.0);
     let gpu = telemetry(&events, LLM, 0);
     assert_eq!(gpu.iter().map(|t| t.time).collect::<Vec<_>>(), (0..=120).map(|s| at(f64::from(s))).collect::<Vec<_>>());
     let job = progress(&events, LLM);
     assert_eq!(job.iter().map(|p| p.time).collect::<Vec<_>>(), (0..=24).map(|n| at(f64::from(n) * 5.0)).collect::<Vec<_>>());
-    assert_eq!((job[0].phase, job[0].samples_total), (Phase::Started, Some(0.0)));
+    assert_eq!((job[0].phase, job[0].samples_total), (JobLifecycle::Started, Some(0.0)));
     assert!(job.windows(2).all(|pair| pair[0].samples_total < pair[1].samples_total));
     assert!(events.windows(2).all(|pair| pair[0].time() <= pair[1].time()), "in order of time");
 }
 
 #[test]
 fn the_energy_counter_is_the_integral_of_what_is_drawn() {
-    let mut cluster = Cluster::new(Scenario::default(), start()).unwrap();
+    let mut cluster = ClusterSimulation::new(Scenario::default(), start()).unwrap();
     let events = run(&mut cluster, 601.0);
     for gpu in 0..3 {
         let samples = telemetry(&events, LLM, gpu);
@@ -134,7 +134,8 @@ fn the_energy_counter_is_the_integral_of_what_is_drawn() {
 
 #[test]
 fn a_restart_stops_work_draws_idle_power_and_loses_some_work() {
-    let mut cluster = Cluster::new(Scenario { noise: Noise::none(), ..Scenario::default() }, start()).unwrap();
+    let mut cluster =
+        ClusterSimulation::new(Scenario { noise: SimulationNoise::none(), ..Scenario::default() }, start()).unwrap();
     let before = run(&mut cluster, 310.0);
     let written = cluster.apply(&change(&cluster, "d1", 6, 40)).unwrap();
     assert_eq!((written.state.generation, written.state.time, written.state.ready_time), (2, at(310.0), None));
@@ -144,7 +145,7 @@ fn a_restart_stops_work_draws_idle_power_and_loses_some_work() {
     assert_eq!(cluster.managed()[0].applied.as_ref().unwrap().ready_time, Some(at(430.0)));
     let after = run(&mut cluster, 461.0);
 
-    let watts = |events: &[Event]| telemetry(events, LLM, 0).iter().map(|t| t.power_watts.unwrap()).collect::<Vec<_>>();
+    let watts = |events: &[SimulatedEvent]| telemetry(events, LLM, 0).iter().map(|t| t.power_watts.unwrap()).collect::<Vec<_>>();
     let busy = watts(&before)[300];
     // The instant at the change still shows the old processes.
     assert!((watts(&down)[0] - busy).abs() < 1.0);
@@ -166,7 +167,7 @@ fn a_restart_stops_work_draws_idle_power_and_loses_some_work() {
 
 #[test]
 fn a_cap_turns_while_the_job_runs() {
-    let mut cluster = Cluster::new(scenario(vec![]), start()).unwrap();
+    let mut cluster = ClusterSimulation::new(scenario(vec![]), start()).unwrap();
     run(&mut cluster, 70.0);
     let layout = Layout { power_limit_watts: Some(200.0), ..cluster.managed()[0].state.layout.clone() };
     let written = cluster.apply(&WorkloadChange { layout, restarts: false, ..change(&cluster, "d1", 6, 50) }).unwrap();
@@ -181,13 +182,13 @@ fn a_cap_turns_while_the_job_runs() {
 
 #[test]
 fn a_change_is_written_once_and_only_for_its_generation() {
-    let mut cluster = Cluster::new(Scenario::default(), start()).unwrap();
+    let mut cluster = ClusterSimulation::new(Scenario::default(), start()).unwrap();
     run(&mut cluster, 70.0);
     let good = change(&cluster, "d1", 6, 40);
     let written = cluster.apply(&good).unwrap();
     run(&mut cluster, 80.0);
     assert_eq!(cluster.apply(&good), Ok(written), "asked again, it is the same");
-    let refused = |cluster: &mut Cluster, change: &WorkloadChange| cluster.apply(change).unwrap_err().remedy;
+    let refused = |cluster: &mut ClusterSimulation, change: &WorkloadChange| cluster.apply(change).unwrap_err().remedy;
     assert_eq!(refused(&mut cluster, &WorkloadChange { decision_id: "d2".into(), ..good.clone() }), ClusterRemedy::Conflict);
     let rolling = WorkloadChange { decision_id: "d2".into(), generation: 2, ..good.clone() };
     assert_eq!(refused(&mut cluster, &rolling), ClusterRemedy::Conflict, "one rollout at a time");
@@ -198,7 +199,7 @@ fn a_change_is_written_once_and_only_for_its_generation() {
 #[test]
 fn what_never_becomes_ready_can_be_taken_back() {
     let fault = Fault::NeverReady { workload: LLM.into(), from_seconds: 0.0, until_seconds: 100.0 };
-    let mut cluster = Cluster::new(scenario(vec![fault]), start()).unwrap();
+    let mut cluster = ClusterSimulation::new(scenario(vec![fault]), start()).unwrap();
     run(&mut cluster, 70.0);
     cluster.apply(&change(&cluster, "d1", 9, 35)).unwrap();
     assert_eq!(cluster.next_transition(), Some(at(670.0)), "its deadline");
@@ -216,7 +217,7 @@ fn what_never_becomes_ready_can_be_taken_back() {
 
 #[test]
 fn faults_silence_sensors_and_reset_counters_but_stop_no_work() {
-    let mut cluster = Cluster::new(
+    let mut cluster = ClusterSimulation::new(
         scenario(vec![
             Fault::DeviceLost { workload: LLM.into(), gpu: 1, from_seconds: 20.0, until_seconds: None },
             Fault::CounterReset { workload: LLM.into(), gpu: 0, at_seconds: 30.0 },
@@ -225,7 +226,7 @@ fn faults_silence_sensors_and_reset_counters_but_stop_no_work() {
         start(),
     )
     .unwrap();
-    let mut healthy = Cluster::new(scenario(vec![]), start()).unwrap();
+    let mut healthy = ClusterSimulation::new(scenario(vec![]), start()).unwrap();
     let (events, reference) = (run(&mut cluster, 61.0), run(&mut healthy, 61.0));
     assert_eq!(telemetry(&events, LLM, 1).len(), 20);
     let counter = |second: usize| telemetry(&events, LLM, 0)[second].energy_joules_total.unwrap();
@@ -240,17 +241,17 @@ fn shared_gpu() -> Scenario {
     let one = WorkloadScenario { gpus: 1, replicas: 1, ..WorkloadScenario::constant("a/one", WorkloadProfile::COMPUTE) };
     let other = WorkloadScenario {
         shares_gpus_of: Some("a/one".into()),
-        away: vec![Absence { from_seconds: 0.0, until_seconds: 60.0 }],
+        away: vec![JobSuspension { from_seconds: 0.0, until_seconds: 60.0 }],
         schedule: WorkloadScenario::constant("", WorkloadProfile::MEMORY).schedule,
         ..WorkloadScenario { name: "a/other".into(), ..one.clone() }
     };
-    let one = WorkloadScenario { away: vec![Absence { from_seconds: 180.0, until_seconds: 240.0 }], ..one };
-    Scenario { workloads: vec![one, other], noise: Noise::none(), ..Scenario::default() }
+    let one = WorkloadScenario { away: vec![JobSuspension { from_seconds: 180.0, until_seconds: 240.0 }], ..one };
+    Scenario { workloads: vec![one, other], noise: SimulationNoise::none(), ..Scenario::default() }
 }
 
 #[test]
 fn jobs_that_share_a_gpu_slow_each_other_down_and_its_power_is_divided() {
-    let mut cluster = Cluster::new(shared_gpu(), start()).unwrap();
+    let mut cluster = ClusterSimulation::new(shared_gpu(), start()).unwrap();
     let events = run(&mut cluster, 300.0);
     let (one, other) = (telemetry(&events, "a/one", 0), telemetry(&events, "a/other", 0));
     let second = |sample: &GpuTelemetry| sample.time.seconds_since(start());
@@ -288,7 +289,7 @@ fn jobs_that_share_a_gpu_slow_each_other_down_and_its_power_is_divided() {
 fn a_shared_gpu_resets_one_counter_for_all_its_jobs() {
     for named in ["a/one", "a/other"] {
         let fault = Fault::CounterReset { workload: named.into(), gpu: 0, at_seconds: 100.0 };
-        let mut cluster = Cluster::new(Scenario { faults: vec![fault], ..shared_gpu() }, start()).unwrap();
+        let mut cluster = ClusterSimulation::new(Scenario { faults: vec![fault], ..shared_gpu() }, start()).unwrap();
         let events = run(&mut cluster, 150.0);
         let counters = |of: &str| -> Vec<f64> {
             let samples = telemetry(&events, of, 0);
@@ -322,10 +323,10 @@ fn who_shares_with_whom_is_checked() {
 #[test]
 fn a_planned_job_ends_once_and_its_gpus_go_idle() {
     let job = WorkloadScenario { planned_samples: Some(2000.0), ..WorkloadScenario::constant("a/b", WorkloadProfile::MID) };
-    let mut cluster = Cluster::new(Scenario { workloads: vec![job], ..Scenario::default() }, start()).unwrap();
+    let mut cluster = ClusterSimulation::new(Scenario { workloads: vec![job], ..Scenario::default() }, start()).unwrap();
     let events = run(&mut cluster, 120.0);
     let job = progress(&events, "a/b");
-    let ends: Vec<_> = job.iter().filter(|p| p.phase == Phase::Finished).collect();
+    let ends: Vec<_> = job.iter().filter(|p| p.phase == JobLifecycle::Finished).collect();
     assert_eq!((ends.len(), ends[0].last, ends[0].samples_total), (1, true, Some(2000.0)));
     assert_eq!(job.last(), Some(ends[0]));
     assert_eq!(telemetry(&events, "a/b", 0).last().unwrap().processes, Some(0));
@@ -338,16 +339,16 @@ proptest! {
     /// However time is cut into steps and wherever the state is saved and read again, the events are the same, byte for byte.
     #[test]
     fn steps_and_restarts_change_nothing(cuts in prop::collection::vec(1_u32..120, 1..12), seed: u64) {
-        let mut scenario = Scenario { noise: Noise { seed, ..Noise::default() }, ..Scenario::default() };
+        let mut scenario = Scenario { noise: SimulationNoise { seed, ..SimulationNoise::default() }, ..Scenario::default() };
         scenario.workloads.extend(shared_gpu().workloads);
-        let bytes = |events: &[Event]| {
+        let bytes = |events: &[SimulatedEvent]| {
             events.iter().flat_map(|event| match event {
-                Event::Telemetry(t) => serde_json::to_vec(t).unwrap(),
-                Event::Progress(p) => serde_json::to_vec(p).unwrap(),
+                SimulatedEvent::Telemetry(t) => serde_json::to_vec(t).unwrap(),
+                SimulatedEvent::Progress(p) => serde_json::to_vec(p).unwrap(),
             }).collect::<Vec<u8>>()
         };
-        let mut whole = Cluster::new(scenario.clone(), start()).unwrap();
-        let mut cut = Cluster::new(scenario, start()).unwrap();
+        let mut whole = ClusterSimulation::new(scenario.clone(), start()).unwrap();
+        let mut cut = ClusterSimulation::new(scenario, start()).unwrap();
         let mut pieces = Vec::new();
         let mut now = 70.0;
         let mut expected = run(&mut whole, now);
@@ -369,10 +370,11 @@ proptest! {
 /// changes of phase and lost work included.
 #[test]
 fn gliding_and_sampling_come_to_the_same() {
-    let quiet = || Scenario { noise: Noise { gain_ratio: 0.0, ..Noise::default() }, ..Scenario::default() };
-    let (mut sampled, mut glided) = (Cluster::new(quiet(), start()).unwrap(), Cluster::new(quiet(), start()).unwrap());
+    let quiet = || Scenario { noise: SimulationNoise { gain_ratio: 0.0, ..SimulationNoise::default() }, ..Scenario::default() };
+    let (mut sampled, mut glided) =
+        (ClusterSimulation::new(quiet(), start()).unwrap(), ClusterSimulation::new(quiet(), start()).unwrap());
     let mut events = Vec::new();
-    let mut sums = [Glide::default(); 2];
+    let mut sums = [FastForwardTotals::default(); 2];
     // Changes at 20 and 40 minutes and after two hours; the first phases end after 60 and 75 minutes.
     for (until, id, replicas, percentage, watts) in [
         (1210.0, "a", 9, 50, None),
@@ -381,7 +383,7 @@ fn gliding_and_sampling_come_to_the_same() {
         (12_000.0, "", 0, 0, None),
     ] {
         sampled.step(at(until), &mut events);
-        glided.glide(at(until), &mut sums);
+        glided.fast_forward(at(until), &mut sums);
         assert_eq!(sampled.now(), glided.now());
         if !id.is_empty() {
             let mut change = change(&glided, id, replicas, percentage);
@@ -409,12 +411,14 @@ fn gliding_and_sampling_come_to_the_same() {
 
 #[test]
 fn how_a_glide_is_cut_changes_nothing_but_the_temperature() {
-    let (mut whole, mut cut) =
-        (Cluster::new(Scenario::default(), start()).unwrap(), Cluster::new(Scenario::default(), start()).unwrap());
-    let (mut once, mut often) = ([Glide::default(); 2], [Glide::default(); 2]);
-    whole.glide(at(7200.0), &mut once);
+    let (mut whole, mut cut) = (
+        ClusterSimulation::new(Scenario::default(), start()).unwrap(),
+        ClusterSimulation::new(Scenario::default(), start()).unwrap(),
+    );
+    let (mut once, mut often) = ([FastForwardTotals::default(); 2], [FastForwardTotals::default(); 2]);
+    whole.fast_forward(at(7200.0), &mut once);
     for end in (0..7200).step_by(45) {
-        cut.glide(at(f64::from(end) + 45.0), &mut often);
+        cut.fast_forward(at(f64::from(end) + 45.0), &mut often);
     }
     for (once, often) in once.iter().zip(&often) {
         assert!((once.energy_joules / often.energy_joules - 1.0).abs() < 2e-3);
@@ -428,11 +432,11 @@ fn set_mode(shown: UpdateMode, mode: UpdateMode) -> TermsChange {
 
 #[test]
 fn people_change_the_terms_and_their_name_stays() {
-    let mut cluster = Cluster::new(Scenario::default(), at(0.0)).unwrap();
-    let by_alice = |cluster: &mut Cluster, change: TermsChange| cluster.change_terms(LLM, &change, "alice");
+    let mut cluster = ClusterSimulation::new(Scenario::default(), at(0.0)).unwrap();
+    let by_alice = |cluster: &mut ClusterSimulation, change: TermsChange| cluster.change_terms(LLM, &change, "alice");
     assert_eq!(by_alice(&mut cluster, TermsChange::Pause), Ok(true));
     assert_eq!(cluster.change_terms(LLM, &TermsChange::Pause, "bob"), Ok(false), "it was so already");
-    let state = |cluster: &Cluster| cluster.managed()[0].state.clone();
+    let state = |cluster: &ClusterSimulation| cluster.managed()[0].state.clone();
     let paused = state(&cluster);
     assert_eq!((paused.paused, paused.pause_set_by.as_deref(), paused.mode_set_by.as_deref()), (true, Some("alice"), None));
     assert_eq!(cluster.change_terms(LLM, &set_mode(UpdateMode::Enforce, UpdateMode::Recommend), "bob"), Ok(true));
@@ -448,9 +452,10 @@ fn people_change_the_terms_and_their_name_stays() {
 
 #[test]
 fn an_approval_is_of_the_present_recommendation_and_for_once() {
-    let mut cluster = Cluster::new(Scenario::default(), at(0.0)).unwrap();
-    let approve = |cluster: &mut Cluster, id: &str| cluster.change_terms(LLM, &TermsChange::Approve(id.into()), "alice");
-    let refused = |cluster: &mut Cluster, id: &str, words: &str| {
+    let mut cluster = ClusterSimulation::new(Scenario::default(), at(0.0)).unwrap();
+    let approve =
+        |cluster: &mut ClusterSimulation, id: &str| cluster.change_terms(LLM, &TermsChange::Approve(id.into()), "alice");
+    let refused = |cluster: &mut ClusterSimulation, id: &str, words: &str| {
         let error = approve(cluster, id).unwrap_err();
         assert!(error.remedy == ClusterRemedy::Refused && error.detail.contains(words), "{error}");
     };
@@ -468,7 +473,7 @@ fn an_approval_is_of_the_present_recommendation_and_for_once() {
     assert_eq!(approve(&mut cluster, "d1"), Ok(false), "it was so already");
     let approved = cluster.approved();
     assert_eq!((approved.len(), &*approved[0].decision.id, approved[0].by.as_deref()), (1, "d1", Some("alice")));
-    let kept: Cluster = serde_json::from_value(serde_json::to_value(&cluster).unwrap()).unwrap();
+    let kept: ClusterSimulation = serde_json::from_value(serde_json::to_value(&cluster).unwrap()).unwrap();
     assert_eq!(kept.approved(), approved, "it survives a restart");
     cluster.recommend(&decision("d2", 300.0)).unwrap();
     assert!(cluster.approved().is_empty(), "something else is recommended by now");

@@ -1,9 +1,9 @@
 //! How a simulated job trains: its loss, the plasticity of its blocks, and what freezing and precision do to it.
 //!
-//! Simulated, not measured. Loss follows a learning curve (Hestness et al. 2017, Kaplan et al. 2020, Hoffmann et al. 2022). A backward pass costs
-//! twice the forward pass (Kaplan et al. 2020), so that `k` frozen blocks of `L` leave `1 − ⅔·k/L` of the GPU's work for a sample. Blocks settle from
-//! the input side on (Raghu et al. 2017). What freezing costs in loss has no law: it is a setting, in proportion to the plasticity that was frozen.
-//! FP16 and BF16 take the same time and power.
+//! Simulated, not measured. Loss follows a learning curve (Hestness et al. 2017, Kaplan et al. 2020, Hoffmann et al. 2022). A
+//! backward pass costs twice the forward pass (Kaplan et al. 2020), so that `k` frozen blocks of `L` leave `1 − ⅔·k/L` of the
+//! GPU's work for a sample. Blocks settle from the input side on (Raghu et al. 2017). What freezing costs in loss has no law: it
+//! is a setting, in proportion to the plasticity that was frozen. FP16 and BF16 take the same time and power.
 
 use eadt_schemas::v1::{Layout, Precision, TrainingProgress};
 use schemars::JsonSchema;
@@ -35,7 +35,8 @@ pub struct TrainingScenario {
     pub first_block_settled_ratio: f64,
     /// The same of the last block. Above 0. Default 1.2.
     pub last_block_settled_ratio: f64,
-    /// Part by which the loss would be higher in the end if all blocks were frozen with all of their plasticity. 0 to 10. Default 0.05.
+    /// Part by which the loss would be higher in the end if all blocks were frozen with all of their plasticity. 0 to 10. Default
+    /// 0.05.
     pub freezing_loss_ratio: f64,
     /// Steps in which the loss comes near to what frozen blocks make of it. Above 0. Default 500.
     pub freezing_loss_steps: f64,
@@ -128,7 +129,7 @@ impl TrainingScenario {
     }
 }
 
-/// Where a job's training stands.
+/// Progress of a job's training.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct TrainingState {
@@ -142,7 +143,7 @@ pub(super) struct TrainingState {
 
 /// How far a job is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Advance {
+pub(super) struct TrainingAdvance {
     /// Optimiser steps so far, and those of this interval.
     pub steps: f64,
     pub new_steps: f64,
@@ -153,7 +154,7 @@ pub(super) struct Advance {
 }
 
 impl TrainingState {
-    pub fn work(&mut self, scenario: &TrainingScenario, layout: &Layout, now: Advance) {
+    pub fn work(&mut self, scenario: &TrainingScenario, layout: &Layout, now: TrainingAdvance) {
         let frozen = layout.frozen_prefix_layers.unwrap_or(0).min(scenario.layers);
         self.frozen.truncate(frozen as usize);
         for block in self.frozen.len() as u32..frozen {
@@ -175,7 +176,7 @@ impl TrainingState {
         (scenario.loss_floor + curve) * (1.0 + self.excess_ratio)
     }
 
-    /// Adds to a report what the job says about its training. `decision_id`: of what it was asked and does.
+    /// Adds the figures of the job's training to a report. `decision_id` is that of the request that the job carries out.
     pub fn report(
         &self,
         scenario: &TrainingScenario,
@@ -230,7 +231,7 @@ mod tests {
     fn loss_rises_by_the_plasticity_that_was_frozen_and_comes_back() {
         let scenario = TrainingScenario { freezing_loss_ratio: 1.0, ..TrainingScenario::default() };
         let mut state = TrainingState::default();
-        let now = Advance { steps: 1_000.0, new_steps: 1e6, done: 0.2, evaluates: true };
+        let now = TrainingAdvance { steps: 1_000.0, new_steps: 1e6, done: 0.2, evaluates: true };
         state.work(&scenario, &Layout::default(), now);
         let plain = state.validation_loss.unwrap();
         state.work(&scenario, &frozen(1), now);

@@ -13,7 +13,7 @@ pub enum BoardModel {
 
 impl BoardModel {
     /// The parameters of this board.
-    pub const fn board(self) -> &'static Board {
+    pub const fn board(self) -> &'static BoardParameters {
         match self {
             Self::V100 => &V100,
             Self::A100 => &A100,
@@ -28,7 +28,7 @@ impl BoardModel {
 /// The voltage curves of V100 and A100 are fitted to published measurements (power-cap curves of a V100, clock sweeps
 /// of an A100); those of H100 and H200, all thermal values and the split of power over its parts are assumed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Board {
+pub struct BoardParameters {
     /// As the driver names it.
     pub name: &'static str,
     /// Streaming multiprocessors.
@@ -72,7 +72,7 @@ const LEAKAGE_PER_KELVIN: f64 = 0.006;
 /// A GPU whose processes wait with their contexts open draws this many times its static power; assumed.
 const WAITING_FACTOR: f64 = 1.4;
 
-impl Board {
+impl BoardParameters {
     /// Power in watts at `celsius` that is drawn whatever runs.
     pub fn static_watts_at(&self, celsius: f64) -> f64 {
         self.static_watts * (1.0 + LEAKAGE_PER_KELVIN * (celsius - 50.0))
@@ -99,7 +99,7 @@ impl Board {
 
 const GIB: u64 = 1 << 30;
 
-static V100: Board = Board {
+static V100: BoardParameters = BoardParameters {
     name: "Tesla V100-PCIE-32GB",
     sm_count: 80,
     clock_min_mhz: 405.0,
@@ -120,7 +120,7 @@ static V100: Board = Board {
     memory_bytes: 32 * GIB,
 };
 
-static A100: Board = Board {
+static A100: BoardParameters = BoardParameters {
     name: "NVIDIA A100-SXM4-40GB",
     sm_count: 108,
     clock_min_mhz: 510.0,
@@ -141,7 +141,7 @@ static A100: Board = Board {
     memory_bytes: 40 * GIB,
 };
 
-static H100: Board = Board {
+static H100: BoardParameters = BoardParameters {
     name: "NVIDIA H100 80GB HBM3",
     sm_count: 132,
     clock_min_mhz: 345.0,
@@ -162,7 +162,7 @@ static H100: Board = Board {
     memory_bytes: 80 * GIB,
 };
 
-static H200: Board = Board {
+static H200: BoardParameters = BoardParameters {
     name: "NVIDIA H200",
     memory_clock_mhz: 3201.0,
     static_watts: 75.0,

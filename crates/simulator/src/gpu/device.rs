@@ -1,22 +1,22 @@
 use serde::{Deserialize, Serialize};
 
-use super::Board;
+use super::BoardParameters;
 
 /// Temperature of a board: first order, exact for a power that is constant over the step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Thermal {
+pub struct ThermalState {
     /// °C.
     pub celsius: f64,
 }
 
-impl Thermal {
+impl ThermalState {
     /// A board as warm as its surroundings.
     pub const fn at_ambient(ambient_celsius: f64) -> Self {
         Self { celsius: ambient_celsius }
     }
 
     /// Goes on by `seconds` at `watts`.
-    pub fn advance(&mut self, board: &Board, watts: f64, ambient_celsius: f64, seconds: f64) {
+    pub fn advance(&mut self, board: &BoardParameters, watts: f64, ambient_celsius: f64, seconds: f64) {
         let settled = ambient_celsius + board.thermal_resistance * watts;
         self.celsius += (settled - self.celsius) * -(-seconds / board.thermal_seconds).exp_m1();
     }
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn the_temperature_does_not_depend_on_the_step() {
         let board = BoardModel::A100.board();
-        let (mut coarse, mut fine) = (Thermal::at_ambient(30.0), Thermal::at_ambient(30.0));
+        let (mut coarse, mut fine) = (ThermalState::at_ambient(30.0), ThermalState::at_ambient(30.0));
         coarse.advance(board, 300.0, 30.0, 100.0);
         for _ in 0..1000 {
             fine.advance(board, 300.0, 30.0, 0.1);

@@ -1,8 +1,8 @@
 //! A GPU that shares its SMs between training processes: how fast they run, what it draws, how warm it gets.
 //!
-//! In: a [`Board`], the [`Runner`]s on it, [`Limits`] and a temperature. Out: a [`Steady`] state. [`Thermal`],
-//! [`EnergyMeter`] and [`Noise`] turn steady states into what an instrument would read over time. Everything is a pure
-//! function of its arguments: no clock, no global randomness, the same bits for the same seed.
+//! In: a [`BoardParameters`], the [`GpuProcess`]s on it, [`OperatingLimits`] and a temperature. Out: a [`SteadyState`].
+//! [`ThermalState`], [`EnergyMeter`] and [`SimulationNoise`] turn steady states into what an instrument would read over time.
+//! Everything is a pure function of its arguments: no clock, no global randomness, the same bits for the same seed.
 //!
 //! Parameters are marked *measured* (fitted to published measurements), or *assumed*. All results are simulated.
 
@@ -13,9 +13,9 @@ mod phases;
 mod profile;
 pub(crate) mod solve;
 
-pub use board::{Board, BoardModel};
-pub use device::{EnergyMeter, Thermal};
-pub use noise::{Channel, Noise};
-pub use phases::{Phase, PhaseSchedule, llm_training_phases, vision_pretraining_phases};
+pub use board::{BoardModel, BoardParameters};
+pub use device::{EnergyMeter, ThermalState};
+pub use noise::{NoiseChannel, SimulationNoise};
+pub use phases::{PhaseSchedule, WorkloadPhase, llm_training_phases, vision_pretraining_phases};
 pub use profile::WorkloadProfile;
-pub use solve::{Limits, Runner, Solver, Steady, solve, synchronised_rate};
+pub use solve::{GpuProcess, OperatingLimits, SteadyState, SteadyStateCache, solve, synchronised_rate};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a noise figure disturbs; each has its own stream of random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Channel {
+pub enum NoiseChannel {
     Power,
     SmActive,
     Occupancy,
@@ -21,7 +21,7 @@ pub enum Channel {
 /// save, and a resumed simulation reads the same values. The amplitudes are standard deviations; the defaults are assumed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Noise {
+pub struct SimulationNoise {
     pub seed: u64,
     /// Of one power reading. 0 to 0.2. Default 0.015.
     pub power_ratio: f64,
@@ -35,7 +35,7 @@ pub struct Noise {
     pub throughput_seconds: f64,
 }
 
-impl Default for Noise {
+impl Default for SimulationNoise {
     fn default() -> Self {
         Self {
             seed: 0,
@@ -54,7 +54,7 @@ const THROUGHPUT: u64 = 2 << 32;
 /// No draw lies further out than this many standard deviations.
 const LIMIT: f64 = 4.0;
 
-impl Noise {
+impl SimulationNoise {
     /// No noise at all.
     pub fn none() -> Self {
         Self { seed: 0, power_ratio: 0.0, gain_ratio: 0.0, activity_ratio: 0.0, throughput_ratio: 0.0, throughput_seconds: 60.0 }
@@ -66,8 +66,8 @@ impl Noise {
     }
 
     /// Factor of one reading at `micros` since the epoch.
-    pub fn reading(&self, channel: Channel, device: u64, micros: i64) -> f64 {
-        let ratio = if channel == Channel::Power { self.power_ratio } else { self.activity_ratio };
+    pub fn reading(&self, channel: NoiseChannel, device: u64, micros: i64) -> f64 {
+        let ratio = if channel == NoiseChannel::Power { self.power_ratio } else { self.activity_ratio };
         1.0 + ratio * self.draw(channel as u64, device, micros as u64)
     }
 
@@ -108,9 +108,9 @@ mod tests {
 
     #[test]
     fn amplitudes_are_those_asked_for() {
-        let noise = Noise { seed: 7, ..Noise::default() };
+        let noise = SimulationNoise { seed: 7, ..SimulationNoise::default() };
         let readings = |channel| moments((0..20_000).map(move |second| noise.reading(channel, 3, second * 1_000_000)));
-        for channel in [Channel::Power, Channel::DramActive] {
+        for channel in [NoiseChannel::Power, NoiseChannel::DramActive] {
             let (mean, deviation) = readings(channel);
             assert!((mean - 1.0).abs() < 5e-4, "{mean}");
             assert!((deviation - 0.015).abs() < 5e-4, "{deviation}");
@@ -123,15 +123,15 @@ mod tests {
 
     #[test]
     fn a_figure_depends_on_seed_subject_and_instant_alone() {
-        let noise = Noise { seed: 7, ..Noise::default() };
-        let other = Noise { seed: 8, ..noise };
-        assert_eq!(noise.reading(Channel::Power, 1, 5), noise.reading(Channel::Power, 1, 5));
-        assert_ne!(noise.reading(Channel::Power, 1, 5), other.reading(Channel::Power, 1, 5));
-        assert_ne!(noise.reading(Channel::Power, 1, 5), noise.reading(Channel::Power, 2, 5));
-        assert_ne!(noise.reading(Channel::Power, 1, 5), noise.reading(Channel::Power, 1, 6));
-        assert_ne!(noise.reading(Channel::SmActive, 1, 5), noise.reading(Channel::DramActive, 1, 5));
+        let noise = SimulationNoise { seed: 7, ..SimulationNoise::default() };
+        let other = SimulationNoise { seed: 8, ..noise };
+        assert_eq!(noise.reading(NoiseChannel::Power, 1, 5), noise.reading(NoiseChannel::Power, 1, 5));
+        assert_ne!(noise.reading(NoiseChannel::Power, 1, 5), other.reading(NoiseChannel::Power, 1, 5));
+        assert_ne!(noise.reading(NoiseChannel::Power, 1, 5), noise.reading(NoiseChannel::Power, 2, 5));
+        assert_ne!(noise.reading(NoiseChannel::Power, 1, 5), noise.reading(NoiseChannel::Power, 1, 6));
+        assert_ne!(noise.reading(NoiseChannel::SmActive, 1, 5), noise.reading(NoiseChannel::DramActive, 1, 5));
         assert_eq!(noise.throughput(1, 60_000_000), noise.throughput(1, 119_999_999));
         assert_ne!(noise.throughput(1, 59_999_999), noise.throughput(1, 60_000_000));
-        assert_eq!(Noise::none().reading(Channel::Power, 1, 5), 1.0);
+        assert_eq!(SimulationNoise::none().reading(NoiseChannel::Power, 1, 5), 1.0);
     }
 }

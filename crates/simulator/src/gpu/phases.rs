@@ -6,7 +6,7 @@ use super::WorkloadProfile;
 /// A stretch of a job's life in which it uses the GPU in one way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Phase {
+pub struct WorkloadPhase {
     pub name: String,
     /// How long it lasts, in seconds. Above 0.
     pub seconds: f64,
@@ -18,7 +18,7 @@ pub struct Phase {
 #[serde(deny_unknown_fields)]
 pub struct PhaseSchedule {
     /// At least one.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<WorkloadPhase>,
     /// Begins anew after the last phase; otherwise the last phase goes on. Default true.
     #[serde(default = "yes")]
     pub repeat: bool,
@@ -31,7 +31,7 @@ const fn yes() -> bool {
 impl PhaseSchedule {
     /// One profile for ever.
     pub fn constant(name: &str, profile: WorkloadProfile) -> Self {
-        Self { phases: vec![Phase { name: name.into(), seconds: 3600.0, profile }], repeat: true }
+        Self { phases: vec![WorkloadPhase { name: name.into(), seconds: 3600.0, profile }], repeat: true }
     }
 
     /// The phase `elapsed` seconds after the job's start, and the seconds after the start at which it ends; `None`:
@@ -39,7 +39,7 @@ impl PhaseSchedule {
     ///
     /// # Panics
     /// Without any phase; see [`Self::check`].
-    pub fn at(&self, elapsed: f64) -> (&Phase, Option<f64>) {
+    pub fn at(&self, elapsed: f64) -> (&WorkloadPhase, Option<f64>) {
         let cycle: f64 = self.phases.iter().map(|phase| phase.seconds).sum();
         let elapsed = elapsed.max(0.0);
         let mut end = if self.repeat { (elapsed / cycle).floor() * cycle } else { 0.0 };
@@ -68,8 +68,8 @@ impl PhaseSchedule {
     }
 }
 
-fn phase(name: &str, minutes: u32, profile: WorkloadProfile) -> Phase {
-    Phase { name: name.into(), seconds: f64::from(minutes) * 60.0, profile }
+fn phase(name: &str, minutes: u32, profile: WorkloadProfile) -> WorkloadPhase {
+    WorkloadPhase { name: name.into(), seconds: f64::from(minutes) * 60.0, profile }
 }
 
 /// The default scenario's language model, meant for 3 A100s, 6 replicas of 50 %.

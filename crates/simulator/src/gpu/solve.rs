@@ -1,27 +1,27 @@
 use std::collections::HashMap;
 
-use super::{Board, WorkloadProfile};
+use super::{BoardParameters, WorkloadProfile};
 
 /// One process on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Runner {
+pub struct GpuProcess {
     pub profile: WorkloadProfile,
     /// Part of the SMs that it may use: its MPS thread percentage over 100. Above 0, at most 1.
     pub share: f64,
 }
 
-/// What holds a GPU back.
+/// Limits of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Limits {
+pub struct OperatingLimits {
     /// Upper bound of the SM clock in MHz; absent: the board's highest.
     pub clock_mhz: Option<f64>,
     /// Power cap in watts; absent: the board's default limit.
     pub power_watts: Option<f64>,
 }
 
-/// What a GPU does while nothing changes.
+/// State of a GPU while nothing changes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Steady {
+pub struct SteadyState {
     /// Samples per second of each runner, in the order of the runners.
     pub samples_per_second: Vec<f64>,
     /// SM time of each runner as a part of all SMs' time.
@@ -77,16 +77,22 @@ pub fn synchronised_rate(per_gpu: &[f64], processes_per_gpu: u32) -> f64 {
 
 /// Remembers steady states; the temperature is rounded to 0.5 °C, so that results do not depend on what was asked before.
 #[derive(Debug, Clone, Default)]
-pub struct Solver {
-    known: HashMap<Vec<u64>, Steady>,
+pub struct SteadyStateCache {
+    known: HashMap<Vec<u64>, SteadyState>,
 }
 
-impl Solver {
+impl SteadyStateCache {
     /// Beyond this number of states it starts anew.
     const CAPACITY: usize = 16_384;
 
     /// As [`solve`], with the temperature rounded to 0.5 °C.
-    pub fn solve(&mut self, board: &'static Board, runners: &[Runner], limits: Limits, celsius: f64) -> &Steady {
+    pub fn solve(
+        &mut self,
+        board: &'static BoardParameters,
+        runners: &[GpuProcess],
+        limits: OperatingLimits,
+        celsius: f64,
+    ) -> &SteadyState {
         let celsius = (celsius * 2.0).round() / 2.0;
         let key = key(board, runners, limits, celsius);
         if self.known.len() >= Self::CAPACITY && !self.known.contains_key(&key) {
@@ -96,12 +102,12 @@ impl Solver {
     }
 }
 
-fn key(board: &'static Board, runners: &[Runner], limits: Limits, celsius: f64) -> Vec<u64> {
-    // NaN stands for an absent limit: no limit is NaN.
+fn key(board: &'static BoardParameters, runners: &[GpuProcess], limits: OperatingLimits, celsius: f64) -> Vec<u64> {
+    // NaN means an absent limit: no limit is NaN.
     let bits = |limit: Option<f64>| limit.unwrap_or(f64::NAN).to_bits();
     let mut key =
         vec![std::ptr::from_ref(board).addr() as u64, bits(limits.clock_mhz), bits(limits.power_watts), celsius.to_bits()];
-    for Runner { profile: p, share } in runners {
+    for GpuProcess { profile: p, share } in runners {
         key.extend(
             [
                 *share,
@@ -126,29 +132,29 @@ fn key(board: &'static Board, runners: &[Runner], limits: Limits, celsius: f64) 
 /// The steady state of a board at `celsius`, at the highest clock that the limits allow.
 ///
 /// A cap below what the board draws at its lowest clock holds the clock there and is exceeded, as on hardware.
-pub fn solve(board: &Board, runners: &[Runner], limits: Limits, celsius: f64) -> Steady {
+pub fn solve(board: &BoardParameters, runners: &[GpuProcess], limits: OperatingLimits, celsius: f64) -> SteadyState {
     let highest = limits.clock_mhz.map_or(board.clock_max_mhz, |mhz| board.clock_at_most(mhz));
     let cap = limits.power_watts.unwrap_or(board.power_limit_watts);
     if runners.is_empty() {
         return idle(board, celsius);
     }
-    let mut gpu = Gpu::new(board, runners, celsius);
-    gpu.settle(highest, TOLERANCE);
+    let mut gpu = SteadyStateSolver::new(board, runners, celsius);
+    gpu.solve_fixed_point(highest, TOLERANCE);
     if gpu.capped_watts() <= cap {
         return gpu.steady(runners, false);
     }
     let target = cap - CAP_MARGIN_WATTS;
     let at_highest = gpu.capped_watts() - target;
-    gpu.settle(board.clock_min_mhz, TOLERANCE);
+    gpu.solve_fixed_point(board.clock_min_mhz, TOLERANCE);
     let at_lowest = gpu.capped_watts() - target;
     if at_lowest < 0.0 {
-        gpu.seek(target, (board.clock_min_mhz, at_lowest), (highest, at_highest));
+        gpu.find_capped_clock(target, (board.clock_min_mhz, at_lowest), (highest, at_highest));
     }
     gpu.steady(runners, true)
 }
 
-fn idle(board: &Board, celsius: f64) -> Steady {
-    Steady {
+fn idle(board: &BoardParameters, celsius: f64) -> SteadyState {
+    SteadyState {
         samples_per_second: Vec::new(),
         runner_sm_active_ratio: Vec::new(),
         power_watts: board.static_watts_at(celsius),
@@ -163,10 +169,10 @@ fn idle(board: &Board, celsius: f64) -> Steady {
     }
 }
 
-/// Runners that are alike go the same way, so one stands for all of them.
+/// Runners that are alike go the same way, so one represents all of them.
 #[derive(Debug, Clone)]
-struct Group {
-    runner: Runner,
+struct GpuProcessGroup {
+    runner: GpuProcess,
     count: f64,
     /// Share in whole SMs.
     share: f64,
@@ -186,9 +192,9 @@ struct Group {
     compute_seconds: f64,
 }
 
-/// What all runners of a GPU do to one of them.
+/// Effect of all runners of a GPU on one of them.
 #[derive(Debug, Clone, Copy)]
-struct Crowding {
+struct GpuContention {
     /// SM clock as a part of the highest.
     phi: f64,
     /// Memory bandwidth that can be had, as a part of all.
@@ -197,31 +203,31 @@ struct Crowding {
     oversubscription: f64,
     /// Bandwidth used over what the memory delivers without queueing; at least 1.
     saturation: f64,
-    /// Sum of [`Group::pressure`].
+    /// Sum of [`GpuProcessGroup::pressure`].
     pressure: f64,
 }
 
 #[derive(Debug, Clone)]
-struct Gpu<'a> {
-    board: &'a Board,
+struct SteadyStateSolver<'a> {
+    board: &'a BoardParameters,
     celsius: f64,
     clock_mhz: f64,
     /// Memory requests take this many times longer than the demand below saturation would have them, so that no more
     /// bandwidth is used than there is.
     queueing: f64,
-    groups: Vec<Group>,
+    groups: Vec<GpuProcessGroup>,
     /// Group of each runner.
     group_of: Vec<usize>,
 }
 
-impl<'a> Gpu<'a> {
-    fn new(board: &'a Board, runners: &[Runner], celsius: f64) -> Self {
-        let mut groups: Vec<Group> = Vec::with_capacity(1);
+impl<'a> SteadyStateSolver<'a> {
+    fn new(board: &'a BoardParameters, runners: &[GpuProcess], celsius: f64) -> Self {
+        let mut groups: Vec<GpuProcessGroup> = Vec::with_capacity(1);
         let mut group_of = Vec::with_capacity(runners.len());
         for runner in runners {
             let known = groups.iter().position(|group| group.runner == *runner);
             let index = known.unwrap_or_else(|| {
-                groups.push(Group::new(board, runner));
+                groups.push(GpuProcessGroup::new(board, runner));
                 groups.len() - 1
             });
             groups[index].count += 1.0;
@@ -235,7 +241,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// Finds the steady state at a clock, starting from the last one.
-    fn settle(&mut self, clock_mhz: f64, tolerance: f64) {
+    fn solve_fixed_point(&mut self, clock_mhz: f64, tolerance: f64) {
         self.clock_mhz = clock_mhz;
         let phi = clock_mhz / self.board.clock_max_mhz;
         let clock_bandwidth = (phi / BANDWIDTH_CLOCK).min(1.0);
@@ -251,7 +257,7 @@ impl<'a> Gpu<'a> {
             let queueing = (self.queueing * dram.sqrt()).max(1.0);
             let mut change = (queueing - self.queueing).abs() / queueing;
             self.queueing = queueing;
-            let gpu = Crowding {
+            let gpu = GpuContention {
                 phi,
                 bandwidth: clock_bandwidth / queueing,
                 oversubscription: demand.max(1.0),
@@ -268,7 +274,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// Bracketed false position (Illinois) for the highest clock at which the cap holds; ends on the side that holds it.
-    fn seek(&mut self, cap: f64, mut low: (f64, f64), mut high: (f64, f64)) {
+    fn find_capped_clock(&mut self, cap: f64, mut low: (f64, f64), mut high: (f64, f64)) {
         let mut side = 0_i8;
         for _ in 0..60 {
             let width = high.0 - low.0;
@@ -277,7 +283,7 @@ impl<'a> Gpu<'a> {
             }
             let guess = low.0 - low.1 * width / (high.1 - low.1);
             let guess = guess.clamp(low.0 + 0.001 * width, high.0 - 0.001 * width);
-            self.settle(guess, TRIAL_TOLERANCE);
+            self.solve_fixed_point(guess, TRIAL_TOLERANCE);
             let excess = self.capped_watts() - cap;
             if excess <= 0.0 {
                 low = (guess, excess);
@@ -293,7 +299,7 @@ impl<'a> Gpu<'a> {
                 side = 1;
             }
         }
-        self.settle(low.0, TOLERANCE);
+        self.solve_fixed_point(low.0, TOLERANCE);
     }
 
     fn busy(&self) -> f64 {
@@ -321,15 +327,17 @@ impl<'a> Gpu<'a> {
             + board.io_watts * self.io()
     }
 
-    /// What the firmware holds under the cap: the power of the busy phases, not the mean.
+    /// Returns the power that the firmware holds under the cap: that of the busy phases, not the mean.
     fn capped_watts(&self) -> f64 {
         let fixed = self.board.static_watts_at(self.celsius);
         let burst = self.groups.iter().map(|group| group.runner.profile.burst_ratio).fold(0.0, f64::max);
         fixed + (self.watts() - fixed) * (1.0 + burst * (1.0 / self.busy().max(0.05) - 1.0))
     }
 
-    fn steady(&self, runners: &[Runner], power_capped: bool) -> Steady {
-        let of = |value: fn(&Group) -> f64| self.group_of.iter().map(|&index| value(&self.groups[index])).collect::<Vec<_>>();
+    fn steady(&self, runners: &[GpuProcess], power_capped: bool) -> SteadyState {
+        let of = |value: fn(&GpuProcessGroup) -> f64| {
+            self.group_of.iter().map(|&index| value(&self.groups[index])).collect::<Vec<_>>()
+        };
         let runner_sm_active_ratio = of(|group| group.sm_active);
         let weighted = |weight: fn(&WorkloadProfile) -> f64| {
             runners
@@ -339,7 +347,7 @@ impl<'a> Gpu<'a> {
                 .sum::<f64>()
                 .min(1.0)
         };
-        Steady {
+        SteadyState {
             samples_per_second: of(|group| group.rate),
             power_watts: self.watts(),
             clock_mhz: self.clock_mhz,
@@ -355,8 +363,8 @@ impl<'a> Gpu<'a> {
     }
 }
 
-impl Group {
-    fn new(board: &Board, runner: &Runner) -> Self {
+impl GpuProcessGroup {
+    fn new(board: &BoardParameters, runner: &GpuProcess) -> Self {
         let p = &runner.profile;
         let sms = f64::from(board.sm_count);
         let seconds = 1.0 / p.samples_per_second;
@@ -398,7 +406,7 @@ impl Group {
     }
 
     /// One damped step; gives the largest relative change.
-    fn step(&mut self, gpu: &Crowding) -> f64 {
+    fn step(&mut self, gpu: &GpuContention) -> f64 {
         let p = &self.runner.profile;
         let share = self.share / gpu.oversubscription;
         let covered = smooth_min_6(share, p.sm_coverage_ratio) / self.coverage_alone;
@@ -439,18 +447,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::gpu::{BoardModel, Thermal};
+    use crate::gpu::{BoardModel, ThermalState};
 
-    fn alike(profile: WorkloadProfile, count: usize, percent: f64) -> Vec<Runner> {
-        vec![Runner { profile, share: percent / 100.0 }; count]
+    fn alike(profile: WorkloadProfile, count: usize, percent: f64) -> Vec<GpuProcess> {
+        vec![GpuProcess { profile, share: percent / 100.0 }; count]
     }
 
     /// Steady state with the temperature settled in surroundings of 30 °C.
-    fn settled(model: BoardModel, runners: &[Runner], limits: Limits) -> (Steady, f64) {
+    fn settled(model: BoardModel, runners: &[GpuProcess], limits: OperatingLimits) -> (SteadyState, f64) {
         let board = model.board();
         let mut celsius = 60.0;
         for _ in 0..20 {
-            let mut thermal = Thermal { celsius };
+            let mut thermal = ThermalState { celsius };
             thermal.advance(board, solve(board, runners, limits, celsius).power_watts, 30.0, 1e6);
             celsius = thermal.celsius;
         }
@@ -482,7 +490,7 @@ mod tests {
             (A100, W { burst_ratio: 0.5, ..W::HOST }, 2, 50., Some(160.), None, [44.5435, 149.2259, 932.4792, 0.5176, 0.2227]),
         ];
         for (model, profile, count, percent, power_watts, clock_mhz, golden) in rows {
-            let (steady, _) = settled(model, &alike(profile, count, percent), Limits { clock_mhz, power_watts });
+            let (steady, _) = settled(model, &alike(profile, count, percent), OperatingLimits { clock_mhz, power_watts });
             let ours = [
                 steady.samples_per_second.iter().sum::<f64>(),
                 steady.power_watts,
@@ -500,10 +508,11 @@ mod tests {
     #[test]
     fn different_processes_agree_with_the_study() {
         let runners = [
-            Runner { profile: WorkloadProfile::COMPUTE, share: 0.6 },
-            Runner { profile: WorkloadProfile::MEMORY.at_rate(120.0), share: 0.4 },
+            GpuProcess { profile: WorkloadProfile::COMPUTE, share: 0.6 },
+            GpuProcess { profile: WorkloadProfile::MEMORY.at_rate(120.0), share: 0.4 },
         ];
-        let (steady, celsius) = settled(BoardModel::A100, &runners, Limits { power_watts: Some(300.0), clock_mhz: None });
+        let (steady, celsius) =
+            settled(BoardModel::A100, &runners, OperatingLimits { power_watts: Some(300.0), clock_mhz: None });
         let pairs = [
             (steady.samples_per_second[0], 15.9495),
             (steady.samples_per_second[1], 58.7182),
@@ -523,7 +532,7 @@ mod tests {
         let (steady, _) = settled(
             BoardModel::H100,
             &alike(WorkloadProfile::MID, 1, 100.0),
-            Limits { clock_mhz: Some(1207.0), power_watts: None },
+            OperatingLimits { clock_mhz: Some(1207.0), power_watts: None },
         );
         assert_eq!(steady.clock_mhz, 1200.0);
         assert!(!steady.power_capped);
@@ -532,10 +541,10 @@ mod tests {
     /// The study let four processes of 50 % each keep 216 % of the SMs busy.
     #[test]
     fn processes_that_want_more_sms_than_there_are_share_them() {
-        let (two, _) = settled(BoardModel::A100, &alike(WorkloadProfile::COMPUTE, 2, 50.0), Limits::default());
-        let (four, _) = settled(BoardModel::A100, &alike(WorkloadProfile::COMPUTE, 4, 50.0), Limits::default());
+        let (two, _) = settled(BoardModel::A100, &alike(WorkloadProfile::COMPUTE, 2, 50.0), OperatingLimits::default());
+        let (four, _) = settled(BoardModel::A100, &alike(WorkloadProfile::COMPUTE, 4, 50.0), OperatingLimits::default());
         assert!(four.runner_sm_active_ratio.iter().sum::<f64>() < 1.15);
-        let rate = |steady: &Steady| steady.samples_per_second.iter().sum::<f64>();
+        let rate = |steady: &SteadyState| steady.samples_per_second.iter().sum::<f64>();
         assert!(rate(&four) < 1.05 * rate(&two), "{} {}", rate(&four), rate(&two));
     }
 
@@ -543,10 +552,10 @@ mod tests {
     #[test]
     fn processes_that_want_more_bandwidth_than_there_is_share_it() {
         let hungry = WorkloadProfile { host_ratio: 0.03, dram_ratio: 0.88, ..WorkloadProfile::MEMORY };
-        let (alone, _) = settled(BoardModel::A100, &alike(hungry, 1, 100.0), Limits::default());
+        let (alone, _) = settled(BoardModel::A100, &alike(hungry, 1, 100.0), OperatingLimits::default());
         for (count, percent) in [(2, 50.0), (3, 45.0), (4, 50.0)] {
-            let (shared, _) = settled(BoardModel::A100, &alike(hungry, count, percent), Limits::default());
-            let rate = |steady: &Steady| steady.samples_per_second.iter().sum::<f64>();
+            let (shared, _) = settled(BoardModel::A100, &alike(hungry, count, percent), OperatingLimits::default());
+            let rate = |steady: &SteadyState| steady.samples_per_second.iter().sum::<f64>();
             let traffic = rate(&shared) * hungry.dram_ratio / hungry.samples_per_second;
             assert!(traffic <= 1.0 + 1e-6, "{traffic}");
             assert!(rate(&shared) > rate(&alone));
@@ -556,7 +565,7 @@ mod tests {
     #[test]
     fn an_empty_gpu_draws_its_static_power() {
         let board = BoardModel::A100.board();
-        let steady = solve(board, &[], Limits::default(), 50.0);
+        let steady = solve(board, &[], OperatingLimits::default(), 50.0);
         assert_eq!((steady.power_watts, steady.clock_mhz, steady.busy_ratio), (50.0, 510.0, 0.0));
         assert!(near(board.waiting_watts_at(50.0), 70.0, 1e-12));
     }
@@ -571,13 +580,13 @@ mod tests {
     #[test]
     fn remembered_states_are_those_computed() {
         let board = BoardModel::A100.board();
-        let mut solver = Solver::default();
+        let mut solver = SteadyStateCache::default();
         let runners = alike(WorkloadProfile::MID, 2, 50.0);
-        let first = solver.solve(board, &runners, Limits::default(), 57.1).clone();
-        assert_eq!(first, solve(board, &runners, Limits::default(), 57.0));
-        assert_eq!(&first, solver.solve(board, &runners, Limits::default(), 56.9));
+        let first = solver.solve(board, &runners, OperatingLimits::default(), 57.1).clone();
+        assert_eq!(first, solve(board, &runners, OperatingLimits::default(), 57.0));
+        assert_eq!(&first, solver.solve(board, &runners, OperatingLimits::default(), 56.9));
         assert_eq!(solver.known.len(), 1);
-        let capped = Limits { power_watts: Some(200.0), clock_mhz: None };
+        let capped = OperatingLimits { power_watts: Some(200.0), clock_mhz: None };
         assert_ne!(&first, solver.solve(board, &runners, capped, 57.0));
     }
 
@@ -608,8 +617,8 @@ mod tests {
         fn caps_hold_and_bite_monotonically(model in model(), profile in profile(), count in 1_usize..5, percent in 25.0..100.0, celsius in 30.0..85.0) {
             let board = model.board();
             let runners = alike(profile, count, percent);
-            let at = |watts| solve(board, &runners, Limits { power_watts: Some(watts), clock_mhz: None }, celsius);
-            let mut before: Option<Steady> = None;
+            let at = |watts| solve(board, &runners, OperatingLimits { power_watts: Some(watts), clock_mhz: None }, celsius);
+            let mut before: Option<SteadyState> = None;
             for step in 0..=8 {
                 let watts = board.power_limit_watts - f64::from(step) / 8.0 * (board.power_limit_watts - board.power_limit_min_watts);
                 let now = at(watts);
@@ -630,7 +639,7 @@ mod tests {
 
         #[test]
         fn nobody_is_faster_than_alone(model in model(), profile in profile(), count in 1_usize..5, percent in 25.0..100.0) {
-            let steady = solve(model.board(), &alike(profile, count, percent), Limits::default(), 60.0);
+            let steady = solve(model.board(), &alike(profile, count, percent), OperatingLimits::default(), 60.0);
             for rate in steady.samples_per_second {
                 prop_assert!(rate > 0.0 && rate <= profile.samples_per_second * (1.0 + 1e-6));
             }
@@ -638,9 +647,9 @@ mod tests {
 
         #[test]
         fn the_order_of_processes_does_not_matter(model in model(), a in profile(), b in profile(), share in 0.2..0.8) {
-            let (a, b) = (Runner { profile: a, share }, Runner { profile: b, share: 1.0 - share });
-            let one = solve(model.board(), &[a, b, a], Limits::default(), 60.0);
-            let two = solve(model.board(), &[a, a, b], Limits::default(), 60.0);
+            let (a, b) = (GpuProcess { profile: a, share }, GpuProcess { profile: b, share: 1.0 - share });
+            let one = solve(model.board(), &[a, b, a], OperatingLimits::default(), 60.0);
+            let two = solve(model.board(), &[a, a, b], OperatingLimits::default(), 60.0);
             prop_assert_eq!(one.samples_per_second[1], two.samples_per_second[2]);
             prop_assert!(near(one.power_watts, two.power_watts, 1e-9));
         }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use eadt_simulator::calibration::{
-    Check, Deviation, Fitted, Knob, Sweep, SweepPoint, equal_against_best, fit, mean_sharing_gain,
+    CalibrationCheck, Sweep, SweepAxis, SweepDeviation, SweepFit, SweepPoint, equal_against_best, fit, mean_sharing_gain,
 };
 use eadt_simulator::gpu::BoardModel;
-use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, paper_suite};
+use eadt_simulator::sharing::{LabNoise, PAPER_MEMORY_GIB, SharingLab, paper_suite};
 
 /// Every task of the source at its default batch size.
 const CAPPED: [[&str; 3]; 6] = [
@@ -43,7 +43,7 @@ pub fn v100_caps(data: &Path) -> Vec<Sweep> {
         });
         let points: Vec<SweepPoint> = points.collect();
         assert_eq!(points.len(), 7, "{dataset} {batch} {optimizer}");
-        Sweep { name: format!("{dataset}, batch {batch}, {optimizer}"), knob: Knob::PowerLimitWatts, points }
+        Sweep { name: format!("{dataset}, batch {batch}, {optimizer}"), knob: SweepAxis::PowerLimitWatts, points }
     };
     CAPPED.map(sweep).into()
 }
@@ -59,7 +59,7 @@ pub fn v100_caps_all(data: &Path) -> Vec<Sweep> {
             power_watts: number(&row, "average_power"),
         });
     }
-    groups.into_iter().map(|(name, points)| Sweep { name, knob: Knob::PowerLimitWatts, points }).collect()
+    groups.into_iter().map(|(name, points)| Sweep { name, knob: SweepAxis::PowerLimitWatts, points }).collect()
 }
 
 /// The first stage of a language model over the clocks of an A100, as far as that board's own limit leaves the clock alone:
@@ -78,46 +78,55 @@ pub fn a100_clocks(data: &Path) -> Vec<Sweep> {
         let highest = points.iter().map(|point| point.power_watts).fold(0.0, f64::max);
         let free: Vec<SweepPoint> = points.into_iter().filter(|point| point.power_watts < 0.95 * highest).collect();
         assert!(free.len() > 25, "{instruction}: {}", free.len());
-        Sweep { name: format!("GPT-3 175B, stage 0, {instruction}"), knob: Knob::SmClockMhz, points: free }
+        Sweep { name: format!("GPT-3 175B, stage 0, {instruction}"), knob: SweepAxis::SmClockMhz, points: free }
     };
     ["forward", "backward"].map(sweep).into()
 }
 
 /// Fits of each sweep, and their mean deviation.
-pub fn fits(model: BoardModel, sweeps: &[Sweep]) -> (Vec<(String, Fitted)>, Deviation) {
-    let fits: Vec<(String, Fitted)> =
+pub fn fits(model: BoardModel, sweeps: &[Sweep]) -> (Vec<(String, SweepFit)>, SweepDeviation) {
+    let fits: Vec<(String, SweepFit)> =
         sweeps.iter().map(|sweep| (sweep.name.clone(), fit(model.board(), sweep).expect("a sound sweep"))).collect();
-    let all: Vec<Deviation> = fits.iter().map(|(_, fitted)| fitted.deviation).collect();
-    let mean = Deviation::mean(&all).expect("sweeps");
+    let all: Vec<SweepDeviation> = fits.iter().map(|(_, fitted)| fitted.deviation).collect();
+    let mean = SweepDeviation::mean(&all).expect("sweeps");
     (fits, mean)
 }
 
-fn deviation(deviation: Deviation) -> String {
+fn deviation(deviation: SweepDeviation) -> String {
     format!("throughput {:.1} %, power {:.1} %", 100.0 * deviation.rate_ratio, 100.0 * deviation.power_ratio)
 }
 
-fn swept(what: &str, model: BoardModel, sweeps: &[Sweep], most: Deviation, each: bool, checks: &mut Vec<Check>) {
+fn swept(what: &str, model: BoardModel, sweeps: &[Sweep], most: SweepDeviation, each: bool, checks: &mut Vec<CalibrationCheck>) {
     let (fits, mean) = fits(model, sweeps);
     let kept = mean.rate_ratio <= most.rate_ratio && mean.power_ratio <= most.power_ratio;
     let asked = format!("throughput ≤ {} %, power ≤ {} %", 100.0 * most.rate_ratio, 100.0 * most.power_ratio);
-    checks.push(Check { what: format!("{what}: mean of {}", fits.len()), asked, reached: deviation(mean), kept: Some(kept) });
+    checks.push(CalibrationCheck {
+        what: format!("{what}: mean of {}", fits.len()),
+        asked,
+        reached: deviation(mean),
+        kept: Some(kept),
+    });
     for (name, fitted) in fits.into_iter().filter(|_| each) {
-        checks
-            .push(Check { what: format!("— {name}"), asked: String::new(), reached: deviation(fitted.deviation), kept: None });
+        checks.push(CalibrationCheck {
+            what: format!("— {name}"),
+            asked: String::new(),
+            reached: deviation(fitted.deviation),
+            kept: None,
+        });
     }
 }
 
-pub const CAPS_ASKED: Deviation = Deviation { rate_ratio: 0.01, power_ratio: 0.03 };
-pub const CLOCKS_ASKED: Deviation = Deviation { rate_ratio: 0.005, power_ratio: 0.005 };
+pub const CAPS_ASKED: SweepDeviation = SweepDeviation { rate_ratio: 0.01, power_ratio: 0.03 };
+pub const CLOCKS_ASKED: SweepDeviation = SweepDeviation { rate_ratio: 0.005, power_ratio: 0.005 };
 
 /// Everything that is asked of the model.
-pub fn checks(data: &Path) -> Vec<Check> {
+pub fn checks(data: &Path) -> Vec<CalibrationCheck> {
     let mut checks = Vec::new();
     swept("V100 under power caps (Zeus, NSDI 23)", BoardModel::V100, &v100_caps(data), CAPS_ASKED, true, &mut checks);
     let all = v100_caps_all(data);
     swept("V100 under power caps, every job of that source", BoardModel::V100, &all, CAPS_ASKED, false, &mut checks);
     let noise = |sweeps: &[Sweep]| sweeps.iter().map(Sweep::rate_noise_ratio).sum::<f64>() / sweeps.len() as f64;
-    checks.push(Check {
+    checks.push(CalibrationCheck {
         what: "— noise: no rate that never falls with the cap comes nearer".into(),
         asked: String::new(),
         reached: format!("throughput {:.1} %", 100.0 * noise(&all)),
@@ -129,29 +138,29 @@ pub fn checks(data: &Path) -> Vec<Check> {
         let (fits, mean) = fits(BoardModel::V100, &ours);
         let what = format!("— {dataset}: mean of {}", fits.len());
         let reached = format!("{}; noise {:.1} %", deviation(mean), 100.0 * noise(&ours));
-        checks.push(Check { what, asked: String::new(), reached, kept: None });
+        checks.push(CalibrationCheck { what, asked: String::new(), reached, kept: None });
     }
     swept("A100 over SM clocks (Perseus, SOSP 24)", BoardModel::A100, &a100_clocks(data), CLOCKS_ASKED, true, &mut checks);
     let (mean, largest) = pair_gains();
-    checks.push(Check {
+    checks.push(CalibrationCheck {
         what: "121 pairs at their best of nine partitions over equal shares, mean over 16 workloads".into(),
         asked: "35 to 38 % (the paper measured 35 %)".into(),
         reached: format!("{:.1} %", 100.0 * mean),
         kept: Some((0.35..=0.38).contains(&mean)),
     });
-    checks.push(Check {
+    checks.push(CalibrationCheck {
         what: "— the workload that gains most".into(),
         asked: "the paper measured 60.6 %".into(),
         reached: format!("{:.1} %", 100.0 * largest),
         kept: None,
     });
-    checks.push(Check {
+    checks.push(CalibrationCheck {
         what: "two jobs side by side without shares: summed speed over speed alone, mean over pairs of the paper's suite".into(),
         asked: "Gavel measured 1.31 on a V100, but for other jobs".into(),
         reached: format!("{:.2}", mean_sharing_gain(BoardModel::V100.board(), &paper_suite())),
         kept: None,
     });
-    checks.push(Check {
+    checks.push(CalibrationCheck {
         what: "slowdown under MPS with shares".into(),
         asked: "as measured".into(),
         reached: "not checked: no measurement with counters and shares is at hand".into(),
@@ -163,7 +172,7 @@ pub fn checks(data: &Path) -> Vec<Check> {
 /// Mean over the workloads, and that of the workload which gains most.
 pub fn pair_gains() -> (f64, f64) {
     let suite = paper_suite();
-    let lab = Lab::new(BoardModel::V100, suite.clone(), LabNoise::NONE);
+    let lab = SharingLab::new(BoardModel::V100, suite.clone(), LabNoise::NONE);
     let gains = equal_against_best(BoardModel::V100.board(), &suite, &lab, PAPER_MEMORY_GIB);
     assert_eq!((gains.pairs, gains.workloads.len()), (121, 16));
     (gains.mean(), gains.largest())

@@ -1,10 +1,10 @@
 use std::fmt::{self, Write};
 
 use eadt_html::{END, escape};
-use eadt_models::choose::Knobs;
+use eadt_models::choose::TuningKnobs;
 
 use super::{CLAIMS, cap_curve, limits, note_line, origin, percent, rows, source};
-use crate::{Group, Tuning, points};
+use crate::{Tuning, TuningGroup, points};
 
 /// Rules of the plots.
 const RULES: &str = ".source { opacity: .85; font-size: 13px; }
@@ -25,13 +25,13 @@ pub(super) fn render(tuning: &Tuning) -> String {
 fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
     let unit = tuning.knob.unit();
     let knobs = tuning.knobs();
-    let knob = knobs.all().map(eadt_models::choose::Knob::name).collect::<Vec<_>>().join(" × ");
+    let knob = knobs.all().map(eadt_models::choose::TuningKnob::name).collect::<Vec<_>>().join(" × ");
     let source_of = &tuning.source;
     let file = escape(&source_of.file);
     writeln!(out, "<p>{} row(s) of {file}, knob {knob}, method {}.</p>", source_of.rows, escape(&source_of.method))?;
     writeln!(out, "<h2>Unconstrained against constrained</h2>")?;
     let head = ["group", "limit", "least energy", "saving", "slowdown", "within limits", "saving", "slowdown", "feasible"];
-    let cells = |group: &Group| {
+    let cells = |group: &TuningGroup| {
         let mut cells = vec![points::name(&group.by), percent(group.max_slowdown_ratio)];
         for choice in [&group.choices.min_energy, &group.choices.constrained] {
             let (saving, slowdown) = (percent(choice.saving_ratio), percent(choice.slowdown_ratio));
@@ -91,7 +91,7 @@ fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-fn write_group(tuning: &Tuning, group: &Group, out: &mut String) -> fmt::Result {
+fn write_group(tuning: &Tuning, group: &TuningGroup, out: &mut String) -> fmt::Result {
     let name = escape(&points::name(&group.by));
     let mark = group.mark();
     writeln!(out, "<h2>{name}{mark}</h2>\n<p>{}. Limits: {}.</p>", escape(&group.choices.reason), escape(&limits(group)))?;
@@ -127,7 +127,7 @@ const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 
 /// Slowdown to the right, energy against the reference upwards; measured points, the Pareto set, and the choices.
-fn write_plot(group: &Group, name: &str, knobs: Knobs, out: &mut String) -> fmt::Result {
+fn write_plot(group: &TuningGroup, name: &str, knobs: TuningKnobs, out: &mut String) -> fmt::Result {
     let reference = &group.choices.reference;
     let (seconds, joules) = (reference.duration_seconds, reference.energy_joules);
     let second = |index: usize| group.point_second_settings.get(index).copied();
@@ -137,7 +137,7 @@ fn write_plot(group: &Group, name: &str, knobs: Knobs, out: &mut String) -> fmt:
         .enumerate()
         .map(|(index, [setting, s, j])| (s / seconds - 1.0, j / joules, knobs.words(*setting, second(index))))
         .collect();
-    let of = |choice: &eadt_models::choose::Choice| (choice.slowdown_ratio, 1.0 - choice.saving_ratio);
+    let of = |choice: &eadt_models::choose::SettingChoice| (choice.slowdown_ratio, 1.0 - choice.saving_ratio);
     let all: Vec<(f64, f64)> = measured
         .iter()
         .map(|(x, y, _)| (*x, *y))

@@ -3,7 +3,7 @@
 mod html;
 mod text;
 
-use crate::{Group, Note, Tuning, points};
+use crate::{TableNote, Tuning, TuningGroup, points};
 
 /// Shown wherever a saving could be compared with the documents that this program comes from.
 const CLAIMS: &str = "The EADT and frequency-plan documents claim savings of 33–37 % and 20–40 %; these are their authors' claims, \
@@ -23,21 +23,21 @@ impl Tuning {
     /// Mean measured saving without and with the limits, over the groups; `None` where there is none.
     pub fn mean_savings(&self) -> Option<[f64; 2]> {
         let count = self.groups.len() as f64;
-        let mean = |of: fn(&Group) -> f64| self.groups.iter().map(of).sum::<f64>() / count;
+        let mean = |of: fn(&TuningGroup) -> f64| self.groups.iter().map(of).sum::<f64>() / count;
         (count > 0.0).then(|| [mean(|g| g.choices.min_energy.saving_ratio), mean(|g| g.choices.constrained.saving_ratio)])
     }
 }
 
 /// A note with the group that it is about.
-fn note_line(note: &Note) -> String {
+fn note_line(note: &TableNote) -> String {
     match note.groups.as_slice() {
         [group] => format!("{}: {}", points::name(group), note.text),
         _ => note.text.clone(),
     }
 }
 
-/// What the fitted curves say of a choice.
-fn fitted(choice: &eadt_models::choose::Choice) -> String {
+/// Returns the saving and slowdown of a choice by the fitted curves; empty if unknown.
+fn fitted(choice: &eadt_models::choose::SettingChoice) -> String {
     match (choice.fitted_saving_ratio, choice.fitted_slowdown_ratio) {
         (Some(saving), Some(slowdown)) => format!("; fitted {} at {}", percent(saving), percent(slowdown)),
         _ => String::new(),
@@ -51,7 +51,7 @@ fn percent(ratio: f64) -> String {
 }
 
 /// Rows of the choices of a group: name and choice.
-fn rows(group: &Group) -> [(&'static str, &eadt_models::choose::Choice); 6] {
+fn rows(group: &TuningGroup) -> [(&'static str, &eadt_models::choose::SettingChoice); 6] {
     let choices = &group.choices;
     [
         ("reference", &choices.reference),
@@ -63,18 +63,18 @@ fn rows(group: &Group) -> [(&'static str, &eadt_models::choose::Choice); 6] {
     ]
 }
 
-fn limits(group: &Group) -> String {
+fn limits(group: &TuningGroup) -> String {
     let floor = group.min_ratio.map_or(String::new(), |ratio| format!(", setting at least {} of the highest", percent(ratio)));
     format!("slowdown at most {}{floor}", percent(group.max_slowdown_ratio))
 }
 
-/// What the points of a group are.
-fn origin(group: &Group) -> &'static str {
+/// Returns the origin of a group's points.
+fn origin(group: &TuningGroup) -> &'static str {
     if group.is_simulated() { "simulated" } else { "measured" }
 }
 
-/// Where the group's figures come from.
-fn source(tuning: &Tuning, group: &Group) -> String {
+/// Returns the source of the group's figures.
+fn source(tuning: &Tuning, group: &TuningGroup) -> String {
     let rows = match (group.rows.iter().min(), group.rows.iter().max()) {
         (Some(first), Some(last)) => format!("{} row(s) in lines {first} to {last}", group.rows.len()),
         _ => "no rows".to_owned(),
@@ -107,11 +107,11 @@ fn source(tuning: &Tuning, group: &Group) -> String {
     format!("{}: {rows}, {how}", tuning.source.file)
 }
 
-/// What throughput against power says, in a sentence.
-fn cap_curve(group: &Group) -> Option<String> {
-    use eadt_models::fit::Verdict;
+/// Returns the result of throughput against power, in a sentence.
+fn cap_curve(group: &TuningGroup) -> Option<String> {
+    use eadt_models::fit::CapCurveVerdict;
     let curve = group.cap_curve.as_ref()?;
-    if let Verdict::NoInformation(reason) = &curve.verdict {
+    if let CapCurveVerdict::NoInformation(reason) = &curve.verdict {
         return Some(format!("throughput against power carries no information: {reason}"));
     }
     let r = |r: Option<f64>| r.map_or("–".to_owned(), |r| format!("{r:.3}"));

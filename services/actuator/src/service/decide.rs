@@ -5,7 +5,7 @@ use std::time::Instant;
 use eadt_bus::chaos;
 use eadt_cluster::{ApprovedDecision, ClusterError, ClusterRemedy};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Decision, Origin, UpdateMode};
+use eadt_schemas::v1::{ControllerAction, Decision, Origin, UpdateMode};
 
 use super::ActuatorSession;
 use super::decision_queue::QueuedDecision;
@@ -124,7 +124,7 @@ impl ActuatorSession<'_> {
         let cluster = &self.service.cluster;
         let managed = match dereference(decision, self.view.workloads()) {
             Ok(managed) => managed,
-            Err(_) if decision.action == Action::Maintain => return Ok(DecisionOutcome::Done(None)),
+            Err(_) if decision.action == ControllerAction::Maintain => return Ok(DecisionOutcome::Done(None)),
             Err(refusal) => {
                 self.refuse(decision, &refusal, now);
                 return Ok(DecisionOutcome::Done(None));
@@ -140,7 +140,7 @@ impl ActuatorSession<'_> {
             DecisionPlan::Change(planned) => planned,
         };
         if planned.restarts
-            && decision.action != Action::Revert
+            && decision.action != ControllerAction::Revert
             && managed.state.mode == UpdateMode::Enforce
             && let Some(barred) = cluster.restarts_barred(&decision.workload)
         {

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use eadt_bus::{BusError, Member, Record, TopicPartition};
+use eadt_bus::{BusError, ConsumerRecord, GroupMember, TopicPartition};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{DeadLetterReason, Decision};
-use eadt_schemas::{EventType, Refusal as Unreadable, decode};
+use eadt_schemas::{DecodeError, EventType, decode};
 
 /// Decisions of one partition that wait; beyond it the partition is paused, so memory is bounded.
 const MAX_QUEUED: usize = 1000;
@@ -17,9 +17,9 @@ const MAX_QUEUED: usize = 1000;
 /// A record of `decisions.v1` that is not finished with.
 #[derive(Debug)]
 pub struct QueuedDecision {
-    pub record: Record,
+    pub record: ConsumerRecord,
     /// `Err`: unreadable.
-    pub decision: Result<Decision, Unreadable>,
+    pub decision: Result<Decision, DecodeError>,
     /// Failed attempts so far.
     pub attempts: u32,
     /// Why the last of them failed.
@@ -28,16 +28,16 @@ pub struct QueuedDecision {
 }
 
 impl QueuedDecision {
-    fn read(record: Record) -> Self {
+    fn read(record: ConsumerRecord) -> Self {
         let decision = match (record.header(header::TYPE), &record.value) {
-            (Some(kind), _) if kind != EventType::Decision.name() => Err(Unreadable {
+            (Some(kind), _) if kind != EventType::Decision.name() => Err(DecodeError {
                 reason: DeadLetterReason::UnexpectedType,
                 field: None,
                 detail: format!("{kind} is not {}", EventType::Decision.name()),
             }),
             (_, None) => {
                 let detail = "a decision without a value".into();
-                Err(Unreadable { reason: DeadLetterReason::Malformed, field: None, detail })
+                Err(DecodeError { reason: DeadLetterReason::Malformed, field: None, detail })
             }
             (_, Some(value)) => decode(value),
         };
@@ -90,7 +90,7 @@ impl DecisionQueue {
     }
 
     /// Adds a record, if its partition is assigned.
-    pub fn push(&mut self, record: Record) {
+    pub fn push(&mut self, record: ConsumerRecord) {
         if let Some(assigned) = self.partitions.get_mut(&record.at.partition) {
             assigned.queued.push_back(QueuedDecision::read(record));
         }
@@ -126,7 +126,7 @@ impl DecisionQueue {
     }
 
     /// Pauses partitions whose queue is full, and resumes them when it is not.
-    pub fn apply_backpressure(&mut self, member: &mut dyn Member) -> Result<(), BusError> {
+    pub fn apply_backpressure(&mut self, member: &mut dyn GroupMember) -> Result<(), BusError> {
         for (partition, assigned) in &mut self.partitions {
             let full = assigned.queued.len() >= MAX_QUEUED;
             if full != assigned.paused {

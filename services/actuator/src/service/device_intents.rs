@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{BusError, Polled, Reader, Record, Start, TopicPartition, read_to_end};
+use eadt_bus::{BusError, ConsumerRecord, PartitionReader, PollEvent, StartOffset, TopicPartition, read_to_end};
 use eadt_cluster::DeviceAgents;
 use eadt_schemas::EventTime;
 use eadt_schemas::decode;
@@ -21,20 +21,20 @@ pub struct DeviceIntents<'a> {
     topics: ActuatorTopics,
     agents: &'a dyn DeviceAgents,
     published: PublishedIntents,
-    reports: Box<dyn Reader>,
+    reports: Box<dyn PartitionReader>,
     /// The wanted intents that were compared last, and when.
     compared: Option<(Arc<Vec<DeviceIntent>>, Instant)>,
 }
 
 impl<'a> DeviceIntents<'a> {
-    /// Reads all reports until now: without them every cap would be refused for want of an agent. `None`: the cluster has no agents,
-    /// or the process is stopping.
+    /// Reads all reports until now: without them every cap would be refused for want of an agent. `None`: the cluster has no
+    /// agents, or the process is stopping.
     pub fn open(service: &'a ActuatorService, topics: &ActuatorTopics) -> Result<Option<Self>, BusError> {
         let Some(agents) = service.cluster.devices() else { return Ok(None) };
         let mut all = Vec::new();
         for topic in [&topics.device_states, &topics.device_holders] {
             let partitions = partition_count(service, topic)?;
-            all.extend((0..partitions).map(|p| (TopicPartition::new(topic.clone(), p), Start::Earliest)));
+            all.extend((0..partitions).map(|p| (TopicPartition::new(topic.clone(), p), StartOffset::Earliest)));
         }
         let reports = read_to_end(
             &*service.bus,
@@ -56,7 +56,7 @@ impl<'a> DeviceIntents<'a> {
         let mut polled = Vec::new();
         self.reports.poll(256, Duration::ZERO, &mut polled)?;
         for item in polled {
-            if let Polled::Record(record) = item {
+            if let PollEvent::Record(record) = item {
                 take_report(self.agents, &self.topics.device_holders, &record);
             }
         }
@@ -96,7 +96,7 @@ fn read_published(service: &ActuatorService, topics: &ActuatorTopics) -> Result<
 }
 
 /// Hands a report to the cluster. `holders`: the topic of collectors; agents' otherwise.
-fn take_report(agents: &dyn DeviceAgents, holders: &str, record: &Record) {
+fn take_report(agents: &dyn DeviceAgents, holders: &str, record: &ConsumerRecord) {
     let Some(value) = record.value.as_deref() else { return };
     let taken = if *record.at.topic == *holders {
         // By the log's clock: a report from a node whose clock is ahead must not count for longer.

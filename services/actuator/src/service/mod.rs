@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Remedy, Standby, Start, Step, TopicPartition,
-    partition_for_key, read_to_end,
+    Bus, BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff, StandbyCheck,
+    StartOffset, TopicPartition, partition_for_key, read_to_end,
 };
 use eadt_cluster::{Cluster, ClusterChanges, ClusterError, ManagedWorkload};
 use eadt_schemas::decode;
-use eadt_schemas::v1::{Decision, Validation};
-use eadt_service::http::Ready;
-use eadt_service::{Metrics, Shutdown};
+use eadt_schemas::v1::{ChangeValidation, Decision};
+use eadt_service::http::ReadinessFlag;
+use eadt_service::{MetricsRegistry, Shutdown};
 
 use crate::ActuatorSettings;
 use crate::apply::WrittenWorkload;
@@ -33,7 +33,7 @@ use cluster_view::ClusterView;
 use decision_queue::DecisionQueue;
 use device_intents::DeviceIntents;
 use job_directives::JobDirectives;
-use publisher::Publisher;
+use publisher::ActuatorPublisher;
 use rollbacks::RollbackRetries;
 use topics::{ActuatorTopics, partition_count};
 
@@ -59,9 +59,9 @@ pub struct ActuatorService {
     pub bus: Arc<dyn Bus>,
     pub cluster: Arc<dyn Cluster>,
     pub shutdown: Shutdown,
-    pub metrics: Metrics,
+    pub metrics: MetricsRegistry,
     /// Set once the present layout of every managed workload is published.
-    pub ready: Ready,
+    pub ready: ReadinessFlag,
 }
 
 /// Runs until `shutdown`; blocks, so give it a thread.
@@ -73,7 +73,7 @@ pub fn run_actuator(service: &ActuatorService) -> Result<(), ActuatorError> {
 pub(crate) fn run_with(service: &ActuatorService, metrics: &ActuatorMetrics) -> Result<(), ActuatorError> {
     service.settings.check().map_err(ActuatorError::Settings)?;
     let [least, most] = [service.settings.retry_min_seconds, service.settings.retry_max_seconds].map(Duration::from_secs_f64);
-    let mut patience = Patience::new(least, most);
+    let mut patience = RetryBackoff::new(least, most);
     while !service.shutdown.is_cancelled() {
         let began = Instant::now();
         match ActuatorSession::open(service, metrics).and_then(|mut session| session.run()) {
@@ -107,14 +107,14 @@ struct ActuatorSession<'a> {
     topics: ActuatorTopics,
     /// Number of partitions of the decisions.
     partitions: i32,
-    member: Box<dyn Member>,
+    member: Box<dyn GroupMember>,
     queue: DecisionQueue,
-    standby: Standby,
+    standby: StandbyCheck,
     view: ClusterView,
     /// `None`: the cluster has no node agents.
     intents: Option<DeviceIntents<'a>>,
     directives: JobDirectives<'a>,
-    publisher: Publisher<'a>,
+    publisher: ActuatorPublisher<'a>,
     rollbacks: RollbackRetries,
     /// When approved recommendations are tried again without news: one of them waits for a checkpoint.
     approvals_not_before: Option<Instant>,
@@ -138,11 +138,11 @@ impl<'a> ActuatorSession<'a> {
             partitions,
             member,
             queue: DecisionQueue::new(topics.decisions.clone()),
-            standby: Standby::new(group.clone(), topics.decisions.clone()),
+            standby: StandbyCheck::new(group.clone(), topics.decisions.clone()),
             view: ClusterView::new(),
             intents: None,
             directives: JobDirectives::new(service, topics.clone()),
-            publisher: Publisher::new(service, metrics, topics.clone()),
+            publisher: ActuatorPublisher::new(service, metrics, topics.clone()),
             rollbacks: RollbackRetries::default(),
             approvals_not_before: None,
             verdicts: Vec::new(),
@@ -184,12 +184,12 @@ impl<'a> ActuatorSession<'a> {
         Ok(())
     }
 
-    fn take(&mut self, item: Polled) -> Result<(), BusError> {
+    fn take(&mut self, item: PollEvent) -> Result<(), BusError> {
         match item {
-            Polled::Record(record) => self.queue.push(record),
-            Polled::Batch(_) | Polled::End { .. } => {}
-            Polled::Assigned(parts) => self.assign(&parts)?,
-            Polled::Revoked(parts) | Polled::Lost(parts) => {
+            PollEvent::Record(record) => self.queue.push(record),
+            PollEvent::Batch(_) | PollEvent::End { .. } => {}
+            PollEvent::Assigned(parts) => self.assign(&parts)?,
+            PollEvent::Revoked(parts) | PollEvent::Lost(parts) => {
                 // Every loop ends with a commit, so nothing is held here that is worth committing now.
                 for at in parts {
                     self.queue.remove_partition(at.partition);
@@ -232,12 +232,12 @@ impl<'a> ActuatorSession<'a> {
         let (verdicts, passed) = (&mut self.verdicts, Cell::new(false));
         read_to_end(
             &*self.service.bus,
-            &[(at.clone(), Start::At(from))],
+            &[(at.clone(), StartOffset::At(from))],
             || passed.get() || self.service.shutdown.is_cancelled(),
             |record| {
                 passed.set(record.offset >= start - 1);
                 let decision = record.value.as_deref().filter(|_| record.offset < start).map(decode::<Decision>);
-                verdicts.extend(decision.and_then(Result::ok).filter(|decision| decision.validation == Validation::Kept));
+                verdicts.extend(decision.and_then(Result::ok).filter(|decision| decision.validation == ChangeValidation::Kept));
                 Ok::<_, BusError>(())
             },
         )?;
@@ -335,7 +335,7 @@ impl<'a> ActuatorSession<'a> {
         if positions.is_empty() && !self.publisher.has_outputs() {
             return Ok(());
         }
-        self.member.commit(&Step { outputs: self.publisher.take_outputs(), positions })?;
+        self.member.commit(&CommitStep { outputs: self.publisher.take_outputs(), positions })?;
         self.publisher.on_committed();
         self.queue.on_committed();
         Ok(())

@@ -1,11 +1,12 @@
-//! Publishes what became of decisions: collects the outputs of the next commit, and knows what was published of each workload before.
+//! Publishes what became of decisions: collects the outputs of the next commit, and knows what was published of each workload
+//! before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_bus::{BusError, Outgoing, Record};
+use eadt_bus::{BusError, ConsumerRecord, ProducerRecord};
 use eadt_cluster::ManagedWorkload;
-use eadt_schemas::v1::{Decision, Outcome, Workload};
-use eadt_schemas::{Envelope, EventTime, EventType, Refusal as Unreadable, decode};
+use eadt_schemas::v1::{ActuationOutcome, Decision, Workload};
+use eadt_schemas::{DecodeError, Envelope, EventTime, EventType, decode};
 
 use super::ActuatorService;
 use super::topics::{ActuatorTopics, read_keys};
@@ -17,19 +18,19 @@ use crate::report::{self, ActuatorReport};
 
 const SOURCE: &str = "/actuator";
 
-pub struct Publisher<'a> {
+pub struct ActuatorPublisher<'a> {
     service: &'a ActuatorService,
     metrics: &'a ActuatorMetrics,
     topics: ActuatorTopics,
-    outputs: Vec<Outgoing>,
+    outputs: Vec<ProducerRecord>,
     /// The last published event of each workload.
     published: BTreeMap<String, Workload>,
-    /// Workloads with an event or a finished decision that is not committed. The object remembers its last change only: a further one
-    /// would hide what a successor needs to know in order to publish it.
+    /// Workloads with an event or a finished decision that is not committed. The object remembers its last change only: a further
+    /// one would hide what a successor needs to know in order to publish it.
     unsettled: BTreeSet<String>,
 }
 
-impl<'a> Publisher<'a> {
+impl<'a> ActuatorPublisher<'a> {
     pub fn new(service: &'a ActuatorService, metrics: &'a ActuatorMetrics, topics: ActuatorTopics) -> Self {
         Self { service, metrics, topics, outputs: Vec::new(), published: BTreeMap::new(), unsettled: BTreeSet::new() }
     }
@@ -62,7 +63,7 @@ impl<'a> Publisher<'a> {
     pub fn publish(&mut self, report: ActuatorReport) {
         match report {
             ActuatorReport::Actuation(actuation) => {
-                if actuation.outcome == Outcome::RolledBack || actuation.outcome == Outcome::Failed {
+                if actuation.outcome == ActuationOutcome::RolledBack || actuation.outcome == ActuationOutcome::Failed {
                     tracing::warn!(
                         workload = actuation.workload,
                         decision = actuation.decision_id,
@@ -74,12 +75,12 @@ impl<'a> Publisher<'a> {
                 self.unsettled.insert(actuation.workload.clone());
                 self.service.cluster.on_actuation(&actuation);
                 let envelope = envelope(actuation.id.clone(), EventType::Actuation, actuation.time, actuation.workload.clone());
-                self.outputs.push(Outgoing::event(&self.topics.actuations, &actuation.workload, &envelope, &*actuation));
+                self.outputs.push(ProducerRecord::event(&self.topics.actuations, &actuation.workload, &envelope, &*actuation));
             }
             ActuatorReport::Workload(workload) => {
                 let id = format!("{}/{}/{}", workload.workload, workload.generation, workload.time.micros());
                 let envelope = envelope(id, EventType::Workload, workload.time, workload.workload.clone());
-                self.outputs.push(Outgoing::event(&self.topics.workloads, &workload.workload, &envelope, &*workload));
+                self.outputs.push(ProducerRecord::event(&self.topics.workloads, &workload.workload, &envelope, &*workload));
                 self.published.insert(workload.workload.clone(), *workload);
             }
         }
@@ -98,9 +99,9 @@ impl<'a> Publisher<'a> {
         self.publish(report::refused_report(decision, refusal, managed, now));
     }
 
-    pub fn publish_dead_letter(&mut self, record: &Record, unreadable: &Unreadable) {
+    pub fn publish_dead_letter(&mut self, record: &ConsumerRecord, unreadable: &DecodeError) {
         self.metrics.dead_letters.inc();
-        self.outputs.push(Outgoing::dead_letter(&self.topics.dead_letters, record, unreadable, "actuator"));
+        self.outputs.push(ProducerRecord::dead_letter(&self.topics.dead_letters, record, unreadable, "actuator"));
     }
 
     pub fn publish_directive(&mut self, workload: &str, update: DirectiveUpdate) {
@@ -117,11 +118,11 @@ impl<'a> Publisher<'a> {
                 );
                 let id = format!("{workload}/{}", directive.time.micros());
                 let envelope = envelope(id, EventType::Directive, directive.time, workload.to_owned());
-                Outgoing::event(topic, workload, &envelope, &directive)
+                ProducerRecord::event(topic, workload, &envelope, &directive)
             }
             DirectiveUpdate::Withdraw => {
                 tracing::info!(workload, "directive withdrawn");
-                Outgoing::tombstone(topic, workload)
+                ProducerRecord::tombstone(topic, workload)
             }
         });
     }
@@ -133,11 +134,11 @@ impl<'a> Publisher<'a> {
                 tracing::debug!(node = intent.node, decision = intent.decision_id, "device intent published");
                 let id = format!("{}/{}", intent.node, intent.time.micros());
                 let envelope = envelope(id, EventType::DeviceIntent, intent.time, intent.node.clone());
-                Outgoing::event(topic, &intent.node, &envelope, &intent)
+                ProducerRecord::event(topic, &intent.node, &envelope, &intent)
             }
             IntentUpdate::Withdraw(node) => {
                 tracing::info!(node, "an agent's intent is withdrawn");
-                Outgoing::tombstone(topic, &node)
+                ProducerRecord::tombstone(topic, &node)
             }
         });
     }
@@ -154,7 +155,7 @@ impl<'a> Publisher<'a> {
         !self.outputs.is_empty()
     }
 
-    pub fn take_outputs(&mut self) -> Vec<Outgoing> {
+    pub fn take_outputs(&mut self) -> Vec<ProducerRecord> {
         std::mem::take(&mut self.outputs)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use eadt_bus::{BusError, Remedy, Start, TopicPartition, read_to_end};
+use eadt_bus::{BusError, Remedy, StartOffset, TopicPartition, read_to_end};
 use eadt_schemas::Topic;
 
 use super::ActuatorService;
@@ -56,7 +56,7 @@ pub fn read_keys(
     let at = TopicPartition::new(topic.clone(), partition);
     read_to_end(
         &*service.bus,
-        &[(at, Start::Earliest)],
+        &[(at, StartOffset::Earliest)],
         || service.shutdown.is_cancelled(),
         |record| {
             let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_agent::{AgentEnvironment, AgentError, AgentSummary, Log, RawSettings, run};
+use eadt_agent::{AgentEnvironment, AgentError, AgentSummary, LazyBus, RawSettings, run};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, partition_for_key, topics};
+use eadt_bus::{Bus, IsolationLevel, PollEvent, ProducerRecord, StartOffset, TopicPartition, partition_for_key, topics};
 use eadt_nvml::fake::{FakeLibrary, FakeMps};
 use eadt_nvml::set::SettableDriver;
 use eadt_schemas::v1::{DeviceIntent, DeviceState};
 use eadt_schemas::{EventTime, Topic, decode};
-use eadt_service::{Clock, Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown};
 
 pub const NODE: &str = "node-1";
 const PARTITIONS: i32 = 2;
@@ -29,7 +29,7 @@ pub fn log(folder: &Path) -> Arc<dyn Bus> {
 /// An intent of now.
 pub fn intent(time_to_live_seconds: f64) -> DeviceIntent {
     DeviceIntent {
-        time: Clock::wall().now(),
+        time: ServiceClock::machine().now(),
         node: NODE.into(),
         decision_id: "d-1".into(),
         time_to_live_seconds,
@@ -43,7 +43,7 @@ pub fn publish_raw(bus: &dyn Bus, node: &str, value: Option<Vec<u8>>) {
     let mut producer = bus.producer("test").unwrap();
     let key = Some(node.as_bytes().to_vec().into());
     let topic = format!("eadt.{}", Topic::DeviceIntents).into();
-    producer.send(Outgoing { topic, partition: None, key, value: value.map(Into::into), headers: Vec::new() }).unwrap();
+    producer.send(ProducerRecord { topic, partition: None, key, value: value.map(Into::into), headers: Vec::new() }).unwrap();
     assert!(producer.flush(Duration::from_mins(2)).unwrap());
 }
 
@@ -52,17 +52,17 @@ pub fn publish(bus: &dyn Bus, intent: &DeviceIntent) {
 }
 
 /// Everything in the partition of `key`.
-pub fn read(bus: &dyn Bus, topic: Topic, key: &str) -> Vec<eadt_bus::Record> {
+pub fn read(bus: &dyn Bus, topic: Topic, key: &str) -> Vec<eadt_bus::ConsumerRecord> {
     let topic: Arc<str> = format!("eadt.{topic}").into();
     let at = TopicPartition::new(topic, partition_for_key(key.as_bytes(), PARTITIONS));
-    let mut reader = bus.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted).unwrap();
+    let mut reader = bus.reader(&[(at, StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
     let (mut polled, mut records) = (Vec::new(), Vec::new());
     loop {
         reader.poll(1000, Duration::from_secs(5), &mut polled).unwrap();
         for item in polled.drain(..) {
             match item {
-                Polled::Record(record) => records.push(record),
-                Polled::End { .. } => return records,
+                PollEvent::Record(record) => records.push(record),
+                PollEvent::End { .. } => return records,
                 _ => {}
             }
         }
@@ -90,30 +90,30 @@ pub fn settings(fake: &FakeLibrary, state_dir: &Path) -> RawSettings {
 
 /// An agent that runs in this process.
 pub struct Running {
-    pub metrics: Metrics,
-    pub health: Health,
+    pub metrics: MetricsRegistry,
+    pub health: HealthRegistry,
     shutdown: Shutdown,
     task: tokio::task::JoinHandle<Result<AgentSummary, AgentError>>,
 }
 
 /// Starts an agent on this log, or on none.
 pub fn start(raw: &RawSettings, bus: Option<Arc<dyn Bus>>) -> Running {
-    start_on(raw, bus.map(|bus| Log::new(move || Ok(bus.clone()))))
+    start_on(raw, bus.map(|bus| LazyBus::new(move || Ok(bus.clone()))))
 }
 
 /// Starts an agent that connects like this.
-pub fn start_on(raw: &RawSettings, log: Option<Log>) -> Running {
+pub fn start_on(raw: &RawSettings, log: Option<LazyBus>) -> Running {
     launch(raw, log, None)
 }
 
 /// Starts an agent on this log that sets GPUs through this driver.
 pub fn start_with(raw: &RawSettings, bus: &Arc<dyn Bus>, driver: Arc<dyn SettableDriver>) -> Running {
     let bus = bus.clone();
-    launch(raw, Some(Log::new(move || Ok(bus.clone()))), Some(driver))
+    launch(raw, Some(LazyBus::new(move || Ok(bus.clone()))), Some(driver))
 }
 
-fn launch(raw: &RawSettings, log: Option<Log>, driver: Option<Arc<dyn SettableDriver>>) -> Running {
-    let (metrics, health, shutdown) = (Metrics::default(), Health::default(), Shutdown::new());
+fn launch(raw: &RawSettings, log: Option<LazyBus>, driver: Option<Arc<dyn SettableDriver>>) -> Running {
+    let (metrics, health, shutdown) = (MetricsRegistry::default(), HealthRegistry::default(), Shutdown::new());
     let mut environment = AgentEnvironment::new(log, metrics.clone(), health.clone(), shutdown.clone());
     environment.driver = driver;
     let settings = raw.validate("host").unwrap();

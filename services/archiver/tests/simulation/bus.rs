@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use eadt_bus::simulation::{Cursor, Cursors, PARTITIONS, set_paused, topics};
+use eadt_bus::simulation::{PARTITIONS, SimCursor, SimCursors, set_paused, topics};
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Membership, Polled, Producer, Reader, Remedy, Result, Start, Step,
-    TopicPartition, TopicSpec, Watermarks,
+    Bus, BusError, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent, Producer,
+    Remedy, Result, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
 
 use super::TOPICS;
@@ -43,33 +43,33 @@ impl Bus for SimBus {
     fn add_partitions(&self, _: &str, _: i32) -> Result<()> {
         never("adding partitions")
     }
-    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
-        call(&self.0, "asking for watermarks", Remedy::Retry, |world| Ok(Watermarks { low: 0, high: world.log.high(at) }))
+    fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
+        call(&self.0, "asking for watermarks", Remedy::Retry, |world| Ok(WatermarkOffsets { low: 0, high: world.log.high(at) }))
     }
     fn producer(&self, _: &str) -> Result<Box<dyn Producer>> {
         never("producing")
     }
-    fn reader(&self, from: &[(TopicPartition, Start)], _: Isolation) -> Result<Box<dyn Reader>> {
-        let cursor = |start: &Start| Cursor::at(if let Start::At(offset) = start { *offset } else { 0 });
+    fn reader(&self, from: &[(TopicPartition, StartOffset)], _: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
+        let cursor = |start: &StartOffset| SimCursor::at(if let StartOffset::At(offset) = start { *offset } else { 0 });
         let cursors = from.iter().map(|(at, start)| (at.clone(), cursor(start))).collect();
         call(&self.0, "opening a reader", Remedy::Retry, |_| Ok(()))?;
         Ok(Box::new(SimReader { process: Arc::clone(&self.0), cursors }))
     }
-    fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+    fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>> {
         let Membership::Static(name) = options.membership else { return never("joining without a name") };
         call(&self.0, "joining", Remedy::Retry, |world| {
             world.members += 1;
             world.newest.insert(name.clone(), world.members);
             let process = Arc::clone(&self.0);
             let id = world.members;
-            let member: Box<dyn Member> = Box::new(SimMember {
+            let member: Box<dyn GroupMember> = Box::new(SimMember {
                 process,
                 name,
                 id,
                 generation: 0,
                 leaving: None,
                 away: BTreeSet::new(),
-                cursors: Cursors::new(),
+                cursors: SimCursors::new(),
             });
             Ok(member)
         })
@@ -84,11 +84,11 @@ impl Bus for SimBus {
 #[derive(Debug)]
 struct SimReader {
     process: Arc<Process>,
-    cursors: Cursors,
+    cursors: SimCursors,
 }
 
-impl Reader for SimReader {
-    fn poll(&mut self, max: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for SimReader {
+    fn poll(&mut self, max: usize, _: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         call(&self.process, "reading", Remedy::Retry, |world| {
             for (at, cursor) in &mut self.cursors {
                 cursor.take(&world.log, at, max, into);
@@ -117,7 +117,7 @@ struct SimMember {
     leaving: Option<i32>,
     /// Partitions that somebody else has for a while, who does nothing.
     away: BTreeSet<i32>,
-    cursors: Cursors,
+    cursors: SimCursors,
 }
 
 fn of_partitions(partitions: impl Iterator<Item = i32>) -> Vec<TopicPartition> {
@@ -134,14 +134,14 @@ impl SimMember {
         }
     }
 
-    fn assign(&mut self, partitions: impl Iterator<Item = i32>) -> Polled {
+    fn assign(&mut self, partitions: impl Iterator<Item = i32>) -> PollEvent {
         let all = of_partitions(partitions);
-        self.cursors.extend(all.iter().map(|at| (at.clone(), Cursor::default())));
-        Polled::Assigned(all)
+        self.cursors.extend(all.iter().map(|at| (at.clone(), SimCursor::default())));
+        PollEvent::Assigned(all)
     }
 
     /// What became of the group since the last time; true when anything was said.
-    fn rebalance(&mut self, world: &mut World, into: &mut Vec<Polled>) -> bool {
+    fn rebalance(&mut self, world: &mut World, into: &mut Vec<PollEvent>) -> bool {
         if self.generation != world.generation {
             if self.cursors.is_empty() {
                 world.generation += 1;
@@ -150,7 +150,7 @@ impl SimMember {
                 into.push(self.assign(0..PARTITIONS));
             } else {
                 let lost = std::mem::take(&mut self.cursors);
-                into.push(Polled::Lost(lost.into_keys().collect()));
+                into.push(PollEvent::Lost(lost.into_keys().collect()));
             }
             self.leaving = None;
             return true;
@@ -173,11 +173,11 @@ impl SimMember {
         if world.chance.one_in(3) {
             world.say(&format!("partition {partition} is lost"));
             self.give_away(partition);
-            into.push(Polled::Lost(all));
+            into.push(PollEvent::Lost(all));
         } else {
             world.say(&format!("partition {partition} is revoked"));
             self.leaving = Some(partition);
-            into.push(Polled::Revoked(all));
+            into.push(PollEvent::Revoked(all));
         }
         true
     }
@@ -188,7 +188,7 @@ impl SimMember {
     }
 
     /// Some of what is there; where that is everything more comes, or nothing ever.
-    fn deliver(&mut self, world: &mut World, into: &mut Vec<Polled>) -> bool {
+    fn deliver(&mut self, world: &mut World, into: &mut Vec<PollEvent>) -> bool {
         let mut said = false;
         for (at, cursor) in &mut self.cursors {
             if !world.chance.one_in(4) {
@@ -207,8 +207,8 @@ impl SimMember {
     }
 }
 
-impl Reader for SimMember {
-    fn poll(&mut self, _: usize, wait: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for SimMember {
+    fn poll(&mut self, _: usize, wait: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         let process = Arc::clone(&self.process);
         call(&process, "polling", Remedy::Retry, |world| {
             self.check(world)?;
@@ -244,11 +244,11 @@ impl Reader for SimMember {
     }
 }
 
-impl Member for SimMember {
+impl GroupMember for SimMember {
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         call(&self.process, "starting", Remedy::Retry, |_| {
             if let Some(cursor) = self.cursors.get_mut(at) {
-                *cursor = Cursor::at(offset);
+                *cursor = SimCursor::at(offset);
             }
             Ok(())
         })
@@ -260,7 +260,7 @@ impl Member for SimMember {
         })
     }
 
-    fn commit(&mut self, step: &Step) -> Result<()> {
+    fn commit(&mut self, step: &CommitStep) -> Result<()> {
         let unknown = self.process.story.world().chance.one_in(3);
         let remedy = if unknown { Remedy::Restart } else { Remedy::Retry };
         call(&self.process, COMMITTING, remedy, |world| {

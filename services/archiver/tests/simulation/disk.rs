@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_lake::simulation::{CrashDisk, Disk, Entry, Input};
+use eadt_lake::simulation::{CrashDisk, Disk, FolderEntry, ParquetInput};
 
 use super::world::{Flaw, Process};
 
@@ -66,8 +66,8 @@ impl SimDisk {
 
 fn content(disk: &CrashDisk, path: &Path) -> io::Result<Bytes> {
     match disk.open(path)? {
-        Input::Bytes(bytes) => Ok(bytes),
-        Input::File(_) => unreachable!("nothing is on a real disk"),
+        ParquetInput::Bytes(bytes) => Ok(bytes),
+        ParquetInput::File(_) => unreachable!("nothing is on a real disk"),
     }
 }
 
@@ -129,7 +129,7 @@ impl Disk for SimDisk {
         self.change("remove", path, || self.disk.remove(path))
     }
 
-    fn entries(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    fn entries(&self, path: &Path) -> io::Result<Vec<FolderEntry>> {
         self.look("list", path, || {
             let mut entries = self.disk.entries(path)?;
             if self.has(Flaw::Leftovers) {
@@ -139,7 +139,7 @@ impl Disk for SimDisk {
         })
     }
 
-    fn open(&self, path: &Path) -> io::Result<Input> {
+    fn open(&self, path: &Path) -> io::Result<ParquetInput> {
         self.look("open", path, || self.disk.open(path))
     }
 }

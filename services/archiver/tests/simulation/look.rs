@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_bus::TopicPartition;
 use eadt_bus::simulation::{PARTITIONS, SimLog, place};
-use eadt_lake::{Archive, ArchiveFile, Listing, Row};
+use eadt_lake::{Archive, ArchiveFile, ArchiveRow, Listing};
 
 use super::TOPICS;
 
@@ -54,16 +54,16 @@ impl Seen {
 fn compare(archive: &Archive, log: &SimLog, file: &ArchiveFile) -> Result<(), String> {
     let name = &file.name;
     let only = Listing { files: vec![file.clone()], ..Listing::default() };
-    let rows: Vec<Row> =
+    let rows: Vec<ArchiveRow> =
         archive.rows(&only, name.topic, name.partition).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
     let at = place(name.topic, name.partition);
     let range = log.from(&at, name.first);
     let length = (name.last - name.first + 1) as usize;
     let Some(range) = range.get(..length) else { return Err(format!("{} is ahead of the log", name.path())) };
-    let records: Vec<Row> = range
+    let records: Vec<ArchiveRow> = range
         .iter()
         .flatten()
-        .map(|record| Row {
+        .map(|record| ArchiveRow {
             topic: name.topic,
             partition: name.partition,
             offset: record.offset,

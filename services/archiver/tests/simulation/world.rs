@@ -1,5 +1,5 @@
-//! One story: processes one after another, and one within another, on a log and a disk that they share. Chance decides at every call
-//! of theirs what becomes of it.
+//! One story: processes one after another, and one within another, on a log and a disk that they share. Chance decides at every
+//! call of theirs what becomes of it.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use eadt_archiver::{Clock, Error, Service, Settings, Timer, run_on};
+use eadt_archiver::{ArchiverError, ArchiverService, ArchiverSettings, MonotonicClock, ServiceClock, run_on};
 use eadt_bus::TopicPartition;
-use eadt_bus::simulation::{Coming, PREFIX, SimLog};
+use eadt_bus::simulation::{PREFIX, ScheduledRecord, SimLog};
 use eadt_lake::Archive;
 use eadt_lake::simulation::{CrashDisk, archive};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 use eadt_testing::stories::Chance;
 
 use super::bus::SimBus;
@@ -122,11 +122,17 @@ impl World {
 pub struct Story {
     world: Arc<Mutex<World>>,
     disk: CrashDisk,
-    settings: Settings,
+    settings: ArchiverSettings,
 }
 
 impl Story {
-    pub fn new(chance: Chance, coming: Vec<Coming>, faults: usize, settings: Settings, flaw: Option<Flaw>) -> Self {
+    pub fn new(
+        chance: Chance,
+        coming: Vec<ScheduledRecord>,
+        faults: usize,
+        settings: ArchiverSettings,
+        flaw: Option<Flaw>,
+    ) -> Self {
         let world = World {
             chance,
             log: SimLog::new(coming),
@@ -207,21 +213,21 @@ impl Story {
                 name,
                 losses: world.losses,
                 shutdown: Shutdown::new(),
-                timer: Timer::simulated(),
+                timer: MonotonicClock::simulated(),
                 allowed: AtomicBool::new(false),
             })
         };
-        let service = Service {
-            settings: Settings { instance: process.name.to_owned(), ..self.settings.clone() },
+        let service = ArchiverService {
+            settings: ArchiverSettings { instance: process.name.to_owned(), ..self.settings.clone() },
             prefix: PREFIX.to_owned(),
             bus: Arc::new(SimBus(Arc::clone(&process))),
             clock: {
                 let story = self.clone();
-                Clock::new(move || story.world().log.now())
+                ServiceClock::new(move || story.world().log.now())
             },
             shutdown: process.shutdown.clone(),
-            metrics: Metrics::default(),
-            ready: Health::default().part("archiver"),
+            metrics: MetricsRegistry::default(),
+            ready: HealthRegistry::default().part("archiver"),
         };
         let disk = SimDisk { process: Arc::clone(&process), disk: self.disk.clone() };
         let archive = archive(Path::new(ROOT), disk);
@@ -260,14 +266,14 @@ pub struct Process {
     pub name: &'static str,
     losses: u64,
     pub shutdown: Shutdown,
-    pub timer: Timer,
+    pub timer: MonotonicClock,
     /// It was told that a partition is its own, and has not made a file of that yet.
     allowed: AtomicBool,
 }
 
 impl Process {
     /// What is wrong with an end that nobody forced.
-    fn is_wrong(&self, ended: Result<(), Error>) -> Option<String> {
+    fn is_wrong(&self, ended: Result<(), ArchiverError>) -> Option<String> {
         let mut world = self.story.world();
         let error = match ended {
             Ok(()) => {
@@ -278,8 +284,8 @@ impl Process {
         };
         world.say(&format!("process {} ended: {error}", self.number));
         match error {
-            Error::Unwritten(_) => None,
-            Error::Bus(error) if error.detail.contains("fenced on purpose") => None,
+            ArchiverError::Unwritten(_) => None,
+            ArchiverError::Bus(error) if error.detail.contains("fenced on purpose") => None,
             error => Some(format!("process {}: {error}", self.number)),
         }
     }
@@ -303,8 +309,8 @@ impl Process {
         }
     }
 
-    /// A call of this process: its effect, unless chance has something else in mind, which it has once in so many. Some of the effect is left where it dies in the
-    /// middle.
+    /// A call of this process: its effect, unless chance has something else in mind, which it has once in so many. Some of the
+    /// effect is left where it dies in the middle.
     ///
     /// Nobody takes over between the answer that a partition is this process's own and the file that follows from it: that hole is
     /// known (docs/use/archive.md).

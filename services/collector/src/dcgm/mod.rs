@@ -11,19 +11,19 @@ use std::collections::HashMap;
 use eadt_recordings::series::{KNOWN_DEVICE_SERIES, list_names};
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::GpuTelemetry;
-use eadt_service::tasks::{self, Task};
-use eadt_service::{Clock, Shutdown};
+use eadt_service::tasks::{self, TaskEntry};
+use eadt_service::{ServiceClock, Shutdown};
 
-pub use reading::{DeviceReading, Rules, Scraped, Skipped, read};
+pub use reading::{AttributionRules, DcgmScrape, DeviceReading, SkipCounts, read};
 
-use crate::assignments::Assignments;
+use crate::assignments::AssignmentTable;
 use crate::metrics::CollectorMetrics;
-use crate::outlet::Outlet;
+use crate::outlet::EventOutlet;
 use crate::plausible;
 use crate::scrape::{Scraper, ticks};
-use crate::settings::Dcgm;
-use crate::source::{Boxed, Source, SourceError};
-use crate::tenancy::Tenancy;
+use crate::settings::DcgmSettings;
+use crate::source::{BoxFuture, CollectorSource, SourceError};
+use crate::tenancy::DeviceTenancy;
 
 const KIND: &str = "dcgm";
 
@@ -31,8 +31,8 @@ const KIND: &str = "dcgm";
 const MAX_DEVICES: usize = 10_000;
 
 #[derive(Debug, Default)]
-struct Device {
-    tenancy: Tenancy,
+struct DcgmDevice {
+    tenancy: DeviceTenancy,
     last: Option<GpuTelemetry>,
 }
 
@@ -40,18 +40,18 @@ struct Device {
 #[derive(Debug)]
 pub(crate) struct DcgmSource {
     scraper: Scraper,
-    rules: Rules,
-    devices: Devices,
-    clock: Clock,
+    rules: AttributionRules,
+    devices: DcgmDevices,
+    clock: ServiceClock,
 }
 
 /// What is known of the exporter's GPUs, and where their samples go.
 #[derive(Debug)]
-struct Devices {
-    known: HashMap<String, Device>,
-    outlet: Outlet,
+struct DcgmDevices {
+    known: HashMap<String, DcgmDevice>,
+    outlet: EventOutlet,
     metrics: CollectorMetrics,
-    assignments: Assignments,
+    assignments: AssignmentTable,
     collector: String,
     target: String,
     complained: bool,
@@ -63,11 +63,11 @@ struct Devices {
 
 impl DcgmSource {
     pub fn new(
-        settings: Dcgm,
-        outlet: Outlet,
+        settings: DcgmSettings,
+        outlet: EventOutlet,
         metrics: CollectorMetrics,
-        assignments: Assignments,
-        clock: Clock,
+        assignments: AssignmentTable,
+        clock: ServiceClock,
         collector: String,
     ) -> Result<Self, SourceError> {
         let scraper = Scraper::new(settings.target, metrics.clone())
@@ -75,14 +75,14 @@ impl DcgmSource {
         let target = scraper.shown().to_owned();
         let known = HashMap::new();
         let (complained, unnamed, useless) = (false, false, false);
-        let devices = Devices { known, outlet, metrics, assignments, collector, target, complained, unnamed, useless };
+        let devices = DcgmDevices { known, outlet, metrics, assignments, collector, target, complained, unnamed, useless };
         Ok(Self { scraper, rules: settings.rules, devices, clock })
     }
 }
 
-impl Devices {
+impl DcgmDevices {
     /// Takes an answer that was complete at `now`.
-    fn take(&mut self, text: &str, rules: &Rules, now: EventTime) {
+    fn take(&mut self, text: &str, rules: &AttributionRules, now: EventTime) {
         let scraped = reading::read(text, rules);
         for (kind, count) in scraped.skipped.by_kind() {
             self.metrics.skip(&self.target, kind, count);
@@ -131,7 +131,7 @@ impl Devices {
     }
 
     /// Counts an answer without any power or energy, and logs it once until one has some again.
-    fn note_usefulness(&mut self, scraped: &Scraped) {
+    fn note_usefulness(&mut self, scraped: &DcgmScrape) {
         let has_energy = |device: &DeviceReading| {
             let event = &device.event;
             event.power_watts.or(event.power_average_watts).or(event.energy_joules_total).is_some()
@@ -160,7 +160,7 @@ impl Devices {
     }
 }
 
-fn publish(outlet: &Outlet, events: &[GpuTelemetry]) {
+fn publish(outlet: &EventOutlet, events: &[GpuTelemetry]) {
     for event in events {
         if let Err(refusal) = outlet.telemetry(KIND, event) {
             tracing::warn!(device = event.device, %refusal, "a sample was refused");
@@ -168,17 +168,17 @@ fn publish(outlet: &Outlet, events: &[GpuTelemetry]) {
     }
 }
 
-impl Source for DcgmSource {
-    fn task(&self) -> &'static Task {
+impl CollectorSource for DcgmSource {
+    fn task(&self) -> &'static TaskEntry {
         &tasks::DCGM
     }
 
-    fn open(&mut self) -> Boxed<'_, Result<(), SourceError>> {
+    fn open(&mut self) -> BoxFuture<'_, Result<(), SourceError>> {
         // An exporter that is away now may come later: not an error at start.
         Box::pin(async { Ok(()) })
     }
 
-    fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>> {
+    fn run(self: Box<Self>, shutdown: Shutdown) -> BoxFuture<'static, Result<(), SourceError>> {
         let Self { mut scraper, rules, mut devices, clock } = *self;
         Box::pin(async move {
             let mut ticks = ticks(scraper.interval());
@@ -215,12 +215,12 @@ mod tests {
         EventTime::from_micros(seconds * 1_000_000)
     }
 
-    fn devices(outlet: Outlet, metrics: &CollectorMetrics) -> Devices {
-        Devices {
+    fn devices(outlet: EventOutlet, metrics: &CollectorMetrics) -> DcgmDevices {
+        DcgmDevices {
             known: HashMap::new(),
             outlet,
             metrics: metrics.clone(),
-            assignments: Assignments::new(&[]),
+            assignments: AssignmentTable::new(&[]),
             collector: "dcgm/h".into(),
             target: "t".into(),
             complained: false,
@@ -233,7 +233,7 @@ mod tests {
     fn an_answer_without_power_or_energy_is_counted_and_logged_once() {
         let (outlet, buffer, metrics) = outlet();
         let mut devices = devices(outlet, &metrics);
-        let rules = Rules::default();
+        let rules = AttributionRules::default();
         let useful = "dcgm_power_usage{gpu=\"0\",uuid=\"GPU-a\"} 90\n";
         let mut said = Vec::new();
         for (second, text) in
@@ -258,7 +258,7 @@ mod tests {
             format!("DCGM_FI_DEV_POWER_USAGE{{gpu=\"{gpu}\",UUID=\"GPU-fed{gpu}\",{more}{own}}} {power} 1700000000000\n")
         };
         let text = line(0, "exported_namespace=\"lab\",exported_pod=\"llama-0\",", 500) + &line(1, "", 70);
-        devices.take(&text, &Rules::default(), at(1));
+        devices.take(&text, &AttributionRules::default(), at(1));
         let seen: Vec<_> = telemetry(&buffer).into_iter().map(|e| (e.device, e.workload, e.share)).collect();
         assert_eq!(seen, [("GPU-fed0".into(), Some("lab/llama".into()), None), ("GPU-fed1".into(), None, None)]);
     }
@@ -277,7 +277,7 @@ mod tests {
             let label = SkippedLabel { target: "t".into(), kind: "device_limit" };
             metrics.scrape_skipped.get_or_create(&label).get()
         };
-        let rules = Rules::default();
+        let rules = AttributionRules::default();
         devices.take(&answer(0..MAX_DEVICES + 3, 70), &rules, at(1));
         assert_eq!((telemetry(&buffer).len(), devices.known.len(), skipped()), (MAX_DEVICES, MAX_DEVICES, 3));
         // Invented ones put nobody out.
@@ -292,7 +292,7 @@ mod tests {
     fn an_answer_that_was_not_refreshed_gives_no_sample() {
         let (outlet, buffer, metrics) = outlet();
         let mut devices = devices(outlet, &metrics);
-        let rules = Rules::default();
+        let rules = AttributionRules::default();
         devices.take(&text(70.0, 1000, "a-0"), &rules, at(1));
         devices.take(&text(70.0, 1000, "a-0"), &rules, at(2));
         devices.take(&text(70.0, 2000, "a-0"), &rules, at(3));

@@ -1,35 +1,36 @@
 //! From an exporter's text to one reading a GPU. Pure.
 //!
 //! What DCGM marks as "no value" is absent, never a number. The first of several series for one reading holds, as
-//! in Prometheus. Readings of single MIG instances say nothing of the GPU: but for how active each is, which tells whose its power
-//! is, they are left out.
+//! in Prometheus. Readings of single MIG instances do not describe the GPU and are left out, except the activity of each, by
+//! which the GPU's power is attributed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use eadt_recordings::Field;
+use eadt_recordings::ReadingField;
 use eadt_recordings::absent::is_dcgm_blank;
-use eadt_recordings::prometheus_text::{Sample, is_open_metrics, samples};
-pub use eadt_recordings::series::Rules;
+use eadt_recordings::prometheus_text::{ExpositionSample, is_open_metrics, samples};
+pub use eadt_recordings::series::AttributionRules;
 use eadt_recordings::series::{
-    Attribution, Board, Exporters, Holders, Metric, attribute, board, device_metric, is_of_board, mig_instance,
+    BoardHolders, DeviceMetric, ExporterPods, SeriesAttribution, SeriesBoard, attribute, board, device_metric, is_of_board,
+    mig_instance,
 };
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::{GpuTelemetry, Origin};
 
 use crate::plausible;
-use crate::tenancy::Tenant;
+use crate::tenancy::BoardTenant;
 
 /// One GPU of an exporter. The event lacks its time, unless the exporter gave one, its collector and its workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceReading {
     pub event: GpuTelemetry,
     /// The workloads that the labels name.
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<BoardTenant>,
 }
 
 /// What an answer held.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Scraped {
+pub struct DcgmScrape {
     /// By device.
     pub devices: Vec<DeviceReading>,
     /// Well-formed sample lines of an exporter of GPUs.
@@ -38,7 +39,7 @@ pub struct Scraped {
     pub foreign: u64,
     /// Names of the series, of the first few that differ.
     pub names: BTreeSet<String>,
-    pub skipped: Skipped,
+    pub skipped: SkipCounts,
     /// The first malformed line.
     pub complaint: Option<String>,
     /// The first name of a workload that could not be used, and why.
@@ -50,10 +51,10 @@ const MAX_NAMES: usize = 50;
 
 /// What was not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Skipped {
+pub struct SkipCounts {
     /// Lines that are no samples.
     pub malformed: u64,
-    /// Values that say "no value".
+    /// Values that mean "no value".
     pub sentinel: u64,
     /// Series that came before.
     pub duplicate: u64,
@@ -67,7 +68,7 @@ pub struct Skipped {
     pub no_workload: u64,
 }
 
-impl Skipped {
+impl SkipCounts {
     pub(crate) fn by_kind(self) -> [(&'static str, u64); 7] {
         [
             ("malformed", self.malformed),
@@ -82,20 +83,20 @@ impl Skipped {
 }
 
 #[derive(Debug, Default)]
-struct Device {
+struct DeviceReadingBuilder {
     event: GpuTelemetry,
     memory_free: Option<f64>,
-    holders: Holders,
-    filled: BTreeSet<Field>,
+    holders: BoardHolders,
+    filled: BTreeSet<ReadingField>,
 }
 
 /// Reads an exporter's answer.
-pub fn read(text: &str, rules: &Rules) -> Scraped {
-    let mut scraped = Scraped::default();
-    let mut devices: BTreeMap<String, Device> = BTreeMap::new();
+pub fn read(text: &str, rules: &AttributionRules) -> DcgmScrape {
+    let mut scraped = DcgmScrape::default();
+    let mut devices: BTreeMap<String, DeviceReadingBuilder> = BTreeMap::new();
     let mut seen = HashSet::new();
     let mut read = Vec::new();
-    let mut exporters = Exporters::default();
+    let mut exporters = ExporterPods::default();
     for line in samples(text) {
         match line {
             Ok(sample) => {
@@ -127,13 +128,13 @@ pub fn read(text: &str, rules: &Rules) -> Scraped {
             scraped.skipped.no_device += 1;
             continue;
         };
-        let device = devices.entry(board.device.clone()).or_insert_with(|| Device::new(board));
+        let device = devices.entry(board.device.clone()).or_insert_with(|| DeviceReadingBuilder::new(board));
         if let Some(time) = sample.time(open_metrics) {
             device.event.time = device.event.time.max(time);
         }
         let attribution = attribute(&sample, rules, &exporters);
         device.place(&sample, &attribution);
-        if let Attribution::NoNamespace(_) | Attribution::NotAWorkload(_) = &attribution {
+        if let SeriesAttribution::NoNamespace(_) | SeriesAttribution::NotAWorkload(_) = &attribution {
             scraped.skipped.no_workload += 1;
             scraped.unnamed.get_or_insert_with(|| why_unnamed(&attribution));
         }
@@ -148,24 +149,24 @@ pub fn read(text: &str, rules: &Rules) -> Scraped {
     scraped
 }
 
-fn why_unnamed(attribution: &Attribution) -> String {
+fn why_unnamed(attribution: &SeriesAttribution) -> String {
     match attribution {
-        Attribution::NoNamespace(name) => {
+        SeriesAttribution::NoNamespace(name) => {
             format!("{name:?} names a workload without a namespace: set workload_namespace of this collector.dcgm")
         }
-        Attribution::NotAWorkload(name) => format!("{name:?} is not namespace/name"),
-        Attribution::Workload { .. } | Attribution::Nobody => String::new(),
+        SeriesAttribution::NotAWorkload(name) => format!("{name:?} is not namespace/name"),
+        SeriesAttribution::Workload { .. } | SeriesAttribution::Nobody => String::new(),
     }
 }
 
-impl Device {
-    fn new(board: Board) -> Self {
-        let Board { device, node, gpu_index, gpu_model } = board;
+impl DeviceReadingBuilder {
+    fn new(board: SeriesBoard) -> Self {
+        let SeriesBoard { device, node, gpu_index, gpu_model } = board;
         let event = GpuTelemetry { device, origin: Origin::Measured, node, gpu_index, gpu_model, ..GpuTelemetry::default() };
         Self { event, ..Self::default() }
     }
 
-    fn place(&mut self, sample: &Sample<'_>, attribution: &Attribution) {
+    fn place(&mut self, sample: &ExpositionSample<'_>, attribution: &SeriesAttribution) {
         let instance = mig_instance(sample);
         if instance.is_some() {
             self.event.mig_enabled = Some(true);
@@ -173,7 +174,7 @@ impl Device {
         self.holders.add(attribution, instance.as_ref());
     }
 
-    fn fill(&mut self, metric: Option<Metric>, sample: &Sample<'_>, skipped: &mut Skipped) {
+    fn fill(&mut self, metric: Option<DeviceMetric>, sample: &ExpositionSample<'_>, skipped: &mut SkipCounts) {
         let event = &mut self.event;
         let instance = sample.label("GPU_I_ID");
         let value = sample.value;
@@ -195,26 +196,26 @@ impl Device {
         let field = metric.field_of(event.gpu_model.as_deref());
         if let Some(instance) = instance.filter(|_| !is_of_board(field)) {
             match field {
-                Field::GraphicsActiveRatio if !self.holders.set_activity(instance, value) => skipped.implausible += 1,
-                Field::GraphicsActiveRatio => {}
+                ReadingField::GraphicsActiveRatio if !self.holders.set_activity(instance, value) => skipped.implausible += 1,
+                ReadingField::GraphicsActiveRatio => {}
                 _ => skipped.mig_instance += 1,
             }
             return;
         }
-        // The same reading under another pod or instance says the same; a second name for it gives way.
+        // The same reading under another pod or instance is a repetition; a second name for it gives way.
         if !self.filled.insert(field) {
             return;
         }
-        let value = metric.to_ours(value);
+        let value = metric.to_base_unit(value);
         // A board has less than a petabyte.
-        if matches!(field, Field::MemoryUsedBytes | Field::MemoryTotalBytes) && !(0.0..1e15).contains(&value) {
+        if matches!(field, ReadingField::MemoryUsedBytes | ReadingField::MemoryTotalBytes) && !(0.0..1e15).contains(&value) {
             skipped.implausible += 1;
         } else {
             field.set_telemetry(event, value);
         }
     }
 
-    fn finish(mut self, skipped: &mut Skipped) -> DeviceReading {
+    fn finish(mut self, skipped: &mut SkipCounts) -> DeviceReading {
         if let (None, Some(used), Some(free)) = (self.event.memory_total_bytes, self.event.memory_used_bytes, self.memory_free) {
             // What the driver reserves is in neither, so this is a little less than the board has.
             if (0.0..1e9).contains(&free) {
@@ -266,7 +267,7 @@ mod tests {
         format!("DCGM_FI_{metric}{{{}}} {value}\n", labels(extra))
     }
 
-    fn only(scraped: &Scraped) -> &DeviceReading {
+    fn only(scraped: &DcgmScrape) -> &DeviceReading {
         assert_eq!(scraped.devices.len(), 1);
         &scraped.devices[0]
     }
@@ -284,7 +285,7 @@ mod tests {
             line("DEV_CLOCK_THROTTLE_REASONS", "", "36"),
         ]
         .concat();
-        let scraped = read(&text, &Rules::default());
+        let scraped = read(&text, &AttributionRules::default());
         let event = &only(&scraped).event;
         assert_eq!((event.power_watts, event.power_average_watts), (Some(251.5), None));
         assert_eq!(event.energy_joules_total, Some(15_152_422.938));
@@ -292,7 +293,7 @@ mod tests {
         assert_eq!((event.memory_used_bytes, event.memory_total_bytes), (Some(1 << 30), Some(1 << 31)));
         assert_eq!(event.throttle_reasons.as_deref(), Some("sw_power_cap,sw_thermal_slowdown"));
         assert_eq!((event.node.as_deref(), event.gpu_index), (Some("n1"), Some(0)));
-        assert_eq!((scraped.samples, scraped.skipped), (8, Skipped::default()));
+        assert_eq!((scraped.samples, scraped.skipped), (8, SkipCounts::default()));
     }
 
     #[test]
@@ -300,7 +301,7 @@ mod tests {
         let models = ["NVIDIA A100X", "NVIDIA H100 80GB HBM3"];
         for (model, instant, average) in [(models[0], Some(300.0), None), (models[1], None, Some(300.0))] {
             let text = line("DEV_POWER_USAGE", "", "300").replace("NVIDIA A100-SXM4-80GB", model);
-            let scraped = read(&text, &Rules::default());
+            let scraped = read(&text, &AttributionRules::default());
             let event = &only(&scraped).event;
             assert_eq!((event.power_watts, event.power_average_watts), (instant, average), "{model}");
         }
@@ -321,18 +322,18 @@ mod tests {
             "NaN",
         ] {
             let text = line("DEV_POWER_USAGE", "", sentinel) + &line("DEV_GPU_TEMP", "", "30");
-            let scraped = read(&text, &Rules::default());
+            let scraped = read(&text, &AttributionRules::default());
             assert_eq!(only(&scraped).event.power_watts, None, "{sentinel}");
             assert_eq!((scraped.skipped.sentinel, scraped.skipped.implausible), (1, 0), "{sentinel}");
         }
-        let energy = read(&line("DEV_TOTAL_ENERGY_CONSUMPTION", "", "2147483634"), &Rules::default());
+        let energy = read(&line("DEV_TOTAL_ENERGY_CONSUMPTION", "", "2147483634"), &AttributionRules::default());
         assert_eq!(only(&energy).event.energy_joules_total, Some(2_147_483.634));
     }
 
     #[test]
     fn a_zero_that_stands_for_not_supported_is_no_value() {
         let text = line("DEV_MEMORY_TEMP", "", "0") + &line("DEV_POWER_USAGE", "", "0") + &line("DEV_GPU_UTIL", "", "0");
-        let scraped = read(&text, &Rules::default());
+        let scraped = read(&text, &AttributionRules::default());
         let event = &only(&scraped).event;
         assert_eq!((event.memory_temperature_celsius, event.power_watts, event.utilization_ratio), (None, None, Some(0.0)));
         assert_eq!(scraped.skipped.implausible, 2);
@@ -346,10 +347,10 @@ mod tests {
             + "DCGM_FI_DEV_GPU_TEMP{gpu=\"0\"} 55\n"
             + "go_goroutines 5\n"
             + &line("DEV_SM_CLOCK", "", "1410");
-        let scraped = read(&text, &Rules::default());
+        let scraped = read(&text, &AttributionRules::default());
         let event = &only(&scraped).event;
         assert_eq!((event.power_watts, event.sm_clock_mhz, event.temperature_celsius), (Some(100.0), Some(1410.0), None));
-        let Skipped { malformed, duplicate, no_device, .. } = scraped.skipped;
+        let SkipCounts { malformed, duplicate, no_device, .. } = scraped.skipped;
         assert_eq!((malformed, duplicate, no_device, scraped.foreign), (1, 1, 1, 1));
         assert!(scraped.complaint.unwrap().starts_with("line 3:"));
     }
@@ -360,11 +361,11 @@ mod tests {
             line("DEV_POWER_USAGE", &format!(",namespace=\"{namespace}\",pod=\"{pod}\",container=\"c\""), "100")
         };
         let text = pod("eadt", "llm-training-0") + &pod("eadt", "llm-training-1") + &pod("other", "serve-0");
-        let scraped = read(&text, &Rules::default());
+        let scraped = read(&text, &AttributionRules::default());
         let shares: Vec<_> = only(&scraped).tenants.iter().map(|t| (t.workload.as_str(), t.share)).collect();
         assert_eq!(shares, [("eadt/llm-training", Some(2.0 / 3.0)), ("other/serve", Some(1.0 / 3.0))]);
-        let alone = read(&(pod("eadt", "llm-training-0") + &pod("eadt", "llm-training-1")), &Rules::default());
-        assert_eq!(only(&alone).tenants, [Tenant { workload: "eadt/llm-training".into(), share: None, method: None }]);
+        let alone = read(&(pod("eadt", "llm-training-0") + &pod("eadt", "llm-training-1")), &AttributionRules::default());
+        assert_eq!(only(&alone).tenants, [BoardTenant { workload: "eadt/llm-training".into(), share: None, method: None }]);
         assert_eq!((scraped.skipped.duplicate, only(&scraped).event.power_watts), (0, Some(100.0)));
     }
 
@@ -375,7 +376,7 @@ mod tests {
             line("DEV_POWER_USAGE", &extra, "300") + &line("PROF_SM_ACTIVE", &extra, "0.9")
         };
         let text = instance("1", "3g.40gb", "a-0") + &instance("2", "1g.10gb", "b-0") + &instance("3", "3g.40gb", "");
-        let scraped = read(&text, &Rules::default());
+        let scraped = read(&text, &AttributionRules::default());
         let device = only(&scraped);
         assert_eq!((device.event.mig_enabled, device.event.sm_active_ratio), (Some(true), None));
         assert_eq!((device.event.power_watts, scraped.skipped.mig_instance), (Some(300.0), 3));
@@ -393,7 +394,7 @@ mod tests {
             let [a, b, idle] = active;
             let text =
                 instance("1", "3g.40gb", "a-0", a) + &instance("2", "1g.10gb", "b-0", b) + &instance("3", "3g.40gb", "", idle);
-            let scraped = read(&text, &Rules::default());
+            let scraped = read(&text, &AttributionRules::default());
             let device = only(&scraped);
             assert_eq!(device.event.graphics_active_ratio, None, "an instance does not speak for the GPU");
             let tenants: Vec<_> = device.tenants.iter().map(|t| (t.share.unwrap(), t.method.unwrap())).collect();
@@ -422,20 +423,20 @@ mod tests {
             (tiny, "GPU-m", 13.24, None, None),
             (triton, "GPU-t", 70.0, Some(12.5), None),
         ] {
-            let scraped = read(text, &Rules::default());
+            let scraped = read(text, &AttributionRules::default());
             let DeviceReading { event, tenants } = only(&scraped);
             assert_eq!((event.device.as_str(), event.energy_joules_total), (device, joules), "{text}");
             assert_eq!(event.power_watts.or(event.power_average_watts), Some(watts), "{text}");
             assert_eq!(tenants.first().map(|tenant| tenant.workload.as_str()), workload, "{text}");
         }
-        let foreign = read("up 1\nnode_load1 0.5\nnode_load1{cpu=\"1\"} 0.5\n", &Rules::default());
+        let foreign = read("up 1\nnode_load1 0.5\nnode_load1{cpu=\"1\"} 0.5\n", &AttributionRules::default());
         assert_eq!((foreign.devices.len(), foreign.foreign), (0, 3));
         assert_eq!(foreign.names.into_iter().collect::<Vec<_>>(), ["node_load1", "up"]);
     }
 
     #[test]
     fn an_open_metrics_answer_has_its_times_in_seconds() {
-        let at = |text: &str| only(&read(text, &Rules::default())).event.time.micros();
+        let at = |text: &str| only(&read(text, &AttributionRules::default())).event.time.micros();
         assert_eq!(at("DCGM_FI_DEV_POWER_USAGE{gpu=\"0\",UUID=\"GPU-a\"} 5 1700000000\n# EOF\n"), 1_700_000_000_000_000);
         assert_eq!(at("DCGM_FI_DEV_POWER_USAGE{gpu=\"0\",UUID=\"GPU-a\"} 5 1700000000123\n"), 1_700_000_000_123_000);
     }
@@ -443,10 +444,10 @@ mod tests {
     #[test]
     fn a_label_without_a_namespace_is_counted_and_said() {
         let text = line("DEV_POWER_USAGE", ",hpc_job=\"48214\"", "120") + &line("DEV_POWER_USAGE", ",hpc_job=\"48215\"", "120");
-        let rules = |namespace: Option<&str>| Rules {
+        let rules = |namespace: Option<&str>| AttributionRules {
             workload_label: Some("hpc_job".into()),
             workload_namespace: namespace.map(str::to_owned),
-            ..Rules::default()
+            ..AttributionRules::default()
         };
         let without = read(&text, &rules(None));
         assert_eq!((without.skipped.no_workload, only(&without).tenants.len()), (2, 0));
@@ -466,9 +467,9 @@ mod tests {
                 let instance = instance.as_ref().map(|i| format!(",GPU_I_ID=\"{i}\",GPU_I_PROFILE=\"2g.20gb\"")).unwrap_or_default();
                 line(metric, &format!(",namespace=\"n\",pod=\"{pod}\"{instance}"), &format!("{value:e}").replace("inf", "+Inf"))
             }).collect();
-            for device in read(&text, &Rules::default()).devices {
+            for device in read(&text, &AttributionRules::default()).devices {
                 let event = GpuTelemetry { time: EventTime::from_micros(5), collector: "c".into(), ..device.event };
-                prop_assert_eq!(eadt_schemas::decode::Check::check(&event), Ok(()));
+                prop_assert_eq!(eadt_schemas::decode::DecodableEvent::check(&event), Ok(()));
                 let sum: f64 = device.tenants.iter().filter_map(|t| t.share).sum();
                 prop_assert!(sum <= 1.0 + 1e-9);
             }

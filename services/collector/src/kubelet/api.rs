@@ -19,7 +19,7 @@ const ANSWER_BYTES: usize = 16 << 20;
 
 /// Nothing is asked.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct Empty {}
+pub struct EmptyRequest {}
 
 /// Every pod with resources on this node.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -89,11 +89,11 @@ pub struct AllocatableResourcesResponse {
 
 /// A connection to the kubelet; made anew by whoever sees it fail.
 #[derive(Debug, Clone)]
-pub struct Kubelet {
+pub struct KubeletClient {
     channel: Channel,
 }
 
-impl Kubelet {
+impl KubeletClient {
     /// Connects to the socket.
     pub async fn connect(socket: &Path, timeout: Duration) -> Result<Self, String> {
         let address = format!("unix://{}", socket.display());
@@ -111,8 +111,8 @@ impl Kubelet {
     async fn call<A: prost::Message + Default + 'static>(&self, path: &'static str) -> Result<A, String> {
         let mut client = tonic::client::Grpc::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES);
         client.ready().await.map_err(|error| chain(&error))?;
-        let codec: ProstCodec<Empty, A> = ProstCodec::default();
-        let answer = client.unary(tonic::Request::new(Empty {}), PathAndQuery::from_static(path), codec).await;
+        let codec: ProstCodec<EmptyRequest, A> = ProstCodec::default();
+        let answer = client.unary(tonic::Request::new(EmptyRequest {}), PathAndQuery::from_static(path), codec).await;
         answer.map(tonic::Response::into_inner).map_err(|status| format!("{}: {}", status.code(), status.message()))
     }
 

@@ -6,26 +6,26 @@ use super::api::{AllocatableResourcesResponse, ListPodResourcesResponse};
 
 /// A pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pod {
+pub struct PodKey {
     pub namespace: String,
     pub name: String,
 }
 
-/// What a pod holds of one device.
+/// The share of a pod in one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
-    pub pod: Pod,
+pub struct PodAllocation {
+    pub pod: PodKey,
     /// Replicas of a shared device; 0: the device itself.
     pub replicas: u32,
 }
 
-/// Who holds which device.
+/// Devices and the pods that hold them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Holders {
+pub struct DeviceAllocations {
     /// By UUID of a GPU or a MIG instance, in the order of the pods' names.
-    pub by_device: BTreeMap<String, Vec<Held>>,
-    /// Pods with GPUs of which the kubelet does not say the UUID: claims of DRA drivers, and plugins that name devices by index.
-    pub nameless: Vec<(Pod, String)>,
+    pub by_device: BTreeMap<String, Vec<PodAllocation>>,
+    /// Pods with GPUs whose UUID the kubelet does not report: claims of DRA drivers, and plugins that name devices by index.
+    pub nameless: Vec<(PodKey, String)>,
 }
 
 /// NVIDIA's device plugin names replicas of a shared GPU `UUID::N`.
@@ -42,11 +42,11 @@ fn device(id: &str) -> Option<(&str, bool)> {
 }
 
 /// `resources`: prefixes of the names that GPUs have, `nvidia.com/` for example.
-pub fn holders(list: &ListPodResourcesResponse, resources: &[String]) -> Holders {
-    let mut all = Holders::default();
+pub fn holders(list: &ListPodResourcesResponse, resources: &[String]) -> DeviceAllocations {
+    let mut all = DeviceAllocations::default();
     let is_gpu = |name: &str| resources.iter().any(|prefix| name.starts_with(prefix.as_str()));
     for resources in &list.pod_resources {
-        let pod = Pod { namespace: resources.namespace.clone(), name: resources.name.clone() };
+        let pod = PodKey { namespace: resources.namespace.clone(), name: resources.name.clone() };
         for container in &resources.containers {
             for id in container.devices.iter().filter(|d| is_gpu(&d.resource_name)).flat_map(|d| &d.device_ids) {
                 let Some((uuid, shared)) = device(id) else {
@@ -56,7 +56,7 @@ pub fn holders(list: &ListPodResourcesResponse, resources: &[String]) -> Holders
                 let held = all.by_device.entry(uuid.to_owned()).or_default();
                 match held.iter_mut().find(|held| held.pod == pod) {
                     Some(known) => known.replicas += u32::from(shared),
-                    None => held.push(Held { pod: pod.clone(), replicas: u32::from(shared) }),
+                    None => held.push(PodAllocation { pod: pod.clone(), replicas: u32::from(shared) }),
                 }
             }
             for claim in container.dynamic_resources.iter().flat_map(|resource| &resource.claim_resources) {

@@ -1,8 +1,8 @@
 //! Which pods hold this node's GPUs, from the kubelet, and which workloads these pods are of.
 //!
-//! The kubelet is asked over and over: version 1 of its API has no watch. Who a pod belongs to is asked of [`Owners`] once a
-//! minute. Who holds what is also published, for those who address GPUs by it. While the kubelet does not answer, the last answer holds for a minute; after that GPUs have no workload rather
-//! than a wrong one.
+//! The kubelet is asked over and over: version 1 of its API has no watch. Who a pod belongs to is asked of [`PodFactsLookup`]
+//! once a minute. Who holds what is also published, for those who address GPUs by it. While the kubelet does not answer, the last
+//! answer holds for a minute; after that GPUs have no workload rather than a wrong one.
 
 pub mod api;
 pub mod holders;
@@ -16,33 +16,34 @@ use std::time::{Duration, Instant};
 
 use eadt_schemas::v1::{DeviceHolders, HeldDevice, PodName, ShareMethod};
 use eadt_service::tasks::POD_FACTS;
-use eadt_service::{Clock, Shutdown};
+use eadt_service::{ServiceClock, Shutdown};
 use tokio::task::JoinSet;
 
 use crate::metrics::CollectorMetrics;
-use crate::nvml::{Identity, Instances};
-use crate::outlet::Outlet;
-use crate::shares::{Claim, Whole, attribute};
-use crate::tenancy::Tenant;
-use api::Kubelet;
-use holders::{Held, Holders, Pod, holders};
-use owners::{Owners, PodFacts};
+use crate::nvml::{GpuIdentity, MigInstances};
+use crate::outlet::EventOutlet;
+use crate::shares::{DeviceTotals, ShareSignals, attribute};
+use crate::tenancy::BoardTenant;
+use api::KubeletClient;
+use holders::{DeviceAllocations, PodAllocation, PodKey, holders};
+use owners::{PodFacts, PodFactsLookup};
 
 /// How long an answer holds while the kubelet gives none.
 const STALE: Duration = Duration::from_mins(1);
-/// What is known of a pod is asked for again after this time: another of the same name may have come, with another MPS percentage.
+/// A pod's facts are asked for again after this time: another of the same name may have come, with another MPS percentage.
 const FRESH: Duration = Duration::from_mins(1);
-/// What processes used says nothing after this time.
-const USED_FOR: Duration = Duration::from_secs(5);
+/// The SM usage of processes is ignored after this time.
+const USAGE_MAX_AGE: Duration = Duration::from_secs(5);
 /// A pod of which nothing could be found is asked for again after this time.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
+const FACTS_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Who holds the GPUs is said again after this time, so that readers can tell it from the word of a collector that is gone.
-const SAY_AGAIN: Duration = Duration::from_mins(1);
+/// The holders of the GPUs are published again after this time, so that readers can distinguish a running collector from one that
+/// is gone.
+const REPUBLISH_INTERVAL: Duration = Duration::from_mins(1);
 
 /// How the kubelet is asked, checked.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub struct KubeletSettings {
     pub socket: PathBuf,
     pub interval: Duration,
     pub timeout: Duration,
@@ -52,49 +53,49 @@ pub struct Settings {
     pub process_directory: Option<PathBuf>,
 }
 
-type Map = HashMap<String, Arc<[Tenant]>>;
+type TenantsByGpu = HashMap<String, Arc<[BoardTenant]>>;
 /// How GPUs in MIG mode are cut, by the GPU's UUID.
-type Cuts = BTreeMap<String, Instances>;
+type InstancesByGpu = BTreeMap<String, MigInstances>;
 /// GPUs that answered, by their UUIDs.
-type Boards = BTreeMap<String, Identity>;
+type IdentityByGpu = BTreeMap<String, GpuIdentity>;
 /// What each process used of a GPU's SMs, added up, and when it was read last, by the GPU's UUID.
-type Processes = HashMap<String, (Instant, BTreeMap<u32, f64>)>;
+type ProcessUsageByGpu = HashMap<String, (Instant, BTreeMap<u32, f64>)>;
 /// What the processes of each pod used, by its UID; `None`: of no pod. Only their proportions mean something.
-type ByPod = BTreeMap<Option<String>, f64>;
+type UsageByPod = BTreeMap<Option<String>, f64>;
 
 /// The workloads of this node's GPUs by the kubelet's word. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct PodGpus(Arc<Shared>);
+pub struct PodGpus(Arc<PodGpuState>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    tenants: RwLock<Map>,
+struct PodGpuState {
+    tenants: RwLock<TenantsByGpu>,
     /// The kubelet is asked.
     followed: bool,
-    cuts: RwLock<Cuts>,
-    boards: RwLock<Boards>,
-    processes: Option<Mutex<Processes>>,
+    instances: RwLock<InstancesByGpu>,
+    boards: RwLock<IdentityByGpu>,
+    processes: Option<Mutex<ProcessUsageByGpu>>,
 }
 
 impl PodGpus {
     /// Of whoever asks the kubelet like this; `None`: nobody does.
-    pub fn new(settings: Option<&Settings>) -> Self {
+    pub fn new(settings: Option<&KubeletSettings>) -> Self {
         let processes = settings.and_then(|settings| settings.process_directory.as_ref()).map(|_| Mutex::default());
-        Self(Arc::new(Shared { followed: settings.is_some(), processes, ..Shared::default() }))
+        Self(Arc::new(PodGpuState { followed: settings.is_some(), processes, ..PodGpuState::default() }))
     }
 
-    /// Whether [`Self::cut`] is of use.
-    pub fn wants_cuts(&self) -> bool {
+    /// Whether [`Self::set_instances`] is of use.
+    pub fn wants_instances(&self) -> bool {
         self.0.followed
     }
 
-    /// Whether [`Self::used`] is of use.
+    /// Whether [`Self::add_process_usage`] is of use.
     pub fn wants_processes(&self) -> bool {
         self.0.processes.is_some()
     }
 
     /// Adds what processes used of a GPU's SMs. In force with the kubelet's next answer.
-    pub fn used(&self, uuid: &str, used: BTreeMap<u32, f64>) {
+    pub fn add_process_usage(&self, uuid: &str, used: BTreeMap<u32, f64>) {
         let Some(processes) = &self.0.processes else { return };
         let mut processes = processes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -105,24 +106,24 @@ impl PodGpus {
         }
     }
 
-    fn take_processes(&self) -> Processes {
+    fn take_processes(&self) -> ProcessUsageByGpu {
         let processes = self.0.processes.as_ref();
         processes.map(|p| std::mem::take(&mut *p.lock().unwrap_or_else(PoisonError::into_inner))).unwrap_or_default()
     }
 
     /// The workloads of a GPU; `None` where no pod holds it.
-    pub fn of(&self, uuid: &str) -> Option<Arc<[Tenant]>> {
+    pub fn of(&self, uuid: &str) -> Option<Arc<[BoardTenant]>> {
         self.0.tenants.read().unwrap_or_else(PoisonError::into_inner).get(uuid).cloned()
     }
 
     /// Notes how a GPU is cut; `None`: it is not in MIG mode. In force with the kubelet's next answer.
-    pub fn cut(&self, uuid: &str, instances: Option<Instances>) {
-        let known = self.cuts();
+    pub fn set_instances(&self, uuid: &str, instances: Option<MigInstances>) {
+        let known = self.instances();
         if known.get(uuid) == instances.as_ref() {
             return;
         }
         drop(known);
-        let mut cuts = self.0.cuts.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cuts = self.0.instances.write().unwrap_or_else(PoisonError::into_inner);
         match instances {
             Some(instances) => drop(cuts.insert(uuid.to_owned(), instances)),
             None => drop(cuts.remove(uuid)),
@@ -130,52 +131,52 @@ impl PodGpus {
     }
 
     /// Notes what board a GPU is.
-    pub fn opened(&self, gpu: &Identity) {
+    pub fn opened(&self, gpu: &GpuIdentity) {
         let mut boards = self.0.boards.write().unwrap_or_else(PoisonError::into_inner);
         boards.insert(gpu.uuid.clone(), gpu.clone());
     }
 
-    fn boards(&self) -> RwLockReadGuard<'_, Boards> {
+    fn boards(&self) -> RwLockReadGuard<'_, IdentityByGpu> {
         self.0.boards.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn cuts(&self) -> RwLockReadGuard<'_, Cuts> {
-        self.0.cuts.read().unwrap_or_else(PoisonError::into_inner)
+    fn instances(&self) -> RwLockReadGuard<'_, InstancesByGpu> {
+        self.0.instances.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn replace(&self, map: Map) {
+    fn replace(&self, map: TenantsByGpu) {
         *self.0.tenants.write().unwrap_or_else(PoisonError::into_inner) = map;
     }
 }
 
 /// What is known of a pod, and when it is asked for next.
 #[derive(Debug)]
-struct Known {
+struct CachedPodFacts {
     facts: Option<PodFacts>,
     due: Instant,
 }
 
 /// A pod and what was found out.
-type Found = (Pod, Result<PodFacts, String>);
+type PodFactsResult = (PodKey, Result<PodFacts, String>);
 
 /// Publishes who holds the node's GPUs, where it changes and once a minute.
 #[derive(Debug)]
-pub(crate) struct Said {
-    outlet: Outlet,
+pub(crate) struct HoldersPublisher {
+    outlet: EventOutlet,
     node: String,
-    clock: Clock,
+    clock: ServiceClock,
     last: Option<(Instant, DeviceHolders)>,
 }
 
-impl Said {
-    pub fn new(outlet: Outlet, node: String, clock: Clock) -> Self {
+impl HoldersPublisher {
+    pub fn new(outlet: EventOutlet, node: String, clock: ServiceClock) -> Self {
         Self { outlet, node, clock, last: None }
     }
 
-    fn say(&mut self, holders: &Holders, known: &HashMap<Pod, Known>, gpus: &PodGpus) {
-        let (devices, unplaced) = places(holders, known, &gpus.cuts(), &gpus.boards());
+    fn publish_if_changed(&mut self, holders: &DeviceAllocations, known: &HashMap<PodKey, CachedPodFacts>, gpus: &PodGpus) {
+        let (devices, unplaced) = held_devices(holders, known, &gpus.instances(), &gpus.boards());
         let same = |(at, said): &(Instant, DeviceHolders)| {
-            at.elapsed() < SAY_AGAIN && said.devices == devices && said.unplaced == unplaced
+            at.elapsed() < REPUBLISH_INTERVAL && said.devices == devices && said.unplaced == unplaced
         };
         if self.last.as_ref().is_some_and(same) {
             return;
@@ -189,8 +190,13 @@ impl Said {
 }
 
 /// Who holds which GPU, instances as parts of the GPU that they are cut from, and who holds one that is not known.
-fn places(holders: &Holders, known: &HashMap<Pod, Known>, cuts: &Cuts, boards: &Boards) -> (Vec<HeldDevice>, Vec<PodName>) {
-    let name = |pod: &Pod| PodName {
+fn held_devices(
+    holders: &DeviceAllocations,
+    known: &HashMap<PodKey, CachedPodFacts>,
+    cuts: &InstancesByGpu,
+    boards: &IdentityByGpu,
+) -> (Vec<HeldDevice>, Vec<PodName>) {
+    let name = |pod: &PodKey| PodName {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         workload: known.get(pod).and_then(|known| Some(known.facts.as_ref()?.workload.clone())),
@@ -218,7 +224,7 @@ fn places(holders: &Holders, known: &HashMap<Pod, Known>, cuts: &Cuts, boards: &
 }
 
 /// The GPU that a device is, or is an instance of, and then the instance's slices.
-fn gpu_of<'a>(device: &'a str, cuts: &'a Cuts) -> Option<(&'a str, Option<u32>)> {
+fn gpu_of<'a>(device: &'a str, cuts: &'a InstancesByGpu) -> Option<(&'a str, Option<u32>)> {
     if device.starts_with("GPU-") {
         return Some((device, None));
     }
@@ -227,21 +233,27 @@ fn gpu_of<'a>(device: &'a str, cuts: &'a Cuts) -> Option<(&'a str, Option<u32>)>
 
 /// Asks the kubelet until shutdown.
 #[derive(Debug)]
-pub(crate) struct Follower {
-    settings: Settings,
-    owners: Arc<dyn Owners>,
+pub(crate) struct KubeletPoller {
+    settings: KubeletSettings,
+    owners: Arc<dyn PodFactsLookup>,
     gpus: PodGpus,
     metrics: CollectorMetrics,
-    known: HashMap<Pod, Known>,
+    known: HashMap<PodKey, CachedPodFacts>,
     /// By the GPU's UUID, and when it was read last.
-    used: HashMap<String, (Instant, ByPod)>,
-    asking: JoinSet<Found>,
+    used: HashMap<String, (Instant, UsageByPod)>,
+    asking: JoinSet<PodFactsResult>,
     complained: HashSet<String>,
-    said: Said,
+    publisher: HoldersPublisher,
 }
 
-impl Follower {
-    pub fn new(settings: Settings, owners: Arc<dyn Owners>, gpus: PodGpus, metrics: CollectorMetrics, said: Said) -> Self {
+impl KubeletPoller {
+    pub fn new(
+        settings: KubeletSettings,
+        owners: Arc<dyn PodFactsLookup>,
+        gpus: PodGpus,
+        metrics: CollectorMetrics,
+        said: HoldersPublisher,
+    ) -> Self {
         Self {
             settings,
             owners,
@@ -251,12 +263,12 @@ impl Follower {
             used: HashMap::new(),
             asking: JoinSet::new(),
             complained: HashSet::new(),
-            said,
+            publisher: said,
         }
     }
 
     pub async fn run(mut self, shutdown: Shutdown) {
-        let mut kubelet: Option<Kubelet> = None;
+        let mut kubelet: Option<KubeletClient> = None;
         let mut answered: Option<Instant> = None;
         while !shutdown.is_cancelled() {
             let asked = tokio::select! {
@@ -283,7 +295,7 @@ impl Follower {
                         tracing::warn!(%socket, detail, "the kubelet does not say which pods hold GPUs; mount its socket, and run as a user that may open it");
                     }
                     if answered.is_some_and(|at| at.elapsed() > STALE) {
-                        self.gpus.replace(Map::new());
+                        self.gpus.replace(TenantsByGpu::new());
                     }
                 }
             }
@@ -294,24 +306,24 @@ impl Follower {
         }
     }
 
-    async fn ask(&self, kubelet: &mut Option<Kubelet>) -> Result<Holders, String> {
+    async fn ask(&self, kubelet: &mut Option<KubeletClient>) -> Result<DeviceAllocations, String> {
         let connection = match kubelet {
             Some(connection) => connection,
-            None => kubelet.insert(Kubelet::connect(&self.settings.socket, self.settings.timeout).await?),
+            None => kubelet.insert(KubeletClient::connect(&self.settings.socket, self.settings.timeout).await?),
         };
         let answer = tokio::time::timeout(self.settings.timeout, connection.list()).await;
         let list = answer.map_err(|_| format!("no answer within {:?}", self.settings.timeout))??;
         Ok(holders(&list, &self.settings.resources))
     }
 
-    async fn take(&mut self, holders: &Holders) {
-        let pods: HashSet<&Pod> = holders.by_device.values().flatten().map(|held| &held.pod).collect();
+    async fn take(&mut self, holders: &DeviceAllocations) {
+        let pods: HashSet<&PodKey> = holders.by_device.values().flatten().map(|held| &held.pod).collect();
         self.known.retain(|pod, _| pods.contains(pod));
         let now = Instant::now();
         for pod in pods {
-            let known = self.known.entry(pod.clone()).or_insert(Known { facts: None, due: now });
+            let known = self.known.entry(pod.clone()).or_insert(CachedPodFacts { facts: None, due: now });
             if known.due <= now {
-                known.due = now + ASK_AGAIN;
+                known.due = now + FACTS_RETRY_INTERVAL;
                 let (owners, pod) = (self.owners.clone(), pod.clone());
                 POD_FACTS.begin();
                 self.asking.spawn(async move {
@@ -324,27 +336,27 @@ impl Follower {
         let all = async {
             while let Some(done) = self.asking.join_next().await {
                 match done {
-                    Ok(found) => learn(&mut self.known, &mut self.complained, found),
+                    Ok(found) => record_facts(&mut self.known, &mut self.complained, found),
                     Err(error) => POD_FACTS.failed(&error.to_string()),
                 }
             }
         };
         drop(tokio::time::timeout(self.settings.interval, all).await);
-        self.said.say(holders, &self.known, &self.gpus);
+        self.publisher.publish_if_changed(holders, &self.known, &self.gpus);
         self.metrics.kubelet_unknown_pods.set(self.known.values().filter(|known| known.facts.is_none()).count() as i64);
         if let Some(directory) = &self.settings.process_directory {
             for (gpu, (at, processes)) in self.gpus.take_processes() {
-                let mut by_pod = ByPod::new();
+                let mut by_pod = UsageByPod::new();
                 for (process, ratio) in processes {
                     *by_pod.entry(processes::pod_of(directory, process)).or_insert(0.0) += ratio;
                 }
                 self.used.insert(gpu, (at, by_pod));
             }
-            // Nobody computes, or the GPU does not tell any more: the next best signal holds.
-            self.used.retain(|_, (at, _)| at.elapsed() < USED_FOR);
+            // No process computes, or the GPU reports no usage any more: the next best signal holds.
+            self.used.retain(|_, (at, _)| at.elapsed() < USAGE_MAX_AGE);
         }
         let (tenants, unmatched) =
-            tenants(holders, &self.known, &self.gpus.cuts(), |gpu| self.used.get(gpu).map(|(_, used)| used));
+            tenants(holders, &self.known, &self.gpus.instances(), |gpu| self.used.get(gpu).map(|(_, used)| used));
         self.metrics.kubelet_unmatched.set((holders.nameless.len() + unmatched) as i64);
         for (pod, device) in &holders.nameless {
             if self.complained.insert(format!("{}/{} {device}", pod.namespace, pod.name)) {
@@ -361,10 +373,10 @@ impl Follower {
 }
 
 /// Takes what was found out about a pod. Where nothing was, what is known already holds as long as the kubelet has the pod.
-fn learn(known: &mut HashMap<Pod, Known>, complained: &mut HashSet<String>, (pod, facts): Found) {
+fn record_facts(known: &mut HashMap<PodKey, CachedPodFacts>, complained: &mut HashSet<String>, (pod, facts): PodFactsResult) {
     let Some(entry) = known.get_mut(&pod) else { return };
     match facts {
-        Ok(facts) => *entry = Known { facts: Some(facts), due: Instant::now() + FRESH },
+        Ok(facts) => *entry = CachedPodFacts { facts: Some(facts), due: Instant::now() + FRESH },
         Err(detail) => {
             if complained.insert(format!("{}/{}", pod.namespace, pod.name)) {
                 let without = entry.facts.is_none();
@@ -384,12 +396,12 @@ fn learn(known: &mut HashMap<Pod, Known>, complained: &mut HashSet<String>, (pod
 /// which nothing is known is cut by what is known of the others only where that is a measure of its own: the stranger's part
 /// is nobody's. An instance that several pods share is cut equally.
 fn tenants<'a>(
-    holders: &Holders,
-    known: &HashMap<Pod, Known>,
-    cuts: &Cuts,
-    used: impl Fn(&str) -> Option<&'a ByPod>,
-) -> (Map, usize) {
-    let mut by_gpu: BTreeMap<&str, Vec<(&Held, Option<f64>)>> = BTreeMap::new();
+    holders: &DeviceAllocations,
+    known: &HashMap<PodKey, CachedPodFacts>,
+    cuts: &InstancesByGpu,
+    used: impl Fn(&str) -> Option<&'a UsageByPod>,
+) -> (TenantsByGpu, usize) {
+    let mut by_gpu: BTreeMap<&str, Vec<(&PodAllocation, Option<f64>)>> = BTreeMap::new();
     let mut unmatched = 0;
     for (device, held) in &holders.by_device {
         match gpu_of(device, cuts) {
@@ -400,13 +412,13 @@ fn tenants<'a>(
             None => unmatched += 1,
         }
     }
-    let mut map = Map::new();
+    let mut map = TenantsByGpu::new();
     for (device, held) in by_gpu {
         let (mut claims, mut strangers) = (Vec::new(), 0_usize);
         let used = used(device);
         for (held, mig_slices) in held {
             match known.get(&held.pod).and_then(|known| known.facts.as_ref()) {
-                Some(facts) => claims.push(Claim {
+                Some(facts) => claims.push(ShareSignals {
                     workload: facts.workload.clone(),
                     utilization_ratio: used.and_then(|used| Some(used.get(&Some(facts.uid.clone()?)).copied().unwrap_or(0.0))),
                     mps_thread_percentage: facts.mps_thread_percentage,
@@ -419,7 +431,7 @@ fn tenants<'a>(
             continue;
         }
         let all: f64 = used.into_iter().flat_map(BTreeMap::values).sum();
-        let whole = Whole {
+        let whole = DeviceTotals {
             others_utilization_ratio: (all - claims.iter().filter_map(|claim| claim.utilization_ratio).sum::<f64>()).max(0.0),
             mig_slices: cuts.get(device).map(|instances| instances.slices),
         };
@@ -442,8 +454,8 @@ fn tenants<'a>(
 mod tests {
     use super::*;
 
-    fn pod(name: &str) -> Pod {
-        Pod { namespace: "n".into(), name: name.into() }
+    fn pod(name: &str) -> PodKey {
+        PodKey { namespace: "n".into(), name: name.into() }
     }
 
     fn facts(workload: &str, percentage: f64) -> PodFacts {
@@ -454,13 +466,16 @@ mod tests {
     fn what_is_known_holds_until_something_else_is() {
         let (mut known, mut complained) = (HashMap::new(), HashSet::new());
         let now = Instant::now();
-        known.insert(pod("a"), Known { facts: None, due: now });
-        known.insert(pod("b"), Known { facts: None, due: now });
+        known.insert(pod("a"), CachedPodFacts { facts: None, due: now });
+        known.insert(pod("b"), CachedPodFacts { facts: None, due: now });
         let mut learn = |name: &str, found: Result<PodFacts, String>| {
-            learn(&mut known, &mut complained, (pod(name), found));
-            let held = ["a", "b", "gone"].map(|name| Held { pod: pod(name), replicas: 1 });
-            let holders = Holders { by_device: BTreeMap::from([("GPU-x".to_owned(), held[..2].to_vec())]), ..Holders::default() };
-            let (map, _) = tenants(&holders, &known, &Cuts::new(), |_| None);
+            record_facts(&mut known, &mut complained, (pod(name), found));
+            let held = ["a", "b", "gone"].map(|name| PodAllocation { pod: pod(name), replicas: 1 });
+            let holders = DeviceAllocations {
+                by_device: BTreeMap::from([("GPU-x".to_owned(), held[..2].to_vec())]),
+                ..DeviceAllocations::default()
+            };
+            let (map, _) = tenants(&holders, &known, &InstancesByGpu::new(), |_| None);
             map.get("GPU-x")
                 .map(|t| t.iter().map(|t| (t.workload.clone(), t.share.map(|s| (s * 100.0).round() as u32))).collect())
         };
@@ -475,7 +490,7 @@ mod tests {
             "a new pod of that name"
         );
         assert_eq!(learn("gone", Ok(facts("n/x", 1.0))), Some(vec![share("n/llm", 60), share("n/eval", 20)]));
-        assert!(known[&pod("a")].due > now + ASK_AGAIN);
+        assert!(known[&pod("a")].due > now + FACTS_RETRY_INTERVAL);
         assert_eq!(known.len(), 2);
     }
 
@@ -485,20 +500,20 @@ mod tests {
         let facts = |name: &str| {
             Some(PodFacts { workload: format!("n/{name}"), uid: Some(format!("uid-{name}")), mps_thread_percentage: None })
         };
-        let known: HashMap<_, _> = ["a", "b", "c"].map(|name| (pod(name), Known { facts: facts(name), due })).into();
-        let held = |names: &[&str]| names.iter().map(|name| Held { pod: pod(name), replicas: 0 }).collect::<Vec<_>>();
+        let known: HashMap<_, _> = ["a", "b", "c"].map(|name| (pod(name), CachedPodFacts { facts: facts(name), due })).into();
+        let held = |names: &[&str]| names.iter().map(|name| PodAllocation { pod: pod(name), replicas: 0 }).collect::<Vec<_>>();
         let by_device =
             [("MIG-4", held(&["a"])), ("MIG-2", held(&["b", "c"])), ("MIG-1", held(&["stranger"])), ("MIG-gone", held(&["a"]))];
         let by_device = by_device.map(|(device, held)| (device.to_owned(), held)).into();
-        let holders = Holders { by_device, ..Holders::default() };
+        let holders = DeviceAllocations { by_device, ..DeviceAllocations::default() };
         let by_uuid = [("MIG-4", 4), ("MIG-2", 2), ("MIG-1", 1)].map(|(uuid, slices)| (uuid.to_owned(), slices)).into();
-        let cuts = Cuts::from([("GPU-x".to_owned(), Instances { slices: 7, by_uuid })]);
+        let cuts = InstancesByGpu::from([("GPU-x".to_owned(), MigInstances { slices: 7, by_uuid })]);
         let (map, unmatched) = tenants(&holders, &known, &cuts, |_| None);
         let shares: Vec<_> = map["GPU-x"].iter().map(|t| (&*t.workload, (t.share.unwrap() * 7.0).round(), t.method)).collect();
         let method = Some(ShareMethod::MigSlices);
         assert_eq!(shares, [("n/b", 1.0, method), ("n/c", 1.0, method), ("n/a", 4.0, method)]);
         assert_eq!((map.len(), unmatched), (1, 1), "of an instance that no GPU has nothing is known");
-        assert_eq!(tenants(&holders, &known, &Cuts::new(), |_| None), (Map::new(), 4));
+        assert_eq!(tenants(&holders, &known, &InstancesByGpu::new(), |_| None), (TenantsByGpu::new(), 4));
     }
 
     #[test]
@@ -509,12 +524,13 @@ mod tests {
             uid: Some(format!("uid-{name}")),
             mps_thread_percentage: Some(50.0),
         };
-        let known: HashMap<_, _> = ["a", "b"].map(|name| (pod(name), Known { facts: Some(facts(name)), due })).into();
+        let known: HashMap<_, _> = ["a", "b"].map(|name| (pod(name), CachedPodFacts { facts: Some(facts(name)), due })).into();
         let shares = |names: &[&str], used: &[(Option<&str>, f64)]| {
-            let held = names.iter().map(|name| Held { pod: pod(name), replicas: 1 }).collect();
-            let holders = Holders { by_device: BTreeMap::from([("GPU-x".to_owned(), held)]), ..Holders::default() };
-            let used: ByPod = used.iter().map(|(uid, ratio)| (uid.map(str::to_owned), *ratio)).collect();
-            let (map, _) = tenants(&holders, &known, &Cuts::new(), |_| Some(&used));
+            let held = names.iter().map(|name| PodAllocation { pod: pod(name), replicas: 1 }).collect();
+            let holders =
+                DeviceAllocations { by_device: BTreeMap::from([("GPU-x".to_owned(), held)]), ..DeviceAllocations::default() };
+            let used: UsageByPod = used.iter().map(|(uid, ratio)| (uid.map(str::to_owned), *ratio)).collect();
+            let (map, _) = tenants(&holders, &known, &InstancesByGpu::new(), |_| Some(&used));
             map["GPU-x"].iter().map(|t| ((t.share.unwrap() * 100.0).round(), t.method.unwrap())).collect::<Vec<_>>()
         };
         let used = |percent| (percent, ShareMethod::ProcessUtilization);

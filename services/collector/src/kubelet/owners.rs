@@ -1,13 +1,14 @@
-//! Which workload a pod is of. Whoever knows the API server says it by owner references; by name otherwise.
+//! The workload of a pod. A lookup with access to the API server reads it from owner references; otherwise it comes from the
+//! name.
 
 use std::fmt;
 
 use eadt_recordings::series::{PodRule, is_workload, owner};
 
-use super::holders::Pod;
-use crate::source::Boxed;
+use super::holders::PodKey;
+use crate::source::BoxFuture;
 
-/// What is known of a pod.
+/// Known facts of a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodFacts {
     /// `namespace/name` of the outermost owner that scales.
@@ -18,19 +19,19 @@ pub struct PodFacts {
     pub mps_thread_percentage: Option<f64>,
 }
 
-/// Finds out about pods.
-pub trait Owners: Send + Sync + fmt::Debug {
-    /// Asked once a minute for each pod that holds a GPU, and sooner where it failed; bounded in time by whoever answers. The
-    /// error says why nothing is known, in words.
-    fn facts<'a>(&'a self, pod: &'a Pod) -> Boxed<'a, Result<PodFacts, String>>;
+/// Looks up facts of pods.
+pub trait PodFactsLookup: Send + Sync + fmt::Debug {
+    /// Asked once a minute for each pod that holds a GPU, and sooner if it failed; bounded in time by whoever answers. The error
+    /// states why nothing is known, in words.
+    fn facts<'a>(&'a self, pod: &'a PodKey) -> BoxFuture<'a, Result<PodFacts, String>>;
 }
 
 /// Reads the owner off the pod's name, as Kubernetes forms it; needs no API server and no rights.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ByName(pub PodRule);
 
-impl Owners for ByName {
-    fn facts<'a>(&'a self, pod: &'a Pod) -> Boxed<'a, Result<PodFacts, String>> {
+impl PodFactsLookup for ByName {
+    fn facts<'a>(&'a self, pod: &'a PodKey) -> BoxFuture<'a, Result<PodFacts, String>> {
         let name = match self.0 {
             PodRule::Owner => owner(&pod.name),
             PodRule::Pod => &pod.name,

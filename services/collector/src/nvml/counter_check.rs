@@ -1,14 +1,14 @@
 //! Does the energy counter agree with integrated power? Pure.
 //!
-//! Some boards have a counter that stands still, that counts in another unit, or that covers a whole module. Before a
-//! counter is used, its difference over a few seconds is compared with the trapezoidal integral of power. The
-//! counter is refreshed about every 100 ms, which bounds how well a short check can agree.
+//! Some boards have a counter that does not move, that counts in another unit, or that covers a whole module. Before a
+//! counter is used, its difference over a few seconds is compared with the trapezoidal integral of power. The counter
+//! is refreshed about every 100 ms, which bounds how well a short check can agree.
 
 use eadt_schemas::EventTime;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Verdict {
+pub enum CounterVerdict {
     /// Within the tolerance.
     Trusted { counter_joules: f64, integral_joules: f64 },
     /// Outside of it: the counter is left out.
@@ -17,7 +17,7 @@ pub enum Verdict {
     Unchecked,
 }
 
-impl Verdict {
+impl CounterVerdict {
     pub fn trusted(self) -> bool {
         !matches!(self, Self::Untrusted { .. })
     }
@@ -37,7 +37,7 @@ impl Verdict {
 const MAX_GAP_SECONDS: f64 = 1.5;
 
 #[derive(Debug, Clone, Copy)]
-struct Running {
+struct CounterCheckState {
     started: EventTime,
     first_joules: f64,
     last: EventTime,
@@ -51,7 +51,7 @@ struct Running {
 pub struct CounterCheck {
     seconds: f64,
     tolerance: f64,
-    running: Option<Running>,
+    running: Option<CounterCheckState>,
 }
 
 impl CounterCheck {
@@ -60,11 +60,11 @@ impl CounterCheck {
         Self { seconds, tolerance, running: None }
     }
 
-    /// Takes one sample: power in watts and the counter in joules. Says the verdict once it is known; a sample without
-    /// a counter is passed over; a fall of the counter or a gap begins anew.
-    pub fn observe(&mut self, time: EventTime, watts: Option<f64>, joules: Option<f64>) -> Option<Verdict> {
+    /// Takes one sample: power in watts and the counter in joules. Returns the verdict once it is known; a sample
+    /// without a counter is passed over; a fall of the counter or a gap begins anew.
+    pub fn observe(&mut self, time: EventTime, watts: Option<f64>, joules: Option<f64>) -> Option<CounterVerdict> {
         let joules = joules?;
-        let fresh = Running {
+        let fresh = CounterCheckState {
             started: time,
             first_joules: joules,
             last: time,
@@ -92,11 +92,11 @@ impl CounterCheck {
         }
         let (counter_joules, integral_joules) = (joules - running.first_joules, running.integral_joules);
         let verdict = if watts.is_none() {
-            Verdict::Unchecked
+            CounterVerdict::Unchecked
         } else if (counter_joules - integral_joules).abs() <= self.tolerance * integral_joules {
-            Verdict::Trusted { counter_joules, integral_joules }
+            CounterVerdict::Trusted { counter_joules, integral_joules }
         } else {
-            Verdict::Untrusted { counter_joules, integral_joules }
+            CounterVerdict::Untrusted { counter_joules, integral_joules }
         };
         self.running = None;
         Some(verdict)
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     /// Runs a check at 10 Hz over 100 W and a counter given by `counter(seconds)`.
-    fn check(power: impl Fn(f64) -> Option<f64>, counter: impl Fn(f64) -> Option<f64>) -> Option<Verdict> {
+    fn check(power: impl Fn(f64) -> Option<f64>, counter: impl Fn(f64) -> Option<f64>) -> Option<CounterVerdict> {
         let mut check = CounterCheck::new(5.0, 0.2);
         (0..=60).find_map(|i| {
             let at = f64::from(i) / 10.0;
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn without_power_the_counter_is_unchecked_and_without_a_counter_nothing_is_said() {
-        assert_eq!(check(|_| None, Some), Some(Verdict::Unchecked));
+        assert_eq!(check(|_| None, Some), Some(CounterVerdict::Unchecked));
         assert_eq!(check(|_| Some(100.0), |_| None), None);
     }
 

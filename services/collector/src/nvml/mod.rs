@@ -1,7 +1,7 @@
 //! This machine's GPUs, sampled through NVML.
 //!
 //! Each GPU has a thread of its own, so that one that hangs stops nobody else; a watch reports it. The library is
-//! known to `eadt-nvml` alone; everything here speaks to its [`Driver`] and [`Gpu`] traits, which only read.
+//! known to `eadt-nvml` alone; everything here speaks to its [`GpuDriver`] and [`ReadableGpu`] traits, which only read.
 
 pub mod counter_check;
 mod sampler;
@@ -10,34 +10,34 @@ mod schedule;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eadt_service::tasks::{self, Task};
-use eadt_service::{Clock, Shutdown};
+use eadt_service::tasks::{self, TaskEntry};
+use eadt_service::{ServiceClock, Shutdown};
 
-pub use eadt_nvml::{Driver, FailedReading, Gpu, Identity, Instances, Lost, NvmlDriver};
+pub use eadt_nvml::{FailedReading, GpuDriver, GpuIdentity, GpuLost, MigInstances, NvmlDriver, ReadableGpu};
 
 use eadt_schemas::v1::SOURCE_KINDS_BY_PREFERENCE;
 
-use crate::assignments::Assignments;
+use crate::assignments::AssignmentTable;
 use crate::kubelet::PodGpus;
 use crate::metrics::{CollectorMetrics, DeviceLabel};
-use crate::outlet::Outlet;
-use crate::settings::Nvml;
-use crate::source::{Boxed, Source, SourceError};
-use sampler::Sampler;
+use crate::outlet::EventOutlet;
+use crate::settings::NvmlSettings;
+use crate::source::{BoxFuture, CollectorSource, SourceError};
+use sampler::GpuSampler;
 
 pub(crate) const KIND: &str = SOURCE_KINDS_BY_PREFERENCE[0];
 
-/// How long loading the library and counting the GPUs may take.
+/// Time that loading the library and counting the GPUs may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the samplers share.
+/// Context that the samplers share.
 #[derive(Debug, Clone)]
-pub struct Context {
-    pub outlet: Outlet,
+pub struct SamplerContext {
+    pub outlet: EventOutlet,
     pub metrics: CollectorMetrics,
-    pub clock: Clock,
-    pub assignments: Assignments,
-    /// What the kubelet says; assignments go before it.
+    pub clock: ServiceClock,
+    pub assignments: AssignmentTable,
+    /// Assignments that the kubelet reports; `assignments` takes precedence.
     pub pods: PodGpus,
     /// Name of this source in events.
     pub collector: String,
@@ -47,20 +47,20 @@ pub struct Context {
 /// The source.
 #[derive(Debug)]
 pub struct NvmlSource {
-    settings: Nvml,
-    context: Context,
-    driver: Option<Arc<dyn Driver>>,
+    settings: NvmlSettings,
+    context: SamplerContext,
+    driver: Option<Arc<dyn GpuDriver>>,
     gpus: Vec<u32>,
 }
 
 impl NvmlSource {
     /// Loads the library when opened.
-    pub fn new(settings: Nvml, context: Context) -> Self {
+    pub fn new(settings: NvmlSettings, context: SamplerContext) -> Self {
         Self { settings, context, driver: None, gpus: Vec::new() }
     }
 
     /// Samples the GPUs of another driver than NVML.
-    pub fn with_driver(settings: Nvml, context: Context, driver: Arc<dyn Driver>) -> Self {
+    pub fn with_driver(settings: NvmlSettings, context: SamplerContext, driver: Arc<dyn GpuDriver>) -> Self {
         Self { settings, context, driver: Some(driver), gpus: Vec::new() }
     }
 
@@ -74,11 +74,11 @@ impl NvmlSource {
                     Some(driver) => Ok(driver),
                     None => NvmlDriver::load(path.as_deref(), "collector.nvml.library_path").map(|nvml| {
                         tracing::info!(version = nvml.version(), "NVML loaded");
-                        Arc::new(nvml) as Arc<dyn Driver>
+                        Arc::new(nvml) as Arc<dyn GpuDriver>
                     }),
                 };
                 let counted = opened.and_then(|driver| Ok((driver.count()?, driver)));
-                // Nobody listens any more when it took too long, which was said then.
+                // Nobody receives it any more if it took too long, which was reported then.
                 drop(tell.send(counted));
             })
             .map_err(|error| SourceError::new(KIND, format!("cannot start a thread: {error}")))?;
@@ -108,22 +108,22 @@ impl NvmlSource {
     }
 }
 
-impl Source for NvmlSource {
-    fn task(&self) -> &'static Task {
+impl CollectorSource for NvmlSource {
+    fn task(&self) -> &'static TaskEntry {
         &tasks::NVML
     }
 
-    fn open(&mut self) -> Boxed<'_, Result<(), SourceError>> {
+    fn open(&mut self) -> BoxFuture<'_, Result<(), SourceError>> {
         Box::pin(self.open_bounded())
     }
 
-    fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>> {
+    fn run(self: Box<Self>, shutdown: Shutdown) -> BoxFuture<'static, Result<(), SourceError>> {
         Box::pin(async move {
             let driver = self.driver.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
             let mut samplers = Vec::new();
             let first = std::time::Instant::now();
             for index in self.gpus {
-                let sampler = Arc::new(Sampler::new(index, first, self.settings.clone(), self.context.clone()));
+                let sampler = Arc::new(GpuSampler::new(index, first, self.settings.clone(), self.context.clone()));
                 let (thread, driver) = (sampler.clone(), driver.clone());
                 tasks::GPU_SAMPLER
                     .thread_of(index, move || thread.run_supervised(&*driver))
@@ -143,7 +143,7 @@ impl Source for NvmlSource {
             for sampler in &samplers {
                 sampler.stop();
             }
-            // One that hangs is left behind: its end is marked for it, and nothing it says later is taken.
+            // One that hangs is left behind: its end is marked for it, and nothing it emits later is taken.
             let deadline = tokio::time::Instant::now() + self.settings.call_timeout;
             while samplers.iter().any(|sampler| !sampler.ended()) && tokio::time::Instant::now() < deadline {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -156,7 +156,7 @@ impl Source for NvmlSource {
     }
 }
 
-impl Context {
+impl SamplerContext {
     pub(crate) fn up(&self, device: &str, up: bool) {
         self.metrics.device_up.get_or_create(&DeviceLabel { device: device.to_owned() }).set(i64::from(up));
     }

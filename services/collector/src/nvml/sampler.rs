@@ -8,27 +8,27 @@ use eadt_schemas::EventTime;
 use eadt_schemas::latest::{GpuTelemetry, Origin};
 use eadt_service::tasks::GPU_SAMPLER;
 
-use super::counter_check::{CounterCheck, Verdict};
-use super::schedule::Schedule;
-use super::{Context, Driver, FailedReading, Gpu, Identity, KIND, Lost};
+use super::counter_check::{CounterCheck, CounterVerdict};
+use super::schedule::SampleSchedule;
+use super::{FailedReading, GpuDriver, GpuIdentity, GpuLost, KIND, ReadableGpu, SamplerContext};
 use crate::metrics::{DeviceCallLabel, DeviceLabel};
 use crate::plausible;
-use crate::settings::Nvml;
-use crate::tenancy::{Tenancy, Tenant};
+use crate::settings::NvmlSettings;
+use crate::tenancy::{BoardTenant, DeviceTenancy};
 
 /// A counter that was not trusted is looked at again after this time: a check may have met a leap of the load.
 const RECHECK: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
-enum Counter {
+enum CounterTrust {
     Checking(CounterCheck),
     Trusted,
     LeftOut { until: Instant },
 }
 
-/// How far a sampler has come; only ever forward.
+/// Stage of a sampler; only ever forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum SamplerStage {
     Running,
     Stopping,
     /// Nothing is published any more.
@@ -38,71 +38,75 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct State {
-    schedule: Schedule,
+struct SamplerState {
+    schedule: SampleSchedule,
     /// Since when a call has not returned.
     busy: Option<Instant>,
     stuck: bool,
     /// UUID, once known.
     device: String,
-    tenancy: Tenancy,
-    stage: Stage,
+    tenancy: DeviceTenancy,
+    stage: SamplerStage,
 }
 
 #[derive(Debug)]
-pub(super) struct Sampler {
+pub(super) struct GpuSampler {
     index: u32,
-    settings: Nvml,
-    context: Context,
-    state: Mutex<State>,
+    settings: NvmlSettings,
+    context: SamplerContext,
+    state: Mutex<SamplerState>,
     wake: Condvar,
 }
 
-/// What the thread keeps to itself.
-struct Progress {
-    counter: Counter,
+/// State that only the thread itself uses.
+struct SamplerThreadState {
+    counter: CounterTrust,
     last_joules: Option<f64>,
     slow_due: Instant,
     complained: BTreeSet<&'static str>,
 }
 
-impl Sampler {
+impl GpuSampler {
     /// The first sample is due at `first`, the same for all GPUs: their samples then share wake-ups and log writes.
-    pub fn new(index: u32, first: Instant, settings: Nvml, context: Context) -> Self {
+    pub fn new(index: u32, first: Instant, settings: NvmlSettings, context: SamplerContext) -> Self {
         let device = format!("index-{index}");
         context.up(&device, false);
-        let state = State {
-            schedule: Schedule::new(first, settings.period),
+        let state = SamplerState {
+            schedule: SampleSchedule::new(first, settings.period),
             busy: None,
             stuck: false,
             device,
-            tenancy: Tenancy::default(),
-            stage: Stage::Running,
+            tenancy: DeviceTenancy::default(),
+            stage: SamplerStage::Running,
         };
         Self { index, settings, context, state: Mutex::new(state), wake: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SamplerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The thread. A panic costs the samples until it goes on, not the GPU.
-    pub fn run_supervised(&self, driver: &dyn Driver) {
+    pub fn run_supervised(&self, driver: &dyn GpuDriver) {
         while GPU_SAMPLER.watch(|| self.run(driver)).is_err() {
             tracing::error!(gpu = self.index, "this GPU's thread is the one that panicked");
             let device = self.lock().device.clone();
             self.end_call();
             self.context.up(&device, false);
-            // When stopping, the next run only says the last and ends.
+            // When stopping, the next run only publishes the last events and ends.
             self.wait_until(Instant::now() + self.settings.retry);
         }
     }
 
     /// Opens the GPU, samples it, opens it again when it was lost, until stopped.
-    pub fn run(&self, driver: &dyn Driver) {
-        let mut progress =
-            Progress { counter: self.new_check(), last_joules: None, slow_due: Instant::now(), complained: BTreeSet::new() };
-        while self.lock().stage == Stage::Running {
+    pub fn run(&self, driver: &dyn GpuDriver) {
+        let mut progress = SamplerThreadState {
+            counter: self.new_check(),
+            last_joules: None,
+            slow_due: Instant::now(),
+            complained: BTreeSet::new(),
+        };
+        while self.lock().stage == SamplerStage::Running {
             self.begin_call();
             let mut lost = None;
             let opened = driver.with_gpu(self.index, &mut |gpu| {
@@ -124,18 +128,18 @@ impl Sampler {
             }
         }
         self.finish();
-        self.lock().stage = Stage::Ended;
+        self.lock().stage = SamplerStage::Ended;
     }
 
-    fn new_check(&self) -> Counter {
+    fn new_check(&self) -> CounterTrust {
         if self.settings.counter_check_seconds > 0.0 {
-            Counter::Checking(CounterCheck::new(self.settings.counter_check_seconds, self.settings.counter_tolerance_ratio))
+            CounterTrust::Checking(CounterCheck::new(self.settings.counter_check_seconds, self.settings.counter_tolerance_ratio))
         } else {
-            Counter::Trusted
+            CounterTrust::Trusted
         }
     }
 
-    fn opened(&self, gpu: &mut dyn Gpu) {
+    fn opened(&self, gpu: &mut dyn ReadableGpu) {
         self.end_call();
         let identity = gpu.identity().clone();
         let (supported, unsupported) = gpu.features();
@@ -160,7 +164,7 @@ impl Sampler {
         self.context.pods.opened(&identity);
     }
 
-    fn sample_until_lost(&self, gpu: &mut dyn Gpu, progress: &mut Progress) -> Result<(), Lost> {
+    fn sample_until_lost(&self, gpu: &mut dyn ReadableGpu, progress: &mut SamplerThreadState) -> Result<(), GpuLost> {
         let identity = gpu.identity().clone();
         loop {
             if self.next_due() {
@@ -184,7 +188,7 @@ impl Sampler {
         stopping
     }
 
-    fn pass_over(&self, state: &mut State) {
+    fn pass_over(&self, state: &mut SamplerState) {
         let missed = state.schedule.pass_over(Instant::now());
         if missed > 0 {
             let device = state.device.clone();
@@ -192,7 +196,11 @@ impl Sampler {
         }
     }
 
-    fn read(&self, gpu: &mut dyn Gpu, progress: &mut Progress) -> Result<(GpuTelemetry, Vec<FailedReading>), Lost> {
+    fn read(
+        &self,
+        gpu: &mut dyn ReadableGpu,
+        progress: &mut SamplerThreadState,
+    ) -> Result<(GpuTelemetry, Vec<FailedReading>), GpuLost> {
         let started = Instant::now();
         let slow = started >= progress.slow_due;
         if slow {
@@ -203,7 +211,7 @@ impl Sampler {
         self.begin_call();
         let result = gpu.read(slow, &mut sample, &mut failed);
         let took = started.elapsed();
-        let shared = if slow && result.is_ok() && self.context.pods.wants_cuts() {
+        let shared = if slow && result.is_ok() && self.context.pods.wants_instances() {
             self.read_sharing(gpu, sample.mig_enabled, &mut failed)
         } else {
             Ok(())
@@ -212,33 +220,38 @@ impl Sampler {
         self.context.metrics.read_duration.observe(took.as_secs_f64());
         result.and(shared)?;
         if took > self.settings.call_timeout {
-            // When in that time the readings were taken is unknown.
+            // It is unknown when in that time the readings were taken.
             return Ok((GpuTelemetry::default(), failed));
         }
         Ok((sample, failed))
     }
 
-    /// Reads what tells whose a shared GPU is. What cannot be told leaves what is known as it is.
-    fn read_sharing(&self, gpu: &mut dyn Gpu, mig_enabled: Option<bool>, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
+    /// Reads the figures by which a shared GPU is attributed. A figure that cannot be read leaves the known one as it is.
+    fn read_sharing(
+        &self,
+        gpu: &mut dyn ReadableGpu,
+        mig_enabled: Option<bool>,
+        failed: &mut Vec<FailedReading>,
+    ) -> Result<(), GpuLost> {
         let (pods, uuid) = (&self.context.pods, gpu.identity().uuid.clone());
         if mig_enabled == Some(true) {
             if let Some(instances) = gpu.instances(failed)? {
-                pods.cut(&uuid, Some(instances));
+                pods.set_instances(&uuid, Some(instances));
             }
             return Ok(());
         }
         if mig_enabled == Some(false) {
-            pods.cut(&uuid, None);
+            pods.set_instances(&uuid, None);
         }
         if pods.wants_processes()
             && let Some(used) = gpu.process_utilization(failed)?
         {
-            pods.used(&uuid, used);
+            pods.add_process_usage(&uuid, used);
         }
         Ok(())
     }
 
-    fn complain(&self, identity: &Identity, failed: &[FailedReading], progress: &mut Progress) {
+    fn complain(&self, identity: &GpuIdentity, failed: &[FailedReading], progress: &mut SamplerThreadState) {
         for FailedReading { call, detail } in failed {
             let label = DeviceCallLabel { device: identity.uuid.clone(), call };
             self.context.metrics.readings_failed.get_or_create(&label).inc();
@@ -248,7 +261,7 @@ impl Sampler {
         }
     }
 
-    fn take(&self, identity: &Identity, mut sample: GpuTelemetry, progress: &mut Progress) {
+    fn take(&self, identity: &GpuIdentity, mut sample: GpuTelemetry, progress: &mut SamplerThreadState) {
         let read_at = sample.time;
         sample.device.clone_from(&identity.uuid);
         sample.gpu_index = Some(identity.index);
@@ -263,12 +276,12 @@ impl Sampler {
         self.judge_counter(&mut sample, progress);
         let assigned = self.context.assignments.of(&identity.uuid, Some(identity.index));
         let tenants = assigned.or_else(|| self.context.pods.of(&identity.uuid));
-        let tenants: &[Tenant] = tenants.as_deref().unwrap_or_default();
+        let tenants: &[BoardTenant] = tenants.as_deref().unwrap_or_default();
         let mut state = self.lock();
-        if state.stage >= Stage::Closed {
+        if state.stage >= SamplerStage::Closed {
             return;
         }
-        // Nothing read, nothing said: the absence of a sample is the truth about it.
+        // If nothing was read, nothing is published: the absence of a sample is the truth about it.
         let nothing = read_at == EventTime::default() || !plausible::has_reading(&sample);
         if nothing || !state.tenancy.accepts(read_at) {
             self.context.metrics.samples_missed.get_or_create(&DeviceLabel { device: identity.uuid.clone() }).inc();
@@ -283,7 +296,7 @@ impl Sampler {
         self.publish(&events);
     }
 
-    fn judge_counter(&self, sample: &mut GpuTelemetry, progress: &mut Progress) {
+    fn judge_counter(&self, sample: &mut GpuTelemetry, progress: &mut SamplerThreadState) {
         let label = DeviceLabel { device: sample.device.clone() };
         let Some(joules) = sample.energy_joules_total else { return };
         if progress.last_joules.replace(joules).is_some_and(|last| joules < last) {
@@ -291,14 +304,14 @@ impl Sampler {
             self.context.metrics.counter_resets.get_or_create(&label).inc();
         }
         let verdict = match &mut progress.counter {
-            Counter::Trusted => return,
-            Counter::LeftOut { until } => {
+            CounterTrust::Trusted => return,
+            CounterTrust::LeftOut { until } => {
                 if Instant::now() >= *until {
                     progress.counter = self.new_check();
                 }
                 None
             }
-            Counter::Checking(check) => {
+            CounterTrust::Checking(check) => {
                 check.observe(sample.time, sample.power_watts.or(sample.power_average_watts), Some(joules))
             }
         };
@@ -312,9 +325,9 @@ impl Sampler {
             self.context.metrics.counter_error.get_or_create(&label).set(error);
         }
         progress.counter =
-            if verdict.trusted() { Counter::Trusted } else { Counter::LeftOut { until: Instant::now() + RECHECK } };
+            if verdict.trusted() { CounterTrust::Trusted } else { CounterTrust::LeftOut { until: Instant::now() + RECHECK } };
         match verdict {
-            Verdict::Trusted { counter_joules, integral_joules } => {
+            CounterVerdict::Trusted { counter_joules, integral_joules } => {
                 tracing::info!(
                     device = sample.device,
                     counter_joules,
@@ -322,13 +335,13 @@ impl Sampler {
                     "the energy counter agrees with integrated power"
                 );
             }
-            Verdict::Unchecked => {
+            CounterVerdict::Unchecked => {
                 tracing::warn!(
                     device = sample.device,
                     "the energy counter is used unchecked: the GPU gives no power to compare it with"
                 );
             }
-            Verdict::Untrusted { counter_joules, integral_joules } => {
+            CounterVerdict::Untrusted { counter_joules, integral_joules } => {
                 tracing::warn!(
                     device = sample.device,
                     counter_joules,
@@ -387,27 +400,27 @@ impl Sampler {
         let wait = due.saturating_duration_since(Instant::now());
         let (state, _) = self
             .wake
-            .wait_timeout_while(self.lock(), wait, |state| state.stage < Stage::Stopping)
+            .wait_timeout_while(self.lock(), wait, |state| state.stage < SamplerStage::Stopping)
             .unwrap_or_else(PoisonError::into_inner);
-        state.stage >= Stage::Stopping
+        state.stage >= SamplerStage::Stopping
     }
 
     pub fn stop(&self) {
         let mut state = self.lock();
-        state.stage = state.stage.max(Stage::Stopping);
+        state.stage = state.stage.max(SamplerStage::Stopping);
         drop(state);
         self.wake.notify_all();
     }
 
     pub fn ended(&self) -> bool {
-        self.lock().stage == Stage::Ended
+        self.lock().stage == SamplerStage::Ended
     }
 
     /// Marks the end of every stay; nothing is published afterwards.
     fn finish(&self) {
         let mut state = self.lock();
-        if state.stage < Stage::Closed {
-            state.stage = Stage::Closed;
+        if state.stage < SamplerStage::Closed {
+            state.stage = SamplerStage::Closed;
             let last = state.tenancy.end();
             self.publish(&last);
         }

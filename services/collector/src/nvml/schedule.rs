@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 /// A fixed grid of due times: a late sample does not move the ones after it, and due times passed over are counted.
 #[derive(Debug, Clone, Copy)]
-pub struct Schedule {
+pub struct SampleSchedule {
     due: Instant,
     period: Duration,
 }
 
-impl Schedule {
+impl SampleSchedule {
     /// The first sample is due at `first`.
     pub fn new(first: Instant, period: Duration) -> Self {
         Self { due: first, period: period.max(Duration::from_micros(1)) }
@@ -41,7 +41,7 @@ mod tests {
     fn lateness_within_a_period_misses_nothing_and_more_misses_whole_periods() {
         let start = Instant::now();
         let period = Duration::from_millis(100);
-        let mut schedule = Schedule::new(start, period);
+        let mut schedule = SampleSchedule::new(start, period);
         assert_eq!(schedule.pass_over(start + Duration::from_millis(99)), 0);
         assert_eq!(schedule.due(), start);
         schedule.advance();

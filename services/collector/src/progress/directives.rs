@@ -1,13 +1,13 @@
 //! Directives as jobs get them: what `directives.v1` asks of each workload, in the answer to its report or by long poll.
 //!
-//! A revision is one more than the log position of the record, so that it grows with every change of a workload's directive and is
-//! the same for every collector. Revision 0: nothing was ever asked.
+//! A revision is one more than the log position of the record, so that it grows with every change of a workload's directive and
+//! is the same for every collector. Revision 0: nothing was ever asked.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Isolation, Polled, Record, Remedy, Start, TopicPartition};
+use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, Remedy, StartOffset, TopicPartition};
 use eadt_schemas::latest::Directive;
 use eadt_schemas::{Topic, decode};
 use eadt_service::Shutdown;
@@ -38,20 +38,20 @@ type DirectiveTable = HashMap<String, DirectiveAnswer>;
 
 /// The directives of all workloads; clones share them.
 #[derive(Debug, Clone)]
-pub struct Directives {
+pub struct DirectiveStore {
     /// `None` until the log was read to its end once.
     table: Arc<Mutex<Option<DirectiveTable>>>,
     /// Sent at every change.
     changes: Arc<watch::Sender<()>>,
 }
 
-impl Default for Directives {
+impl Default for DirectiveStore {
     fn default() -> Self {
         Self { table: Arc::default(), changes: Arc::new(watch::Sender::new(())) }
     }
 }
 
-impl Directives {
+impl DirectiveStore {
     fn table(&self) -> MutexGuard<'_, Option<DirectiveTable>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,7 +99,7 @@ impl Directives {
         self.changes.send_replace(());
     }
 
-    /// Follows the log until `stop`. While it cannot be read, jobs are told what was read last.
+    /// Follows the log until `stop`. While it cannot be read, jobs receive the directives that were read last.
     pub fn follow(&self, bus: &dyn Bus, prefix: &str, metrics: &CollectorMetrics, stop: &Shutdown) {
         let mut pause = RETRY_MIN;
         while !stop.is_cancelled() {
@@ -124,17 +124,18 @@ impl Directives {
             let what = format!("reading topic {topic}");
             BusError::new(Remedy::Stop, what, "there is no such topic; create the topics with eadt topics apply")
         })?;
-        let from: Vec<_> =
-            (0..spec.partitions).map(|partition| (TopicPartition::new(topic.clone(), partition), Start::Earliest)).collect();
-        let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
-        let mut session = Session::new(self);
+        let from: Vec<_> = (0..spec.partitions)
+            .map(|partition| (TopicPartition::new(topic.clone(), partition), StartOffset::Earliest))
+            .collect();
+        let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
+        let mut session = DirectiveSession::new(self);
         let (mut polled, mut ends) = (Vec::new(), std::collections::HashSet::new());
         while !stop.is_cancelled() {
             reader.poll(1000, POLL, &mut polled)?;
             for item in polled.drain(..) {
                 match item {
-                    Polled::Record(record) => session.take_record(&record),
-                    Polled::End { at, .. } => _ = ends.insert(at),
+                    PollEvent::Record(record) => session.take_record(&record),
+                    PollEvent::End { at, .. } => _ = ends.insert(at),
                     _ => {}
                 }
             }
@@ -146,21 +147,21 @@ impl Directives {
     }
 }
 
-/// One pass over the log from its beginning. Its records take effect only at the end of the log, so that no job gets a directive again
-/// that was replaced later.
+/// One pass over the log from its beginning. Its records take effect only at the end of the log, so that no job gets a directive
+/// again that was replaced later.
 #[derive(Debug)]
-struct Session<'a> {
-    directives: &'a Directives,
+struct DirectiveSession<'a> {
+    directives: &'a DirectiveStore,
     /// What was read so far; `None` once the end was reached.
     read: Option<DirectiveTable>,
 }
 
-impl<'a> Session<'a> {
-    fn new(directives: &'a Directives) -> Self {
+impl<'a> DirectiveSession<'a> {
+    fn new(directives: &'a DirectiveStore) -> Self {
         Self { directives, read: Some(DirectiveTable::new()) }
     }
 
-    fn take_record(&mut self, record: &Record) {
+    fn take_record(&mut self, record: &ConsumerRecord) {
         let Some(answer) = answer_of(record) else { return };
         match &mut self.read {
             Some(read) => {
@@ -179,7 +180,7 @@ impl<'a> Session<'a> {
 }
 
 /// Returns what a record asks of its workload, or `None` if it cannot be read.
-fn answer_of(record: &Record) -> Option<DirectiveAnswer> {
+fn answer_of(record: &ConsumerRecord) -> Option<DirectiveAnswer> {
     let workload = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok())?;
     let directive = match record.value.as_deref().map(decode::<Directive>).transpose() {
         Ok(directive) => directive,
@@ -197,7 +198,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// A directive that was read at an offset.
-    pub(crate) fn record(workload: &str, offset: i64, frozen: Option<u32>) -> Record {
+    pub(crate) fn record(workload: &str, offset: i64, frozen: Option<u32>) -> ConsumerRecord {
         let value = frozen.map(|layers| {
             let directive = Directive {
                 time: "2026-01-02T03:04:05Z".parse().unwrap(),
@@ -208,7 +209,7 @@ pub(crate) mod tests {
             };
             serde_json::to_vec(&directive).unwrap().into()
         });
-        Record {
+        ConsumerRecord {
             at: TopicPartition::new("eadt.directives.v1", 0),
             offset,
             stamp: "2026-01-02T03:04:05Z".parse().unwrap(),
@@ -218,11 +219,11 @@ pub(crate) mod tests {
         }
     }
 
-    impl Directives {
-        /// What the log says, read to its end.
-        pub(crate) fn of_records(records: &[Record]) -> Self {
+    impl DirectiveStore {
+        /// Returns the store of a log that was read to its end.
+        pub(crate) fn of_records(records: &[ConsumerRecord]) -> Self {
             let directives = Self::default();
-            let mut session = Session::new(&directives);
+            let mut session = DirectiveSession::new(&directives);
             for record in records {
                 session.take_record(record);
             }
@@ -230,8 +231,8 @@ pub(crate) mod tests {
             directives
         }
 
-        pub(crate) fn add(&self, records: &[Record]) {
-            let mut session = Session { directives: self, read: None };
+        pub(crate) fn add(&self, records: &[ConsumerRecord]) {
+            let mut session = DirectiveSession { directives: self, read: None };
             for record in records {
                 session.take_record(record);
             }
@@ -240,14 +241,14 @@ pub(crate) mod tests {
 
     #[test]
     fn the_last_record_of_a_workload_stands_and_a_tombstone_withdraws_it() {
-        let directives = Directives::default();
-        let mut session = Session::new(&directives);
+        let directives = DirectiveStore::default();
+        let mut session = DirectiveSession::new(&directives);
         session.take_record(&record("n/a", 3, Some(2)));
         assert_eq!(directives.current("n/a"), None, "the log was not read to its end");
         assert!(session.complete() && !session.complete());
         let current = |name: &str| directives.current(name).map(|answer| (answer.revision, answer.directive.is_some()));
         assert_eq!((current("n/a"), current("n/b")), (Some((4, true)), Some((0, false))));
-        let invalid = Record { value: Some(b"{}".to_vec().into()), ..record("n/a", 4, None) };
+        let invalid = ConsumerRecord { value: Some(b"{}".to_vec().into()), ..record("n/a", 4, None) };
         session.take_record(&invalid);
         assert_eq!(current("n/a"), Some((4, true)), "what is not valid changes nothing");
         session.take_record(&record("n/a", 9, None));
@@ -257,9 +258,9 @@ pub(crate) mod tests {
     #[test]
     fn a_log_that_is_read_again_asks_for_nothing_of_before() {
         let (old, new) = (record("n/a", 3, Some(2)), record("n/a", 9, None));
-        let directives = Directives::of_records(&[old.clone(), new.clone(), record("n/b", 1, Some(1))]);
+        let directives = DirectiveStore::of_records(&[old.clone(), new.clone(), record("n/b", 1, Some(1))]);
         let revision = |name: &str| directives.current(name).map(|answer| answer.revision);
-        let mut session = Session::new(&directives);
+        let mut session = DirectiveSession::new(&directives);
         session.take_record(&old);
         assert_eq!((revision("n/a"), revision("n/b")), (Some(10), Some(2)), "the end was not reached again");
         session.take_record(&new);
@@ -275,7 +276,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_long_poll_ends_with_a_change_with_its_time_or_with_a_stop() {
-        let directives = Directives::of_records(&[record("n/a", 0, Some(2))]);
+        let directives = DirectiveStore::of_records(&[record("n/a", 0, Some(2))]);
         let stop = Shutdown::new();
         let poll = |after, wait: Duration| {
             let (directives, stop) = (directives.clone(), stop.clone());

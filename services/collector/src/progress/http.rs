@@ -1,12 +1,11 @@
 //! The endpoint that training jobs report to.
 //!
 //! `POST /v1/progress` takes one event or an array of events (`training.progress.v1`), each of which is judged for itself: 202
-//! with `{"accepted", "refused": [{"index", "status", "error", "field"}]}`, or, if none is accepted, the first one's status with a
-//! JSON error `{"error", "field", "index"}`. The answer to rank 0 has the directive of its workload, which `GET
-//! /v1/directives/NAMESPACE/NAME` returns, too ([`super::directives`]). Kubeflow's contract is in [`super::kubeflow`].
-//! Off the loopback only with TLS and tokens, the operator's ([`super::tokens`]) or those of service accounts
-//! ([`super::reviews`]), each of which is worth something in its namespaces alone.
-//! Requests of browsers are refused.
+//! with `{"accepted", "refused": [{"index", "status", "error", "field"}]}`, or, if none is accepted, the first one's status with
+//! a JSON error `{"error", "field", "index"}`. The answer to rank 0 has the directive of its workload, which `GET
+//! /v1/directives/NAMESPACE/NAME` returns, too ([`super::directives`]). Kubeflow's contract is in [`super::kubeflow`]. Off the
+//! loopback only with TLS and tokens, the operator's ([`super::tokens`]) or those of service accounts ([`super::reviews`]), each
+//! of which is worth something in its namespaces alone. Requests of browsers are refused.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -22,25 +21,25 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use eadt_schemas::EventTime;
-use eadt_schemas::latest::Phase;
-use eadt_service::connections::Standing;
-use eadt_service::tasks::{self, Task};
-use eadt_service::{Clock, Shutdown};
+use eadt_schemas::latest::JobLifecycle;
+use eadt_service::connections::ClientIdentity;
+use eadt_service::tasks::{self, TaskEntry};
+use eadt_service::{ServiceClock, Shutdown};
 use serde::Serialize;
 
-use super::directives::{DirectiveAnswer, Directives};
+use super::directives::{DirectiveAnswer, DirectiveStore};
 use super::kubeflow::{self, StatusUpdate};
-use super::rate::Rate;
-use super::reviews::{Accounts, Refusal, Reviewer};
-use super::secrets::{Follower, Secrets};
+use super::rate::RateLimiter;
+use super::reviews::{AccountVerifier, TokenRefusal, TokenReviewer};
+use super::secrets::{EndpointSecrets, SecretsReloader};
 use super::serve;
-use super::sources::Sources;
-use super::tokens::{self, Grant};
-use super::wire::{self, Refused, Rejection, Sent};
+use super::sources::ProgressSources;
+use super::tokens::{self, TokenGrant};
+use super::wire::{self, RejectedEvent, Rejection, ReportedEvent};
 use crate::metrics::{CodeLabel, CollectorMetrics, ReasonLabel, RequestLabel};
-use crate::outlet::Outlet;
-use crate::settings::Progress;
-use crate::source::{Boxed, Source, SourceError};
+use crate::outlet::EventOutlet;
+use crate::settings::ProgressSettings;
+use crate::source::{BoxFuture, CollectorSource, SourceError};
 
 const KIND: &str = "progress";
 
@@ -67,10 +66,10 @@ impl IntoResponse for Rejection {
 }
 
 #[derive(Debug, Serialize)]
-struct Receipt {
+struct ProgressReceipt {
     accepted: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    refused: Vec<Refused>,
+    refused: Vec<RejectedEvent>,
     /// Values that are no numbers (`NaN`, `Infinity`): taken as absent.
     #[serde(skip_serializing_if = "is_zero")]
     absent_values: usize,
@@ -85,55 +84,55 @@ fn is_zero(count: &usize) -> bool {
 }
 
 #[derive(Debug)]
-struct Endpoint {
-    settings: Progress,
-    outlet: Outlet,
+struct ProgressEndpoint {
+    settings: ProgressSettings,
+    outlet: EventOutlet,
     metrics: CollectorMetrics,
-    clock: Clock,
+    clock: ServiceClock,
     collector: String,
     /// `None` after the end.
-    sources: Mutex<Option<Sources>>,
-    rate: Mutex<Rate>,
+    sources: Mutex<Option<ProgressSources>>,
+    rate: Mutex<RateLimiter>,
     /// Of those together that are not known.
-    strangers: Mutex<Rate>,
-    secrets: OnceLock<Secrets>,
+    strangers: Mutex<RateLimiter>,
+    secrets: OnceLock<EndpointSecrets>,
     /// Where tokens of service accounts are accepted.
-    accounts: Option<Accounts>,
-    directives: Directives,
+    accounts: Option<AccountVerifier>,
+    directives: DirectiveStore,
     /// Cancelled when the endpoint stops: nobody waits any longer.
     stopping: Shutdown,
 }
 
 /// Who sends; `None` where nobody is asked.
 #[derive(Debug, Clone)]
-struct Sender(Option<Grant>);
+struct SenderIdentity(Option<TokenGrant>);
 
 /// The source.
 #[derive(Debug)]
 pub(crate) struct HttpSource {
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<ProgressEndpoint>,
     listener: Option<Arc<std::net::TcpListener>>,
-    opened: Option<(tokio::net::TcpListener, Follower)>,
+    opened: Option<(tokio::net::TcpListener, SecretsReloader)>,
 }
 
 impl HttpSource {
     /// `reviewer`: needed where the settings accept tokens of service accounts.
     pub fn new(
-        settings: Progress,
-        outlet: Outlet,
+        settings: ProgressSettings,
+        outlet: EventOutlet,
         metrics: CollectorMetrics,
-        clock: Clock,
+        clock: ServiceClock,
         collector: String,
-        reviewer: Option<Arc<dyn Reviewer>>,
+        reviewer: Option<Arc<dyn TokenReviewer>>,
     ) -> Self {
-        let sources = Mutex::new(Some(Sources::new(settings.sources, settings.sources_per_namespace)));
-        let rate = || Mutex::new(Rate::new(settings.requests_per_second));
+        let sources = Mutex::new(Some(ProgressSources::new(settings.sources, settings.sources_per_namespace)));
+        let rate = || Mutex::new(RateLimiter::new(settings.requests_per_second));
         let (rate, strangers) = (rate(), rate());
         let accounts = settings.service_accounts.as_ref().zip(reviewer);
-        let accounts = accounts.map(|(own, reviewer)| Accounts::new(own, reviewer, clock.clone(), metrics.clone()));
+        let accounts = accounts.map(|(own, reviewer)| AccountVerifier::new(own, reviewer, clock.clone(), metrics.clone()));
         let secrets = OnceLock::new();
-        let (directives, stopping) = (Directives::default(), Shutdown::new());
-        let endpoint = Endpoint {
+        let (directives, stopping) = (DirectiveStore::default(), Shutdown::new());
+        let endpoint = ProgressEndpoint {
             settings,
             outlet,
             metrics,
@@ -152,7 +151,7 @@ impl HttpSource {
 
     /// Hands these directives on to the jobs that report.
     #[must_use]
-    pub fn with_directives(mut self, directives: Directives) -> Self {
+    pub fn with_directives(mut self, directives: DirectiveStore) -> Self {
         Arc::get_mut(&mut self.endpoint).expect("nothing serves it yet").directives = directives;
         self
     }
@@ -170,7 +169,8 @@ impl HttpSource {
             let detail = "nobody here asks an API server about tokens: unset collector.progress.service_accounts.enabled";
             return Err(SourceError::new(KIND, detail));
         }
-        let (secrets, follower) = Secrets::load(&self.endpoint.settings).map_err(|error| SourceError::new(KIND, error))?;
+        let (secrets, follower) =
+            EndpointSecrets::load(&self.endpoint.settings).map_err(|error| SourceError::new(KIND, error))?;
         let (tls, service_accounts) = (secrets.tls().is_some(), self.endpoint.accounts.is_some());
         // Opened once.
         drop(self.endpoint.secrets.set(secrets));
@@ -193,16 +193,16 @@ impl HttpSource {
     }
 }
 
-impl Source for HttpSource {
-    fn task(&self) -> &'static Task {
+impl CollectorSource for HttpSource {
+    fn task(&self) -> &'static TaskEntry {
         &tasks::PROGRESS
     }
 
-    fn open(&mut self) -> Boxed<'_, Result<(), SourceError>> {
+    fn open(&mut self) -> BoxFuture<'_, Result<(), SourceError>> {
         Box::pin(async { self.bind().await.map(|_| ()) })
     }
 
-    fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>> {
+    fn run(self: Box<Self>, shutdown: Shutdown) -> BoxFuture<'static, Result<(), SourceError>> {
         Box::pin(async move {
             let (listener, follower) = self.opened.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
             let tls = self.endpoint.secrets().tls();
@@ -225,7 +225,7 @@ impl Source for HttpSource {
     }
 }
 
-fn router(endpoint: Arc<Endpoint>) -> Router {
+fn router(endpoint: Arc<ProgressEndpoint>) -> Router {
     let limit = endpoint.settings.body_bytes;
     Router::new()
         .route("/v1/progress", post(report))
@@ -237,7 +237,7 @@ fn router(endpoint: Arc<Endpoint>) -> Router {
 }
 
 /// Before anything of a body is read: who is it, and not too often, known or not. And an end to requests that take too long.
-async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next: Next) -> Response {
+async fn admit(State(endpoint): State<Arc<ProgressEndpoint>>, mut request: Request, next: Next) -> Response {
     let kind = endpoint_at(request.uri().path());
     let refused = |rejection: Rejection| {
         let response = rejection.into_response();
@@ -245,11 +245,14 @@ async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next
         response
     };
     let answer = async {
-        check_route(request.method(), request.uri().path(), kind).map_err(|rejection| endpoint.stranger(rejection))?;
-        let sender =
-            endpoint.sender(request.method(), request.headers()).await.map_err(|rejection| endpoint.stranger(rejection))?;
-        if let Some(standing) = request.extensions().get::<Standing>()
-            && !standing.known(sender.0.as_ref().map_or("", |grant| &grant.id))
+        check_route(request.method(), request.uri().path(), kind)
+            .map_err(|rejection| endpoint.reject_unknown_sender(rejection))?;
+        let sender = endpoint
+            .sender(request.method(), request.headers())
+            .await
+            .map_err(|rejection| endpoint.reject_unknown_sender(rejection))?;
+        if let Some(standing) = request.extensions().get::<ClientIdentity>()
+            && !standing.identify(sender.0.as_ref().map_or("", |grant| &grant.id))
         {
             let error = "all connections are in use, and nobody has more of them than this sender; try again";
             return Err(Rejection { closes: true, ..Rejection::new(StatusCode::SERVICE_UNAVAILABLE, error.to_owned()) });
@@ -334,8 +337,8 @@ fn whole_body(body: Result<Bytes, BytesRejection>, limit: usize) -> Result<Bytes
 }
 
 async fn report(
-    State(endpoint): State<Arc<Endpoint>>,
-    Extension(sender): Extension<Sender>,
+    State(endpoint): State<Arc<ProgressEndpoint>>,
+    Extension(sender): Extension<SenderIdentity>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let result = whole_body(body, endpoint.settings.body_bytes).and_then(|body| endpoint.report(&sender, &body));
@@ -347,7 +350,7 @@ async fn report(
     response
 }
 
-/// What a question for directives says.
+/// The query of a request for directives.
 #[derive(Debug, Default)]
 struct DirectivePoll {
     /// The revision that the job knows.
@@ -375,9 +378,9 @@ impl DirectivePoll {
 }
 
 async fn directives(
-    State(endpoint): State<Arc<Endpoint>>,
+    State(endpoint): State<Arc<ProgressEndpoint>>,
     Path((namespace, name)): Path<(String, String)>,
-    Extension(sender): Extension<Sender>,
+    Extension(sender): Extension<SenderIdentity>,
     RawQuery(query): RawQuery,
 ) -> Response {
     let query = query.unwrap_or_default();
@@ -390,9 +393,9 @@ async fn directives(
 }
 
 async fn trainer_status(
-    State(endpoint): State<Arc<Endpoint>>,
+    State(endpoint): State<Arc<ProgressEndpoint>>,
     Path((namespace, name)): Path<(String, String)>,
-    Extension(sender): Extension<Sender>,
+    Extension(sender): Extension<SenderIdentity>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let workload = format!("{namespace}/{name}");
@@ -416,7 +419,7 @@ async fn trainer_status(
     response
 }
 
-impl Sender {
+impl SenderIdentity {
     fn check(&self, workload: &str) -> Result<(), Rejection> {
         match &self.0 {
             Some(grant) if !grant.allows(workload) => {
@@ -429,8 +432,8 @@ impl Sender {
     }
 }
 
-impl Endpoint {
-    fn secrets(&self) -> &Secrets {
+impl ProgressEndpoint {
+    fn secrets(&self) -> &EndpointSecrets {
         self.secrets.get().expect("opened before it runs")
     }
 
@@ -440,7 +443,7 @@ impl Endpoint {
     }
 
     /// What the bearer of a token may do.
-    async fn grant(&self, headers: &HeaderMap) -> Result<Grant, Rejection> {
+    async fn grant(&self, headers: &HeaderMap) -> Result<TokenGrant, Rejection> {
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = given.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let Some((_, token)) = token else {
@@ -454,15 +457,15 @@ impl Endpoint {
         let token = token.trim();
         let verdict = match &self.accounts {
             Some(accounts) if !token.starts_with(tokens::PREFIX) => accounts.verify(token).await,
-            _ => self.secrets().verify(token, self.clock.now()).ok_or(Refusal::Worthless),
+            _ => self.secrets().verify(token, self.clock.now()).ok_or(TokenRefusal::Worthless),
         };
         verdict.map_err(|refusal| match refusal {
-            Refusal::Worthless => Rejection::new(StatusCode::UNAUTHORIZED, "the token is unknown, revoked or expired"),
-            Refusal::Unanswered => {
+            TokenRefusal::Worthless => Rejection::new(StatusCode::UNAUTHORIZED, "the token is unknown, revoked or expired"),
+            TokenRefusal::Unanswered => {
                 let error = "the token cannot be checked now: the API server does not answer; send it again later";
                 Rejection::new(StatusCode::SERVICE_UNAVAILABLE, error)
             }
-            Refusal::PutOff(wait) => {
+            TokenRefusal::PutOff(wait) => {
                 let error = format!(
                     "the token cannot be checked now: too many unknown ones are (collector.progress.service_accounts.reviews_per_second); \
                      try again in {:.3} s",
@@ -474,13 +477,18 @@ impl Endpoint {
     }
 
     /// Who sends this.
-    async fn sender(&self, method: &Method, headers: &HeaderMap) -> Result<Sender, Rejection> {
+    async fn sender(&self, method: &Method, headers: &HeaderMap) -> Result<SenderIdentity, Rejection> {
         refuse_browsers(method, headers)?;
-        Ok(Sender(if self.asks() { Some(self.grant(headers).await?) } else { None }))
+        Ok(SenderIdentity(if self.asks() { Some(self.grant(headers).await?) } else { None }))
     }
 
     /// Returns the directive of a workload, at once or once it is another than the job knows.
-    async fn wait_for_directive(&self, sender: &Sender, workload: &str, query: &str) -> Result<DirectiveAnswer, Rejection> {
+    async fn wait_for_directive(
+        &self,
+        sender: &SenderIdentity,
+        workload: &str,
+        query: &str,
+    ) -> Result<DirectiveAnswer, Rejection> {
         sender.check(workload)?;
         let poll = DirectivePoll::parse(query)?;
         let wait = Duration::try_from_secs_f64(poll.wait).unwrap_or_default().min(LONGEST_POLL);
@@ -493,7 +501,7 @@ impl Endpoint {
     }
 
     /// Not more often than they may.
-    fn paced(&self, sender: &Sender) -> Result<(), Rejection> {
+    fn paced(&self, sender: &SenderIdentity) -> Result<(), Rejection> {
         let name = sender.0.as_ref().map_or("", |grant| &grant.id);
         let admitted = self.rate.lock().unwrap_or_else(PoisonError::into_inner).admit(name, Instant::now());
         admitted.map_err(|wait| {
@@ -506,9 +514,9 @@ impl Endpoint {
         })
     }
 
-    /// What somebody is told who is not known: why, or, where too many ask, that, and with it the connection ends. All of them share
-    /// one pace, which takes nothing from those who are known, even behind the same address.
-    fn stranger(&self, why: Rejection) -> Rejection {
+    /// Returns the rejection of an unknown sender: `why`, or, if too many ask, that they do; the connection ends with the latter.
+    /// All unknown senders share one rate limit, which takes nothing from known ones, even behind the same address.
+    fn reject_unknown_sender(&self, why: Rejection) -> Rejection {
         let admitted = self.strangers.lock().unwrap_or_else(PoisonError::into_inner).admit("", Instant::now());
         let Err(wait) = admitted else { return why };
         self.metrics.connections_refused.get_or_create(&ReasonLabel { reason: "unknown" }).inc();
@@ -526,11 +534,11 @@ impl Endpoint {
         self.metrics.requests.get_or_create(&RequestLabel { endpoint, code: response.status().as_u16() }).inc();
     }
 
-    fn sources(&self) -> MutexGuard<'_, Option<Sources>> {
+    fn sources(&self) -> MutexGuard<'_, Option<ProgressSources>> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self, sender: &Sender, body: &[u8]) -> Result<Receipt, Rejection> {
+    fn report(&self, sender: &SenderIdentity, body: &[u8]) -> Result<ProgressReceipt, Rejection> {
         let request = wire::events(body, self.settings.batch_events)?;
         let now = self.clock.now();
         let (is_batch, absent) = (request.is_batch, request.absent);
@@ -556,32 +564,33 @@ impl Endpoint {
         for (_, rejection) in &refused {
             self.metrics.progress_refused.get_or_create(&CodeLabel { code: rejection.status.as_u16() }).inc();
         }
-        let list =
-            |refused: &[(usize, Rejection)]| refused.iter().map(|(index, why)| Refused::new(*index, why)).collect::<Vec<_>>();
+        let list = |refused: &[(usize, Rejection)]| {
+            refused.iter().map(|(index, why)| RejectedEvent::new(*index, why)).collect::<Vec<_>>()
+        };
         if let (0, Some((index, first))) = (accepted, refused.first()) {
             let all = if refused.len() > 1 { list(&refused) } else { Vec::new() };
             return Err(Rejection { index: is_batch.then_some(*index), refused: all, ..first.clone() });
         }
         let asked = leaders.iter().filter_map(|workload| self.directives.current(workload));
         let directives = asked.filter(|answer| answer.revision > 0).collect();
-        Ok(Receipt { accepted, refused: list(&refused), absent_values: absent, directives })
+        Ok(ProgressReceipt { accepted, refused: list(&refused), absent_values: absent, directives })
     }
 
     /// Completes one event, and refuses what cannot be, or may not come from this sender.
     fn check(
         &self,
-        sender: &Sender,
-        mut sent: Sent,
+        sender: &SenderIdentity,
+        mut sent: ReportedEvent,
         (came, now): (EventTime, EventTime),
         has_absent: bool,
-    ) -> Result<Sent, Rejection> {
+    ) -> Result<ReportedEvent, Rejection> {
         let event = &mut sent.event;
         if !sent.timed {
             event.time = came;
         }
         event.collector.clone_from(&self.collector);
         // With the end of the job its source ends.
-        event.last |= event.phase == Phase::Finished;
+        event.last |= event.phase == JobLifecycle::Finished;
         wire::check(event, now, self.settings.times)?;
         sender.check(&event.workload)?;
         wire::check_content(event).map_err(|rejection| {
@@ -600,10 +609,10 @@ impl Endpoint {
         let Some(mut event) = kubeflow::event(&update, workload, known.as_ref(), now) else { return Ok(()) };
         event.collector.clone_from(&self.collector);
         wire::check(&event, now, self.settings.times)?;
-        self.take(Sent { event, timed })
+        self.take(ReportedEvent { event, timed })
     }
 
-    fn take(&self, Sent { mut event, timed }: Sent) -> Result<(), Rejection> {
+    fn take(&self, ReportedEvent { mut event, timed }: ReportedEvent) -> Result<(), Rejection> {
         let mut guard = self.sources();
         let Some(sources) = guard.as_mut() else {
             return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the collector is stopping; send it again later"));
@@ -626,7 +635,7 @@ impl Endpoint {
     }
 
     fn end(&self) {
-        for event in self.sources().take().iter_mut().flat_map(Sources::end) {
+        for event in self.sources().take().iter_mut().flat_map(ProgressSources::end) {
             if let Err(refusal) = self.outlet.progress(KIND, &event) {
                 tracing::warn!(workload = event.workload, %refusal, "progress was refused");
             }
@@ -640,36 +649,36 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::buffer::Buffer;
+    use crate::buffer::EventBuffer;
     use crate::outlet::tests::{outlet, progress};
-    use crate::progress::reviews::tests::{Credulous, of_account};
+    use crate::progress::reviews::tests::{TrustingReviewer, of_account};
     use crate::settings::ServiceAccounts;
 
     /// The defaults, on a free port.
-    fn settings() -> Progress {
+    fn settings() -> ProgressSettings {
         let raw = crate::RawSettings::default().validate("h").unwrap();
-        Progress { listen: "127.0.0.1:0".parse().unwrap(), ..raw.progress.unwrap() }
+        ProgressSettings { listen: "127.0.0.1:0".parse().unwrap(), ..raw.progress.unwrap() }
     }
 
-    fn fixed() -> Clock {
-        Clock::fixed("2026-01-02T03:04:05Z".parse().unwrap())
+    fn fixed() -> ServiceClock {
+        ServiceClock::fixed("2026-01-02T03:04:05Z".parse().unwrap())
     }
 
     struct Fixture {
         url: String,
         client: Client,
-        buffer: Arc<Buffer>,
+        buffer: Arc<EventBuffer>,
         metrics: CollectorMetrics,
         shutdown: Shutdown,
         task: tokio::task::JoinHandle<Result<(), SourceError>>,
     }
 
     async fn start() -> Fixture {
-        let settings = Progress { body_bytes: 4096, batch_events: 5, sources: 3, ..settings() };
+        let settings = ProgressSettings { body_bytes: 4096, batch_events: 5, sources: 3, ..settings() };
         start_with(settings, None).await
     }
 
-    async fn start_with(settings: Progress, reviewer: Option<Arc<dyn Reviewer>>) -> Fixture {
+    async fn start_with(settings: ProgressSettings, reviewer: Option<Arc<dyn TokenReviewer>>) -> Fixture {
         let (outlet, buffer, metrics) = outlet();
         let mut source = HttpSource::new(settings, outlet, metrics.clone(), fixed(), "progress/h".into(), reviewer);
         let url = format!("http://{}", source.bind().await.unwrap());
@@ -709,11 +718,11 @@ mod tests {
         assert_eq!(
             seen,
             [
-                (a(), 0, now, Phase::Started, false, None),
-                (a(), 0, now + 1_000_000, Phase::Progress, false, Some(10.0)),
-                (b(), 1, now + 1, Phase::Progress, false, Some(5.0)),
-                (b(), 1, now + 2, Phase::Finished, true, None),
-                (a(), 0, now + 1_000_000, Phase::Progress, true, Some(10.0)),
+                (a(), 0, now, JobLifecycle::Started, false, None),
+                (a(), 0, now + 1_000_000, JobLifecycle::Progress, false, Some(10.0)),
+                (b(), 1, now + 1, JobLifecycle::Progress, false, Some(5.0)),
+                (b(), 1, now + 2, JobLifecycle::Finished, true, None),
+                (a(), 0, now + 1_000_000, JobLifecycle::Progress, true, Some(10.0)),
             ]
         );
     }
@@ -737,13 +746,13 @@ mod tests {
             let (outlet, buffer, metrics) = outlet();
             let start = fixed().now();
             let came = Mutex::new(requests.iter().map(|(micros, _)| *micros).collect::<std::collections::VecDeque<_>>());
-            let clock = Clock::new(move || start.plus_micros(came.lock().unwrap().pop_front().unwrap()));
+            let clock = ServiceClock::new(move || start.plus_micros(came.lock().unwrap().pop_front().unwrap()));
             let HttpSource { endpoint, .. } = HttpSource::new(settings(), outlet, metrics, clock, "progress/h".into(), None);
             for (_, body) in &requests {
                 if *body == update {
                     endpoint.trainer_status("n/a".to_owned(), body.as_bytes()).unwrap();
                 } else {
-                    endpoint.report(&Sender(None), body.as_bytes()).unwrap();
+                    endpoint.report(&SenderIdentity(None), body.as_bytes()).unwrap();
                 }
             }
             let seen: Vec<_> = progress(&buffer).iter().map(|event| event.time.micros() - start.micros()).collect();
@@ -931,9 +940,9 @@ mod tests {
         assert_eq!(
             seen,
             [
-                (job(), Phase::Started, false, None, None),
-                (job(), Phase::Progress, false, Some(0.5), Some(30.0)),
-                (job(), Phase::Finished, true, None, None)
+                (job(), JobLifecycle::Started, false, None, None),
+                (job(), JobLifecycle::Progress, false, Some(0.5), Some(30.0)),
+                (job(), JobLifecycle::Finished, true, None, None)
             ]
         );
     }
@@ -948,8 +957,8 @@ mod tests {
         });
         let of_file = of_file.unwrap();
         let own = ServiceAccounts { audience: "eadt".into(), remember_seconds: 60.0, reviews_per_second: 4.0 };
-        let settings = Progress { tokens_file: Some(path), service_accounts: Some(own), ..settings() };
-        let reviewer = Credulous::new(1000);
+        let settings = ProgressSettings { tokens_file: Some(path), service_accounts: Some(own), ..settings() };
+        let reviewer = TrustingReviewer::new(1000);
         let f = start_with(settings, Some(reviewer.clone())).await;
         let post = async |token: &str, workload: &str| {
             let body = format!("{{\"workload\":\"{workload}\",\"loss\":1}}");
@@ -993,7 +1002,7 @@ mod tests {
         });
         let token = token.unwrap();
         // One, and no further one within the test.
-        let f = start_with(Progress { tokens_file: Some(path), requests_per_second: 0.01, ..settings() }, None).await;
+        let f = start_with(ProgressSettings { tokens_file: Some(path), requests_per_second: 0.01, ..settings() }, None).await;
         let post = async |token: Option<&str>, more: Option<(&str, &str)>| {
             let request = f.client.post(format!("{}/v1/progress", f.url)).header("content-type", "application/json");
             let request = token.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
@@ -1031,8 +1040,8 @@ mod tests {
         };
         let (slow, quick) = (token("slow", 1), token("quick", 2));
         // The slow ones stay for longer than anybody waits here.
-        let limits = eadt_service::connections::Limits { request: Duration::from_mins(10), ..settings().limits };
-        let settings = Progress { tokens_file: Some(path.clone()), requests_per_second: 10_000.0, limits, ..settings() };
+        let limits = eadt_service::connections::ConnectionLimits { request: Duration::from_mins(10), ..settings().limits };
+        let settings = ProgressSettings { tokens_file: Some(path.clone()), requests_per_second: 10_000.0, limits, ..settings() };
         assert!(settings.limits.connections < 300, "{:?}", settings.limits);
         let f = start_with(settings, None).await;
         let address = f.url.strip_prefix("http://").unwrap();
@@ -1061,9 +1070,9 @@ mod tests {
     #[tokio::test]
     async fn an_api_server_that_takes_its_time_takes_none_beyond_a_requests() {
         let own = ServiceAccounts { audience: "eadt".into(), remember_seconds: 60.0, reviews_per_second: 4.0 };
-        let limits = eadt_service::connections::Limits { request: Duration::from_millis(100), ..settings().limits };
-        let settings = Progress { service_accounts: Some(own), limits, ..settings() };
-        let f = start_with(settings, Some(Credulous::new(0))).await;
+        let limits = eadt_service::connections::ConnectionLimits { request: Duration::from_millis(100), ..settings().limits };
+        let settings = ProgressSettings { service_accounts: Some(own), limits, ..settings() };
+        let f = start_with(settings, Some(TrustingReviewer::new(0))).await;
         let request = f.client.post(format!("{}/v1/progress", f.url)).header("content-type", "application/json");
         let request = request.header("authorization", format!("Bearer {}", of_account("team-a", "train")));
         assert_eq!(request.body("{}").send().await.unwrap().status().as_u16(), 408);
@@ -1073,7 +1082,7 @@ mod tests {
     async fn without_somebody_to_ask_no_service_account_is_accepted() {
         let own = ServiceAccounts { audience: "eadt".into(), remember_seconds: 60.0, reviews_per_second: 4.0 };
         let (outlet, _, metrics) = outlet();
-        let settings = Progress { service_accounts: Some(own), ..settings() };
+        let settings = ProgressSettings { service_accounts: Some(own), ..settings() };
         let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "h".into(), None);
         let error = source.open().await.unwrap_err().to_string();
         assert!(error.contains("service_accounts"), "{error}");
@@ -1083,7 +1092,7 @@ mod tests {
     async fn a_busy_port_says_what_to_do() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (outlet, _, metrics) = outlet();
-        let settings = Progress { listen: taken.local_addr().unwrap(), ..settings() };
+        let settings = ProgressSettings { listen: taken.local_addr().unwrap(), ..settings() };
         let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "h".into(), None);
         let error = source.open().await.unwrap_err().to_string();
         assert!(error.contains("collector.progress.listen") && error.contains("in use"), "{error}");
@@ -1099,7 +1108,7 @@ mod tests {
         use crate::progress::directives::tests::record;
 
         let (outlet, buffer, metrics) = outlet();
-        let known = Directives::of_records(&[record("n/a", 6, Some(2))]);
+        let known = DirectiveStore::of_records(&[record("n/a", 6, Some(2))]);
         let source = HttpSource::new(settings(), outlet, metrics.clone(), fixed(), "progress/h".into(), None);
         let mut source = source.with_directives(known.clone());
         let url = format!("http://{}", source.bind().await.unwrap());

@@ -5,28 +5,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use eadt_recordings::prometheus_text::{is_open_metrics, samples};
 use eadt_recordings::series::list_names;
 use eadt_schemas::EventTime;
-use eadt_schemas::latest::{Scope, TrainingProgress};
-use eadt_service::tasks::{self, Task};
-use eadt_service::{Clock, Shutdown};
+use eadt_schemas::latest::{CounterScope, TrainingProgress};
+use eadt_service::tasks::{self, TaskEntry};
+use eadt_service::{ServiceClock, Shutdown};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::sources::Sources;
+use super::sources::ProgressSources;
 use crate::metrics::CollectorMetrics;
-use crate::outlet::Outlet;
+use crate::outlet::EventOutlet;
 use crate::scrape::{Scraper, ticks};
-use crate::settings::Job;
-use crate::source::{Boxed, Source, SourceError};
+use crate::settings::JobSettings;
+use crate::source::{BoxFuture, CollectorSource, SourceError};
 
 const KIND: &str = "job";
 
 /// Ranks of one job that are followed.
 const MAX_RANKS: usize = 10_000;
 
-/// What a job's metrics may say, by the event's field.
+/// A value that a job's metrics may report, by the event's field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Field {
+pub enum ProgressField {
     SamplesTotal,
     TokensTotal,
     StepsTotal,
@@ -43,7 +43,7 @@ pub enum Field {
     MpsThreadPercentage,
 }
 
-impl Field {
+impl ProgressField {
     const ALL: [Self; 14] = [
         Self::SamplesTotal,
         Self::TokensTotal,
@@ -110,7 +110,7 @@ impl Field {
 
 /// What a job's answer held.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Scraped {
+pub struct JobScrape {
     /// One event a rank, without collector.
     pub events: Vec<TrainingProgress>,
     pub malformed: u64,
@@ -127,10 +127,19 @@ pub struct Scraped {
 const MAX_NAMES: usize = 50;
 
 /// Reads a job's answer, complete at `now`. Series with a `rank` label are that rank's, the others `rank`'s.
-pub fn read(text: &str, workload: &str, rank: u32, scope: Scope, names: &BTreeMap<Field, String>, now: EventTime) -> Scraped {
-    let metrics: BTreeMap<&str, Field> =
-        Field::ALL.into_iter().map(|field| (names.get(&field).map_or(field.default_metric(), String::as_str), field)).collect();
-    let mut scraped = Scraped::default();
+pub fn read(
+    text: &str,
+    workload: &str,
+    rank: u32,
+    scope: CounterScope,
+    names: &BTreeMap<ProgressField, String>,
+    now: EventTime,
+) -> JobScrape {
+    let metrics: BTreeMap<&str, ProgressField> = ProgressField::ALL
+        .into_iter()
+        .map(|field| (names.get(&field).map_or(field.default_metric(), String::as_str), field))
+        .collect();
+    let mut scraped = JobScrape::default();
     let mut ranks: BTreeMap<u32, TrainingProgress> = BTreeMap::new();
     let open_metrics = is_open_metrics(text);
     for line in samples(text) {
@@ -146,7 +155,7 @@ pub fn read(text: &str, workload: &str, rank: u32, scope: Scope, names: &BTreeMa
             scraped.names.insert(sample.name.to_string());
         }
         let Some(field) = metrics.get(&*sample.name) else { continue };
-        let signed = matches!(field, Field::Loss);
+        let signed = matches!(field, ProgressField::Loss);
         if !sample.value.is_finite() || (!signed && sample.value < 0.0) {
             scraped.implausible += 1;
             continue;
@@ -176,13 +185,13 @@ pub fn read(text: &str, workload: &str, rank: u32, scope: Scope, names: &BTreeMa
 /// The source.
 #[derive(Debug)]
 pub(crate) struct JobSource {
-    settings: Job,
+    settings: JobSettings,
     scraper: Scraper,
-    outlet: Outlet,
+    outlet: EventOutlet,
     metrics: CollectorMetrics,
-    clock: Clock,
+    clock: ServiceClock,
     collector: String,
-    sources: Sources,
+    sources: ProgressSources,
     complained: bool,
     /// The last answer had none of the job's metrics.
     useless: bool,
@@ -190,10 +199,10 @@ pub(crate) struct JobSource {
 
 impl JobSource {
     pub fn new(
-        settings: Job,
-        outlet: Outlet,
+        settings: JobSettings,
+        outlet: EventOutlet,
         metrics: CollectorMetrics,
-        clock: Clock,
+        clock: ServiceClock,
         collector: String,
     ) -> Result<Self, SourceError> {
         let scraper = Scraper::new(settings.target.clone(), metrics.clone())
@@ -205,15 +214,15 @@ impl JobSource {
             metrics,
             clock,
             collector,
-            sources: Sources::new(MAX_RANKS, MAX_RANKS),
+            sources: ProgressSources::new(MAX_RANKS, MAX_RANKS),
             complained: false,
             useless: false,
         })
     }
 
     fn take(&mut self, text: &str) {
-        let Job { workload, rank, per_rank, metrics: names, .. } = &self.settings;
-        let scope = if *per_rank { Scope::Rank } else { Scope::Global };
+        let JobSettings { workload, rank, per_rank, metrics: names, .. } = &self.settings;
+        let scope = if *per_rank { CounterScope::Rank } else { CounterScope::Global };
         let scraped = read(text, workload, *rank, scope, names, self.clock.now());
         let target = self.scraper.shown().to_owned();
         self.metrics.skip(&target, "malformed", scraped.malformed);
@@ -265,17 +274,17 @@ impl JobSource {
     }
 }
 
-impl Source for JobSource {
-    fn task(&self) -> &'static Task {
+impl CollectorSource for JobSource {
+    fn task(&self) -> &'static TaskEntry {
         &tasks::JOB
     }
 
-    fn open(&mut self) -> Boxed<'_, Result<(), SourceError>> {
+    fn open(&mut self) -> BoxFuture<'_, Result<(), SourceError>> {
         // A job that does not run yet will: not an error at start.
         Box::pin(async { Ok(()) })
     }
 
-    fn run(mut self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>> {
+    fn run(mut self: Box<Self>, shutdown: Shutdown) -> BoxFuture<'static, Result<(), SourceError>> {
         Box::pin(async move {
             let mut ticks = ticks(self.scraper.interval());
             loop {
@@ -309,7 +318,7 @@ mod tests {
     fn gauges_and_counters_become_one_event() {
         let text = "# TYPE training_loss gauge\ntraining_samples_per_second 1234.5\ntraining_loss{model=\"x\"} 0.25\n\
                     mps_thread_percentage_current 50\ntraining_samples_total 1e6\ntraining_steps_total NaN\nother 5\nbroken{ 1\n";
-        let scraped = read(text, "n/a", 0, Scope::Global, &BTreeMap::new(), NOW);
+        let scraped = read(text, "n/a", 0, CounterScope::Global, &BTreeMap::new(), NOW);
         let [e] = &scraped.events[..] else { panic!("{scraped:?}") };
         assert_eq!((e.samples_per_second, e.loss, e.mps_thread_percentage), (Some(1234.5), Some(0.25), Some(50)));
         assert_eq!((e.samples_total, e.steps_total, e.time), (Some(1e6), None, NOW));
@@ -318,17 +327,17 @@ mod tests {
 
     #[test]
     fn ranks_are_sources_of_their_own_and_names_can_be_given() {
-        let names = BTreeMap::from([(Field::SamplesTotal, "my_samples".to_owned())]);
+        let names = BTreeMap::from([(ProgressField::SamplesTotal, "my_samples".to_owned())]);
         let text = "my_samples{rank=\"0\"} 10 8000\nmy_samples{rank=\"1\"} 11\nmy_samples{rank=\"1\",x=\"y\"} 12\ntraining_samples_total 99\n";
-        let scraped = read(text, "n/a", 0, Scope::Rank, &names, NOW);
+        let scraped = read(text, "n/a", 0, CounterScope::Rank, &names, NOW);
         let seen: Vec<_> = scraped.events.iter().map(|e| (e.rank, e.scope, e.samples_total, e.time.micros())).collect();
-        assert_eq!(seen, [(0, Scope::Rank, Some(10.0), 8_000_000), (1, Scope::Rank, Some(11.0), 9_000_000)]);
+        assert_eq!(seen, [(0, CounterScope::Rank, Some(10.0), 8_000_000), (1, CounterScope::Rank, Some(11.0), 9_000_000)]);
         assert_eq!(scraped.duplicate, 1);
     }
 
     #[test]
     fn an_answer_without_known_metrics_is_no_event() {
-        let scraped = read("up 1\nmy_samples 5\n", "n/a", 0, Scope::Global, &BTreeMap::new(), NOW);
+        let scraped = read("up 1\nmy_samples 5\n", "n/a", 0, CounterScope::Global, &BTreeMap::new(), NOW);
         assert!(scraped.events.is_empty());
         assert_eq!(list_names(&scraped.names), "my_samples, up");
     }

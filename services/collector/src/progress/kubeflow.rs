@@ -27,11 +27,11 @@
 //! | `grad_norm`, `gradient_norm` | `gradient_norm` |
 //! | `global_batch_size`, `world_size` | the same |
 //!
-//! `train_samples_per_second` of `transformers` is the mean over the whole run, said at its end: not a rate at that
+//! `train_samples_per_second` of `transformers` is the mean over the whole run, reported at its end: not a rate at that
 //! time, so it is left aside.
 
 use eadt_schemas::EventTime;
-use eadt_schemas::latest::{Phase, TrainingProgress};
+use eadt_schemas::latest::{JobLifecycle, TrainingProgress};
 use serde::Deserialize;
 
 /// The body of a status update.
@@ -41,26 +41,26 @@ pub struct StatusUpdate {
     pub trainer_status: Option<TrainerStatus>,
 }
 
-/// What the trainer says.
+/// The status that the trainer reports.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrainerStatus {
     /// 0 to 100; 100 is the end.
     pub progress_percentage: Option<i32>,
     pub estimated_remaining_seconds: Option<i64>,
-    pub metrics: Option<Vec<Metric>>,
+    pub metrics: Option<Vec<TrainerMetric>>,
     pub last_updated_time: Option<EventTime>,
 }
 
 /// A metric; the value is text.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Metric {
+pub struct TrainerMetric {
     pub name: String,
     pub value: String,
 }
 
-/// The event of an update. `known` is the source's last event, where it has not ended. `None`: the update says nothing,
-/// or repeats an end.
+/// Returns the event of an update. `known` is the source's last event, if it has not ended. `None`: the update has no
+/// content, or repeats an end.
 pub fn event(
     update: &StatusUpdate,
     workload: String,
@@ -73,15 +73,15 @@ pub fn event(
         Some(percent) if percent >= 100 => {
             // Nothing is known of it: it ended before, or began before this collector did and is now over.
             known?;
-            event.phase = Phase::Finished;
+            event.phase = JobLifecycle::Finished;
             event.last = true;
         }
-        Some(0) if known.is_none() => event.phase = Phase::Started,
+        Some(0) if known.is_none() => event.phase = JobLifecycle::Started,
         _ => {}
     }
     event.remaining_seconds = status.estimated_remaining_seconds.map(|seconds| seconds as f64);
     let mut total_steps = None;
-    for Metric { name, value } in status.metrics.iter().flatten() {
+    for TrainerMetric { name, value } in status.metrics.iter().flatten() {
         let Ok(value) = value.trim().parse::<f64>() else { continue };
         if !value.is_finite() {
             continue;
@@ -134,21 +134,21 @@ mod tests {
             r#"{"trainerStatus":{"lastUpdatedTime":"2026-01-02T03:04:05.123456+00:00","progressPercentage":0,"metrics":[{"name":"total_steps","value":"100"}]}}"#,
         );
         let first = event(&start, "n/job".into(), None, NOW).unwrap();
-        assert_eq!((first.phase, first.time.to_string().as_str()), (Phase::Started, "2026-01-02T03:04:05.123456Z"));
+        assert_eq!((first.phase, first.time.to_string().as_str()), (JobLifecycle::Started, "2026-01-02T03:04:05.123456Z"));
         let again = event(&start, "n/job".into(), Some(&first), NOW).unwrap();
-        assert_eq!(again.phase, Phase::Progress, "a job starts once");
+        assert_eq!(again.phase, JobLifecycle::Progress, "a job starts once");
         let step = update(
             r#"{"trainerStatus":{"progressPercentage":40,"estimatedRemainingSeconds":60,"metrics":[{"name":"loss","value":"0.5"},{"name":"current_step","value":"40"},{"name":"total_steps","value":"100"},{"name":"current_epoch","value":"1.2"},{"name":"note","value":"hello"},{"name":"grad_norm","value":"nan"}]}}"#,
         );
         let e = event(&step, "n/job".into(), Some(&first), NOW).unwrap();
-        assert_eq!((e.time, e.phase, e.loss, e.epoch), (NOW, Phase::Progress, Some(0.5), Some(1.2)));
+        assert_eq!((e.time, e.phase, e.loss, e.epoch), (NOW, JobLifecycle::Progress, Some(0.5), Some(1.2)));
         assert_eq!(
             (e.steps_total, e.steps_remaining, e.remaining_seconds, e.gradient_norm),
             (Some(40.0), Some(60.0), Some(60.0), None)
         );
         let end = update(r#"{"trainerStatus":{"progressPercentage":100,"estimatedRemainingSeconds":0,"metrics":[]}}"#);
         let e = event(&end, "n/job".into(), Some(&first), NOW).unwrap();
-        assert_eq!((e.phase, e.last), (Phase::Finished, true));
+        assert_eq!((e.phase, e.last), (JobLifecycle::Finished, true));
         assert_eq!(event(&end, "n/job".into(), None, NOW), None, "an end is said once");
     }
 

@@ -8,7 +8,7 @@ const SENDERS: usize = 1024;
 
 /// A bucket for each sender: full it allows a second's worth at once, and it fills up evenly.
 #[derive(Debug)]
-pub struct Rate {
+pub struct RateLimiter {
     /// Time that one request takes out.
     each: Duration,
     /// What a full bucket holds.
@@ -19,7 +19,7 @@ pub struct Rate {
     look_at: usize,
 }
 
-impl Rate {
+impl RateLimiter {
     pub fn new(per_second: f64) -> Self {
         let each = Duration::from_secs_f64(1.0 / per_second);
         Self { each, burst: each.max(Duration::from_secs(1)), full_at: HashMap::new(), look_at: SENDERS }
@@ -51,9 +51,10 @@ mod tests {
 
     #[test]
     fn a_burst_of_a_second_then_the_rate_for_each_sender_alone() {
-        let (mut rate, start) = (Rate::new(10.0), Instant::now());
-        let admitted =
-            |rate: &mut Rate, sender: &str, at: Duration| (0..100).filter(|_| rate.admit(sender, start + at).is_ok()).count();
+        let (mut rate, start) = (RateLimiter::new(10.0), Instant::now());
+        let admitted = |rate: &mut RateLimiter, sender: &str, at: Duration| {
+            (0..100).filter(|_| rate.admit(sender, start + at).is_ok()).count()
+        };
         assert_eq!(admitted(&mut rate, "a", Duration::ZERO), 10);
         assert_eq!(rate.admit("a", start), Err(Duration::from_millis(100)));
         assert_eq!(admitted(&mut rate, "b", Duration::ZERO), 10);
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn senders_of_former_times_are_forgotten_and_those_of_now_are_not() {
-        let (mut rate, start) = (Rate::new(1.0), Instant::now());
+        let (mut rate, start) = (RateLimiter::new(1.0), Instant::now());
         for second in 0..10 * SENDERS as u64 {
             assert_eq!(rate.admit(&format!("account {second}"), start + Duration::from_secs(second)), Ok(()));
         }
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_rate_below_one_a_second_admits_one() {
-        let (mut rate, start) = (Rate::new(0.5), Instant::now());
+        let (mut rate, start) = (RateLimiter::new(0.5), Instant::now());
         assert_eq!(rate.admit("a", start), Ok(()));
         assert!(rate.admit("a", start + Duration::from_secs(1)).is_err());
         assert_eq!(rate.admit("a", start + Duration::from_secs(2)), Ok(()));

@@ -8,82 +8,82 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use eadt_schemas::EventTime;
-use eadt_service::Clock;
+use eadt_service::ServiceClock;
 use tokio::sync::watch;
 
-pub use super::accounts::Bearer;
-use super::accounts::{Claims, Known, Memory};
-use super::rate::Rate;
-use super::tokens::{Grant, Hash};
+pub use super::accounts::AuthenticatedUser;
+use super::accounts::{ReviewCache, ReviewCacheLookup, TokenClaims};
+use super::rate::RateLimiter;
+use super::tokens::{TokenGrant, TokenHash};
 use crate::metrics::{CollectorMetrics, OutcomeLabel};
 use crate::settings::ServiceAccounts;
-use crate::source::Boxed;
+use crate::source::BoxFuture;
 
 /// Unknown tokens that are asked for at once. An API server that answers needs milliseconds, so this is reached where it does not.
 const STRANGERS: usize = 32;
-/// When somebody may try again who found as many.
+/// Time after which a request that found as many may be tried again.
 const PUT_OFF: Duration = Duration::from_secs(1);
 
-/// Who asks the API server.
-pub trait Reviewer: Send + Sync + fmt::Debug {
-    /// Whose token it is, if anybody's; bounded in time by whoever answers. The error says why there is no answer, in words that
-    /// have nothing of the token.
-    fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> Boxed<'a, Result<Option<Bearer>, String>>;
+/// Asks the API server about tokens.
+pub trait TokenReviewer: Send + Sync + fmt::Debug {
+    /// Returns the user of a token, if it is anybody's; bounded in time by the implementation. The error states why there is no
+    /// answer, in words that contain nothing of the token.
+    fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> BoxFuture<'a, Result<Option<AuthenticatedUser>, String>>;
 }
 
-/// Why somebody may not report, or not now.
+/// Reason that a report is refused, or not accepted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum TokenRefusal {
     /// The token is worth nothing.
     Worthless,
-    /// The API server does not say.
+    /// The API server does not answer.
     Unanswered,
     /// Too many unknown tokens; there is room again after this time.
     PutOff(Duration),
 }
 
-type Verdict = Result<Grant, Refusal>;
+type GrantResult = Result<TokenGrant, TokenRefusal>;
 /// `None`: not yet.
-type Hearing = watch::Receiver<Option<Verdict>>;
+type GrantReceiver = watch::Receiver<Option<GrantResult>>;
 
 /// Knows service accounts by their tokens.
 #[derive(Debug)]
-pub(crate) struct Accounts {
+pub(crate) struct AccountVerifier {
     audience: String,
-    reviewer: Arc<dyn Reviewer>,
-    clock: Clock,
+    reviewer: Arc<dyn TokenReviewer>,
+    clock: ServiceClock,
     metrics: CollectorMetrics,
-    state: Mutex<State>,
+    state: Mutex<VerifierState>,
     /// The last question had no answer.
     away: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
-    memory: Memory,
+struct VerifierState {
+    memory: ReviewCache,
     /// Questions under way.
-    asking: HashMap<Hash, Hearing>,
-    /// How many of them are about unknown tokens.
+    asking: HashMap<TokenHash, GrantReceiver>,
+    /// Number of them that are about unknown tokens.
     strangers: usize,
-    rate: Rate,
+    rate: RateLimiter,
 }
 
-/// What is to be done about a token.
-enum Next<'a> {
-    Done(Verdict),
-    Hear(Hearing),
-    Ask(Question<'a>),
+/// Next step for a token.
+enum ReviewStep<'a> {
+    Done(GrantResult),
+    Hear(GrantReceiver),
+    Ask(PendingReview<'a>),
 }
 
 /// A question under way; dropped without an answer, the next one asks.
-struct Question<'a> {
-    accounts: &'a Accounts,
-    token: Hash,
+struct PendingReview<'a> {
+    accounts: &'a AccountVerifier,
+    token: TokenHash,
     stranger: bool,
-    say: watch::Sender<Option<Verdict>>,
+    sender: watch::Sender<Option<GrantResult>>,
 }
 
-impl Drop for Question<'_> {
+impl Drop for PendingReview<'_> {
     fn drop(&mut self) {
         let mut state = self.accounts.state();
         state.asking.remove(&self.token);
@@ -91,13 +91,18 @@ impl Drop for Question<'_> {
     }
 }
 
-impl Accounts {
-    pub fn new(settings: &ServiceAccounts, reviewer: Arc<dyn Reviewer>, clock: Clock, metrics: CollectorMetrics) -> Self {
-        let state = State {
-            memory: Memory::new(settings.remember_seconds),
+impl AccountVerifier {
+    pub fn new(
+        settings: &ServiceAccounts,
+        reviewer: Arc<dyn TokenReviewer>,
+        clock: ServiceClock,
+        metrics: CollectorMetrics,
+    ) -> Self {
+        let state = VerifierState {
+            memory: ReviewCache::new(settings.remember_seconds),
             asking: HashMap::new(),
             strangers: 0,
-            rate: Rate::new(settings.reviews_per_second),
+            rate: RateLimiter::new(settings.reviews_per_second),
         };
         let (audience, state) = (settings.audience.clone(), Mutex::new(state));
         Self { audience, reviewer, clock, metrics, state, away: AtomicBool::new(false) }
@@ -108,19 +113,19 @@ impl Accounts {
         &self.audience
     }
 
-    /// What the bearer of this token may do.
-    pub async fn verify(&self, token: &str) -> Verdict {
-        let claims = Claims::read(token).ok_or(Refusal::Worthless)?;
-        let hash = Hash::of(token);
+    /// Returns what the bearer of this token may do.
+    pub async fn verify(&self, token: &str) -> GrantResult {
+        let claims = TokenClaims::read(token).ok_or(TokenRefusal::Worthless)?;
+        let hash = TokenHash::of(token);
         loop {
             let now = self.clock.now();
             if !claims.are_worth_asking(&self.audience, now) {
-                return Err(Refusal::Worthless);
+                return Err(TokenRefusal::Worthless);
             }
             match self.next(hash, now, Instant::now()) {
-                Next::Done(verdict) => return verdict,
-                Next::Ask(question) => return self.ask(question, token, claims.expires).await,
-                Next::Hear(mut hearing) => {
+                ReviewStep::Done(verdict) => return verdict,
+                ReviewStep::Ask(question) => return self.ask(question, token, claims.expires).await,
+                ReviewStep::Hear(mut hearing) => {
                     // Whoever asked may have hung up before the answer.
                     let heard = hearing.wait_for(Option::is_some).await.ok().and_then(|verdict| verdict.clone());
                     if let Some(verdict) = heard {
@@ -131,32 +136,32 @@ impl Accounts {
         }
     }
 
-    fn next(&self, token: Hash, now: EventTime, at: Instant) -> Next<'_> {
+    fn next(&self, token: TokenHash, now: EventTime, at: Instant) -> ReviewStep<'_> {
         let mut state = self.state();
-        let stranger = match state.memory.look(&token, now) {
-            Known::Accepted(grant) => return Next::Done(Ok(grant)),
-            Known::Refused => return Next::Done(Err(Refusal::Worthless)),
-            Known::Unanswered => return Next::Done(Err(Refusal::Unanswered)),
-            Known::Lapsed => false,
-            Known::Nothing => true,
+        let stranger = match state.memory.lookup(&token, now) {
+            ReviewCacheLookup::Accepted(grant) => return ReviewStep::Done(Ok(grant)),
+            ReviewCacheLookup::Refused => return ReviewStep::Done(Err(TokenRefusal::Worthless)),
+            ReviewCacheLookup::Unanswered => return ReviewStep::Done(Err(TokenRefusal::Unanswered)),
+            ReviewCacheLookup::Lapsed => false,
+            ReviewCacheLookup::Nothing => true,
         };
         if let Some(hearing) = state.asking.get(&token) {
-            return Next::Hear(hearing.clone());
+            return ReviewStep::Hear(hearing.clone());
         }
         if stranger {
             let admitted = if state.strangers < STRANGERS { state.rate.admit("", at) } else { Err(PUT_OFF) };
             if let Err(wait) = admitted {
                 self.count("put_off");
-                return Next::Done(Err(Refusal::PutOff(wait)));
+                return ReviewStep::Done(Err(TokenRefusal::PutOff(wait)));
             }
         }
         state.strangers += usize::from(stranger);
         let (say, hearing) = watch::channel(None);
         state.asking.insert(token, hearing);
-        Next::Ask(Question { accounts: self, token, stranger, say })
+        ReviewStep::Ask(PendingReview { accounts: self, token, stranger, sender: say })
     }
 
-    async fn ask(&self, question: Question<'_>, token: &str, expires: Option<EventTime>) -> Verdict {
+    async fn ask(&self, question: PendingReview<'_>, token: &str, expires: Option<EventTime>) -> GrantResult {
         let asked = self.clock.now();
         let answer = self.reviewer.review(token, &self.audience).await;
         let (outcome, verdict) = match answer {
@@ -165,7 +170,7 @@ impl Accounts {
                     tracing::warn!(detail, "tokens of service accounts cannot be checked; their senders are told to come again");
                 }
                 self.state().memory.no_answer(question.token, self.clock.now());
-                ("unanswered", Err(Refusal::Unanswered))
+                ("unanswered", Err(TokenRefusal::Unanswered))
             }
             Ok(bearer) => {
                 if self.away.swap(false, Ordering::Relaxed) {
@@ -176,13 +181,13 @@ impl Accounts {
                     ("accepted", Ok(grant))
                 } else {
                     self.state().memory.refuse(question.token, asked);
-                    ("refused", Err(Refusal::Worthless))
+                    ("refused", Err(TokenRefusal::Worthless))
                 }
             }
         };
         self.count(outcome);
         // It is remembered by now, so nobody asks between this and the end of the question.
-        question.say.send_replace(Some(verdict.clone()));
+        question.sender.send_replace(Some(verdict.clone()));
         verdict
     }
 
@@ -190,7 +195,7 @@ impl Accounts {
         self.metrics.token_reviews.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, VerifierState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -213,14 +218,14 @@ pub(super) mod tests {
 
     /// Takes each bearer at his word, as nobody should.
     #[derive(Debug)]
-    pub(in crate::progress) struct Credulous {
+    pub(in crate::progress) struct TrustingReviewer {
         pub asked: AtomicUsize,
         /// Answers are given as there are permits.
         pub answers: Semaphore,
         pub away: AtomicBool,
     }
 
-    impl Credulous {
+    impl TrustingReviewer {
         pub fn new(answers: usize) -> Arc<Self> {
             let (asked, answers) = (AtomicUsize::new(0), Semaphore::new(answers));
             Arc::new(Self { asked, answers, away: AtomicBool::new(false) })
@@ -231,8 +236,8 @@ pub(super) mod tests {
         }
     }
 
-    impl Reviewer for Credulous {
-        fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> Boxed<'a, Result<Option<Bearer>, String>> {
+    impl TokenReviewer for TrustingReviewer {
+        fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> BoxFuture<'a, Result<Option<AuthenticatedUser>, String>> {
             Box::pin(async move {
                 self.asked.fetch_add(1, Ordering::SeqCst);
                 self.answers.acquire().await.unwrap().forget();
@@ -242,7 +247,8 @@ pub(super) mod tests {
                 let payload = token.split('.').nth(1).unwrap();
                 let payload = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, payload).unwrap();
                 let payload: serde_json::Value = serde_json::from_slice(&payload).unwrap();
-                let bearer = Bearer { user: payload["sub"].as_str().unwrap().to_owned(), audiences: vec![audience.to_owned()] };
+                let bearer =
+                    AuthenticatedUser { user: payload["sub"].as_str().unwrap().to_owned(), audiences: vec![audience.to_owned()] };
                 Ok((payload["known"] != false).then_some(bearer))
             })
         }
@@ -256,21 +262,21 @@ pub(super) mod tests {
         token(&json!({"aud": ["eadt"], "exp": EXPIRES, "sub": format!("system:serviceaccount:n:{name}"), "known": false}))
     }
 
-    struct Rig {
-        accounts: Arc<Accounts>,
-        reviewer: Arc<Credulous>,
+    struct VerifierFixture {
+        accounts: Arc<AccountVerifier>,
+        reviewer: Arc<TrustingReviewer>,
         seconds: Arc<AtomicI64>,
         metrics: CollectorMetrics,
     }
 
-    impl Rig {
+    impl VerifierFixture {
         fn new(answers: usize, reviews_per_second: f64) -> Self {
             let (_, _, metrics) = outlet();
-            let (reviewer, seconds) = (Credulous::new(answers), Arc::new(AtomicI64::new(0)));
+            let (reviewer, seconds) = (TrustingReviewer::new(answers), Arc::new(AtomicI64::new(0)));
             let settings = ServiceAccounts { audience: "eadt".to_owned(), remember_seconds: 60.0, reviews_per_second };
             let time = seconds.clone();
-            let clock = Clock::new(move || NOW.plus_seconds(time.load(Ordering::SeqCst) as f64));
-            let accounts = Arc::new(Accounts::new(&settings, reviewer.clone(), clock, metrics.clone()));
+            let clock = ServiceClock::new(move || NOW.plus_seconds(time.load(Ordering::SeqCst) as f64));
+            let accounts = Arc::new(AccountVerifier::new(&settings, reviewer.clone(), clock, metrics.clone()));
             Self { accounts, reviewer, seconds, metrics }
         }
 
@@ -279,11 +285,11 @@ pub(super) mod tests {
         }
 
         /// The bearer's name.
-        async fn verify(&self, token: &str) -> Result<String, Refusal> {
+        async fn verify(&self, token: &str) -> Result<String, TokenRefusal> {
             self.accounts.verify(token).await.map(|grant| grant.id)
         }
 
-        fn spawn(&self, token: &str) -> tokio::task::JoinHandle<Verdict> {
+        fn spawn(&self, token: &str) -> tokio::task::JoinHandle<GrantResult> {
             let (accounts, token) = (self.accounts.clone(), token.to_owned());
             tokio::spawn(async move { accounts.verify(&token).await })
         }
@@ -301,7 +307,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn an_answer_is_asked_for_again_when_its_time_is_over_and_never_after_the_token_expired() {
-        let (rig, good, bad) = (Rig::new(100, 100.0), of_account("team-a", "train"), unknown("nobody"));
+        let (rig, good, bad) = (VerifierFixture::new(100, 100.0), of_account("team-a", "train"), unknown("nobody"));
         let name = || Ok("system:serviceaccount:team-a:train".to_owned());
         for (pass, asked) in [(0, 1), (59, 1), (1, 2), (29, 2)] {
             rig.pass(pass);
@@ -309,12 +315,12 @@ pub(super) mod tests {
             assert_eq!(rig.reviewer.asked(), asked);
         }
         rig.pass(1);
-        assert_eq!(rig.verify(&good).await, Err(Refusal::Worthless), "expired, though it was accepted 30 s ago");
+        assert_eq!(rig.verify(&good).await, Err(TokenRefusal::Worthless), "expired, though it was accepted 30 s ago");
         assert_eq!(rig.reviewer.asked(), 2);
         rig.pass(-90);
         for (pass, asked) in [(0, 3), (9, 3), (1, 4)] {
             rig.pass(pass);
-            assert_eq!(rig.verify(&bad).await, Err(Refusal::Worthless));
+            assert_eq!(rig.verify(&bad).await, Err(TokenRefusal::Worthless));
             assert_eq!(rig.reviewer.asked(), asked);
         }
         assert_eq!((rig.counted("accepted"), rig.counted("refused")), (2, 2));
@@ -322,7 +328,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn all_who_come_with_one_token_wait_for_one_answer() {
-        let (rig, token) = (Rig::new(0, 100.0), of_account("team-a", "train"));
+        let (rig, token) = (VerifierFixture::new(0, 100.0), of_account("team-a", "train"));
         let mut senders: Vec<_> = (0..50).map(|_| rig.spawn(&token)).collect();
         rig.until_asked(1).await;
         // The one who asks hangs up; another one asks in his place.
@@ -340,12 +346,12 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn strangers_do_not_flood_the_api_server_nor_keep_out_who_was_accepted() {
-        let (rig, known) = (Rig::new(1, 0.1), of_account("team-a", "train"));
+        let (rig, known) = (VerifierFixture::new(1, 0.1), of_account("team-a", "train"));
         assert!(rig.verify(&known).await.is_ok());
         rig.pass(61);
         for stranger in 0..100 {
             let refused = rig.verify(&unknown(&format!("s-{stranger}"))).await;
-            assert!(matches!(refused, Err(Refusal::PutOff(wait)) if wait > Duration::from_secs(5)), "{refused:?}");
+            assert!(matches!(refused, Err(TokenRefusal::PutOff(wait)) if wait > Duration::from_secs(5)), "{refused:?}");
         }
         assert_eq!((rig.reviewer.asked(), rig.counted("put_off")), (1, 100));
         rig.reviewer.answers.add_permits(1);
@@ -353,27 +359,27 @@ pub(super) mod tests {
         assert_eq!(rig.reviewer.asked(), 2);
 
         // So many at once, where nobody answers.
-        let rig = Rig::new(0, 1000.0);
+        let rig = VerifierFixture::new(0, 1000.0);
         let senders: Vec<_> = (0..STRANGERS).map(|stranger| rig.spawn(&unknown(&format!("s-{stranger}")))).collect();
         rig.until_asked(STRANGERS).await;
-        assert_eq!(rig.verify(&unknown("one-more")).await, Err(Refusal::PutOff(PUT_OFF)));
+        assert_eq!(rig.verify(&unknown("one-more")).await, Err(TokenRefusal::PutOff(PUT_OFF)));
         rig.reviewer.answers.add_permits(STRANGERS + 1);
         for sender in senders {
-            assert_eq!(sender.await.unwrap(), Err(Refusal::Worthless));
+            assert_eq!(sender.await.unwrap(), Err(TokenRefusal::Worthless));
         }
-        assert_eq!(rig.verify(&unknown("one-more")).await, Err(Refusal::Worthless));
+        assert_eq!(rig.verify(&unknown("one-more")).await, Err(TokenRefusal::Worthless));
     }
 
     #[tokio::test]
     async fn without_an_answer_nobody_is_accepted_or_refused_for_long() {
-        let (rig, known, new) = (Rig::new(100, 100.0), of_account("team-a", "train"), of_account("team-b", "train"));
+        let (rig, known, new) = (VerifierFixture::new(100, 100.0), of_account("team-a", "train"), of_account("team-b", "train"));
         assert!(rig.verify(&known).await.is_ok());
         rig.reviewer.away.store(true, Ordering::SeqCst);
         assert!(rig.verify(&known).await.is_ok(), "remembered");
-        assert_eq!(rig.verify(&new).await, Err(Refusal::Unanswered));
+        assert_eq!(rig.verify(&new).await, Err(TokenRefusal::Unanswered));
         rig.pass(60);
-        assert_eq!(rig.verify(&known).await, Err(Refusal::Unanswered));
-        assert_eq!(rig.verify(&known).await, Err(Refusal::Unanswered));
+        assert_eq!(rig.verify(&known).await, Err(TokenRefusal::Unanswered));
+        assert_eq!(rig.verify(&known).await, Err(TokenRefusal::Unanswered));
         assert_eq!(rig.reviewer.asked(), 3, "not asked for with every request");
         rig.reviewer.away.store(false, Ordering::SeqCst);
         rig.pass(1);
@@ -383,7 +389,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn no_debug_text_has_anything_of_a_token() {
-        let (rig, token) = (Rig::new(0, 100.0), of_account("team-a", "train"));
+        let (rig, token) = (VerifierFixture::new(0, 100.0), of_account("team-a", "train"));
         let waiting = rig.spawn(&token);
         rig.until_asked(1).await;
         let asking = format!("{:?}", rig.accounts);

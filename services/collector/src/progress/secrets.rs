@@ -6,43 +6,43 @@ use std::time::Duration;
 use eadt_schemas::EventTime;
 use eadt_service::Shutdown;
 
-use super::serve::Tls;
-use super::tokens::{self, Grant, Tokens};
-use crate::files::Files;
+use super::serve::ServerCertificate;
+use super::tokens::{self, TokenGrant, TokenStore};
+use crate::files::WatchedFiles;
 use crate::metrics::CollectorMetrics;
-use crate::settings::Progress;
+use crate::settings::ProgressSettings;
 
 /// How often the files are looked at.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What senders are held to, and the endpoint itself.
 #[derive(Debug)]
-pub struct Secrets {
-    tokens: Option<Arc<RwLock<Tokens>>>,
-    certificate: Option<Tls>,
+pub struct EndpointSecrets {
+    tokens: Option<Arc<RwLock<TokenStore>>>,
+    certificate: Option<ServerCertificate>,
 }
 
-impl Secrets {
-    /// Reads everything that the settings name; the error says which file cannot be used.
-    pub fn load(settings: &Progress) -> Result<(Self, Follower), String> {
+impl EndpointSecrets {
+    /// Reads everything that the settings name; the error names the file that cannot be used.
+    pub fn load(settings: &ProgressSettings) -> Result<(Self, SecretsReloader), String> {
         let tokens = settings.tokens_file.clone().map(|path| {
-            let mut files = Files::new([path]);
+            let mut files = WatchedFiles::new([path]);
             let read = files.read(|[path]| tokens::read(path));
             let read = read.map_err(|error| format!("{error}; make it with eadt token create"))?;
             Ok::<_, String>((files, Arc::new(RwLock::new(read))))
         });
         let certificate = settings.certificate.clone().map(|(certificate, key)| {
-            let mut files = Files::new([certificate, key]);
-            let tls = files.read(|[certificate, key]| Tls::load(certificate, key))?;
+            let mut files = WatchedFiles::new([certificate, key]);
+            let tls = files.read(|[certificate, key]| ServerCertificate::load(certificate, key))?;
             Ok::<_, String>((files, tls))
         });
-        let follower = Follower { tokens: tokens.transpose()?, certificate: certificate.transpose()? };
+        let follower = SecretsReloader { tokens: tokens.transpose()?, certificate: certificate.transpose()? };
         let tokens = follower.tokens.as_ref().map(|(_, tokens)| tokens.clone());
         let certificate = follower.certificate.as_ref().map(|(_, tls)| tls.clone());
         Ok((Self { tokens, certificate }, follower))
     }
 
-    pub fn tls(&self) -> Option<Tls> {
+    pub fn tls(&self) -> Option<ServerCertificate> {
         self.certificate.clone()
     }
 
@@ -52,35 +52,35 @@ impl Secrets {
     }
 
     /// What the bearer of a token may do; `None` where it is worth nothing.
-    pub fn verify(&self, token: &str, now: EventTime) -> Option<Grant> {
+    pub fn verify(&self, token: &str, now: EventTime) -> Option<TokenGrant> {
         let tokens = self.tokens.as_ref()?;
         tokens.read().unwrap_or_else(PoisonError::into_inner).verify(token, now)
     }
 }
 
-/// Keeps [`Secrets`] to what their files hold.
+/// Keeps [`EndpointSecrets`] to what their files hold.
 #[derive(Debug)]
-pub struct Follower {
-    tokens: Option<(Files<1>, Arc<RwLock<Tokens>>)>,
-    certificate: Option<(Files<2>, Tls)>,
+pub struct SecretsReloader {
+    tokens: Option<(WatchedFiles<1>, Arc<RwLock<TokenStore>>)>,
+    certificate: Option<(WatchedFiles<2>, ServerCertificate)>,
 }
 
-impl Follower {
+impl SecretsReloader {
     /// Follows the files until `shutdown`. What was in force stays so while one cannot be used.
     pub async fn follow(mut self, metrics: CollectorMetrics, shutdown: Shutdown) {
         loop {
-            metrics.secrets_failed.set(i64::from(!self.look()));
+            metrics.secrets_failed.set(i64::from(!self.reload_changed()));
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
     }
 
     /// Whether all that is in force is what the files hold now.
-    fn look(&mut self) -> bool {
+    fn reload_changed(&mut self) -> bool {
         let tokens = self.tokens.as_mut().is_none_or(|(files, in_force)| {
-            files.look(|[path]| {
+            files.reload_if_changed(|[path]| {
                 let read = tokens::read(path).map_err(|error| error.to_string())?;
                 let count = read.tokens.len();
                 *in_force.write().unwrap_or_else(PoisonError::into_inner) = read;
@@ -89,7 +89,7 @@ impl Follower {
             })
         });
         let certificate = self.certificate.as_mut().is_none_or(|(files, tls)| {
-            files.look(|[certificate, key]| {
+            files.reload_if_changed(|[certificate, key]| {
                 tls.reload(certificate, key)?;
                 tracing::info!(path = %certificate.display(), "certificate read");
                 Ok(())
@@ -107,7 +107,7 @@ mod tests {
 
     const NOW: EventTime = EventTime::from_micros(1_767_225_600_000_000);
 
-    fn settings() -> Progress {
+    fn settings() -> ProgressSettings {
         crate::RawSettings::default().validate("h").unwrap().progress.unwrap()
     }
 
@@ -125,10 +125,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tokens.json");
         let (token, id) = token(&path);
-        let (secrets, mut follower) = Secrets::load(&Progress { tokens_file: Some(path.clone()), ..settings() }).unwrap();
+        let (secrets, mut follower) =
+            EndpointSecrets::load(&ProgressSettings { tokens_file: Some(path.clone()), ..settings() }).unwrap();
         assert!(secrets.verify(&token, NOW).is_some());
         tokens::change(&path, |tokens| tokens.revoke(&id)).unwrap();
-        assert!(follower.look());
+        assert!(follower.reload_changed());
         assert_eq!(secrets.verify(&token, NOW), None);
     }
 
@@ -145,17 +146,18 @@ mod tests {
         certify("next.crt", "next.key");
         let (token, _) = token(&at("tokens.json"));
         let (certificate, tokens_file) = (Some((at("tls.crt"), at("tls.key"))), Some(at("tokens.json")));
-        let (secrets, mut follower) = Secrets::load(&Progress { certificate, tokens_file, ..settings() }).unwrap();
-        assert!(follower.look());
+        let (secrets, mut follower) =
+            EndpointSecrets::load(&ProgressSettings { certificate, tokens_file, ..settings() }).unwrap();
+        assert!(follower.reload_changed());
         std::fs::rename(at("next.crt"), at("tls.crt")).unwrap();
-        assert!(!follower.look(), "the certificate of another key");
+        assert!(!follower.reload_changed(), "the certificate of another key");
         std::fs::rename(at("next.key"), at("tls.key")).unwrap();
-        assert!(follower.look());
+        assert!(follower.reload_changed());
         std::fs::write(at("tokens.json"), "nonsense").unwrap();
-        assert!(!follower.look() && !follower.look(), "not used is not used, however often it is looked at");
+        assert!(!follower.reload_changed() && !follower.reload_changed(), "not used is not used, however often it is looked at");
         assert!(secrets.verify(&token, NOW).is_some(), "the former ones");
         std::fs::write(at("tokens.json"), r#"{"tokens":[]}"#).unwrap();
-        assert!(follower.look());
+        assert!(follower.reload_changed());
         assert_eq!(secrets.verify(&token, NOW), None);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use eadt_service::Shutdown;
-use eadt_service::connections::{self, Limits, Refused};
+use eadt_service::connections::{self, CloseReason, ConnectionLimits};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -18,9 +18,9 @@ use crate::metrics::{CollectorMetrics, ReasonLabel};
 
 /// The certificate in force. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Tls(Arc<Mutex<Arc<ServerConfig>>>);
+pub struct ServerCertificate(Arc<Mutex<Arc<ServerConfig>>>);
 
-impl Tls {
+impl ServerCertificate {
     /// Reads certificate chain and key, PEM files.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, String> {
         Ok(Self(Arc::new(Mutex::new(Arc::new(config(certificate, key)?)))))
@@ -55,17 +55,17 @@ fn config(certificate: &Path, key: &Path) -> Result<ServerConfig, String> {
 /// Serves until `shutdown`; then requests under way are ended.
 pub async fn serve(
     listener: TcpListener,
-    tls: Option<Tls>,
+    tls: Option<ServerCertificate>,
     router: Router,
-    limits: Limits,
+    limits: ConnectionLimits,
     metrics: CollectorMetrics,
     shutdown: Shutdown,
 ) {
     let refused = move |why| {
         let reason = match why {
-            Refused::Handshake => "tls",
-            Refused::Slow => "slow",
-            Refused::GaveWay => "gave_way",
+            CloseReason::Handshake => "tls",
+            CloseReason::Slow => "slow",
+            CloseReason::GaveWay => "gave_way",
         };
         metrics.connections_refused.get_or_create(&ReasonLabel { reason }).inc();
     };

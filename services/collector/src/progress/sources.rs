@@ -4,11 +4,12 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use eadt_schemas::EventTime;
-use eadt_schemas::latest::{Phase, TrainingProgress};
+use eadt_schemas::latest::{JobLifecycle, TrainingProgress};
 
-/// Each source's last event, bounded in number: of all, and of each namespace, so that one that invents sources leaves room for others.
+/// Each source's last event, bounded in number: of all, and of each namespace, so that one that invents sources leaves room for
+/// others.
 #[derive(Debug)]
-pub struct Sources {
+pub struct ProgressSources {
     last: HashMap<(String, u32), TrainingProgress>,
     /// How many each namespace has; none has 0.
     of: HashMap<String, usize>,
@@ -18,7 +19,7 @@ pub struct Sources {
 
 /// There is no room for new sources.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
+pub enum SourceLimitError {
     #[error("{0} sources report already, no more are accepted; raise collector.progress.sources")]
     All(usize),
     #[error(
@@ -31,7 +32,7 @@ fn namespace(workload: &str) -> &str {
     workload.split_once('/').map_or(workload, |(namespace, _)| namespace)
 }
 
-impl Sources {
+impl ProgressSources {
     pub fn new(limit: usize, limit_per_namespace: usize) -> Self {
         Self { last: HashMap::new(), of: HashMap::new(), limit, limit_per_namespace }
     }
@@ -49,13 +50,13 @@ impl Sources {
         self.last.get(&(workload.to_owned(), rank))
     }
 
-    /// The time of an event that has none of its own and came at `now`: after everything that its source said.
+    /// Returns the time of an event that has none of its own and came at `now`: after all earlier events of its source.
     pub fn time(&self, workload: &str, rank: u32, now: EventTime) -> EventTime {
         self.last(workload, rank).map_or(now, |last| now.max(last.time.plus_micros(1)))
     }
 
-    /// Whether all these events could be noted.
-    pub fn room<'a>(&self, events: impl IntoIterator<Item = &'a TrainingProgress>) -> Result<(), Full> {
+    /// Checks whether all these events could be noted.
+    pub fn room<'a>(&self, events: impl IntoIterator<Item = &'a TrainingProgress>) -> Result<(), SourceLimitError> {
         let new: HashSet<_> = events
             .into_iter()
             .map(|event| (event.workload.clone(), event.rank))
@@ -68,10 +69,10 @@ impl Sources {
             let coming: &mut usize = coming.entry(own).or_default();
             *coming += 1;
             if known + *coming > self.limit_per_namespace {
-                return Err(Full::Namespace { namespace: own.to_owned(), known });
+                return Err(SourceLimitError::Namespace { namespace: own.to_owned(), known });
             }
         }
-        if self.last.len() + new.len() > self.limit { Err(Full::All(self.last.len())) } else { Ok(()) }
+        if self.last.len() + new.len() > self.limit { Err(SourceLimitError::All(self.last.len())) } else { Ok(()) }
     }
 
     /// Notes an event; the end of a source forgets it. One that is older than its source's last is stale to whoever reads
@@ -98,7 +99,7 @@ impl Sources {
         }
     }
 
-    /// Forgets sources whose last event lies before `time`; a job that died says no farewell.
+    /// Forgets sources whose last event lies before `time`; a job that died sends no last event.
     pub fn forget_before(&mut self, time: EventTime) {
         self.last.retain(|_, event| event.time >= time);
         self.of.clear();
@@ -114,8 +115,8 @@ impl Sources {
             .last
             .drain()
             .map(|(_, event)| {
-                // `started` must not be said twice.
-                let phase = if event.phase == Phase::Started { Phase::Progress } else { event.phase };
+                // `started` must not be reported twice.
+                let phase = if event.phase == JobLifecycle::Started { JobLifecycle::Progress } else { event.phase };
                 TrainingProgress { last: true, phase, ..event }
             })
             .collect();
@@ -133,21 +134,21 @@ mod tests {
             workload: "n/a".into(),
             rank,
             time: EventTime::from_micros(at),
-            phase: Phase::Started,
+            phase: JobLifecycle::Started,
             ..TrainingProgress::default()
         }
     }
 
     #[test]
     fn open_sources_are_ended_and_ended_ones_forgotten() {
-        let mut sources = Sources::new(2, 2);
+        let mut sources = ProgressSources::new(2, 2);
         sources.note(&event(0, 5));
         sources.note(&event(1, 5));
         assert_eq!((sources.room(&[event(1, 6)]).is_ok(), sources.room(&[event(2, 6)]).is_ok()), (true, false));
         sources.note(&TrainingProgress { last: true, ..event(0, 6) });
         assert_eq!(sources.room(&[event(2, 6), event(2, 7)]), Ok(()));
         let ended = sources.end();
-        assert_eq!(ended.iter().map(|e| (e.rank, e.last, e.phase)).collect::<Vec<_>>(), [(1, true, Phase::Progress)]);
+        assert_eq!(ended.iter().map(|e| (e.rank, e.last, e.phase)).collect::<Vec<_>>(), [(1, true, JobLifecycle::Progress)]);
         assert!(sources.end().is_empty());
         sources.note(&event(3, 5));
         sources.forget_before(EventTime::from_micros(6));
@@ -156,13 +157,13 @@ mod tests {
 
     #[test]
     fn what_has_no_time_comes_after_its_sources_newest_event() {
-        let mut sources = Sources::new(2, 2);
+        let mut sources = ProgressSources::new(2, 2);
         let at = EventTime::from_micros;
-        let time = |sources: &Sources, now| sources.time("n/a", 0, at(now));
+        let time = |sources: &ProgressSources, now| sources.time("n/a", 0, at(now));
         assert_eq!(time(&sources, 5), at(5), "nothing is known");
         sources.note(&event(0, 7));
         assert_eq!((time(&sources, 5), time(&sources, 7), time(&sources, 9)), (at(8), at(8), at(9)));
-        // A stale event moves nothing back, and what is said last is the newest.
+        // A stale event moves nothing back, and the last event is the newest.
         sources.note(&event(0, 3));
         assert_eq!((time(&sources, 5), sources.time("n/a", 1, at(5))), (at(8), at(5)));
         assert_eq!(sources.end().iter().map(|e| e.time).collect::<Vec<_>>(), [at(7)]);
@@ -170,13 +171,13 @@ mod tests {
 
     #[test]
     fn a_namespace_that_invents_sources_leaves_room_for_others() {
-        let mut sources = Sources::new(5, 3);
+        let mut sources = ProgressSources::new(5, 3);
         (0..3).for_each(|rank| sources.note(&event(rank, 5)));
-        let full = Err(Full::Namespace { namespace: "n".into(), known: 3 });
+        let full = Err(SourceLimitError::Namespace { namespace: "n".into(), known: 3 });
         assert_eq!((sources.room(&[event(2, 6)]), sources.room(&[event(3, 6)])), (Ok(()), full));
         let other = |rank| TrainingProgress { workload: "m/a".into(), ..event(rank, 5) };
         assert_eq!(sources.room(&[other(0), other(1)]), Ok(()));
-        assert_eq!(sources.room(&[other(0), other(1), other(2)]), Err(Full::All(3)));
+        assert_eq!(sources.room(&[other(0), other(1), other(2)]), Err(SourceLimitError::All(3)));
         // What ended, or is forgotten, makes room.
         sources.note(&TrainingProgress { last: true, ..event(0, 6) });
         assert_eq!(sources.room(&[event(3, 6)]), Ok(()));

@@ -28,27 +28,27 @@ const FILE_BYTES: u64 = 16 << 20;
 
 /// SHA-256 of a secret, in hexadecimal on file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Hash([u8; 32]);
+pub struct TokenHash([u8; 32]);
 
-impl Hash {
+impl TokenHash {
     pub fn of(secret: &str) -> Self {
         Self(Sha256::digest(secret.as_bytes()).into())
     }
 }
 
-impl fmt::Debug for Hash {
+impl fmt::Debug for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hash")
+        f.write_str("TokenHash")
     }
 }
 
-impl Serialize for Hash {
+impl Serialize for TokenHash {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&hexadecimal(&self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Hash {
+impl<'de> Deserialize<'de> for TokenHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let byte = |at: usize| text.get(2 * at..2 * at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
@@ -70,11 +70,11 @@ fn hexadecimal(bytes: &[u8]) -> String {
 /// What is kept of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct TokenEntry {
     /// Names the token in logs and commands; no secret.
     pub id: String,
     /// SHA-256 of the secret.
-    pub sha256: Hash,
+    pub sha256: TokenHash,
     /// Namespaces that it may report for; `*` is every one.
     pub namespaces: Vec<String>,
     pub created: EventTime,
@@ -86,19 +86,19 @@ pub struct Entry {
 /// Every token that is worth something.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tokens {
-    pub tokens: Vec<Entry>,
+pub struct TokenStore {
+    pub tokens: Vec<TokenEntry>,
 }
 
 /// What the bearer of a token may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grant {
+pub struct TokenGrant {
     /// Of the token; of a service account the name of its user.
     pub id: String,
     namespaces: Vec<String>,
 }
 
-impl Grant {
+impl TokenGrant {
     /// Of somebody whose name is `id`, for one namespace; the caller knows that it is one, and not [`ALL`].
     pub(super) fn of_namespace(id: &str, namespace: &str) -> Self {
         Self { id: id.to_owned(), namespaces: vec![namespace.to_owned()] }
@@ -111,18 +111,18 @@ impl Grant {
     }
 }
 
-/// A token that nobody has seen yet. Shown once, by [`Fresh::reveal`]; it prints nowhere else.
-pub struct Fresh(String);
+/// A token that nobody has seen yet. Shown once, by [`NewToken::reveal`]; it prints nowhere else.
+pub struct NewToken(String);
 
-impl Fresh {
+impl NewToken {
     pub fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Fresh {
+impl fmt::Debug for NewToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fresh")
+        f.write_str("NewToken")
     }
 }
 
@@ -135,7 +135,7 @@ pub enum TokensError {
     Change(String),
 }
 
-impl Tokens {
+impl TokenStore {
     /// A new token made of `chance`, which must be unpredictable.
     pub fn create(
         &mut self,
@@ -143,7 +143,7 @@ impl Tokens {
         namespaces: &[String],
         now: EventTime,
         expires: Option<EventTime>,
-    ) -> Result<(Fresh, &Entry), TokensError> {
+    ) -> Result<(NewToken, &TokenEntry), TokensError> {
         check_namespaces(namespaces).map_err(TokensError::Change)?;
         namespaces.iter().try_for_each(|name| check_characters(name)).map_err(TokensError::Change)?;
         let (id, secret) = chance.split_at(ID_BYTES);
@@ -151,9 +151,9 @@ impl Tokens {
         if self.tokens.iter().any(|entry| entry.id == id) {
             return Err(TokensError::Change(format!("there is a token {id} already: try again")));
         }
-        let token = Fresh(format!("{PREFIX}{id}_{secret}"));
-        let sha256 = Hash::of(&secret);
-        self.tokens.push(Entry { id, sha256, namespaces: namespaces.to_vec(), created: now, expires });
+        let token = NewToken(format!("{PREFIX}{id}_{secret}"));
+        let sha256 = TokenHash::of(&secret);
+        self.tokens.push(TokenEntry { id, sha256, namespaces: namespaces.to_vec(), created: now, expires });
         Ok((token, self.tokens.last().expect("just pushed")))
     }
 
@@ -167,14 +167,14 @@ impl Tokens {
         Ok(())
     }
 
-    /// What the bearer of this token may do; `None` where it is worth nothing. How long it takes tells nothing of any secret.
-    pub fn verify(&self, token: &str, now: EventTime) -> Option<Grant> {
+    /// Returns the rights of the bearer of this token; `None` if it is not valid. The time that this takes reveals no secret.
+    pub fn verify(&self, token: &str, now: EventTime) -> Option<TokenGrant> {
         let (id, secret) = token.strip_prefix(PREFIX)?.split_once('_')?;
-        let given = Hash::of(secret);
+        let given = TokenHash::of(secret);
         let entry = self.tokens.iter().find(|entry| entry.id == id)?;
         let right: bool = given.0.ct_eq(&entry.sha256.0).into();
         let valid = right && entry.expires.is_none_or(|expires| now < expires);
-        valid.then(|| Grant { id: entry.id.clone(), namespaces: entry.namespaces.clone() })
+        valid.then(|| TokenGrant { id: entry.id.clone(), namespaces: entry.namespaces.clone() })
     }
 
     fn check(&self) -> Result<(), String> {
@@ -214,7 +214,7 @@ fn check_characters(namespace: &str) -> Result<(), String> {
 }
 
 /// Reads a tokens file.
-pub fn read(path: &Path) -> Result<Tokens, TokensError> {
+pub fn read(path: &Path) -> Result<TokenStore, TokensError> {
     let failed = |detail: String| TokensError::File { path: path.display().to_string(), detail };
     let bytes = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
     if bytes > FILE_BYTES {
@@ -225,20 +225,20 @@ pub fn read(path: &Path) -> Result<Tokens, TokensError> {
 }
 
 /// The content of a tokens file.
-pub fn parse(text: &[u8]) -> Result<Tokens, String> {
-    let tokens: Tokens = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+pub fn parse(text: &[u8]) -> Result<TokenStore, String> {
+    let tokens: TokenStore = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     tokens.check()?;
     Ok(tokens)
 }
 
 /// Changes a tokens file: as a whole or not at all, one at a time. A file that is not there is made, for its owner's eyes only.
-pub fn change<T>(path: &Path, change: impl FnOnce(&mut Tokens) -> Result<T, TokensError>) -> Result<T, TokensError> {
+pub fn change<T>(path: &Path, change: impl FnOnce(&mut TokenStore) -> Result<T, TokensError>) -> Result<T, TokensError> {
     let failed = |error: std::io::Error| TokensError::File { path: path.display().to_string(), detail: error.to_string() };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     // Whoever else changes it waits here; the file itself is replaced, so it cannot be what is locked.
     let lock = std::fs::File::open(folder).map_err(failed)?;
     lock.lock().map_err(failed)?;
-    let mut tokens = if path.try_exists().map_err(failed)? { read(path)? } else { Tokens::default() };
+    let mut tokens = if path.try_exists().map_err(failed)? { read(path)? } else { TokenStore::default() };
     let changed = change(&mut tokens)?;
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
     serde_json::to_writer_pretty(&mut file, &tokens).map_err(|error| failed(error.into()))?;
@@ -274,11 +274,11 @@ mod tests {
         for (name, odd) in
             [("A B", "' '"), ("team-*", "'*'"), ("a,b", "','"), ("tab\u{a0}", "\\u{a0}"), ("ümlaut", "'ü'"), ("a:b", "':'")]
         {
-            let error = Tokens::default().create(&chance(1), &namespaces(&["ok", name]), NOW, None).unwrap_err().to_string();
+            let error = TokenStore::default().create(&chance(1), &namespaces(&["ok", name]), NOW, None).unwrap_err().to_string();
             assert!(error.contains(&format!("{name:?} is no namespace")) && error.contains(odd), "{error}");
         }
         for name in ["team-a", "Team_A", "a.b", "0", "*"] {
-            assert!(Tokens::default().create(&chance(1), &namespaces(&[name]), NOW, None).is_ok(), "{name}");
+            assert!(TokenStore::default().create(&chance(1), &namespaces(&[name]), NOW, None).is_ok(), "{name}");
         }
         // What a file has already stays in force.
         let kept = r#"{"tokens":[{"id":"a","sha256":"HASH","namespaces":["A B"],"created":"2026-01-02T03:04:05Z"}]}"#;
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_token_is_worth_its_namespaces_until_it_expires_or_is_revoked() {
-        let mut tokens = Tokens::default();
+        let mut tokens = TokenStore::default();
         let later = NOW.plus_seconds(60.0);
         let (token, entry) = tokens.create(&chance(1), &namespaces(&["team-a", "team-b"]), NOW, Some(later)).unwrap();
         let id = entry.id.clone();
@@ -371,7 +371,7 @@ mod tests {
         #![proptest_config(cases(256))]
         #[test]
         fn nothing_else_than_the_token_is_worth_anything(text in "(eadt_)?[0-9a-f_]{0,13}_?[A-Za-z0-9_-]{0,44}", at in 0usize..64, flip in 1u8..128) {
-            let mut tokens = Tokens::default();
+            let mut tokens = TokenStore::default();
             let token = tokens.create(&chance(9), &namespaces(&["*"]), NOW, None).unwrap().0;
             prop_assert_eq!(tokens.verify(&text, NOW).is_some(), text == token.reveal());
             let mut changed = token.reveal().as_bytes().to_vec();

@@ -1,7 +1,7 @@
 //! What jobs send: from bytes to events, or why not. Pure.
 //!
 //! Stricter than the log: there unknown fields are another version's, here they are somebody's typing, and whoever sent them
-//! is still there to be told.
+//! is still there to receive the error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use axum::http::StatusCode;
 use eadt_schemas::EventTime;
-use eadt_schemas::decode::Check;
-use eadt_schemas::latest::{Phase, TrainingProgress};
+use eadt_schemas::decode::DecodableEvent;
+use eadt_schemas::latest::{JobLifecycle, TrainingProgress};
 use serde::de::{Deserialize, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -32,7 +32,7 @@ pub struct Rejection {
     pub index: Option<usize>,
     /// Every event of a batch, if none of several was accepted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RejectedEvent>,
     /// The connection ends with the answer.
     #[serde(skip)]
     pub closes: bool,
@@ -43,7 +43,7 @@ pub struct Rejection {
 
 /// One event of a batch that was not accepted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Refused {
+pub struct RejectedEvent {
     /// Which event of the batch, from 0.
     pub index: usize,
     /// The status that it alone would have.
@@ -55,7 +55,7 @@ pub struct Refused {
     pub field: Option<String>,
 }
 
-impl Refused {
+impl RejectedEvent {
     pub fn new(index: usize, rejection: &Rejection) -> Self {
         let Rejection { status, error, field, .. } = rejection;
         Self { index, status: status.as_u16(), error: error.clone(), field: field.clone() }
@@ -74,23 +74,23 @@ impl Rejection {
 
 /// How far from this machine's clock times may lie, in seconds. `None`: any.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Range {
+pub struct ClockSkewLimits {
     pub past: Option<f64>,
     pub future: Option<f64>,
 }
 
 /// An event as it came.
 #[derive(Debug)]
-pub struct Sent {
+pub struct ReportedEvent {
     pub event: TrainingProgress,
-    /// The sender said when; otherwise it happened when it came.
+    /// The sender gave the time; otherwise it is the time of arrival.
     pub timed: bool,
 }
 
 /// The records of a request, each judged for itself.
 #[derive(Debug)]
-pub struct Request {
-    pub records: Vec<Result<Sent, Rejection>>,
+pub struct ProgressRequest {
+    pub records: Vec<Result<ReportedEvent, Rejection>>,
     /// They came in an array.
     pub is_batch: bool,
     /// Values that are no numbers (`NaN`, `Infinity`), which are taken as absent.
@@ -98,10 +98,10 @@ pub struct Request {
 }
 
 /// Reads a request: one object, or an array of at most `limit`. The error is of the whole request.
-pub fn events(body: &[u8], limit: usize) -> Result<Request, Rejection> {
+pub fn events(body: &[u8], limit: usize) -> Result<ProgressRequest, Rejection> {
     let (body, absent) = without_not_numbers(body);
     if body.trim_ascii_start().first() != Some(&b'[') {
-        return Ok(Request { records: vec![event(&body, None)], is_batch: false, absent });
+        return Ok(ProgressRequest { records: vec![event(&body, None)], is_batch: false, absent });
     }
     let texts = elements(&body).map_err(|error| Rejection::new(StatusCode::BAD_REQUEST, error))?;
     if texts.len() > limit {
@@ -109,15 +109,16 @@ pub fn events(body: &[u8], limit: usize) -> Result<Request, Rejection> {
         return Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, error));
     }
     let records = texts.iter().enumerate().map(|(index, text)| event(text, Some(index))).collect();
-    Ok(Request { records, is_batch: true, absent })
+    Ok(ProgressRequest { records, is_batch: true, absent })
 }
 
-/// Replaces values that are no JSON and no numbers, as Python and JavaScript write them outside texts, by `null`. Returns how many.
+/// Replaces values that are no JSON and no numbers, as Python and JavaScript write them outside texts, by `null`. Returns how
+/// many.
 pub fn without_not_numbers(body: &[u8]) -> (Cow<'_, [u8]>, usize) {
     const WORDS: [&str; 3] = ["nan", "inf", "infinity"];
     let mut replaced: Option<Vec<u8>> = None;
     let (mut copied, mut count) = (0, 0);
-    let mut scan = Scan::default();
+    let mut scan = JsonStringScanner::default();
     let mut at = 0;
     while at < body.len() {
         let is_text = scan.step(body[at]);
@@ -148,12 +149,12 @@ pub fn without_not_numbers(body: &[u8]) -> (Cow<'_, [u8]>, usize) {
 
 /// Follows where texts begin and end.
 #[derive(Default)]
-struct Scan {
+struct JsonStringScanner {
     in_text: bool,
     escaped: bool,
 }
 
-impl Scan {
+impl JsonStringScanner {
     /// Takes the next byte; returns true if it belongs to a text, quotes included.
     fn step(&mut self, byte: u8) -> bool {
         let was = self.in_text;
@@ -170,7 +171,7 @@ impl Scan {
 
 /// Splits an array into the texts of its elements, whatever these are: one that is not JSON costs no other.
 fn elements(array: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
-    let mut scan = Scan::default();
+    let mut scan = JsonStringScanner::default();
     let mut depth = 0_usize;
     let mut elements = Vec::new();
     let mut from = 0;
@@ -206,13 +207,13 @@ fn elements(array: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     Err("the array does not end: the request is cut off, or a bracket is missing")
 }
 
-fn event(text: &[u8], index: Option<usize>) -> Result<Sent, Rejection> {
+fn event(text: &[u8], index: Option<usize>) -> Result<ReportedEvent, Rejection> {
     if text.trim_ascii_start().first() != Some(&b'{') {
         // A list would be read field by field in the order of declaration: nobody means that.
         parse::<&RawValue>(text, index)?;
         return Err(Rejection { index, ..Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, "not a JSON object") });
     }
-    let Keys(keys) = parse(text, index)?;
+    let ObjectKeys(keys) = parse(text, index)?;
     if let Some(unknown) = keys.iter().find(|key| !FIELDS.contains(key)) {
         let shown: String = unknown.chars().take(NEAR_CHARS).collect();
         let error = match nearest(unknown) {
@@ -223,7 +224,7 @@ fn event(text: &[u8], index: Option<usize>) -> Result<Sent, Rejection> {
     }
     let mut event: TrainingProgress = parse(text, index)?;
     event.precision = event.precision.map(|given| precision::event_name(&given));
-    Ok(Sent { event, timed: keys.iter().any(|key| key == "time") })
+    Ok(ReportedEvent { event, timed: keys.iter().any(|key| key == "time") })
 }
 
 /// Every field of the event.
@@ -245,27 +246,27 @@ fn nearest(unknown: &str) -> Option<&'static str> {
     (distance(field) <= 1 + unknown.len() / 3).then_some(field.as_str())
 }
 
-/// The keys of an object, whatever stands behind them.
-struct Keys(Vec<String>);
+/// The keys of an object, whatever their values are.
+struct ObjectKeys(Vec<String>);
 
-impl<'de> Deserialize<'de> for Keys {
+impl<'de> Deserialize<'de> for ObjectKeys {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Keys;
+        struct ObjectKeysVisitor;
+        impl<'de> Visitor<'de> for ObjectKeysVisitor {
+            type Value = ObjectKeys;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectKeys, A::Error> {
                 let mut keys = Vec::new();
                 while let Some(key) = map.next_key()? {
                     keys.push(key);
                     map.next_value::<IgnoredAny>()?;
                 }
-                Ok(Keys(keys))
+                Ok(ObjectKeys(keys))
             }
         }
-        deserializer.deserialize_map(Collect)
+        deserializer.deserialize_map(ObjectKeysVisitor)
     }
 }
 
@@ -288,7 +289,7 @@ pub fn parse<'a, T: Deserialize<'a>>(text: &'a [u8], index: Option<usize>) -> Re
 }
 
 /// Refuses times out of range and impossible values.
-pub fn check(event: &TrainingProgress, now: EventTime, range: Range) -> Result<(), Rejection> {
+pub fn check(event: &TrainingProgress, now: EventTime, range: ClockSkewLimits) -> Result<(), Rejection> {
     for (field, time) in [("time", Some(event.time)), ("checkpoint_time", event.checkpoint_time)] {
         let Some(time) = time else { continue };
         let ahead = time.seconds_since(now);
@@ -301,7 +302,7 @@ pub fn check(event: &TrainingProgress, now: EventTime, range: Range) -> Result<(
             );
             return Err(Rejection::of_field(field, error));
         }
-        // A job may rightly say that its last checkpoint is old.
+        // A job may rightly report that its last checkpoint is old.
         if let Some(limit) = range.past.filter(|limit| field == "time" && -ahead > *limit) {
             let error = format!(
                 "{time} is too old: {} behind this machine's clock ({now}), and {} are accepted (collector.progress.max_past_seconds); \
@@ -318,7 +319,7 @@ pub fn check(event: &TrainingProgress, now: EventTime, range: Range) -> Result<(
     })
 }
 
-/// Refuses an event that tells nothing of the job.
+/// Refuses an event that contains nothing about the job.
 pub fn check_content(event: &TrainingProgress) -> Result<(), Rejection> {
     if says_something(event) {
         return Ok(());
@@ -328,7 +329,7 @@ pub fn check_content(event: &TrainingProgress) -> Result<(), Rejection> {
     Err(Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, error))
 }
 
-/// Whether there is more in it than who speaks and when.
+/// Returns whether the event contains more than its sender and time.
 fn says_something(event: &TrainingProgress) -> bool {
     let TrainingProgress { time, rank, scope, origin, .. } = *event;
     let (workload, collector) = (event.workload.clone(), event.collector.clone());
@@ -340,7 +341,7 @@ fn says_something(event: &TrainingProgress) -> bool {
             origin,
             workload,
             collector,
-            phase: Phase::Progress,
+            phase: JobLifecycle::Progress,
             ..TrainingProgress::default()
         }
 }
@@ -450,7 +451,7 @@ mod tests {
     #[test]
     fn times_are_accepted_as_far_as_the_limits_go() {
         let now: EventTime = "2026-01-02T03:04:05Z".parse().unwrap();
-        let range = Range { past: Some(604_800.0), future: Some(60.0) };
+        let range = ClockSkewLimits { past: Some(604_800.0), future: Some(60.0) };
         let at = |time: EventTime, checkpoint_time| TrainingProgress {
             time,
             checkpoint_time,
@@ -475,7 +476,7 @@ mod tests {
             if let (Some(part), Err(rejection)) = (part, result) {
                 assert!(rejection.error.contains(part), "{rejection:?}");
             }
-            assert!(check(&event, now, Range { past: None, future: None }).is_ok() || event.time == EventTime::MIN);
+            assert!(check(&event, now, ClockSkewLimits { past: None, future: None }).is_ok() || event.time == EventTime::MIN);
         }
     }
 }

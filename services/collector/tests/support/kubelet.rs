@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use eadt_collector::kubelet::api::{
-    AllocatableResourcesResponse, ContainerDevices, ContainerResources, Empty, ListPodResourcesResponse, PodResources, SERVICE,
+    AllocatableResourcesResponse, ContainerDevices, ContainerResources, EmptyRequest, ListPodResourcesResponse, PodResources,
+    SERVICE,
 };
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -26,10 +27,10 @@ struct State {
 
 struct Answer<A>(Result<A, tonic::Status>);
 
-impl<A: Clone + Send + 'static> UnaryService<Empty> for Answer<A> {
+impl<A: Clone + Send + 'static> UnaryService<EmptyRequest> for Answer<A> {
     type Response = A;
     type Future = std::future::Ready<Result<tonic::Response<A>, tonic::Status>>;
-    fn call(&mut self, _: tonic::Request<Empty>) -> Self::Future {
+    fn call(&mut self, _: tonic::Request<EmptyRequest>) -> Self::Future {
         std::future::ready(self.0.clone().map(tonic::Response::new))
     }
 }
@@ -52,12 +53,12 @@ impl Service<Request<Body>> for FakeKubelet {
         Box::pin(async move {
             Ok(match request.uri().path() {
                 "/v1.PodResourcesLister/List" => {
-                    let codec: ProstCodec<ListPodResourcesResponse, Empty> = ProstCodec::default();
+                    let codec: ProstCodec<ListPodResourcesResponse, EmptyRequest> = ProstCodec::default();
                     let answer = if broken { Err(tonic::Status::unavailable("on purpose")) } else { Ok(list) };
                     Grpc::new(codec).unary(Answer(answer), request).await
                 }
                 "/v1.PodResourcesLister/GetAllocatableResources" => {
-                    let codec: ProstCodec<AllocatableResourcesResponse, Empty> = ProstCodec::default();
+                    let codec: ProstCodec<AllocatableResourcesResponse, EmptyRequest> = ProstCodec::default();
                     let ids = ["GPU-fake-0", "GPU-fake-1::0", "GPU-fake-1::1"].map(str::to_owned).to_vec();
                     let devices = vec![ContainerDevices { resource_name: "nvidia.com/gpu".into(), device_ids: ids }];
                     Grpc::new(codec).unary(Answer(Ok(AllocatableResourcesResponse { devices })), request).await

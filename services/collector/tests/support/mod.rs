@@ -6,20 +6,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Producer, ProducerCounts, Reader, Remedy, Result, Start,
-    TopicPartition, TopicSpec, Watermarks,
+    Bus, BusError, GroupMember, IsolationLevel, MemberOptions, PartitionReader, Producer, ProducerCounts, ProducerRecord, Remedy,
+    Result, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
-use eadt_collector::kubelet::owners::Owners;
-use eadt_collector::{CollectorError, Environment, RawSettings, Summary, run};
+use eadt_collector::kubelet::owners::PodFactsLookup;
+use eadt_collector::{CollectorEnvironment, CollectorError, CollectorSummary, RawSettings, run};
 use eadt_schemas::latest::GpuTelemetry;
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
 /// Takes every record and keeps it.
 #[derive(Debug, Clone, Default)]
-pub struct MemoryBus(Arc<Mutex<Vec<Outgoing>>>);
+pub struct MemoryBus(Arc<Mutex<Vec<ProducerRecord>>>);
 
 impl MemoryBus {
-    pub fn records(&self) -> Vec<Outgoing> {
+    pub fn records(&self) -> Vec<ProducerRecord> {
         self.0.lock().unwrap().clone()
     }
 
@@ -36,7 +36,7 @@ impl MemoryBus {
 struct MemoryProducer(MemoryBus, u64);
 
 impl Producer for MemoryProducer {
-    fn send(&mut self, record: Outgoing) -> Result<()> {
+    fn send(&mut self, record: ProducerRecord) -> Result<()> {
         self.0.0.lock().unwrap().push(record);
         self.1 += 1;
         Ok(())
@@ -66,16 +66,16 @@ impl Bus for MemoryBus {
     fn add_partitions(&self, _: &str, _: i32) -> Result<()> {
         Err(no())
     }
-    fn watermarks(&self, _: &TopicPartition) -> Result<Watermarks> {
+    fn watermarks(&self, _: &TopicPartition) -> Result<WatermarkOffsets> {
         Err(no())
     }
     fn producer(&self, _: &str) -> Result<Box<dyn Producer>> {
         Ok(Box::new(MemoryProducer(self.clone(), 0)))
     }
-    fn reader(&self, _: &[(TopicPartition, Start)], _: Isolation) -> Result<Box<dyn Reader>> {
+    fn reader(&self, _: &[(TopicPartition, StartOffset)], _: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
         Err(no())
     }
-    fn member(&self, _: MemberOptions) -> Result<Box<dyn Member>> {
+    fn member(&self, _: MemberOptions) -> Result<Box<dyn GroupMember>> {
         Err(no())
     }
     fn committed(&self, _: &str, _: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
@@ -86,9 +86,9 @@ impl Bus for MemoryBus {
 /// A collector that runs.
 pub struct Running {
     pub bus: MemoryBus,
-    pub metrics: Metrics,
+    pub metrics: MetricsRegistry,
     shutdown: Shutdown,
-    task: tokio::task::JoinHandle<std::result::Result<Summary, CollectorError>>,
+    task: tokio::task::JoinHandle<std::result::Result<CollectorSummary, CollectorError>>,
 }
 
 /// Starts a collector named `host` with these settings.
@@ -97,11 +97,12 @@ pub fn start(settings: &str) -> Running {
 }
 
 /// The same, with somebody who knows the owners of pods.
-pub fn start_with(settings: &str, owners: Option<Arc<dyn Owners>>) -> Running {
+pub fn start_with(settings: &str, owners: Option<Arc<dyn PodFactsLookup>>) -> Running {
     let raw: RawSettings = toml::from_str(settings).expect("settings parse");
     let settings = raw.validate("host").expect("settings are valid");
-    let (bus, metrics, shutdown) = (MemoryBus::default(), Metrics::default(), Shutdown::new());
-    let mut environment = Environment::new(Arc::new(bus.clone()), "eadt.", metrics.clone(), Health::default(), shutdown.clone());
+    let (bus, metrics, shutdown) = (MemoryBus::default(), MetricsRegistry::default(), Shutdown::new());
+    let mut environment =
+        CollectorEnvironment::new(Arc::new(bus.clone()), "eadt.", metrics.clone(), HealthRegistry::default(), shutdown.clone());
     environment.owners = owners;
     let task = tokio::spawn(run(settings, environment));
     Running { bus, metrics, shutdown, task }
@@ -109,13 +110,13 @@ pub fn start_with(settings: &str, owners: Option<Arc<dyn Owners>>) -> Running {
 
 impl Running {
     /// Stops it gracefully.
-    pub async fn stop(self) -> std::result::Result<Summary, CollectorError> {
+    pub async fn stop(self) -> std::result::Result<CollectorSummary, CollectorError> {
         self.shutdown.cancel();
         self.task.await.expect("no panic")
     }
 
     /// Waits for its own end.
-    pub async fn ended(self) -> std::result::Result<Summary, CollectorError> {
+    pub async fn ended(self) -> std::result::Result<CollectorSummary, CollectorError> {
         self.task.await.expect("no panic")
     }
 

@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 
 use eadt_report::WorkloadReport;
-use eadt_schemas::v1::{Action, Outcome};
+use eadt_schemas::v1::{ActuationOutcome, ControllerAction};
 use serde::Serialize;
 
 use super::workload::DecisionRecord;
@@ -44,23 +44,23 @@ impl From<&WorkloadReport> for ChangeCounts {
 /// Counts one decision by what actuators reported of it, as the report does where it has actuations.
 impl From<&DecisionRecord> for ChangeCounts {
     fn from(record: &DecisionRecord) -> Self {
-        if record.decision.action == Action::Maintain {
+        if record.decision.action == ControllerAction::Maintain {
             return Self::default();
         }
-        let has = |wanted: &[Outcome]| record.actuations.iter().any(|actuation| wanted.contains(&actuation.outcome));
-        let applied = has(&[Outcome::Applied, Outcome::Ready, Outcome::RolledBack]);
+        let has = |wanted: &[ActuationOutcome]| record.actuations.iter().any(|actuation| wanted.contains(&actuation.outcome));
+        let applied = has(&[ActuationOutcome::Applied, ActuationOutcome::Ready, ActuationOutcome::RolledBack]);
         Self {
             decided_changes: 1,
-            recommendations: u64::from(!applied && has(&[Outcome::Recommended])),
+            recommendations: u64::from(!applied && has(&[ActuationOutcome::Recommended])),
             changes: u64::from(applied),
-            reverts: u64::from(applied && record.decision.action == Action::Revert),
+            reverts: u64::from(applied && record.decision.action == ControllerAction::Revert),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use eadt_report::{Reporter, Settings};
+    use eadt_report::{ReportSettings, Reporter};
     use eadt_schemas::v1::{Actuation, Decision};
 
     use super::*;
@@ -68,17 +68,23 @@ mod tests {
     /// Every sequence of outcomes up to three, for a change, a revert and a decision to maintain.
     #[test]
     fn a_decision_counts_as_in_the_report() {
-        const OUTCOMES: [Outcome; 6] =
-            [Outcome::Recommended, Outcome::Applied, Outcome::Ready, Outcome::RolledBack, Outcome::Refused, Outcome::Failed];
-        let mut histories: Vec<Vec<Outcome>> = vec![Vec::new()];
+        const OUTCOMES: [ActuationOutcome; 6] = [
+            ActuationOutcome::Recommended,
+            ActuationOutcome::Applied,
+            ActuationOutcome::Ready,
+            ActuationOutcome::RolledBack,
+            ActuationOutcome::Refused,
+            ActuationOutcome::Failed,
+        ];
+        let mut histories: Vec<Vec<ActuationOutcome>> = vec![Vec::new()];
         for length in 0..3 {
             let longest: Vec<_> = histories.iter().filter(|history| history.len() == length).cloned().collect();
             histories.extend(longest.iter().flat_map(|history| OUTCOMES.map(|outcome| [&history[..], &[outcome]].concat())));
         }
-        for action in [Action::SetPowerLimit, Action::Revert, Action::Maintain] {
+        for action in [ControllerAction::SetPowerLimit, ControllerAction::Revert, ControllerAction::Maintain] {
             for outcomes in &histories {
                 let decision = Decision { id: "d".into(), workload: "a/b".into(), action, ..Decision::default() };
-                let actuation = |(number, outcome): (usize, &Outcome)| Actuation {
+                let actuation = |(number, outcome): (usize, &ActuationOutcome)| Actuation {
                     id: number.to_string(),
                     decision_id: "d".into(),
                     workload: "a/b".into(),
@@ -91,7 +97,7 @@ mod tests {
                 for actuation in &actuations {
                     reporter.actuation(actuation);
                 }
-                let report = reporter.workload("a/b", &Settings::default()).unwrap();
+                let report = reporter.workload("a/b", &ReportSettings::default()).unwrap();
                 let counted = ChangeCounts::from(&DecisionRecord { decision, actuations });
                 assert_eq!(counted, ChangeCounts::from(&report), "{action:?} {outcomes:?}");
             }

@@ -1,11 +1,11 @@
 //! Two workloads, or two times of one, side by side.
 
-use eadt_report::{Comparison, Settings, WorkloadReport};
+use eadt_report::{ReportComparison, ReportSettings, WorkloadReport};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Layout, UpdateMode};
 use serde::{Deserialize, Serialize};
 
-use super::Model;
+use super::DashboardModel;
 use super::fleet::InvalidQuery;
 
 /// Which two.
@@ -42,12 +42,12 @@ pub struct ComparePage {
     pub a: CompareSide,
     pub b: CompareSide,
     /// `b` is this one, `a` the other.
-    pub figures: Comparison,
+    pub figures: ReportComparison,
     /// What a careful reader should know.
     pub notes: Vec<String>,
 }
 
-impl Model {
+impl DashboardModel {
     /// Two reports side by side.
     pub fn compare(&self, query: &CompareQuery) -> Result<ComparePage, InvalidQuery> {
         let a = self.compare_side(&query.a, query.a_from_ms, query.a_to_ms)?;
@@ -65,7 +65,7 @@ impl Model {
         if a.part || b.part {
             notes.push("of a part of a record only windows that lie within it count, and no saving is estimated".to_owned());
         }
-        Ok(ComparePage { figures: Comparison::of(&b.report, &a.report), a, b, notes })
+        Ok(ComparePage { figures: ReportComparison::of(&b.report, &a.report), a, b, notes })
     }
 
     fn compare_side(&self, name: &str, from_ms: Option<i64>, to_ms: Option<i64>) -> Result<CompareSide, InvalidQuery> {
@@ -81,7 +81,7 @@ impl Model {
             return Err(InvalidQuery(format!("the part of {name:?} ends before it begins")));
         }
         let part = from_ms.is_some() || to_ms.is_some();
-        let settings = Settings::default();
+        let settings = ReportSettings::default();
         let report = if part {
             self.reporter.workload_between(name, from, to, &settings)
         } else {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use eadt_schemas::v1::{Action, Actuation, Layout, Origin, Outcome, Validation};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Layout, Origin};
 use serde::{Deserialize, Serialize};
 
-use super::Model;
+use super::DashboardModel;
 use super::fleet::InvalidQuery;
 use super::workload::DecisionRecord;
 
@@ -29,15 +29,15 @@ pub struct DecisionRow {
     pub id: String,
     pub workload: String,
     pub time_ms: i64,
-    pub action: Action,
-    pub validation: Validation,
+    pub action: ControllerAction,
+    pub validation: ChangeValidation,
     pub reason: String,
     pub controller: String,
     pub origin: Origin,
     pub from: Layout,
     pub to: Layout,
     /// Of the last thing that an actuator reported.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<ActuationOutcome>,
     /// The decision that this one judges.
     pub concerns: Option<String>,
 }
@@ -76,7 +76,7 @@ pub struct DecisionDetail {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ActuationRow {
     pub time_ms: i64,
-    pub outcome: Outcome,
+    pub outcome: ActuationOutcome,
     pub reason: String,
     pub layout: Layout,
     pub generation: u64,
@@ -135,7 +135,7 @@ fn detail_row(record: &DecisionRecord) -> DecisionDetail {
     }
 }
 
-impl Model {
+impl DashboardModel {
     /// Decisions of one workload or of all, newest first.
     pub fn decision_page(&self, query: &DecisionQuery) -> Result<DecisionPage, InvalidQuery> {
         let mut records: Vec<&DecisionRecord> = match &query.workload {

@@ -1,11 +1,11 @@
 //! One workload: its figures as the report has them, and its windows as a series of bounded length.
 
-use eadt_report::{By, Settings, WindowRow, WorkloadReport};
+use eadt_report::{ReportBreakdown, ReportSettings, WindowRow, WorkloadReport};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Bounds, Origin, UpdateMode};
+use eadt_schemas::v1::{LayoutBounds, Origin, UpdateMode};
 use serde::{Deserialize, Serialize};
 
-use super::Model;
+use super::DashboardModel;
 use super::fleet::FleetRow;
 
 const DEFAULT_POINTS: usize = 240;
@@ -26,14 +26,15 @@ pub struct WorkloadDetail {
     pub row: FleetRow,
     /// The report's figures; absent if its record is too long for them to be computed here.
     pub report: Option<WorkloadReport>,
-    /// Why no energy of its run is known, and which setting or option changes that, in the report's words; absent if some is known.
+    /// Why no energy of its run is known, and which setting or option changes that, in the report's words; absent if
+    /// some is known.
     pub why_no_energy: Option<String>,
     pub declaration: Option<DeclarationFacts>,
     pub max_temperature_celsius: Option<f64>,
     pub coverage_ratio: Option<f64>,
 }
 
-/// What its object or policy says.
+/// The settings in its object or policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeclarationFacts {
     pub kind: String,
@@ -43,7 +44,7 @@ pub struct DeclarationFacts {
     pub mode_set_by: Option<String>,
     pub pause_set_by: Option<String>,
     pub controller: Option<String>,
-    pub bounds: Bounds,
+    pub bounds: LayoutBounds,
     pub generation: u64,
     pub gpus: Option<u32>,
     pub gpu_model: Option<String>,
@@ -55,7 +56,7 @@ pub struct DeclarationFacts {
 
 /// Windows as columns, several in one point where there are more than were asked for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Series {
+pub struct WindowSeries {
     /// Middle of each point.
     pub time_ms: Vec<i64>,
     pub power_watts: Vec<Option<f64>>,
@@ -64,7 +65,7 @@ pub struct Series {
     pub joules_per_sample: Vec<Option<f64>>,
     pub joules_per_sample_min: Vec<Option<f64>>,
     pub joules_per_sample_max: Vec<Option<f64>>,
-    /// What the starting layout would have taken for a sample.
+    /// Joules per sample that the starting layout would have taken.
     pub baseline_joules_per_sample: Vec<Option<f64>>,
     pub samples_per_second: Vec<Option<f64>>,
     pub phase: Vec<Option<u64>>,
@@ -79,7 +80,7 @@ pub struct Series {
     pub origin: Option<Origin>,
 }
 
-impl Model {
+impl DashboardModel {
     /// One workload's figures; `None` if it is not known.
     pub fn workload_detail(&self, name: &str) -> Option<WorkloadDetail> {
         let (key, state) = self.workloads.get_key_value(name)?;
@@ -100,7 +101,7 @@ impl Model {
             carbon_grams_per_kwh: declared.carbon_grams_per_kwh,
         });
         // Of this moment, so that the figures at the top are of the same windows as the chart.
-        let report = if state.is_exact() { self.reporter.workload(name, &Settings::default()) } else { None };
+        let report = if state.is_exact() { self.reporter.workload(name, &ReportSettings::default()) } else { None };
         let mut row = self.row(key, state);
         if let Some(report) = &report {
             (row.saving_joules, row.saving_ratio, row.energy_joules) =
@@ -122,9 +123,9 @@ impl Model {
     }
 
     /// The windows of a workload; `None` if it is not known.
-    pub fn series(&self, name: &str, query: &SeriesQuery) -> Option<Series> {
+    pub fn series(&self, name: &str, query: &SeriesQuery) -> Option<WindowSeries> {
         let state = self.workloads.get(name)?;
-        let settings = Settings { by: Some(By::Window), ..Settings::default() };
+        let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
         let rows =
             if state.is_exact() { self.reporter.workload(name, &settings).and_then(|report| report.by_window) } else { None };
         let coarse = rows.is_none();
@@ -135,30 +136,30 @@ impl Model {
         let shown: Vec<&WindowRow> = rows.iter().filter(|row| row.window_end > from && row.window_start < to).collect();
         let points = query.points.unwrap_or(DEFAULT_POINTS).clamp(1, MOST_POINTS);
         let windows_per_point = shown.len().div_ceil(points).max(1);
-        let mut series = Series {
+        let mut series = WindowSeries {
             windows_per_point,
             first_ms: first.map(EventTime::millis),
             last_ms: last.map(EventTime::millis),
             coarse,
             origin: state.origin(),
-            ..Series::default()
+            ..WindowSeries::default()
         };
         shown.chunks(windows_per_point).for_each(|windows| series.push(windows));
         Some(series)
     }
 }
 
-impl Series {
+impl WindowSeries {
     fn push(&mut self, windows: &[&WindowRow]) {
         let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return };
         let middle = first.window_start.millis() + (last.window_end.millis() - first.window_start.millis()) / 2;
         self.time_ms.push(middle);
         let covered = |row: &WindowRow| row.duration_seconds * row.coverage_ratio;
-        let (power, [least, most]) = merged(windows, |row| row.mean_power_watts, covered);
+        let (power, [least, most]) = weighted_mean(windows, |row| row.mean_power_watts, covered);
         self.power_watts.push(power);
         self.power_watts_min.push(least);
         self.power_watts_max.push(most);
-        let (energy, [least, most]) = merged(windows, |row| row.joules_per_sample, |row| row.samples.unwrap_or(1.0));
+        let (energy, [least, most]) = weighted_mean(windows, |row| row.joules_per_sample, |row| row.samples.unwrap_or(1.0));
         self.joules_per_sample.push(energy);
         self.joules_per_sample_min.push(least);
         self.joules_per_sample_max.push(most);
@@ -167,16 +168,16 @@ impl Series {
             let samples = row.baseline_samples.filter(|samples| *samples > 0.0)?;
             Some(row.baseline_energy_joules? / samples)
         };
-        self.baseline_joules_per_sample.push(merged(windows, baseline, samples).0);
+        self.baseline_joules_per_sample.push(weighted_mean(windows, baseline, samples).0);
         let speed = |row: &WindowRow| row.samples.map(|samples| samples / row.duration_seconds).filter(|speed| speed.is_finite());
-        self.samples_per_second.push(merged(windows, speed, |row| row.duration_seconds).0);
+        self.samples_per_second.push(weighted_mean(windows, speed, |row| row.duration_seconds).0);
         self.phase.push(last.phase.or(first.phase));
         self.restarted.push(windows.iter().any(|row| row.restarted));
     }
 }
 
 /// Weighted mean of what is known, with the least and the greatest.
-fn merged(
+fn weighted_mean(
     windows: &[&WindowRow],
     figure: impl Fn(&WindowRow) -> Option<f64>,
     weight: impl Fn(&WindowRow) -> f64,
@@ -190,7 +191,7 @@ fn merged(
     (mean, [least, most])
 }
 
-/// What the trace knows, in the form of windows.
+/// Returns the points of the trace in the form of windows.
 fn trace_rows(state: &super::WorkloadState) -> Vec<WindowRow> {
     let row = |point: super::trace::TracePoint| WindowRow {
         window_start: point.start,

@@ -1,4 +1,5 @@
-//! What is known of each GPU: its newest samples, what its node was asked for, what its agent and its kubelet say.
+//! The state of each GPU: its newest samples, the settings requested of its node, the reports of its agent and its
+//! kubelet.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +11,15 @@ use eadt_schemas::v1::{
 
 use super::SILENT_SECONDS;
 
-/// A sample so much older than the device's newest is of a workload that has left it, though nobody said so.
+/// A sample so much older than the device's newest is of a workload that has left it, though no event reported so.
 const ABSENT_SECONDS: f64 = 60.0;
-/// As long as one collector is heard so lately, samples of another are left out: shares of two measures cannot be added.
+/// If the last sample of one collector is so recent, samples of another are left out: shares of two measures cannot be
+/// added.
 const OTHER_COLLECTOR_SECONDS: f64 = 60.0;
 
 /// The newest sample of one device for one workload, or for none.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Attribution {
+pub struct PowerAttribution {
     pub workload: Option<String>,
     pub time: EventTime,
     /// Part of the device's power; `None`: all of it.
@@ -27,7 +29,7 @@ pub struct Attribution {
 
 /// A GPU, as its newest samples have it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Device {
+pub struct DeviceSnapshot {
     pub node: Option<String>,
     pub gpu_index: Option<u32>,
     pub gpu_model: Option<String>,
@@ -45,12 +47,12 @@ pub struct Device {
     /// False: only its node names it.
     pub has_sample: bool,
     collector: String,
-    attributions: Vec<Attribution>,
+    attributions: Vec<PowerAttribution>,
 }
 
-impl Device {
-    /// Who is on it now, and what is nobody's.
-    pub fn attributions(&self) -> impl Iterator<Item = &Attribution> {
+impl DeviceSnapshot {
+    /// Returns the present attributions of its power: to workloads, and to none.
+    pub fn attributions(&self) -> impl Iterator<Item = &PowerAttribution> {
         self.attributions.iter().filter(|known| self.time.seconds_since(known.time) < ABSENT_SECONDS)
     }
 
@@ -89,12 +91,12 @@ impl Device {
             self.power_limit_watts = sample.power_limit_watts;
             self.tenants = sample.tenants;
         }
-        let newer = |known: &Attribution| known.workload == sample.workload && known.time <= sample.time;
+        let newer = |known: &PowerAttribution| known.workload == sample.workload && known.time <= sample.time;
         let absent = self.time;
         self.attributions.retain(|known| !newer(known) && absent.seconds_since(known.time) < ABSENT_SECONDS);
         let is_known = self.attributions.iter().any(|known| known.workload == sample.workload);
         if !sample.last && !is_known {
-            self.attributions.push(Attribution {
+            self.attributions.push(PowerAttribution {
                 workload: sample.workload.clone(),
                 time: sample.time,
                 share: sample.share,
@@ -105,7 +107,7 @@ impl Device {
     }
 }
 
-impl From<&GpuTelemetry> for Device {
+impl From<&GpuTelemetry> for DeviceSnapshot {
     fn from(sample: &GpuTelemetry) -> Self {
         let mut device = Self {
             node: None,
@@ -137,7 +139,7 @@ struct NamedDevice<'a> {
     power_limit_watts: Option<f64>,
 }
 
-impl From<NamedDevice<'_>> for Device {
+impl From<NamedDevice<'_>> for DeviceSnapshot {
     fn from(named: NamedDevice<'_>) -> Self {
         Self {
             node: Some(named.node.to_owned()),
@@ -158,17 +160,17 @@ impl From<NamedDevice<'_>> for Device {
     }
 }
 
-/// What is said of one node.
+/// The last events of one node.
 #[derive(Debug, Default)]
-pub struct Node {
+pub struct NodeSnapshot {
     pub intent: Option<DeviceIntent>,
     pub state: Option<DeviceState>,
     pub holders: Option<DeviceHolders>,
 }
 
-impl Node {
-    /// What was asked of a device and has not run out at this time.
-    pub fn asked(&self, device: &str, now: Option<EventTime>) -> Option<DeviceSetting> {
+impl NodeSnapshot {
+    /// Returns the setting that was requested of a device and has not expired at this time.
+    pub fn requested_setting(&self, device: &str, now: Option<EventTime>) -> Option<DeviceSetting> {
         let intent = self.intent.as_ref()?;
         if now.is_some_and(|now| now.seconds_since(intent.time) > intent.time_to_live_seconds) {
             return None;
@@ -189,12 +191,12 @@ impl Node {
         (setting.power_limit_watts.is_some() || setting.sm_clock_mhz.is_some()).then_some(setting)
     }
 
-    /// What its agent reports of a device.
-    pub fn reported(&self, device: &str) -> Option<&DeviceReport> {
+    /// Returns its agent's report of a device.
+    pub fn device_report(&self, device: &str) -> Option<&DeviceReport> {
         self.state.as_ref()?.devices.iter().find(|report| report.device == device)
     }
 
-    /// Returns the GPUs that its agent and its kubelet name, as far as one of the two was heard lately.
+    /// Returns the GPUs that its agent and its kubelet name, if their last event is recent.
     fn named_devices<'a>(&'a self, name: &'a str, now: Option<EventTime>) -> BTreeMap<&'a str, NamedDevice<'a>> {
         let is_recent = |time: EventTime| now.is_none_or(|now| now.seconds_since(time) <= SILENT_SECONDS);
         let holders = self.holders.iter().filter(|holders| is_recent(holders.time)).flat_map(|holders| &holders.devices);
@@ -225,13 +227,13 @@ impl Node {
 
 /// All devices and nodes.
 #[derive(Debug, Default)]
-pub struct Devices {
-    by_uuid: BTreeMap<String, Device>,
-    nodes: BTreeMap<String, Node>,
+pub struct DeviceInventory {
+    by_uuid: BTreeMap<String, DeviceSnapshot>,
+    nodes: BTreeMap<String, NodeSnapshot>,
     newest: Option<EventTime>,
 }
 
-impl Devices {
+impl DeviceInventory {
     /// Takes a sample; false if there are `most` devices already and this is another one.
     pub fn sample(&mut self, sample: &GpuTelemetry, most: usize) -> bool {
         if let Some(device) = self.by_uuid.get_mut(&sample.device) {
@@ -239,7 +241,7 @@ impl Devices {
         } else if self.by_uuid.len() >= most {
             return false;
         } else if !sample.last {
-            self.by_uuid.insert(sample.device.clone(), Device::from(sample));
+            self.by_uuid.insert(sample.device.clone(), DeviceSnapshot::from(sample));
         }
         self.newest = self.newest.max(Some(sample.time));
         true
@@ -257,7 +259,7 @@ impl Devices {
         self.node(&event.node).holders = Some(event.clone());
     }
 
-    fn node(&mut self, name: &str) -> &mut Node {
+    fn node(&mut self, name: &str) -> &mut NodeSnapshot {
         self.nodes.entry(name.to_owned()).or_default()
     }
 
@@ -266,21 +268,21 @@ impl Devices {
         self.newest
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Device)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &DeviceSnapshot)> {
         self.by_uuid.iter().map(|(name, device)| (name.as_str(), device))
     }
 
     /// Returns the GPUs without a sample that their node's agent or kubelet names.
-    pub fn without_samples(&self) -> BTreeMap<&str, Device> {
+    pub fn without_samples(&self) -> BTreeMap<&str, DeviceSnapshot> {
         let named = self.nodes().flat_map(|(name, node)| node.named_devices(name, self.newest));
         named.filter(|(device, _)| !self.by_uuid.contains_key(*device)).map(|(device, named)| (device, named.into())).collect()
     }
 
-    pub fn on(&self, node: &str) -> Option<&Node> {
+    pub fn find_node(&self, node: &str) -> Option<&NodeSnapshot> {
         self.nodes.get(node)
     }
 
-    pub fn nodes(&self) -> impl Iterator<Item = (&str, &Node)> {
+    pub fn nodes(&self) -> impl Iterator<Item = (&str, &NodeSnapshot)> {
         self.nodes.iter().map(|(name, node)| (name.as_str(), node))
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use eadt_schemas::v1::{Layout, Origin, UpdateMode};
 use serde::{Deserialize, Serialize};
 
-use super::Model;
-use super::workload::{State, WorkloadState};
+use super::DashboardModel;
+use super::workload::{WorkloadState, WorkloadStatus};
 
 /// Most rows of one page.
 const MOST_ROWS: usize = 200;
@@ -36,19 +36,19 @@ pub enum SortKey {
 pub struct FleetQuery {
     pub sort: SortKey,
     /// `asc` or `desc`; by default names and states ascend, figures descend.
-    pub order: Option<Order>,
+    pub order: Option<SortOrder>,
     /// A part of the name, in either case.
     pub q: String,
     /// Only these states, separated by commas.
     pub state: String,
-    /// Where the page before ended, as it said.
+    /// The end of the page before, as that page returned it.
     pub cursor: Option<String>,
     pub limit: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum SortOrder {
     Asc,
     Desc,
 }
@@ -58,7 +58,7 @@ pub enum Order {
 pub struct FleetRow {
     pub workload: String,
     pub origin: Option<Origin>,
-    pub state: State,
+    pub state: WorkloadStatus,
     pub mode: Option<UpdateMode>,
     pub layout: Option<Layout>,
     pub gpus: Option<u32>,
@@ -87,7 +87,7 @@ pub struct FleetPage {
     pub total: usize,
     /// Those that the filter lets through.
     pub matching: usize,
-    /// Of these, how many stand before this page.
+    /// The number of these before this page.
     pub before: usize,
     /// Ask with it for the next page; absent on the last one.
     pub next: Option<String>,
@@ -107,13 +107,13 @@ impl InvalidQuery {
 
 /// What a row is placed by: its figure, then its name.
 #[derive(Debug, Clone, PartialEq)]
-struct Place {
+struct FleetCursor {
     /// Already turned, so that less comes first.
     value: Option<f64>,
     name: Arc<str>,
 }
 
-impl Place {
+impl FleetCursor {
     fn compare(&self, other: &Self, descending_names: bool) -> Ordering {
         let by_value = match (self.value, other.value) {
             (Some(a), Some(b)) => a.total_cmp(&b),
@@ -141,22 +141,22 @@ impl Place {
     }
 }
 
-impl Model {
+impl DashboardModel {
     /// One page of the fleet.
     pub fn fleet(&self, query: &FleetQuery) -> Result<FleetPage, InvalidQuery> {
         let wanted = query.q.to_lowercase();
         let states = parse_states(&query.state)?;
         let cursor = query.cursor.as_deref().map(|text| {
-            Place::parse(text).ok_or_else(|| InvalidQuery(format!("cursor {text:?} is none that a page had: leave it out")))
+            FleetCursor::parse(text).ok_or_else(|| InvalidQuery(format!("cursor {text:?} is none that a page had: leave it out")))
         });
         let cursor = cursor.transpose()?;
         let turned = match (query.order, query.sort) {
-            (Some(order), _) => order == Order::Desc,
+            (Some(order), _) => order == SortOrder::Desc,
             (None, SortKey::Name | SortKey::State) => false,
             (None, _) => true,
         };
         let by_name = query.sort == SortKey::Name;
-        let mut places: Vec<Place> = self
+        let mut places: Vec<FleetCursor> = self
             .workloads
             .iter()
             .filter(|(name, state)| {
@@ -165,7 +165,7 @@ impl Model {
             })
             .map(|(name, state)| {
                 let value = self.sort_value(query.sort, state);
-                Place { value: value.map(|value| if turned { -value } else { value }), name: name.clone() }
+                FleetCursor { value: value.map(|value| if turned { -value } else { value }), name: name.clone() }
             })
             .collect();
         let descending_names = by_name && turned;
@@ -173,7 +173,7 @@ impl Model {
         let before = cursor.map_or(0, |cursor| places.partition_point(|place| place.compare(&cursor, descending_names).is_le()));
         let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
         let page = &places[before..places.len().min(before + limit)];
-        let next = page.last().filter(|_| before + page.len() < places.len()).map(Place::text);
+        let next = page.last().filter(|_| before + page.len() < places.len()).map(FleetCursor::text);
         Ok(FleetPage {
             rows: page.iter().map(|place| self.row(&place.name, &self.workloads[&place.name])).collect(),
             total: self.workloads.len(),
@@ -227,17 +227,17 @@ impl Model {
     }
 }
 
-fn parse_states(text: &str) -> Result<Vec<State>, InvalidQuery> {
-    const ALL: [(&str, State); 9] = [
-        ("reverted", State::Reverted),
-        ("refused", State::Refused),
-        ("rolling_out", State::RollingOut),
-        ("restarted", State::Restarted),
-        ("validating", State::Validating),
-        ("paused", State::Paused),
-        ("steady", State::Steady),
-        ("waiting", State::Waiting),
-        ("silent", State::Silent),
+fn parse_states(text: &str) -> Result<Vec<WorkloadStatus>, InvalidQuery> {
+    const ALL: [(&str, WorkloadStatus); 9] = [
+        ("reverted", WorkloadStatus::Reverted),
+        ("refused", WorkloadStatus::Refused),
+        ("rolling_out", WorkloadStatus::RollingOut),
+        ("restarted", WorkloadStatus::Restarted),
+        ("validating", WorkloadStatus::Validating),
+        ("paused", WorkloadStatus::Paused),
+        ("steady", WorkloadStatus::Steady),
+        ("waiting", WorkloadStatus::Waiting),
+        ("silent", WorkloadStatus::Silent),
     ];
     let known = |word: &str| ALL.iter().find(|(name, _)| *name == word).map(|(_, state)| *state);
     let words = text.split(',').filter(|word| !word.is_empty());

@@ -17,22 +17,22 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use eadt_report::Reporter;
-use eadt_schemas::decode::Check;
+use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{
-    Action, Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, EfficiencyWindow, GpuTelemetry, Outcome, Validation,
-    WindowKind, Workload,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, DeviceHolders, DeviceIntent, DeviceState,
+    EfficiencyWindow, GpuTelemetry, WindowKind, Workload,
 };
 use eadt_schemas::{EventTime, Topic, decode};
 use serde::Serialize;
 
 use changes::ChangeCounts;
-use devices::Devices;
+use devices::DeviceInventory;
 use stages::StageTimes;
 use workload::{DecisionRecord, TakenDecision, WorkloadState};
 
 /// What the model may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct DashboardLimits {
     /// Windows of all workloads together of which savings are computed.
     pub windows: usize,
     /// Decisions of all workloads together, those that only maintain apart.
@@ -43,7 +43,7 @@ pub struct Limits {
     pub devices: usize,
 }
 
-impl Default for Limits {
+impl Default for DashboardLimits {
     fn default() -> Self {
         Self { windows: 300_000, decisions: 20_000, workloads: 50_000, devices: 100_000 }
     }
@@ -59,7 +59,7 @@ pub enum SourceKind {
     Archive,
 }
 
-/// What is said of the source.
+/// Describes the source of the events.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SourceFacts {
     pub kind: SourceKind,
@@ -70,7 +70,7 @@ pub struct SourceFacts {
     pub version: String,
 }
 
-/// What a replay of the record gave.
+/// The verdict of a replay of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayVerdict {
@@ -93,7 +93,7 @@ pub struct ReplayCheck {
 
 /// Events that were counted, and those that were left out, with the reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct DashboardCounts {
     pub windows: u64,
     pub decisions: u64,
     /// Of all workloads.
@@ -110,9 +110,9 @@ pub struct Counts {
     pub without_saving: u64,
 }
 
-/// Something that a viewer should hear of: a change, a revert, a refusal.
+/// A notice to viewers: a change, a revert, a refusal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Notice {
+pub struct ChangeNotice {
     /// Position in this model's sequence of events.
     pub version: u64,
     pub time_ms: i64,
@@ -132,33 +132,34 @@ pub enum NoticeKind {
 }
 
 impl NoticeKind {
-    /// What a decision is to a viewer; `None` if it leaves everything as it is.
+    /// Returns the notice of a decision to viewers; `None` if it leaves everything as it is.
     fn of_decision(decision: &Decision) -> Option<Self> {
         match (decision.action, decision.validation) {
-            (Action::Revert, _) => Some(Self::Revert),
-            (Action::Maintain, Validation::Kept) => Some(Self::Kept),
-            (Action::Maintain, _) => None,
+            (ControllerAction::Revert, _) => Some(Self::Revert),
+            (ControllerAction::Maintain, ChangeValidation::Kept) => Some(Self::Kept),
+            (ControllerAction::Maintain, _) => None,
             _ => Some(Self::Change),
         }
     }
 
-    /// What an outcome is to a viewer; `None` if it is what was decided.
-    fn of_outcome(outcome: Outcome) -> Option<Self> {
-        matches!(outcome, Outcome::Refused | Outcome::Failed | Outcome::RolledBack).then_some(Self::Refused)
+    /// Returns the notice of an outcome to viewers; `None` if it is as decided.
+    fn of_outcome(outcome: ActuationOutcome) -> Option<Self> {
+        matches!(outcome, ActuationOutcome::Refused | ActuationOutcome::Failed | ActuationOutcome::RolledBack)
+            .then_some(Self::Refused)
     }
 }
 
-/// Viewers are told of new samples so often, in the samples' own time.
-const SAMPLES_TOLD_SECONDS: f64 = 10.0;
+/// Shortest time between two updates of the viewers about new samples, in seconds of the samples' own time.
+const SAMPLES_UPDATE_SECONDS: f64 = 10.0;
 
 /// Notices that are kept for those who reconnect.
 const NOTICES: usize = 256;
 
 /// Everything that the page shows.
 #[derive(Debug)]
-pub struct Model {
+pub struct DashboardModel {
     source: SourceFacts,
-    limits: Limits,
+    limits: DashboardLimits,
     /// The moment that is shown; `None`: the newest.
     until: Option<EventTime>,
     /// Start of the oldest window.
@@ -166,13 +167,13 @@ pub struct Model {
     replay: Option<ReplayCheck>,
     workloads: BTreeMap<Arc<str>, WorkloadState>,
     idle: IdleDevices,
-    devices: Devices,
+    devices: DeviceInventory,
     devices_beyond_limit: u64,
-    /// Time of the newest sample when viewers were last told of samples.
-    samples_told: Option<EventTime>,
+    /// Time of the newest sample at the last update of the viewers about samples.
+    last_samples_update: Option<EventTime>,
     reporter: Reporter,
     /// Without changes, which each workload counts.
-    counts: Counts,
+    counts: DashboardCounts,
     now: Option<EventTime>,
     version: u64,
     held_windows: usize,
@@ -181,7 +182,7 @@ pub struct Model {
     held_early: usize,
     /// Workloads whose figures are older than their windows.
     stale: VecDeque<Arc<str>>,
-    notices: VecDeque<Notice>,
+    notices: VecDeque<ChangeNotice>,
     dead_letters: BTreeMap<String, u64>,
     times: StageTimes,
     /// Why the log cannot be read at present.
@@ -210,8 +211,8 @@ impl IdleDevices {
     }
 }
 
-impl Model {
-    pub fn new(source: SourceFacts, limits: Limits) -> Self {
+impl DashboardModel {
+    pub fn new(source: SourceFacts, limits: DashboardLimits) -> Self {
         Self {
             source,
             limits,
@@ -220,11 +221,11 @@ impl Model {
             replay: None,
             workloads: BTreeMap::new(),
             idle: IdleDevices::default(),
-            devices: Devices::default(),
+            devices: DeviceInventory::default(),
             devices_beyond_limit: 0,
-            samples_told: None,
+            last_samples_update: None,
             reporter: Reporter::default(),
-            counts: Counts::default(),
+            counts: DashboardCounts::default(),
             now: None,
             version: 0,
             held_windows: 0,
@@ -250,7 +251,7 @@ impl Model {
         self.until.is_some_and(|until| time > until)
     }
 
-    /// Sets what a replay of the record gave.
+    /// Sets the verdict of a replay of the record.
     pub fn set_replay(&mut self, check: ReplayCheck) {
         self.version += 1;
         self.replay = Some(check);
@@ -266,7 +267,7 @@ impl Model {
             Topic::DeviceIntents => self.decoded(value, Self::device_intent),
             Topic::DeviceStates => self.decoded(value, Self::device_state),
             Topic::DeviceHolders => self.decoded(value, Self::device_holders),
-            // Samples are many: viewers are told of them now and then, and the processor counts those that are none.
+            // Samples are many: viewers get updates about them now and then, and the processor counts those that are none.
             Topic::GpuTelemetry => {
                 if let Ok(event) = decode::<GpuTelemetry>(value) {
                     self.telemetry(&event);
@@ -276,7 +277,7 @@ impl Model {
         }
     }
 
-    fn decoded<T: Check>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
+    fn decoded<T: DecodableEvent>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
         self.version += 1;
         match decode::<T>(value) {
             Ok(event) => take(self, &event),
@@ -336,11 +337,11 @@ impl Model {
         self.now
     }
 
-    /// Returns what was counted so far.
-    pub fn counts(&self) -> Counts {
+    /// Returns the counts so far.
+    pub fn counts(&self) -> DashboardCounts {
         let mut changes = ChangeCounts::default();
         self.workloads.values().for_each(|state| changes += state.change_counts());
-        Counts { changes, ..self.counts.clone() }
+        DashboardCounts { changes, ..self.counts.clone() }
     }
 
     pub fn source(&self) -> &SourceFacts {
@@ -353,7 +354,7 @@ impl Model {
     }
 
     /// What happened after this version, as far as it is kept.
-    pub fn notices_after(&self, version: u64) -> impl Iterator<Item = &Notice> {
+    pub fn notices_after(&self, version: u64) -> impl Iterator<Item = &ChangeNotice> {
         self.notices.iter().filter(move |notice| notice.version > version)
     }
 
@@ -437,7 +438,7 @@ impl Model {
         }
     }
 
-    /// Takes a sample of a GPU; the newest tells who is on it.
+    /// Takes a sample of a GPU; the newest names the workload on it.
     pub fn telemetry(&mut self, event: &GpuTelemetry) {
         if self.is_later(event.time) {
             return;
@@ -447,9 +448,9 @@ impl Model {
             self.devices_beyond_limit += 1;
         }
         let newest = self.devices.newest();
-        let due = |(newest, told): (EventTime, EventTime)| newest.seconds_since(told) >= SAMPLES_TOLD_SECONDS;
-        if newest.zip(self.samples_told).is_none_or(due) {
-            self.samples_told = newest;
+        let due = |(newest, told): (EventTime, EventTime)| newest.seconds_since(told) >= SAMPLES_UPDATE_SECONDS;
+        if newest.zip(self.last_samples_update).is_none_or(due) {
+            self.last_samples_update = newest;
             self.version += 1;
         }
     }
@@ -473,7 +474,7 @@ impl Model {
     }
 
     fn notice(&mut self, time: EventTime, workload: &str, decision_id: &str, kind: NoticeKind, text: &str) {
-        self.notices.push_back(Notice {
+        self.notices.push_back(ChangeNotice {
             version: self.version,
             time_ms: time.millis(),
             workload: workload.to_owned(),
@@ -553,7 +554,7 @@ impl Model {
             let Some(name) = self.stale.pop_front() else { return false };
             let Some(state) = self.workloads.get_mut(&name) else { continue };
             if std::mem::take(&mut state.stale) && state.is_exact() {
-                state.figures = self.reporter.workload(&name, &eadt_report::Settings::default()).map(Box::new);
+                state.figures = self.reporter.workload(&name, &eadt_report::ReportSettings::default()).map(Box::new);
             }
         }
         !self.stale.is_empty()
@@ -568,5 +569,5 @@ impl Model {
 /// The name under which GPUs without a workload have their windows.
 pub const UNASSIGNED: &str = "gpus";
 
-/// A workload whose last window ended so long before the newest of all is no longer running, as far as anybody can tell.
+/// A workload counts as no longer running if its last window ended so long before the newest of all, in seconds.
 const SILENT_SECONDS: f64 = 900.0;

@@ -1,13 +1,13 @@
 //! The fleet as a whole: a sentence, a few figures, power over time.
 
-use eadt_report::{Summary, WorkloadReport};
+use eadt_report::{SavingSummary, WorkloadReport};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
 use super::stages::StageProgress;
-use super::workload::{DecisionRecord, State};
-use super::{Counts, Model, NoticeKind, ReplayCheck, SourceFacts};
+use super::workload::{DecisionRecord, WorkloadStatus};
+use super::{DashboardCounts, DashboardModel, NoticeKind, ReplayCheck, SourceFacts};
 
 /// Workloads that have a layer of their own in the chart of power.
 const LAYERS: usize = 8;
@@ -17,7 +17,7 @@ const POINTS: i64 = 180;
 const MOST_MARKS: usize = 1_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Overview {
+pub struct FleetOverview {
     pub source: SourceFacts,
     pub version: u64,
     pub now_ms: Option<i64>,
@@ -44,10 +44,10 @@ pub struct Overview {
     /// Of GPUs without a workload.
     pub idle_power_watts: Option<f64>,
     pub idle_devices: usize,
-    pub totals: Totals,
+    pub totals: FleetTotals,
     /// Workloads with a saving.
     pub saving_known: usize,
-    pub counts: Counts,
+    pub counts: DashboardCounts,
     pub dead_letters: Vec<(String, u64)>,
     pub stages: Vec<StageProgress>,
     /// Why the log cannot be read at present; absent if it can be.
@@ -58,7 +58,7 @@ pub struct Overview {
 
 /// The report's summary of all workloads, in figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Totals {
+pub struct FleetTotals {
     pub energy_joules: Option<f64>,
     /// Over the workloads whose saving is known.
     pub saving_joules: Option<f64>,
@@ -69,10 +69,10 @@ pub struct Totals {
     pub compared_energy_ratio: Option<f64>,
 }
 
-impl Totals {
+impl FleetTotals {
     /// Sums up workloads.
     pub fn of<'a>(workloads: impl IntoIterator<Item = &'a WorkloadReport>) -> Self {
-        let summary = Summary::of(workloads);
+        let summary = SavingSummary::of(workloads);
         let ratio = summary.saving_ratio();
         let ends = ratio.zip(summary.ratio_error());
         Self {
@@ -93,7 +93,7 @@ pub struct PowerHistory {
     pub edges_ms: Vec<i64>,
     pub layers: Vec<PowerLayer>,
     /// Changes, verdicts and refusals in that time, oldest first.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<DecisionMark>,
     /// Older ones that are too many.
     pub marks_left_out: usize,
     /// Workloads in the layer of others.
@@ -109,16 +109,16 @@ pub struct PowerLayer {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Mark {
+pub struct DecisionMark {
     pub time_ms: i64,
     pub workload: String,
     pub decision_id: String,
     pub kind: NoticeKind,
 }
 
-impl Model {
+impl DashboardModel {
     /// The fleet in a few figures.
-    pub fn overview(&self) -> Overview {
+    pub fn overview(&self) -> FleetOverview {
         let states = || self.workloads.values();
         let running = states().filter(|state| state.is_live(self.now)).count();
         let needing_attention = states().filter(|state| state.state(self.now).needs_attention()).count();
@@ -128,7 +128,7 @@ impl Model {
         let (power_watts, power_known) = self.power();
         let figures = || states().filter_map(|state| state.figures.as_deref());
         let idle_power_watts = self.idle_power();
-        Overview {
+        FleetOverview {
             source: SourceFacts { window_seconds: self.window_seconds(), ..self.source.clone() },
             version: self.version,
             now_ms: self.now.map(EventTime::millis),
@@ -146,7 +146,7 @@ impl Model {
             power_known,
             idle_power_watts,
             idle_devices: if idle_power_watts.is_some() { self.idle.devices } else { 0 },
-            totals: Totals::of(figures()),
+            totals: FleetTotals::of(figures()),
             saving_known: figures().filter(|figures| figures.saving_joules.is_some()).count(),
             counts: self.counts(),
             dead_letters: self.dead_letters.iter().map(|(reason, count)| (reason.clone(), *count)).collect(),
@@ -170,7 +170,7 @@ impl Model {
     }
 
     fn status(&self, needing_attention: usize) -> String {
-        let of = |state: State| self.workloads.values().filter(|workload| workload.state(self.now) == state).count();
+        let of = |state: WorkloadStatus| self.workloads.values().filter(|workload| workload.state(self.now) == state).count();
         let count = self.workloads.len();
         if count == 0 {
             return "No workload is known yet".to_owned();
@@ -181,18 +181,18 @@ impl Model {
         }
         let mut parts = Vec::new();
         for (state, words) in [
-            (State::Reverted, "had the last change taken back"),
-            (State::Refused, "could not be changed as decided"),
-            (State::RollingOut, "rolling out a change"),
-            (State::Validating, "checking a change"),
-            (State::Silent, "no longer heard"),
+            (WorkloadStatus::Reverted, "had the last change taken back"),
+            (WorkloadStatus::Refused, "could not be changed as decided"),
+            (WorkloadStatus::RollingOut, "rolling out a change"),
+            (WorkloadStatus::Validating, "checking a change"),
+            (WorkloadStatus::Silent, "no longer heard"),
         ] {
             let number = of(state);
             if number > 0 {
                 parts.push(format!("{number} {words}"));
             }
         }
-        let well = count - needing_attention - of(State::Silent) - of(State::Waiting);
+        let well = count - needing_attention - of(WorkloadStatus::Silent) - of(WorkloadStatus::Waiting);
         let begin =
             if well == count { format!("All {count} {noun} are well") } else { format!("{well} of {count} {noun} are well") };
         let begin = match (well, count) {
@@ -229,8 +229,8 @@ impl Model {
         if to <= from {
             return None;
         }
-        let grid = Grid::of(from, to);
-        let mut others = Others::new(grid.count as usize);
+        let grid = TimeGrid::of(from, to);
+        let mut others = RemainderLayer::new(grid.count as usize);
         // The largest so far, the largest first; whoever falls behind is added to the others.
         let mut largest: Vec<(f64, PowerLayer)> = Vec::with_capacity(LAYERS + 1);
         for (name, state) in &self.workloads {
@@ -257,7 +257,7 @@ impl Model {
     }
 
     /// Every mark in a range, oldest first.
-    fn marks(&self, from: EventTime, to: EventTime) -> Vec<Mark> {
+    fn marks(&self, from: EventTime, to: EventTime) -> Vec<DecisionMark> {
         let mut marks = Vec::new();
         for (workload, state) in &self.workloads {
             for DecisionRecord { decision, actuations } in state.decisions() {
@@ -265,7 +265,7 @@ impl Model {
                 for (time, kind) in std::iter::once((decision.time, NoticeKind::of_decision(decision))).chain(outcomes) {
                     if let Some(kind) = kind.filter(|_| (from..=to).contains(&time)) {
                         let (workload, decision_id) = (workload.to_string(), decision.id.clone());
-                        marks.push(Mark { time_ms: time.millis(), workload, decision_id, kind });
+                        marks.push(DecisionMark { time_ms: time.millis(), workload, decision_id, kind });
                     }
                 }
             }
@@ -276,13 +276,13 @@ impl Model {
 }
 
 /// Intervals of equal length.
-struct Grid {
+struct TimeGrid {
     from: i64,
     width: i64,
     count: i64,
 }
 
-impl Grid {
+impl TimeGrid {
     /// At least a second long.
     fn of(from: EventTime, to: EventTime) -> Self {
         let span = to.micros() - from.micros();
@@ -322,12 +322,12 @@ impl Grid {
 }
 
 /// The sum of those that have no layer of their own.
-struct Others {
+struct RemainderLayer {
     count: usize,
     power_watts: Vec<Option<f32>>,
 }
 
-impl Others {
+impl RemainderLayer {
     fn new(intervals: usize) -> Self {
         Self { count: 0, power_watts: vec![None; intervals] }
     }

@@ -1,10 +1,10 @@
 //! What may be done to each workload: mode, bounds, pause, and what was changed of them last. As declarations in the log carry it.
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Bounds, Outcome, UpdateMode, Workload};
+use eadt_schemas::v1::{ActuationOutcome, ControllerAction, LayoutBounds, UpdateMode, Workload};
 use serde::{Deserialize, Serialize};
 
-use super::Model;
+use super::DashboardModel;
 use super::decisions::{DecisionRow, decision_row};
 use super::fleet::InvalidQuery;
 use super::workload::WorkloadState;
@@ -37,7 +37,7 @@ pub struct PolicyTerms {
     pub controller: Option<String>,
     /// Settings of that controller, where the declaration carries them.
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
-    pub bounds: Bounds,
+    pub bounds: LayoutBounds,
 }
 
 impl From<&Workload> for PolicyTerms {
@@ -121,7 +121,7 @@ fn filter(mode: &str) -> Result<fn(&WorkloadState) -> bool, InvalidQuery> {
     })
 }
 
-impl Model {
+impl DashboardModel {
     /// The kind of a workload and what may be done to it; `None`: nobody has declared it.
     pub(crate) fn declared_terms(&self, workload: &str) -> Option<(String, PolicyTerms)> {
         let declared = self.workloads.get(workload)?.declaration.as_deref()?;
@@ -153,8 +153,8 @@ fn policy_row(name: &str, state: &WorkloadState, now: Option<EventTime>) -> Poli
     let declaration = state.declaration.as_deref();
     let open = |record: &&super::workload::DecisionRecord| {
         let decision = &record.decision;
-        decision.action != Action::Maintain
-            && record.actuations.last().is_some_and(|actuation| actuation.outcome == Outcome::Recommended)
+        decision.action != ControllerAction::Maintain
+            && record.actuations.last().is_some_and(|actuation| actuation.outcome == ActuationOutcome::Recommended)
             && now.is_none_or(|now| decision.expires > now)
     };
     PolicyRow {

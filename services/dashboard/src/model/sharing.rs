@@ -1,7 +1,7 @@
 //! Who shares which GPU: a row for each GPU, with the power of each workload on it, and what is nobody's.
 //!
-//! A sample's share says which part of the power is a workload's. That is what windows are made of; it is shown here at one moment. Energy is
-//! the report's, of the workload as a whole: samples of one moment tell nothing of it.
+//! A sample's share is the part of the power that is a workload's. Windows are made of it; here it is shown at one moment. Energy
+//! is the report's, of the workload as a whole: samples of one moment do not contain it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use eadt_schemas::v1::{Meter, Origin, PodName, SettingOutcome, ShareMethod};
 use serde::{Deserialize, Serialize};
 
 use super::decisions::{DecisionRow, decision_row};
-use super::devices::{Attribution, Device, Node};
-use super::{Model, SILENT_SECONDS};
+use super::devices::{DeviceSnapshot, NodeSnapshot, PowerAttribution};
+use super::{DashboardModel, SILENT_SECONDS};
 
 const DEFAULT_ROWS: usize = 60;
 const MOST_ROWS: usize = 200;
@@ -39,21 +39,21 @@ pub struct SharingQuery {
 /// How it is known which part of a GPU's power is a workload's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Basis {
+pub enum AttributionBasis {
     /// It has the GPU to itself: the meter, or what simulates it, is its own.
     Whole,
     /// Activity was measured for each.
     Activity,
     /// By what each was given: SM percentages or MIG slices. A model, no measurement.
     Allotment,
-    /// Whoever assigned the GPU said so.
+    /// Declared by whoever assigned the GPU.
     Assigned,
-    /// Nothing tells them apart: each counts as much as the others.
+    /// Nothing distinguishes them: each counts as much as the others.
     Equal,
 }
 
-impl Basis {
-    fn of(attribution: &Attribution) -> Self {
+impl AttributionBasis {
+    fn of(attribution: &PowerAttribution) -> Self {
         match (attribution.share, attribution.method) {
             (None, _) => Self::Whole,
             (_, Some(ShareMethod::ProcessUtilization | ShareMethod::Profiling)) => Self::Activity,
@@ -71,7 +71,7 @@ pub struct TenantRow {
     /// Part of the GPU's power, 0 to 1.
     pub share_ratio: f64,
     pub method: Option<ShareMethod>,
-    pub basis: Basis,
+    pub basis: AttributionBasis,
     /// Its part of the GPU's power now.
     pub power_watts: Option<f64>,
     /// Of the layout in force.
@@ -109,7 +109,7 @@ pub struct DeviceRow {
     pub mig_enabled: Option<bool>,
     pub mps_enabled: Option<bool>,
     pub shared: bool,
-    /// Not heard of lately: its figures are of `time_ms`, and in no total.
+    /// No sample was received lately: its figures are of `time_ms`, and in no total.
     pub silent: bool,
     /// Of its newest sample; absent: none has come, and only its node's agent or kubelet names it.
     pub time_ms: Option<i64>,
@@ -145,14 +145,14 @@ pub struct NodeRow {
     pub unassigned_power_watts: Option<f64>,
 }
 
-/// Power of all GPUs that are heard, by whose it is and how that is known.
+/// Power of all GPUs with recent samples, by whose it is and how that is known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct SharingTotals {
     /// Those that are silent included.
     pub gpus: usize,
     pub shared: usize,
     pub idle: usize,
-    /// Not heard of lately, or never.
+    /// Without a sample lately, or ever.
     pub silent: usize,
     /// Of GPUs whose power is known.
     pub power_watts: Option<f64>,
@@ -188,19 +188,19 @@ pub struct SharingPage {
     pub beyond_limit: u64,
 }
 
-/// Where a GPU stands in the order of rows.
-type Entry<'a> = (&'a str, &'a Device);
+/// A GPU's name and snapshot, by which rows are ordered.
+type DeviceEntry<'a> = (&'a str, &'a DeviceSnapshot);
 
-fn in_order((a_name, a): &Entry<'_>, (b_name, b): &Entry<'_>) -> Ordering {
+fn in_order((a_name, a): &DeviceEntry<'_>, (b_name, b): &DeviceEntry<'_>) -> Ordering {
     (!a.is_shared(), &a.node, a.gpu_index, a_name).cmp(&(!b.is_shared(), &b.node, b.gpu_index, b_name))
 }
 
-impl Model {
+impl DashboardModel {
     /// Who shares which GPU.
     pub fn sharing(&self, query: &SharingQuery) -> SharingPage {
         let wanted = query.q.to_lowercase();
         let has = |text: &str| text.to_lowercase().contains(&wanted);
-        let fits = |(name, device): &Entry<'_>| {
+        let fits = |(name, device): &DeviceEntry<'_>| {
             let of_node = match query.node.as_deref() {
                 None => true,
                 Some("-") => device.node.is_none(),
@@ -210,9 +210,9 @@ impl Model {
             of_node && (!query.shared || device.is_shared()) && (wanted.is_empty() || named())
         };
         let without_samples = self.devices.without_samples();
-        let all: Vec<Entry<'_>> =
+        let all: Vec<DeviceEntry<'_>> =
             self.devices.iter().chain(without_samples.iter().map(|(name, device)| (*name, device))).collect();
-        let mut found: Vec<Entry<'_>> = all.iter().copied().filter(fits).collect();
+        let mut found: Vec<DeviceEntry<'_>> = all.iter().copied().filter(fits).collect();
         let grouped = found.len() > GROUPED && query.node.is_none() && wanted.is_empty();
         let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
         let mut page = SharingPage {
@@ -237,15 +237,15 @@ impl Model {
         page
     }
 
-    fn is_silent(&self, device: &Device) -> bool {
+    fn is_silent(&self, device: &DeviceSnapshot) -> bool {
         !device.has_sample || self.devices.newest().is_some_and(|now| now.seconds_since(device.time) > SILENT_SECONDS)
     }
 
-    fn device_row(&self, name: &str, device: &Device) -> DeviceRow {
-        let node = device.node.as_deref().and_then(|node| self.devices.on(node));
+    fn device_row(&self, name: &str, device: &DeviceSnapshot) -> DeviceRow {
+        let node = device.node.as_deref().and_then(|node| self.devices.find_node(node));
         let attributed = device.attributed_ratio();
         let tenants: Vec<TenantRow> = device.attributions().filter_map(|known| self.tenant_row(device, known)).collect();
-        let unassigned_ratio = attributed.filter(|_| device.has_sample).map(nobodys_part);
+        let unassigned_ratio = attributed.filter(|_| device.has_sample).map(unassigned_part);
         let changes = device.workloads().filter_map(|workload| self.newest_division(workload));
         let silent = self.is_silent(device);
         DeviceRow {
@@ -267,12 +267,12 @@ impl Model {
             asked: node.and_then(|node| device_ask(name, node, self.devices.newest())),
             pods: node.map_or(&[][..], |node| node.pods(name)).to_vec(),
             decision: changes.max_by_key(|row| row.time_ms),
-            unknown: unknown_of(device, &tenants, silent),
+            unknown: describe_unknown(device, &tenants, silent),
             tenants,
         }
     }
 
-    fn tenant_row(&self, device: &Device, known: &Attribution) -> Option<TenantRow> {
+    fn tenant_row(&self, device: &DeviceSnapshot, known: &PowerAttribution) -> Option<TenantRow> {
         let workload = known.workload.clone()?;
         let state = self.workloads.get(workload.as_str());
         let figures = state.and_then(|state| state.figures.as_deref());
@@ -280,7 +280,7 @@ impl Model {
         Some(TenantRow {
             share_ratio,
             method: known.method,
-            basis: Basis::of(known),
+            basis: AttributionBasis::of(known),
             power_watts: device.power_watts.map(|watts| watts * share_ratio),
             mps_thread_percentage: state.and_then(|state| state.layout()?.mps_thread_percentage),
             gpus: state.and_then(|state| state.latest.as_ref()).map(|latest| latest.gpus),
@@ -295,7 +295,7 @@ impl Model {
         self.decisions_of(workload).find(|record| record.decision.controller == STAGE).map(decision_row)
     }
 
-    fn sharing_totals(&self, all: &[Entry<'_>]) -> SharingTotals {
+    fn sharing_totals(&self, all: &[DeviceEntry<'_>]) -> SharingTotals {
         let mut totals = SharingTotals::default();
         for (_, device) in all {
             totals.gpus += 1;
@@ -312,12 +312,12 @@ impl Model {
                 totals.contradicted_power_watts += watts;
                 continue;
             };
-            totals.unassigned_power_watts += watts * nobodys_part(attributed);
+            totals.unassigned_power_watts += watts * unassigned_part(attributed);
             for known in device.attributions().filter(|known| known.workload.is_some()) {
-                let sum = match Basis::of(known) {
-                    Basis::Whole | Basis::Activity => &mut totals.metered_power_watts,
-                    Basis::Allotment | Basis::Assigned => &mut totals.modelled_power_watts,
-                    Basis::Equal => &mut totals.assumed_power_watts,
+                let sum = match AttributionBasis::of(known) {
+                    AttributionBasis::Whole | AttributionBasis::Activity => &mut totals.metered_power_watts,
+                    AttributionBasis::Allotment | AttributionBasis::Assigned => &mut totals.modelled_power_watts,
+                    AttributionBasis::Equal => &mut totals.assumed_power_watts,
                 };
                 *sum += watts * known.share.unwrap_or(1.0);
             }
@@ -327,7 +327,7 @@ impl Model {
         totals
     }
 
-    fn sharing_unknown(&self, all: &[Entry<'_>]) -> Vec<String> {
+    fn sharing_unknown(&self, all: &[DeviceEntry<'_>]) -> Vec<String> {
         let mut unknown = Vec::new();
         let heard = || all.iter().map(|(_, device)| *device).filter(|device| !self.is_silent(device));
         let mut say = |count: usize, one: &str, many: &str| {
@@ -344,7 +344,8 @@ impl Model {
         );
         let no_power = heard().filter(|device| device.power_watts.is_none()).count();
         say(no_power, "GPU reports no power: its watts are in no total", "GPUs report no power: their watts are in no total");
-        let equal = |device: &&Device| device.attributions().any(|known| Basis::of(known) == Basis::Equal);
+        let equal =
+            |device: &&DeviceSnapshot| device.attributions().any(|known| AttributionBasis::of(known) == AttributionBasis::Equal);
         say(
             heard().filter(equal).count(),
             "GPU has workloads that nothing tells apart: its power is divided equally",
@@ -375,13 +376,13 @@ impl Model {
     }
 
     /// The GPUs by node; those with the most watts of nobody first.
-    fn node_rows(&self, found: &[Entry<'_>]) -> Vec<NodeRow> {
-        let mut nodes: BTreeMap<Option<&str>, Vec<&Device>> = BTreeMap::new();
+    fn node_rows(&self, found: &[DeviceEntry<'_>]) -> Vec<NodeRow> {
+        let mut nodes: BTreeMap<Option<&str>, Vec<&DeviceSnapshot>> = BTreeMap::new();
         for (_, device) in found {
             nodes.entry(device.node.as_deref()).or_default().push(device);
         }
-        let row = |(node, all): (Option<&str>, Vec<&Device>)| {
-            let heard: Vec<&Device> = all.iter().copied().filter(|device| !self.is_silent(device)).collect();
+        let row = |(node, all): (Option<&str>, Vec<&DeviceSnapshot>)| {
+            let heard: Vec<&DeviceSnapshot> = all.iter().copied().filter(|device| !self.is_silent(device)).collect();
             let mut workloads: Vec<&str> = heard.iter().flat_map(|device| device.workloads()).collect();
             workloads.sort_unstable();
             workloads.dedup();
@@ -407,9 +408,9 @@ impl Model {
     }
 }
 
-fn device_ask(device: &str, node: &Node, now: Option<EventTime>) -> Option<DeviceAsk> {
-    let asked = node.asked(device, now)?;
-    let reported = node.reported(device);
+fn device_ask(device: &str, node: &NodeSnapshot, now: Option<EventTime>) -> Option<DeviceAsk> {
+    let asked = node.requested_setting(device, now)?;
+    let reported = node.device_report(device);
     let words = reported.map(|report| [report.power_limit_reason.as_str(), report.sm_clock_reason.as_str()]);
     let words: Vec<&str> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
     Some(DeviceAsk {
@@ -423,7 +424,7 @@ fn device_ask(device: &str, node: &Node, now: Option<EventTime>) -> Option<Devic
 }
 
 /// What is not known of a GPU.
-fn unknown_of(device: &Device, tenants: &[TenantRow], silent: bool) -> Vec<String> {
+fn describe_unknown(device: &DeviceSnapshot, tenants: &[TenantRow], silent: bool) -> Vec<String> {
     if !device.has_sample {
         return vec![
             "this page, which begins with the newest samples, has read none of it: its node's agent or kubelet names it, and perhaps no collector reads it".to_owned(),
@@ -442,9 +443,9 @@ fn unknown_of(device: &Device, tenants: &[TenantRow], silent: bool) -> Vec<Strin
     if device.attributed_ratio().is_none() {
         unknown.push("the shares sum to more than all of it".to_owned());
     }
-    if tenants.iter().any(|tenant| tenant.basis == Basis::Equal) {
+    if tenants.iter().any(|tenant| tenant.basis == AttributionBasis::Equal) {
         unknown.push("no signal tells its workloads apart: each counts as much as the others".to_owned());
-    } else if tenants.iter().any(|tenant| tenant.basis == Basis::Allotment) {
+    } else if tenants.iter().any(|tenant| tenant.basis == AttributionBasis::Allotment) {
         unknown.push("power is divided by what each was given, not by what it used".to_owned());
     }
     if device.mig_enabled == Some(true) && tenants.iter().all(|tenant| tenant.share_ratio >= 1.0) && !tenants.is_empty() {
@@ -453,7 +454,7 @@ fn unknown_of(device: &Device, tenants: &[TenantRow], silent: bool) -> Vec<Strin
     unknown
 }
 /// What shares leave of a GPU; sums of rounded shares miss 1 by a hair.
-fn nobodys_part(attributed: f64) -> f64 {
+fn unassigned_part(attributed: f64) -> f64 {
     let rest = 1.0 - attributed;
     if rest < 1e-6 { 0.0 } else { rest }
 }

@@ -3,14 +3,14 @@
 use eadt_schemas::EventTime;
 use serde::Serialize;
 
-use super::{Model, SourceKind};
+use super::{DashboardModel, SourceKind};
 
 /// Length of a window if the source does not name it.
 const WINDOW_SECONDS: f64 = 60.0;
 /// A stage that is more windows behind than these has stopped, or has more to do than it can.
 const STALLED_WINDOWS: f64 = 3.0;
-/// Windows are called stalled only if they are behind by more than one window and this: for two minutes the processor waits for a source
-/// that is silent, and one minute is for everything else.
+/// Windows are called stalled only if they are behind by more than one window and this: for two minutes the processor waits for a
+/// source that is silent, and one minute is for everything else.
 const WINDOWS_SLACK_SECONDS: f64 = 180.0;
 /// Outcomes are called stalled only after so long: a restart may wait for a checkpoint.
 const LEAST_OUTCOME_SECONDS: f64 = 600.0;
@@ -36,8 +36,8 @@ pub struct StageProgress {
     pub stage: StageName,
     /// Time of its newest event; of a window, its end.
     pub newest_ms: Option<i64>,
-    /// How far windows end before the newest sample, and for how long the oldest decision has waited for its outcome. Absent if there is
-    /// nothing to be behind of.
+    /// How far windows end before the newest sample, and for how long the oldest decision has waited for its outcome. Absent if
+    /// there is nothing to be behind of.
     pub behind_seconds: Option<f64>,
     /// What has stopped, and what to look at; absent if nothing has, and of an archive.
     pub stalled: Option<String>,
@@ -67,7 +67,7 @@ impl StageTimes {
     }
 }
 
-impl Model {
+impl DashboardModel {
     /// The stages in the order of the pipeline.
     pub(super) fn stages(&self) -> Vec<StageProgress> {
         let times = &self.times;

@@ -10,7 +10,7 @@ const POINTS: usize = 192;
 
 /// Sums of the windows that begin in one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Interval {
+struct TraceInterval {
     /// Mean power times seconds, of windows with known power.
     watt_seconds: f32,
     seconds: f32,
@@ -20,7 +20,7 @@ struct Interval {
     restarted: bool,
 }
 
-impl Interval {
+impl TraceInterval {
     fn merge(self, other: Self) -> Self {
         Self {
             watt_seconds: self.watt_seconds + other.watt_seconds,
@@ -34,12 +34,12 @@ impl Interval {
 
 /// Intervals of equal length; twice as long each time that there are too many.
 #[derive(Debug, Clone, Default)]
-pub struct Trace {
+pub struct WorkloadTrace {
     /// Microseconds of an interval; 0 before the first window.
     width: i64,
     /// Number of the first interval since the epoch.
     first: i64,
-    intervals: VecDeque<Interval>,
+    intervals: VecDeque<TraceInterval>,
 }
 
 /// One interval of a trace.
@@ -54,7 +54,7 @@ pub struct TracePoint {
     pub restarted: bool,
 }
 
-impl Trace {
+impl WorkloadTrace {
     /// Adds a window; one that begins before the trace is left out.
     pub fn add(&mut self, window: &EfficiencyWindow) {
         let seconds = window.window_end.seconds_since(window.window_start);
@@ -72,9 +72,9 @@ impl Trace {
         }
         let index = (number - self.first) as usize;
         if self.intervals.len() <= index {
-            self.intervals.resize(index + 1, Interval::default());
+            self.intervals.resize(index + 1, TraceInterval::default());
         }
-        let mut added = Interval { restarted: window.has_restart(), ..Interval::default() };
+        let mut added = TraceInterval { restarted: window.has_restart(), ..TraceInterval::default() };
         if let Some(watts) = window.mean_power_watts {
             (added.watt_seconds, added.seconds) = ((watts * seconds) as f32, seconds as f32);
         }
@@ -90,7 +90,7 @@ impl Trace {
         for (index, interval) in self.intervals.iter().enumerate() {
             let at = ((self.first + index as i64).div_euclid(2) - first) as usize;
             if halved.len() <= at {
-                halved.resize(at + 1, Interval::default());
+                halved.resize(at + 1, TraceInterval::default());
             }
             halved[at] = halved[at].merge(*interval);
         }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_long_record_keeps_its_means_in_few_points() {
-        let mut trace = Trace::default();
+        let mut trace = WorkloadTrace::default();
         for minute in 0..10_000 {
             trace.add(&window(minute, if minute % 2 == 0 { 100.0 } else { 300.0 }, false));
         }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_no_zero_and_a_restart_no_energy_per_sample() {
-        let mut trace = Trace::default();
+        let mut trace = WorkloadTrace::default();
         for (minute, restarted) in [(0, false), (1, true), (5, false)] {
             trace.add(&window(minute, 100.0, restarted));
         }

@@ -5,21 +5,22 @@ use std::collections::{BTreeMap, VecDeque};
 use eadt_report::WorkloadReport;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
-    Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, UpdateMode, Validation, Workload,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, UpdateMode,
+    Workload,
 };
 use serde::Serialize;
 
 use super::SILENT_SECONDS;
 use super::changes::ChangeCounts;
 use super::policies::PolicyChange;
-use super::trace::Trace;
+use super::trace::WorkloadTrace;
 
 /// Actuations that are kept of one decision.
 const ACTUATIONS: usize = 16;
 /// The same, before the decision is read.
 const EARLY_ACTUATIONS: usize = 4;
 
-/// A decision with what became of it.
+/// A decision with its actuations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecisionRecord {
     pub decision: Decision,
@@ -51,7 +52,7 @@ pub struct LatestWindow {
 /// How a workload is, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum WorkloadStatus {
     /// The last thing that was decided is to take a change back.
     Reverted,
     /// The cluster did not do what was decided.
@@ -67,18 +68,18 @@ pub enum State {
     Silent,
 }
 
-impl State {
+impl WorkloadStatus {
     /// Whether somebody should look.
     pub fn needs_attention(self) -> bool {
         matches!(self, Self::Reverted | Self::Refused)
     }
 }
 
-/// What became of a decision that was taken in.
+/// The result of taking in a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakenDecision {
     Kept,
-    /// It only maintains, and stands in for the one before.
+    /// It only maintains, and replaces the one before.
     Counted,
     /// It was there.
     Repeated,
@@ -87,10 +88,10 @@ pub enum TakenDecision {
 #[derive(Debug, Default)]
 pub struct WorkloadState {
     pub declaration: Option<Box<Workload>>,
-    /// What a declaration changed last of what may be done to it.
+    /// The last change by a declaration of the actions that are allowed on it.
     pub policy_change: Option<Box<PolicyChange>>,
     pub latest: Option<LatestWindow>,
-    pub trace: Trace,
+    pub trace: WorkloadTrace,
     /// The report's, without its rows; `None` before the first refresh, or if too many windows are kept.
     pub figures: Option<Box<WorkloadReport>>,
     /// Its figures are older than its windows.
@@ -109,7 +110,7 @@ pub struct WorkloadState {
     maintain: Option<Box<DecisionRecord>>,
     /// Actuations by the decision that they answer, if it was not read yet: nothing orders the reading of two topics.
     early_actuations: BTreeMap<String, Vec<Actuation>>,
-    last_outcome: Option<Outcome>,
+    last_outcome: Option<ActuationOutcome>,
     pending_validation: bool,
 }
 
@@ -141,10 +142,10 @@ impl WorkloadState {
         if self.maintain.as_deref().is_some_and(is_known) || self.changes.iter().rev().any(is_known) {
             return TakenDecision::Repeated;
         }
-        self.pending_validation = decision.validation == Validation::Pending;
+        self.pending_validation = decision.validation == ChangeValidation::Pending;
         let actuations = self.early_actuations.remove(&decision.id).unwrap_or_default();
         let record = DecisionRecord { decision: decision.clone(), actuations };
-        if decision.action == Action::Maintain && decision.validation != Validation::Kept {
+        if decision.action == ControllerAction::Maintain && decision.validation != ChangeValidation::Kept {
             self.maintain = Some(Box::new(record));
             return TakenDecision::Counted;
         }
@@ -165,7 +166,8 @@ impl WorkloadState {
         add_actuation(actuations, actuation, most);
     }
 
-    /// Makes a change, and keeps `held`, a sum over workloads, right: how many decisions are answered by actuations and not read yet.
+    /// Makes a change, and keeps `held`, a sum over workloads, right: how many decisions are answered by actuations and not read
+    /// yet.
     pub fn count_early<T>(&mut self, held: &mut usize, change: impl FnOnce(&mut Self) -> T) -> T {
         *held -= self.early_actuations.len();
         let changed = change(self);
@@ -206,8 +208,8 @@ impl WorkloadState {
         dropped
     }
 
-    /// Returns the counts of its changes: the report's, or those of the decisions taken in if no report is computed here. Only the report
-    /// knows changes that no actuator reported, by the layouts of windows.
+    /// Returns the counts of its changes: the report's, or those of the decisions taken in if no report is computed here. Only
+    /// the report knows changes that no actuator reported, by the layouts of windows.
     pub fn change_counts(&self) -> ChangeCounts {
         if let Some(figures) = &self.figures {
             return ChangeCounts::from(&**figures);
@@ -217,7 +219,8 @@ impl WorkloadState {
         counts
     }
 
-    /// Newest first. The newest that only maintains stands where its time is.
+    /// Returns the decisions, newest first. The newest that only maintains comes first if it is later than the last change, else
+    /// it is left out.
     pub fn decisions(&self) -> impl Iterator<Item = &DecisionRecord> {
         let maintain = self.maintain.as_deref();
         let newer = maintain.filter(|record| self.changes.back().is_none_or(|last| last.decision.time < record.decision.time));
@@ -232,7 +235,7 @@ impl WorkloadState {
     pub fn unanswered_since(&self) -> Option<EventTime> {
         let acts = matches!(self.mode(), Some(UpdateMode::Recommend | UpdateMode::Enforce)) && !self.is_paused();
         let newest = self.newest_change().filter(|record| acts && record.actuations.is_empty())?;
-        (newest.decision.action != Action::Maintain).then_some(newest.decision.time)
+        (newest.decision.action != ControllerAction::Maintain).then_some(newest.decision.time)
     }
 
     /// The origin of its figures: its windows decide, whatever else is declared of it.
@@ -257,23 +260,25 @@ impl WorkloadState {
         self.latest.as_ref().zip(now).is_some_and(|(latest, now)| now.seconds_since(latest.end) <= SILENT_SECONDS)
     }
 
-    pub fn state(&self, now: Option<EventTime>) -> State {
-        let Some(latest) = &self.latest else { return State::Waiting };
+    pub fn state(&self, now: Option<EventTime>) -> WorkloadStatus {
+        let Some(latest) = &self.latest else { return WorkloadStatus::Waiting };
         if !self.is_live(now) {
-            return State::Silent;
+            return WorkloadStatus::Silent;
         }
         match self.last_outcome {
-            Some(Outcome::Applied) => return State::RollingOut,
-            Some(Outcome::Refused | Outcome::Failed | Outcome::RolledBack) => return State::Refused,
+            Some(ActuationOutcome::Applied) => return WorkloadStatus::RollingOut,
+            Some(ActuationOutcome::Refused | ActuationOutcome::Failed | ActuationOutcome::RolledBack) => {
+                return WorkloadStatus::Refused;
+            }
             _ => {}
         }
-        let reverted = self.newest_change().is_some_and(|newest| newest.decision.action == Action::Revert);
+        let reverted = self.newest_change().is_some_and(|newest| newest.decision.action == ControllerAction::Revert);
         match (latest.restarted, self.pending_validation, reverted, self.is_paused()) {
-            (true, ..) => State::Restarted,
-            (_, true, ..) => State::Validating,
-            (_, _, true, _) => State::Reverted,
-            (_, _, _, true) => State::Paused,
-            _ => State::Steady,
+            (true, ..) => WorkloadStatus::Restarted,
+            (_, true, ..) => WorkloadStatus::Validating,
+            (_, _, true, _) => WorkloadStatus::Reverted,
+            (_, _, _, true) => WorkloadStatus::Paused,
+            _ => WorkloadStatus::Steady,
         }
     }
 }

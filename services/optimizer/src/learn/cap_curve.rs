@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use eadt_models::fit::{CapCurve, CapPoint, Verdict};
-use eadt_models::published::{CapCurveDocument, Shape};
+use eadt_models::fit::{CapCurve, CapCurveVerdict, CapPoint};
+use eadt_models::published::{CapCurveDocument, LayoutShape};
 use eadt_schemas::v1::{EfficiencyWindow, Layout};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Fitted;
+use super::FittedParameters;
 
 /// Everything of a layout but what limits the power.
-fn shape(layout: &Layout) -> Shape {
+fn shape(layout: &Layout) -> LayoutShape {
     [layout.replicas, layout.mps_thread_percentage, layout.world_size, layout.local_world_size]
 }
 
-/// The windows of the layout that has most of them (ties: the smaller one): throughput of different layouts is no function of power.
+/// The windows of the layout that has most of them (ties: the smaller one): throughput of different layouts is no function of
+/// power.
 pub(super) fn comparable<'a>(windows: impl Iterator<Item = &'a EfficiencyWindow>) -> Vec<&'a EfficiencyWindow> {
     let mut by_shape: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for window in windows {
@@ -29,7 +30,7 @@ fn point(window: &EfficiencyWindow) -> Option<CapPoint> {
     Some(CapPoint { watts, throughput: window.samples_per_second.filter(|rate| *rate > 0.0)? })
 }
 
-pub(super) fn fit(windows: &[&EfficiencyWindow], gpu_model: Option<&str>) -> Result<Fitted, String> {
+pub(super) fn fit(windows: &[&EfficiencyWindow], gpu_model: Option<&str>) -> Result<FittedParameters, String> {
     let caps: std::collections::BTreeSet<_> =
         windows.iter().map(|w| w.layout.as_ref().and_then(|layout| layout.power_limit_watts).map(f64::to_bits)).collect();
     if caps.len() < 3 {
@@ -40,10 +41,10 @@ pub(super) fn fit(windows: &[&EfficiencyWindow], gpu_model: Option<&str>) -> Res
     }
     let points: Vec<_> = windows.iter().filter_map(|window| point(window)).collect();
     let curve = CapCurve::fit(&points).map_err(|error| error.to_string())?;
-    if let Verdict::NoInformation(reason) = &curve.verdict {
+    if let CapCurveVerdict::NoInformation(reason) = &curve.verdict {
         return Err(reason.clone());
     }
-    Ok(Fitted {
+    Ok(FittedParameters {
         mape_ratio: curve.offset_power_law.mape_ratio,
         r_squared: curve.offset_power_law.r_squared,
         parameters: super::parameters(&CapCurveDocument::new(

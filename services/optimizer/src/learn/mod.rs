@@ -12,11 +12,11 @@ use eadt_schemas::v1::{EfficiencyWindow, Model, Origin, Workload};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::settings::Settings;
+use crate::settings::OptimizerSettings;
 
 /// The data that models are trained on.
 #[derive(Debug, Clone, Default)]
-pub struct Training {
+pub struct TrainingData {
     /// Usable tumbling windows, by workload and time.
     pub windows: Vec<EfficiencyWindow>,
     /// Facts about the workloads, by name.
@@ -28,7 +28,7 @@ pub struct Training {
 /// The action for a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum ModelVerdict {
     /// It beats the one in force, or there is none: publish it.
     Publish,
     /// The one in force is as good, or a constant is.
@@ -39,20 +39,20 @@ pub enum Verdict {
 
 /// The result of fitting one model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Proposal {
+pub struct ModelProposal {
     /// The model's name: `power/GPU MODEL`, `cap-curve/NAMESPACE/NAME`, `partition/GPU MODEL`.
     pub name: String,
-    pub verdict: Verdict,
+    pub verdict: ModelVerdict,
     /// The reason as text.
     pub reason: String,
     /// Figures on training and held-back data; empty where nothing was fitted.
     pub metrics: BTreeMap<String, f64>,
-    /// The event to publish; only with [`Verdict::Publish`].
+    /// The event to publish; only with [`ModelVerdict::Publish`].
     pub model: Option<Model>,
 }
 
-impl Proposal {
-    fn without_model(name: &str, verdict: Verdict, reason: String, metrics: BTreeMap<String, f64>) -> Self {
+impl ModelProposal {
+    fn without_model(name: &str, verdict: ModelVerdict, reason: String, metrics: BTreeMap<String, f64>) -> Self {
         Self { name: name.to_owned(), verdict, reason, metrics, model: None }
     }
 }
@@ -63,8 +63,13 @@ fn parameters(document: &impl Serialize) -> Value {
 }
 
 /// Fits and evaluates every model that the windows allow. `now` becomes the event time of published models.
-pub fn learn(training: &Training, present: &BTreeMap<String, Model>, settings: &Settings, now: EventTime) -> Vec<Proposal> {
-    let scope = Scope { training, present, settings, now };
+pub fn learn(
+    training: &TrainingData,
+    present: &BTreeMap<String, Model>,
+    settings: &OptimizerSettings,
+    now: EventTime,
+) -> Vec<ModelProposal> {
+    let scope = FitScope { training, present, settings, now };
     let mut proposals = Vec::new();
     let boards: BTreeSet<&str> = training.workloads.values().filter_map(|workload| workload.gpu_model.as_deref()).collect();
     for board in boards {
@@ -74,7 +79,7 @@ pub fn learn(training: &Training, present: &BTreeMap<String, Model>, settings: &
         let windows: Vec<_> = training.windows.iter().filter(of_board).collect();
         let shared = partition::propose(&scope, board, &windows);
         let windows = windows.into_iter().filter(|window| is_alone(window)).collect();
-        let subject = Subject { name: power_name(board), gpu_model: Some(board), windows, scope };
+        let subject = FitSubject { name: power_name(board), gpu_model: Some(board), windows, scope };
         proposals.push(subject.judge(power::fit, power::predict));
         proposals.extend(shared);
     }
@@ -83,7 +88,7 @@ pub fn learn(training: &Training, present: &BTreeMap<String, Model>, settings: &
         let alone = |window: &&EfficiencyWindow| window.workload == workload && is_alone(window);
         let windows = cap_curve::comparable(training.windows.iter().filter(alone));
         let gpu_model = training.workloads.get(workload).and_then(|known| known.gpu_model.as_deref());
-        let subject = Subject { name: cap_curve_name(workload), gpu_model, windows, scope };
+        let subject = FitSubject { name: cap_curve_name(workload), gpu_model, windows, scope };
         proposals.push(subject.judge(cap_curve::fit, cap_curve::predict));
     }
     proposals
@@ -96,14 +101,14 @@ fn is_alone(window: &EfficiencyWindow) -> bool {
 
 /// The inputs that the fits of all models share.
 #[derive(Clone, Copy)]
-struct Scope<'a> {
-    training: &'a Training,
+struct FitScope<'a> {
+    training: &'a TrainingData,
     present: &'a BTreeMap<String, Model>,
-    settings: &'a Settings,
+    settings: &'a OptimizerSettings,
     now: EventTime,
 }
 
-impl Scope<'_> {
+impl FitScope<'_> {
     /// Builds the next version of a model; `range`: the time range of its training data.
     fn event(
         &self,
@@ -134,28 +139,28 @@ fn percent(ratio: f64) -> String {
 }
 
 /// A fitted model: its parameters in their own versioned form, the error on what it was fitted to, and its R² where it has one.
-struct Fitted {
+struct FittedParameters {
     parameters: Value,
     mape_ratio: f64,
     r_squared: Option<f64>,
 }
 
 /// One model to be learned.
-struct Subject<'a> {
+struct FitSubject<'a> {
     name: String,
     /// Board of its windows.
     gpu_model: Option<&'a str>,
     windows: Vec<&'a EfficiencyWindow>,
-    scope: Scope<'a>,
+    scope: FitScope<'a>,
 }
 
 /// Returns the value of a window and the model's prediction; `None`: the model makes none.
-type Predict = fn(&Value, &EfficiencyWindow) -> Option<(f64, f64)>;
+type PredictFn = fn(&Value, &EfficiencyWindow) -> Option<(f64, f64)>;
 /// Fits a model; the error has the reason if the windows are not sufficient.
-type Fit = fn(&[&EfficiencyWindow], Option<&str>) -> Result<Fitted, String>;
+type FitFn = fn(&[&EfficiencyWindow], Option<&str>) -> Result<FittedParameters, String>;
 
 /// Mean absolute error as a part of the true value, and over how many windows.
-fn error_of(parameters: &Value, predict: Predict, windows: &[&EfficiencyWindow]) -> Option<(f64, usize)> {
+fn error_of(parameters: &Value, predict: PredictFn, windows: &[&EfficiencyWindow]) -> Option<(f64, usize)> {
     let errors: Vec<f64> = windows
         .iter()
         .filter_map(|window| predict(parameters, window))
@@ -168,7 +173,7 @@ fn error_of(parameters: &Value, predict: Predict, windows: &[&EfficiencyWindow])
 /// Returns the error, as [`error_of`] does, of a constant: the mean of `seen`.
 fn error_of_constant(
     parameters: &Value,
-    predict: Predict,
+    predict: PredictFn,
     seen: &[&EfficiencyWindow],
     unseen: &[&EfficiencyWindow],
 ) -> Option<f64> {
@@ -181,24 +186,24 @@ fn error_of_constant(
     error.is_finite().then_some(error)
 }
 
-impl Subject<'_> {
-    fn judge(mut self, fit: Fit, predict: Predict) -> Proposal {
+impl FitSubject<'_> {
+    fn judge(mut self, fit: FitFn, predict: PredictFn) -> ModelProposal {
         self.windows.sort_by(|a, b| (a.window_start, &a.workload).cmp(&(b.window_start, &b.workload)));
         self.windows.drain(..self.windows.len().saturating_sub(self.scope.settings.windows_max));
         let count = self.windows.len();
         if count < self.scope.settings.windows_min {
             let reason = format!("{count} usable windows; optimizer.windows_min asks for {}", self.scope.settings.windows_min);
-            return self.proposal(Verdict::CannotTell, reason, BTreeMap::new());
+            return self.proposal(ModelVerdict::CannotTell, reason, BTreeMap::new());
         }
         let held_back = ((count as f64 * self.scope.settings.held_back_ratio).round() as usize).clamp(1, count - 1);
         let (seen, unseen) = self.windows.split_at(count - held_back);
         let fitted = match fit(seen, self.gpu_model) {
             Ok(fitted) => fitted,
-            Err(reason) => return self.proposal(Verdict::CannotTell, reason, BTreeMap::new()),
+            Err(reason) => return self.proposal(ModelVerdict::CannotTell, reason, BTreeMap::new()),
         };
         let Some((error, judged)) = error_of(&fitted.parameters, predict, unseen) else {
             let reason = "no held-back window lies where the model was fitted".to_owned();
-            return self.proposal(Verdict::CannotTell, reason, BTreeMap::new());
+            return self.proposal(ModelVerdict::CannotTell, reason, BTreeMap::new());
         };
         let constant = error_of_constant(&fitted.parameters, predict, seen, unseen);
         let present = self.scope.present.get(&self.name);
@@ -216,12 +221,12 @@ impl Subject<'_> {
         let worse_than = |other: f64| error > other * (1.0 - self.scope.settings.margin_ratio);
         if let Some(constant) = constant.filter(|constant| worse_than(*constant)) {
             let reason = format!("misses held-back windows by {}, a constant by {}", percent(error), percent(constant));
-            return self.proposal(Verdict::Keep, reason, metrics);
+            return self.proposal(ModelVerdict::Keep, reason, metrics);
         }
         if let (Some(model), Some(in_force)) = (present, in_force.filter(|in_force| worse_than(*in_force))) {
             let (new, old) = (percent(error), percent(in_force));
             let reason = format!("misses held-back windows by {new}, version {} in force by {old}", model.version);
-            return self.proposal(Verdict::Keep, reason, metrics);
+            return self.proposal(ModelVerdict::Keep, reason, metrics);
         }
         let reason = match in_force {
             Some(in_force) => {
@@ -230,7 +235,7 @@ impl Subject<'_> {
             None => format!("misses held-back windows by {}; there is none in force for them", percent(error)),
         };
         let model = self.event(seen, fitted.parameters, &metrics);
-        Proposal { model: Some(model), ..self.proposal(Verdict::Publish, reason, metrics) }
+        ModelProposal { model: Some(model), ..self.proposal(ModelVerdict::Publish, reason, metrics) }
     }
 
     fn event(&self, seen: &[&EfficiencyWindow], parameters: Value, metrics: &BTreeMap<String, f64>) -> Model {
@@ -243,7 +248,7 @@ impl Subject<'_> {
         self.scope.event(&self.name, parameters, metrics, origin, range)
     }
 
-    fn proposal(&self, verdict: Verdict, reason: String, metrics: BTreeMap<String, f64>) -> Proposal {
-        Proposal::without_model(&self.name, verdict, reason, metrics)
+    fn proposal(&self, verdict: ModelVerdict, reason: String, metrics: BTreeMap<String, f64>) -> ModelProposal {
+        ModelProposal::without_model(&self.name, verdict, reason, metrics)
     }
 }

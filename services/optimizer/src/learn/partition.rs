@@ -8,18 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_gpu_sharing::co_runs::{GatheredRun, GatheredRuns, co_runs, implied_idle_watts};
 use eadt_gpu_sharing::forest::ForestSettings;
-use eadt_gpu_sharing::gather::{GatherSettings, Gatherer};
+use eadt_gpu_sharing::gather::{GatherSettings, ProfileGatherer};
 use eadt_gpu_sharing::published::PartitionDocument;
 use eadt_gpu_sharing::{
-    AdditivePredictor, CoRun, GpuTenants, Measurements, Predictor, ShareCandidate, SlowdownModel, SoloProfile,
+    AdditivePredictor, CoRun, GpuMeasurements, GpuTenants, ShareCandidate, SharePredictor, SlowdownModel, SoloProfile,
 };
 use eadt_models::published::partition_name;
 use eadt_schemas::v1::{EfficiencyWindow, Origin};
 
-use super::{Proposal, Scope, Verdict, percent};
+use super::{FitScope, ModelProposal, ModelVerdict, percent};
 
-/// Minimum number of sets of workloads that ran together, and of the held-back ones: with fewer, an evaluation would say nothing
-/// about other sets.
+/// Minimum number of sets of workloads that ran together, and of the held-back ones: with fewer, an evaluation would prove
+/// nothing about other sets.
 const SETS_MIN: usize = 6;
 const SETS_HELD_BACK_MIN: usize = 2;
 /// Co-runs that are learned from, the latest ones.
@@ -29,7 +29,7 @@ const DOCUMENT_BYTES_MAX: usize = 900_000;
 /// More tenants cannot be distinguished.
 const TENANTS_MAX: usize = 16;
 
-type Profiles = BTreeMap<String, SoloProfile>;
+type SoloProfiles = BTreeMap<String, SoloProfile>;
 
 /// Errors of a model on co-runs: means of the relative errors.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,12 @@ impl CoRunErrors {
 }
 
 /// Returns the errors on these co-runs; `None`: there is no prediction for some of them.
-fn co_run_errors(predictor: &dyn Predictor, idle_watts: f64, profiles: &Profiles, runs: &[CoRun]) -> Option<CoRunErrors> {
+fn co_run_errors(
+    predictor: &dyn SharePredictor,
+    idle_watts: f64,
+    profiles: &SoloProfiles,
+    runs: &[CoRun],
+) -> Option<CoRunErrors> {
     let (mut throughput, mut rates, mut power) = (0.0, 0, 0.0);
     for run in runs {
         let tenants = run.tenants.iter().map(|tenant| profiles.get(&tenant.workload)).collect::<Option<_>>()?;
@@ -57,7 +62,7 @@ fn co_run_errors(predictor: &dyn Predictor, idle_watts: f64, profiles: &Profiles
             mps_thread_percentages: run.tenants.iter().map(|tenant| tenant.mps_thread_percentage).collect(),
             sm_clock_mhz: None,
         };
-        let outlook = predictor.outlook(&together, &[candidate]).ok()?;
+        let outlook = predictor.predict(&together, &[candidate]).ok()?;
         let predicted = outlook.means().next()?;
         for (tenant, rate) in run.tenants.iter().zip(&predicted.samples_per_second) {
             throughput += (rate / tenant.samples_per_second - 1.0).abs();
@@ -84,8 +89,8 @@ fn additive_error(found: &BoardCoRuns, runs: &[CoRun]) -> Option<f64> {
 }
 
 /// Returns the profile of each workload, from its windows alone on a GPU.
-fn profiles(scope: &Scope<'_>, windows: &[&EfficiencyWindow], settings: &GatherSettings) -> Profiles {
-    let mut gatherer = Gatherer::default();
+fn profiles(scope: &FitScope<'_>, windows: &[&EfficiencyWindow], settings: &GatherSettings) -> SoloProfiles {
+    let mut gatherer = ProfileGatherer::default();
     for window in windows {
         // Speed and power under a clock limit are the limit's.
         let limited = window.layout.as_ref().is_some_and(|layout| layout.sm_clock_mhz.is_some());
@@ -99,7 +104,7 @@ fn profiles(scope: &Scope<'_>, windows: &[&EfficiencyWindow], settings: &GatherS
 }
 
 /// Trains a model, with fewer trees if the document would be too large.
-fn train(measurements: &Measurements) -> Result<(PartitionDocument, u32), String> {
+fn train(measurements: &GpuMeasurements) -> Result<(PartitionDocument, u32), String> {
     let mut forest = SlowdownModel::FOREST;
     loop {
         let model = SlowdownModel::train(measurements, &forest).map_err(|error| error.to_string())?;
@@ -130,7 +135,7 @@ fn sets(runs: &[GatheredRun]) -> Vec<Vec<String>> {
 
 /// Profiles and co-runs from a board's windows.
 struct BoardCoRuns {
-    profiles: Profiles,
+    profiles: SoloProfiles,
     /// Co-runs whose workloads are known at their shares, the oldest first.
     runs: Vec<GatheredRun>,
     /// The sets of workloads in the order in which they first ran together.
@@ -143,7 +148,7 @@ struct BoardCoRuns {
 
 impl BoardCoRuns {
     /// `None`: no GPU was shared.
-    fn of(scope: &Scope<'_>, windows: &[&EfficiencyWindow]) -> Option<Self> {
+    fn of(scope: &FitScope<'_>, windows: &[&EfficiencyWindow]) -> Option<Self> {
         let settings = GatherSettings::default();
         let GatheredRuns { mut runs, passed } = co_runs(windows.iter().copied(), &settings);
         if runs.is_empty() && passed == 0 {
@@ -173,14 +178,14 @@ impl BoardCoRuns {
     }
 
     /// Returns the profiles of the workloads of some co-runs: those of others would affect which metrics all of them have.
-    fn profiles_of(&self, runs: &[CoRun]) -> Profiles {
+    fn profiles_of(&self, runs: &[CoRun]) -> SoloProfiles {
         let tenants = runs.iter().flat_map(|run| &run.tenants);
         tenants.filter_map(|tenant| Some((tenant.workload.clone(), self.profiles.get(&tenant.workload)?.clone()))).collect()
     }
 }
 
 /// `None`: no GPU of this board was shared.
-pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&EfficiencyWindow]) -> Option<Proposal> {
+pub(super) fn propose(scope: &FitScope<'_>, gpu_model: &str, windows: &[&EfficiencyWindow]) -> Option<ModelProposal> {
     let mut windows = windows.to_vec();
     windows.sort_by(|a, b| (a.window_end, &a.workload).cmp(&(b.window_end, &b.workload)));
     let found = BoardCoRuns::of(scope, &windows)?;
@@ -192,7 +197,7 @@ pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&Efficiency
         ("sets".to_owned(), sets.len() as f64),
         ("windows_passed_over".to_owned(), *passed as f64),
     ]);
-    let cannot_tell = |reason, metrics| Some(Proposal::without_model(&name, Verdict::CannotTell, reason, metrics));
+    let cannot_tell = |reason, metrics| Some(ModelProposal::without_model(&name, ModelVerdict::CannotTell, reason, metrics));
     let (used, windows_min) = (found.windows(), scope.settings.windows_min);
     if sets.len() < SETS_MIN || used < windows_min {
         let reason = format!(
@@ -216,7 +221,7 @@ pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&Efficiency
     let Some(idle_watts) = implied_idle_watts(profiles, &seen) else {
         return cannot_tell("no co-run's workloads are known at their shares".to_owned(), metrics);
     };
-    let fitted = Measurements::new(idle_watts, of_seen.into_values().collect(), seen.clone())
+    let fitted = GpuMeasurements::new(idle_watts, of_seen.into_values().collect(), seen.clone())
         .map_err(|error| error.to_string())
         .and_then(|measurements| train(&measurements));
     let (document, trees) = match fitted {
@@ -254,11 +259,11 @@ pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&Efficiency
     let beats = |other: f64| own.ratio() <= other * (1.0 - scope.settings.margin_ratio);
     if let Some(additive) = additive.filter(|additive| !beats(*additive)) {
         let reason = format!("{text}, the additive model by {}", percent(additive));
-        return Some(Proposal::without_model(&name, Verdict::Keep, reason, metrics));
+        return Some(ModelProposal::without_model(&name, ModelVerdict::Keep, reason, metrics));
     }
     if let (Some(model), Some(in_force)) = (present, in_force.filter(|in_force| !beats(*in_force))) {
         let reason = format!("{text}, version {} in force by {}", model.version, percent(in_force));
-        return Some(Proposal::without_model(&name, Verdict::Keep, reason, metrics));
+        return Some(ModelProposal::without_model(&name, ModelVerdict::Keep, reason, metrics));
     }
     let than = additive.map_or(String::new(), |additive| format!(", the additive model by {}", percent(additive)));
     let reason = match in_force {
@@ -266,5 +271,5 @@ pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&Efficiency
         None => format!("{text}{than}; there is none in force for them"),
     };
     let model = scope.event(&name, super::parameters(&document), &metrics, origin.unwrap_or(Origin::Measured), range);
-    Some(Proposal { model: Some(model), ..Proposal::without_model(&name, Verdict::Publish, reason, metrics) })
+    Some(ModelProposal { model: Some(model), ..ModelProposal::without_model(&name, ModelVerdict::Publish, reason, metrics) })
 }

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition};
+use eadt_bus::{Bus, IsolationLevel, PollEvent, StartOffset, TopicPartition};
 use eadt_core::settings::SECOND;
 use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
 use eadt_schemas::v1::{Decision, TrainingProgress};
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
 use super::{Maker, PARTITIONS, WORKLOADS, send, workload};
 
@@ -72,7 +72,7 @@ pub fn now() -> EventTime {
 
 /// Runs a processor on the log, whose topics are there, and feeds it for so long.
 pub fn measure(bus: &Arc<dyn Bus>, seconds: i64, window_seconds: f64) -> Result<Measured, Error> {
-    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+    let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
     let service = ProcessorService {
         settings: ProcessorSettings { window_seconds, join_grace_seconds: 0.0, ..ProcessorSettings::default() },
         bus: bus.clone(),
@@ -137,9 +137,9 @@ pub fn measure(bus: &Arc<dyn Bus>, seconds: i64, window_seconds: f64) -> Result<
 fn watch(bus: &dyn Bus, handed: &Mutex<HashMap<Closing, Instant>>, stop: &AtomicBool) -> (Vec<Duration>, Vec<Duration>) {
     let from: Vec<_> = [Topic::TrainingProgress, Topic::Decisions]
         .iter()
-        .flat_map(|topic| (0..PARTITIONS).map(move |p| (TopicPartition::new(format!("eadt.{topic}"), p), Start::Earliest)))
+        .flat_map(|topic| (0..PARTITIONS).map(move |p| (TopicPartition::new(format!("eadt.{topic}"), p), StartOffset::Earliest)))
         .collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted).expect("the topics are there");
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted).expect("the topics are there");
     let (mut read, mut polled) = (HashMap::<Closing, Instant>::new(), Vec::new());
     let (mut acknowledged, mut given) = (Vec::new(), Vec::new());
     let mut first = i64::MAX;
@@ -147,7 +147,7 @@ fn watch(bus: &dyn Bus, handed: &Mutex<HashMap<Closing, Instant>>, stop: &Atomic
         reader.poll(100, Duration::from_millis(100), &mut polled).expect("a readable log");
         let seen = Instant::now();
         for item in polled.drain(..) {
-            let Polled::Record(record) = item else { continue };
+            let PollEvent::Record(record) = item else { continue };
             let value = record.value.as_deref().unwrap_or_default();
             if record.at.topic.ends_with(&*Topic::TrainingProgress.to_string()) {
                 let event: TrainingProgress = serde_json::from_slice(value).expect("an event");

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eadt_bus::{Header, Outgoing, Producer, Remedy};
-use eadt_schemas::v1::{GpuTelemetry, Origin, Phase, Scope, TrainingProgress, Workload};
+use eadt_bus::{Producer, ProducerRecord, RecordHeader, Remedy};
+use eadt_schemas::v1::{CounterScope, GpuTelemetry, JobLifecycle, Origin, TrainingProgress, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
 pub mod closing;
@@ -59,7 +59,7 @@ impl Maker {
         let jobs = (0..workloads).map(|i| TrainingProgress {
             workload: workload(i),
             collector: format!("http/node-{i}"),
-            scope: Scope::Global,
+            scope: CounterScope::Global,
             origin: Origin::Simulated,
             ..TrainingProgress::default()
         });
@@ -84,7 +84,15 @@ impl Maker {
         self.jobs[job].samples_total.unwrap_or_default()
     }
 
-    fn record(&mut self, topic: usize, kind: EventType, time: EventTime, key: &str, source: &str, value: Vec<u8>) -> Outgoing {
+    fn record(
+        &mut self,
+        topic: usize,
+        kind: EventType,
+        time: EventTime,
+        key: &str,
+        source: &str,
+        value: Vec<u8>,
+    ) -> ProducerRecord {
         self.count += 1;
         let envelope = Envelope {
             id: format!("{source}-{}", self.count),
@@ -97,8 +105,9 @@ impl Maker {
         if self.names.is_empty() {
             self.names = headers.iter().map(|(name, _)| Arc::from(*name)).collect();
         }
-        let headers: Vec<Header> = self.names.iter().cloned().zip(headers.into_iter().map(|(_, value)| value.into())).collect();
-        Outgoing {
+        let headers: Vec<RecordHeader> =
+            self.names.iter().cloned().zip(headers.into_iter().map(|(_, value)| value.into())).collect();
+        ProducerRecord {
             topic: self.topics[topic].clone(),
             partition: None,
             key: Some(key.to_owned().into()),
@@ -107,7 +116,7 @@ impl Maker {
         }
     }
 
-    pub fn tables(&mut self, time: EventTime) -> Vec<Outgoing> {
+    pub fn tables(&mut self, time: EventTime) -> Vec<ProducerRecord> {
         (0..self.jobs.len())
             .map(|i| {
                 let event = Workload { time, workload: workload(i), origin: Origin::Simulated, ..Workload::default() };
@@ -117,7 +126,7 @@ impl Maker {
     }
 
     /// The sample of one GPU; `tick` moves its figures.
-    pub fn telemetry(&mut self, gpu: usize, tick: u64, time: EventTime) -> Outgoing {
+    pub fn telemetry(&mut self, gpu: usize, tick: u64, time: EventTime) -> ProducerRecord {
         let event = &mut self.gpus[gpu];
         let n = tick.wrapping_mul(2_654_435_761).wrapping_add(gpu as u64 * 40_503).wrapping_add(self.seed.wrapping_mul(7_919));
         event.time = time;
@@ -132,9 +141,9 @@ impl Maker {
         self.record(0, EventType::GpuTelemetry, time, &key, &source, value)
     }
 
-    pub fn progress(&mut self, job: usize, seconds: f64, time: EventTime) -> Outgoing {
+    pub fn progress(&mut self, job: usize, seconds: f64, time: EventTime) -> ProducerRecord {
         let event = &mut self.jobs[job];
-        event.phase = if event.samples_total.is_none() { Phase::Started } else { Phase::Progress };
+        event.phase = if event.samples_total.is_none() { JobLifecycle::Started } else { JobLifecycle::Progress };
         event.time = time;
         event.samples_total = Some((seconds * 640.0).round());
         event.steps_total = Some((seconds * 10.0).round());
@@ -148,7 +157,7 @@ fn json(event: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(event).expect("events have string keys")
 }
 
-pub fn send(producer: &mut dyn Producer, record: &Outgoing) {
+pub fn send(producer: &mut dyn Producer, record: &ProducerRecord) {
     while let Err(error) = producer.send(record.clone()) {
         assert_eq!(error.remedy, Remedy::Retry, "{error}");
         std::thread::sleep(Duration::from_micros(200));

@@ -6,7 +6,7 @@ use eadt_core::power_budget::allocation;
 use eadt_core::state::{GPU_SHARING_PREFIX, POWER_BUDGET_PREFIX};
 use eadt_core::{JointFold, PowerBudgetFold, gpu_sharing};
 use eadt_gpu_sharing::GpuSharingFold;
-use eadt_service::Metrics;
+use eadt_service::MetricsRegistry;
 
 use crate::ProcessorSettings;
 use crate::metrics::{GpuSharingMetrics, JointMetrics, PowerBudgetMetrics};
@@ -25,7 +25,7 @@ pub trait JointStageKind: Debug {
     /// What the keys of its state begin with, beside others' of the topic.
     const STATE_PREFIX: &'static str;
 
-    fn new(metrics: &Metrics) -> Self;
+    fn new(metrics: &MetricsRegistry) -> Self;
 
     /// Whether it has anything to do.
     fn is_on(settings: &ProcessorSettings) -> bool;
@@ -51,7 +51,7 @@ impl JointStageKind for PowerBudgetMetrics {
     const CONTROLLER: &'static str = allocation::CONTROLLER;
     const STATE_PREFIX: &'static str = POWER_BUDGET_PREFIX;
 
-    fn new(metrics: &Metrics) -> Self {
+    fn new(metrics: &MetricsRegistry) -> Self {
         Self::new(metrics)
     }
 
@@ -85,7 +85,7 @@ impl JointStageKind for GpuSharingMetrics {
     const CONTROLLER: &'static str = gpu_sharing::CONTROLLER;
     const STATE_PREFIX: &'static str = GPU_SHARING_PREFIX;
 
-    fn new(metrics: &Metrics) -> Self {
+    fn new(metrics: &MetricsRegistry) -> Self {
         Self::new(metrics)
     }
 
@@ -118,7 +118,7 @@ mod tests {
     use eadt_gpu_sharing::fold::GpuSharingTally;
 
     use super::*;
-    use crate::scripted::Scripted;
+    use crate::scripted::ScriptedBus;
 
     fn settings(budget_watts: Option<f64>, enabled: bool) -> ProcessorSettings {
         ProcessorSettings {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_cluster_counts_what_was_folded_and_tells_its_budget_only_where_it_runs() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let kind = <PowerBudgetMetrics as JointStageKind>::new(&bus.metrics);
         let told = || {
             ["runs_here", "budget_watts", "looks_total", "late_total", "short_total", "exposed_watts"]
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_stage_of_shared_gpus_counts_what_was_folded_and_tells_where_it_runs() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let kind = <GpuSharingMetrics as JointStageKind>::new(&bus.metrics);
         let told = || {
             ["runs_here", "looks_total", "late_total", "models_total", "shared_gpus", "measured"]

@@ -1,7 +1,7 @@
 //! The stages that decide about several workloads together, a power budget or shared GPUs: windows, workloads, actuations and
 //! models in; decisions, state and positions out in one atomic step.
 //!
-//! Such a stage needs everything that the cluster says, so one process at a time runs it: the owner of partition 0 of the windows in a
+//! Such a stage needs all input of the cluster, so one process at a time runs it: the owner of partition 0 of the windows in a
 //! group of its own. The group is there for who owns that, and for fencing: whoever lost the partition has an old generation, and
 //! its steps are refused, positions, decisions and state together. What is read is read outside the group, all partitions of
 //! every input, from the positions that the group committed.
@@ -13,7 +13,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{BusError, Member, MemberOptions, Membership, Polled, Remedy, Standby, Step, TopicPartition, chaos};
+use eadt_bus::{
+    BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, StandbyCheck, TopicPartition, chaos,
+};
 use eadt_schemas::Topic;
 
 use crate::metrics::{GpuSharingMetrics, PowerBudgetMetrics};
@@ -29,8 +31,8 @@ const STAGE_PARTITION: i32 = 0;
 const IDLE_POLL: Duration = Duration::from_millis(100);
 const POLL_ITEMS: usize = 64;
 
-/// Runs the cluster's stage until `shutdown`; blocks, so give it a thread. Without a budget it ends at once. Stopping commits what was
-/// folded; what is left is for the next start, here or elsewhere.
+/// Runs the cluster's stage until `shutdown`; blocks, so give it a thread. Without a budget it ends at once. Stopping commits
+/// what was folded; what is left is for the next start, here or elsewhere.
 pub fn run_power_budget(service: &ProcessorService) -> Result<(), ProcessorError> {
     run_joint_stage::<PowerBudgetMetrics>(service)
 }
@@ -58,12 +60,12 @@ struct JointSession<'a, K: JointStageKind> {
     service: &'a ProcessorService,
     kind: &'a K,
     names: OutputTopics,
-    member: Box<dyn Member>,
+    member: Box<dyn GroupMember>,
     /// Partitions of the windows that this member has.
     assigned: BTreeSet<i32>,
     stage: Option<JointStage<K>>,
-    standby: Standby,
-    /// When the first record was folded that is not committed yet.
+    standby: StandbyCheck,
+    /// Time at which the first record was folded that is not committed yet.
     folded: Option<Instant>,
 }
 
@@ -84,7 +86,7 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
             member,
             assigned: BTreeSet::new(),
             stage: None,
-            standby: Standby::new(group, windows),
+            standby: StandbyCheck::new(group, windows),
             folded: None,
         })
     }
@@ -103,14 +105,14 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
             }
             for item in polled.drain(..) {
                 match item {
-                    Polled::Assigned(partitions) => self.assigned(&partitions)?,
-                    Polled::Revoked(partitions) => {
+                    PollEvent::Assigned(partitions) => self.assigned(&partitions)?,
+                    PollEvent::Revoked(partitions) => {
                         chaos::reach("rebalance.revoked");
                         // Still ours: what is folded is committed before somebody else goes on.
                         self.commit()?;
                         self.drop_partitions(&partitions);
                     }
-                    Polled::Lost(partitions) => {
+                    PollEvent::Lost(partitions) => {
                         if self.folded.is_some() && partitions.iter().any(|at| at.partition == STAGE_PARTITION) {
                             let detail = "the partition was lost with uncommitted work";
                             return Err(BusError::new(Remedy::Restart, format!("folding in {}", K::DESCRIPTION), detail));
@@ -118,7 +120,7 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
                         self.drop_partitions(&partitions);
                     }
                     // None of its partitions was started.
-                    Polled::Record(_) | Polled::Batch(_) | Polled::End { .. } => {}
+                    PollEvent::Record(_) | PollEvent::Batch(_) | PollEvent::End { .. } => {}
                 }
             }
             self.advance()?;
@@ -172,7 +174,7 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
 
     fn commit(&mut self) -> Result<(), BusError> {
         let (Some(stage), Some(_)) = (&mut self.stage, self.folded.take()) else { return Ok(()) };
-        let mut step = Step::default();
+        let mut step = CommitStep::default();
         stage.commit(&self.names, STAGE_PARTITION, &mut step);
         let began = Instant::now();
         commit(self.service, &mut *self.member, &step)?;
@@ -188,7 +190,7 @@ mod tests {
 
     use super::*;
     use crate::ProcessorSettings;
-    use crate::scripted::{Scripted, Turn, place, seconds};
+    use crate::scripted::{ScriptedBus, ScriptedPoll, place, seconds};
 
     /// Nothing is committed because of time.
     fn settings() -> ProcessorSettings {
@@ -204,12 +206,12 @@ mod tests {
         vec![place(Topic::EfficiencyWindows, number)]
     }
 
-    fn assigned(number: i32) -> Turn {
-        Turn::Say(vec![Polled::Assigned(windows(number))])
+    fn assigned(number: i32) -> ScriptedPoll {
+        ScriptedPoll::Say(vec![PollEvent::Assigned(windows(number))])
     }
 
     /// Something to fold that nothing is said about.
-    fn declare(bus: &Scripted) {
+    fn declare(bus: &ScriptedBus) {
         let workload = Workload {
             time: seconds(1),
             workload: "team/one".into(),
@@ -221,23 +223,23 @@ mod tests {
     }
 
     /// Plays a script to its end.
-    fn play(bus: &Scripted) -> Result<(), ProcessorError> {
+    fn play(bus: &ScriptedBus) -> Result<(), ProcessorError> {
         let ended = run_power_budget(&bus.service(&settings()));
         assert_eq!(bus.script().turns.len(), 0, "turns that were not played: {ended:?}");
         ended
     }
 
-    fn runs_here(bus: &Scripted) -> bool {
+    fn runs_here(bus: &ScriptedBus) -> bool {
         bus.metric("eadt_power_budget_runs_here") == Some(1.0)
     }
 
-    fn restarts(bus: &Scripted) -> f64 {
+    fn restarts(bus: &ScriptedBus) -> f64 {
         bus.metric("eadt_power_budget_restarts_total").unwrap()
     }
 
-    fn expect(bus: &Scripted, runs: bool, steps: usize) -> Turn {
+    fn expect(bus: &ScriptedBus, runs: bool, steps: usize) -> ScriptedPoll {
         let bus = bus.clone();
-        Turn::look(move || {
+        ScriptedPoll::look(move || {
             assert_eq!((runs_here(&bus), bus.script().steps.len()), (runs, steps));
         })
     }
@@ -247,7 +249,7 @@ mod tests {
         for (run, on) in
             [(run_power_budget as fn(&ProcessorService) -> _, true), (run_power_budget, false), (run_gpu_sharing, false)]
         {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             bus.turns([assigned(0)]);
             let budget_watts = on.then_some(1_500.0);
             let power_budget = BudgetSettings { budget_watts, ..BudgetSettings::default() };
@@ -259,9 +261,9 @@ mod tests {
 
     #[test]
     fn the_stage_of_shared_gpus_runs_where_it_is_on() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let then = bus.clone();
-        bus.turns([assigned(0), Turn::look(move || assert_eq!(then.metric("eadt_sm_partition_runs_here"), Some(1.0)))]);
+        bus.turns([assigned(0), ScriptedPoll::look(move || assert_eq!(then.metric("eadt_sm_partition_runs_here"), Some(1.0)))]);
         let mut settings = settings();
         settings.gpu_sharing.enabled = true;
         run_gpu_sharing(&bus.service(&settings)).unwrap();
@@ -273,8 +275,8 @@ mod tests {
         for (remedy, ends_well, begun_anew) in
             [(Remedy::Retry, true, 0.0), (Remedy::Restart, true, 1.0), (Remedy::Stop, false, 0.0)]
         {
-            let bus = Scripted::default();
-            bus.turns([assigned(0), Turn::Fail(remedy)]);
+            let bus = ScriptedBus::default();
+            bus.turns([assigned(0), ScriptedPoll::Fail(remedy)]);
             assert_eq!(play(&bus).is_ok(), ends_well, "{remedy:?}");
             assert_eq!(restarts(&bus), begun_anew, "{remedy:?}");
         }
@@ -282,12 +284,12 @@ mod tests {
 
     #[test]
     fn the_owner_of_the_first_partition_of_the_windows_runs_the_stage_and_nobody_else() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         declare(&bus);
-        let revoked = |number| Turn::Say(vec![Polled::Revoked(windows(number))]);
+        let revoked = |number| ScriptedPoll::Say(vec![PollEvent::Revoked(windows(number))]);
         bus.turns([assigned(1), expect(&bus, false, 0)]);
         let then = bus.clone();
-        bus.turns([Turn::look(move || assert!(then.health.waiting().is_empty(), "ready to be asked"))]);
+        bus.turns([ScriptedPoll::look(move || assert!(then.health.waiting().is_empty(), "ready to be asked"))]);
         bus.turns([assigned(0), expect(&bus, true, 0)]);
         // What is folded is committed before anybody else goes on.
         bus.turns([revoked(1), expect(&bus, true, 1)]);
@@ -299,23 +301,23 @@ mod tests {
 
     #[test]
     fn what_is_folded_is_committed_at_the_end_and_what_is_said_at_once() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         declare(&bus);
         bus.turns([assigned(0), expect(&bus, true, 0)]);
         let said = bus.clone();
-        bus.turns([Turn::look(move || {
+        bus.turns([ScriptedPoll::look(move || {
             said.put(Topic::EfficiencyWindows, 1, 2, "team/one", "no JSON");
         })]);
         bus.turns([expect(&bus, true, 1), expect(&bus, true, 1)]);
         let quiet = bus.clone();
-        bus.turns([Turn::look(move || declare(&quiet)), expect(&bus, true, 1)]);
+        bus.turns([ScriptedPoll::look(move || declare(&quiet)), expect(&bus, true, 1)]);
         play(&bus).unwrap();
         let script = bus.script();
-        let topics = |step: &Step| step.outputs.iter().map(|output| output.topic.to_string()).collect::<Vec<_>>();
+        let topics = |step: &CommitStep| step.outputs.iter().map(|output| output.topic.to_string()).collect::<Vec<_>>();
         assert_eq!(topics(&script.steps[0])[..2], ["eadt.dead-letters.v1", "eadt.processor-state.v1"]);
         assert!(topics(&script.steps[1]).iter().all(|topic| topic == "eadt.processor-state.v1"));
         assert_eq!(script.steps.len(), 2);
-        let position = |step: &Step, at| step.positions.iter().find(|(other, _)| *other == at).unwrap().1;
+        let position = |step: &CommitStep, at| step.positions.iter().find(|(other, _)| *other == at).unwrap().1;
         let of = |step| (position(step, place(Topic::Workloads, 0)), position(step, place(Topic::EfficiencyWindows, 1)));
         assert_eq!((of(&script.steps[0]), of(&script.steps[1])), ((1, 1), (2, 1)));
     }
@@ -323,12 +325,15 @@ mod tests {
     #[test]
     fn whoever_loses_the_stage_with_uncommitted_work_begins_anew() {
         for (works, lost, begun_anew) in [(true, 0, 1.0), (true, 1, 0.0), (false, 0, 0.0)] {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             if works {
                 declare(&bus);
             }
             let both = [windows(0), windows(1)].concat();
-            bus.turns([Turn::Say(vec![Polled::Assigned(both)]), Turn::Say(vec![Polled::Lost(windows(lost))])]);
+            bus.turns([
+                ScriptedPoll::Say(vec![PollEvent::Assigned(both)]),
+                ScriptedPoll::Say(vec![PollEvent::Lost(windows(lost))]),
+            ]);
             bus.turns([expect(&bus, lost == 1, 0)]);
             play(&bus).unwrap();
             assert_eq!(restarts(&bus), begun_anew, "{works} {lost}");
@@ -339,7 +344,7 @@ mod tests {
     #[test]
     fn a_partition_that_the_stage_does_not_read_yet_begins_it_anew() {
         for (number, begun_anew) in [(1, 0.0), (2, 1.0)] {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             bus.turns([assigned(0), assigned(number)]);
             play(&bus).unwrap();
             assert_eq!(restarts(&bus), begun_anew, "of two partitions, {number}");
@@ -349,11 +354,11 @@ mod tests {
     #[test]
     fn an_error_in_reading_that_passes_begins_nothing_anew() {
         for (remedy, begun_anew) in [(Remedy::Retry, 0.0), (Remedy::Restart, 1.0)] {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             let then = bus.clone();
             bus.turns([
                 assigned(0),
-                Turn::look(move || then.script().reads.push_back(remedy)),
+                ScriptedPoll::look(move || then.script().reads.push_back(remedy)),
                 expect(&bus, begun_anew == 0.0, 0),
             ]);
             play(&bus).unwrap();

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, Outgoing, Polled, Reader, Record, Remedy, Result, Start, Step, TopicPartition, Watermarks,
-    chaos, read_to_end,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, IsolationLevel, PartitionReader, PollEvent, ProducerRecord, Remedy,
+    Result, StartOffset, TopicPartition, WatermarkOffsets, chaos, read_to_end,
 };
-use eadt_core::Merge;
+use eadt_core::InputMerge;
 use eadt_core::joint::{JointEvent, JointFold};
-use eadt_schemas::decode::{Check, Refusal, decode};
+use eadt_schemas::decode::{DecodableEvent, DecodeError, decode};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Action, DeadLetterReason, Decision, EfficiencyWindow};
+use eadt_schemas::v1::{ControllerAction, DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_service::Shutdown;
 
@@ -38,7 +38,7 @@ const RECENT_DECISIONS: i64 = 2_000;
 enum DecodedInput {
     Window(Box<EfficiencyWindow>),
     Input(Box<DecodedRecord>),
-    Refused(Refusal),
+    Refused(DecodeError),
 }
 
 impl DecodedInput {
@@ -47,7 +47,7 @@ impl DecodedInput {
             return Self::Input(Box::new(DecodedRecord::decode(topic, kind, value)));
         }
         let expected = EventType::EfficiencyWindow.name();
-        let refused = |reason, detail| Self::Refused(Refusal { reason, field: None, detail });
+        let refused = |reason, detail| Self::Refused(DecodeError { reason, field: None, detail });
         match (kind, value) {
             (Some(kind), _) if kind != expected => {
                 let kind: String = kind.chars().take(100).collect();
@@ -74,22 +74,22 @@ impl DecodedInput {
 #[derive(Debug)]
 pub struct JointStage<K: JointStageKind> {
     inputs: Vec<(Topic, TopicPartition)>,
-    reader: Box<dyn Reader>,
-    merge: Merge<Record>,
+    reader: Box<dyn PartitionReader>,
+    merge: InputMerge<ConsumerRecord>,
     heads: Vec<DecodedInput>,
     paused: Vec<bool>,
     state: K::Fold,
     counted: <K::Fold as JointFold>::Tally,
-    outputs: Vec<Outgoing>,
+    outputs: Vec<ProducerRecord>,
     /// Outputs that are there already, of a step whose state is not.
-    there: EmittedIds,
-    said: Vec<Decision>,
-    polled: Vec<Polled>,
+    already_emitted: EmittedIds,
+    new_decisions: Vec<Decision>,
+    polled: Vec<PollEvent>,
 }
 
 impl<K: JointStageKind> JointStage<K> {
     /// Restores the stage from what was committed, and begins to read there.
-    pub fn begin(service: &ProcessorService, member: &mut dyn Member, names: &OutputTopics, kind: &K) -> Result<Self> {
+    pub fn begin(service: &ProcessorService, member: &mut dyn GroupMember, names: &OutputTopics, kind: &K) -> Result<Self> {
         let (bus, settings) = (&*service.bus, service.settings.fold());
         let inputs = input_partitions(bus, &service.settings.prefix)?;
         let places: Vec<TopicPartition> = inputs.iter().map(|(_, at)| at.clone()).collect();
@@ -110,7 +110,7 @@ impl<K: JointStageKind> JointStage<K> {
             if first { read_recent_decisions::<K>(bus, &inputs, &service.settings, &service.shutdown)? } else { BTreeMap::new() };
         let mut positions = Vec::with_capacity(inputs.len());
         for ((topic, at), committed) in inputs.iter().zip(committed) {
-            let Watermarks { low, high } = bus.watermarks(at)?;
+            let WatermarkOffsets { low, high } = bus.watermarks(at)?;
             let position = there.resume_offset(*topic, at, committed, high);
             if let Some(position) = position.filter(|position| *position < low) {
                 tracing::error!(%at, position, oldest = low, "retention has deleted records that {} had not folded", K::DESCRIPTION);
@@ -118,12 +118,12 @@ impl<K: JointStageKind> JointStage<K> {
             }
             positions.push(position.or(recent.get(at).copied()).unwrap_or(low).max(low));
         }
-        let from: Vec<_> = places.iter().zip(&positions).map(|(at, position)| (at.clone(), Start::At(*position))).collect();
-        let reader = bus.reader(&from, Isolation::ReadCommitted)?;
+        let from: Vec<_> = places.iter().zip(&positions).map(|(at, position)| (at.clone(), StartOffset::At(*position))).collect();
+        let reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
         tracing::info!(members = state.size(), "{} runs here", K::DESCRIPTION);
         kind.metrics().members.set(state.size() as i64);
         Ok(Self {
-            merge: Merge::new(&positions, settings.max_future),
+            merge: InputMerge::new(&positions, settings.max_future),
             heads: inputs.iter().map(|_| DecodedInput::Input(Box::new(DecodedRecord::Heartbeat))).collect(),
             paused: vec![false; inputs.len()],
             inputs,
@@ -131,8 +131,8 @@ impl<K: JointStageKind> JointStage<K> {
             counted: state.tally(),
             state,
             outputs: Vec::new(),
-            there: there.emitted,
-            said: Vec::new(),
+            already_emitted: there.emitted,
+            new_decisions: Vec::new(),
             polled: Vec::new(),
         })
     }
@@ -153,16 +153,16 @@ impl<K: JointStageKind> JointStage<K> {
         }
         for item in self.polled.drain(..) {
             match item {
-                Polled::Record(record) => {
+                PollEvent::Record(record) => {
                     let Some(input) = self.inputs.iter().position(|(_, at)| *at == record.at) else { continue };
                     self.merge.push(input, record.offset, record.stamp, record_size(&record) + RECORD_OVERHEAD_BYTES, record);
                 }
-                Polled::End { at, position } => {
+                PollEvent::End { at, position } => {
                     if let Some(input) = self.inputs.iter().position(|(_, other)| *other == at) {
                         self.merge.end(input, position);
                     }
                 }
-                Polled::Batch(_) | Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
+                PollEvent::Batch(_) | PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => {}
             }
         }
         Ok(())
@@ -173,7 +173,7 @@ impl<K: JointStageKind> JointStage<K> {
         let mut folded = false;
         while self.outputs.len() < outputs {
             let (heads, inputs) = (&mut self.heads, &self.inputs);
-            let next = self.merge.next(|input, record: &Record| {
+            let next = self.merge.next(|input, record: &ConsumerRecord| {
                 heads[input] = DecodedInput::of(inputs[input].0, record.header(header::TYPE), record.value.as_deref());
                 heads[input].time()
             });
@@ -182,32 +182,32 @@ impl<K: JointStageKind> JointStage<K> {
             let key = next.record.key.as_deref().map_or(Some(""), |key| std::str::from_utf8(key).ok()).unwrap_or("\u{fffd}");
             let result = match &self.heads[next.input] {
                 DecodedInput::Window(window) => {
-                    self.state.fold(JointEvent::Window(window), Some(key), next.stamp, &mut self.said)
+                    self.state.fold(JointEvent::Window(window), Some(key), next.stamp, &mut self.new_decisions)
                 }
                 DecodedInput::Input(decoded) => {
-                    self.state.fold(JointEvent::Input(decoded.event()), Some(key), next.stamp, &mut self.said)
+                    self.state.fold(JointEvent::Input(decoded.event()), Some(key), next.stamp, &mut self.new_decisions)
                 }
                 DecodedInput::Refused(refusal) => Err(refusal.clone()),
             };
             if let Err(refusal) = result
-                && !self.there.remove_dead_letter(&next.record)
+                && !self.already_emitted.remove_dead_letter(&next.record)
             {
                 tracing::warn!(at = %next.record.at, offset = next.offset, "refused: {refusal}");
                 self.outputs.push(names.dead_letter(&next.record, &refusal, K::SERVICE));
             }
-            if !self.said.is_empty() {
+            if !self.new_decisions.is_empty() {
                 let positions = self.positions_json();
-                let there = &mut self.there;
-                for decision in self.said.drain(..).filter(|decision| !there.remove(&decision.id)) {
+                let there = &mut self.already_emitted;
+                for decision in self.new_decisions.drain(..).filter(|decision| !there.remove(&decision.id)) {
                     if let Err(refusal) = decision.check() {
                         let detail = format!("decision {} cannot be written: {}", decision.id, refusal.detail);
                         tracing::error!("{detail}");
-                        let refusal = Refusal::invalid(refusal.field.unwrap_or("id"), detail);
+                        let refusal = DecodeError::invalid(refusal.field.unwrap_or("id"), detail);
                         self.outputs.push(names.dead_letter(&next.record, &refusal, K::SERVICE));
                         continue;
                     }
                     kind.metrics().decisions.inc();
-                    if decision.action != Action::Maintain {
+                    if decision.action != ControllerAction::Maintain {
                         tracing::debug!(decision = decision.id, "{}", decision.reason);
                     }
                     self.outputs.push(names.decision(&decision, &positions));
@@ -223,7 +223,7 @@ impl<K: JointStageKind> JointStage<K> {
         folded
     }
 
-    /// Of each topic the offsets of the first records that are not folded, partition by partition.
+    /// Returns for each topic the offsets of the first records that are not folded, partition by partition.
     fn positions_json(&self) -> Bytes {
         let positions: Vec<i64> = self.merge.positions().collect();
         let of_topic = |topic: &Topic| {
@@ -239,8 +239,8 @@ impl<K: JointStageKind> JointStage<K> {
         !self.outputs.is_empty()
     }
 
-    /// Adds everything that was folded to a step: what was said, changed state, positions.
-    pub fn commit(&mut self, names: &OutputTopics, partition: i32, step: &mut Step) {
+    /// Adds the result of the fold to a step: outputs, changed state, positions.
+    pub fn commit(&mut self, names: &OutputTopics, partition: i32, step: &mut CommitStep) {
         step.outputs.append(&mut self.outputs);
         let positions = self.positions_json();
         let changes = self.state.take_changes().into_iter();
@@ -257,7 +257,8 @@ impl<K: JointStageKind> JointStage<K> {
     }
 }
 
-/// Of each topic the offsets of the first records that are not folded, partition by partition: what [`JointStage::positions_json`] wrote.
+/// For each topic the offsets of the first records that are not folded, partition by partition, as written by
+/// [`JointStage::positions_json`].
 #[derive(Debug)]
 pub struct StageOffsets(BTreeMap<String, Vec<i64>>);
 
@@ -298,7 +299,7 @@ impl<K: JointStageKind> StageRecords for JointStage<K> {
         StageOffsets::from_json(text)
     }
 
-    fn emitted(record: &Record) -> Option<(i32, StageOffsets)> {
+    fn emitted(record: &ConsumerRecord) -> Option<(i32, StageOffsets)> {
         let id = record.header(header::ID)?;
         if !id.strip_suffix(K::CONTROLLER).is_some_and(|rest| rest.ends_with('/')) {
             return None;
@@ -327,7 +328,8 @@ fn input_partitions(bus: &dyn Bus, prefix: &str) -> Result<Vec<(Topic, TopicPart
     Ok(inputs)
 }
 
-/// Where a first start begins to read windows: a decision about older ones would have expired by the stamp of the newest one.
+/// Returns the offsets at which a first start begins to read windows: a decision about older ones would have expired by
+/// the stamp of the newest one.
 fn read_recent_decisions<K: JointStageKind>(
     bus: &dyn Bus,
     inputs: &[(Topic, TopicPartition)],
@@ -338,7 +340,7 @@ fn read_recent_decisions<K: JointStageKind>(
     let mut begin: BTreeMap<TopicPartition, i64> = BTreeMap::new();
     for (_, at) in inputs.iter().filter(|(topic, _)| *topic == Topic::EfficiencyWindows) {
         let marks = bus.watermarks(at)?;
-        from.push((at.clone(), Start::At(marks.low.max(marks.high - RECENT_DECISIONS))));
+        from.push((at.clone(), StartOffset::At(marks.low.max(marks.high - RECENT_DECISIONS))));
         begin.insert(at.clone(), marks.high);
     }
     let mut stamps: Vec<(TopicPartition, i64, EventTime)> = Vec::new();
@@ -377,14 +379,14 @@ mod tests {
     use super::*;
     use crate::ProcessorSettings;
     use crate::metrics::{GpuSharingMetrics, PowerBudgetMetrics};
-    use crate::scripted::{Scripted, place, seconds};
+    use crate::scripted::{ScriptedBus, place, seconds};
 
     fn settings() -> ProcessorSettings {
         let power_budget = BudgetSettings { budget_watts: Some(1_500.0), expiry_seconds: 300.0, ..BudgetSettings::default() };
         ProcessorSettings { power_budget, ..ProcessorSettings::default() }
     }
 
-    fn begin(bus: &Scripted, kind: &PowerBudgetMetrics) -> JointStage<PowerBudgetMetrics> {
+    fn begin(bus: &ScriptedBus, kind: &PowerBudgetMetrics) -> JointStage<PowerBudgetMetrics> {
         let names = OutputTopics::new("eadt.", "{}".to_owned());
         JointStage::begin(&bus.service(&settings()), &mut bus.clone(), &names, kind).unwrap()
     }
@@ -436,7 +438,7 @@ mod tests {
 
     #[test]
     fn all_partitions_are_read_but_of_models_that_every_partition_has() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         bus.script().partitions.extend([(Topic::Workloads, 1), (Topic::EfficiencyWindows, 3), (Topic::Models, 3)]);
         let expected: Vec<_> = [
             (Topic::Workloads, 0),
@@ -459,12 +461,12 @@ mod tests {
 
     #[test]
     fn a_first_start_reads_what_a_decision_may_still_be_about() {
-        let newest = |bus: &Scripted| -> BTreeMap<TopicPartition, i64> {
+        let newest = |bus: &ScriptedBus| -> BTreeMap<TopicPartition, i64> {
             read_recent_decisions::<PowerBudgetMetrics>(bus, &input_partitions(bus, "eadt.").unwrap(), &settings(), &bus.shutdown)
                 .unwrap()
         };
         let at = |number| place(Topic::EfficiencyWindows, number);
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         assert_eq!(newest(&bus), BTreeMap::from([(at(0), 0), (at(1), 0)]));
         // The newest one is of second 1,000: a decision about what is older than 300 s would have expired.
         for second in [100, 699, 700, 1_000] {
@@ -480,7 +482,7 @@ mod tests {
 
     #[test]
     fn of_more_windows_than_can_be_recent_a_first_start_reads_the_newest() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         for _ in 0..2_100 {
             bus.put(Topic::EfficiencyWindows, 1, 1_000, "team/one", "{}");
         }
@@ -507,7 +509,7 @@ mod tests {
             (Some(""), false, (0, 1)),
             (Some(stands), true, (1, 2)),
         ] {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             for n in 0..2 {
                 bus.put(Topic::Workloads, 0, 100 + n, "team/one", workload());
             }
@@ -539,7 +541,7 @@ mod tests {
     #[test]
     fn positions_that_retention_has_deleted_are_counted() {
         for (committed, begins, gaps) in [(6, 6, 0.0), (5, 5, 0.0), (4, 5, 1.0)] {
-            let bus = Scripted::default();
+            let bus = ScriptedBus::default();
             let actuations = place(Topic::Actuations, 1);
             bus.script().lows.insert(actuations.clone(), 5);
             bus.put(Topic::Actuations, 1, 1, "", "{}");
@@ -556,7 +558,7 @@ mod tests {
 
     #[test]
     fn a_fold_stops_where_enough_waits_for_a_commit_and_the_positions_are_those_of_what_was_folded() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let (kind, names) = (PowerBudgetMetrics::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         let mut stage = begin(&bus, &kind);
         for number in [0, 1] {
@@ -573,7 +575,7 @@ mod tests {
         let stands = r#"{"workloads.v1":[0,0],"actuations.v1":[0,1],"models.v1":[0],"efficiency.windows.v1":[2,1]}"#;
         assert_eq!(stage.positions_json(), stands);
         assert!(!stage.fold(3, &names, &kind) && stage.has_outputs());
-        let mut step = Step::default();
+        let mut step = CommitStep::default();
         stage.commit(&names, 0, &mut step);
         assert!(!stage.has_outputs());
         let letters = step.outputs.iter().filter(|output| output.topic == names.dead_letters).count();
@@ -589,13 +591,13 @@ mod tests {
 
     #[test]
     fn what_is_there_already_is_not_said_again() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let (kind, names) = (PowerBudgetMetrics::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         let refused = [0, 1].map(|_| bus.put(Topic::EfficiencyWindows, 0, 5, "team/one", "no JSON"));
         // As where a step lost its state, but not its dead letter.
         let letter = names.dead_letter(
             &refused[0],
-            &Refusal { reason: DeadLetterReason::Malformed, field: None, detail: String::new() },
+            &DecodeError { reason: DeadLetterReason::Malformed, field: None, detail: String::new() },
             PowerBudgetMetrics::SERVICE,
         );
         let headers: Vec<_> = letter.headers.iter().map(|(name, value)| (&**name, std::str::from_utf8(value).unwrap())).collect();
@@ -606,12 +608,12 @@ mod tests {
         assert!(stage.fold(9, &names, &kind));
         let ids: Vec<_> =
             stage.outputs.iter().flat_map(|output| &output.headers).filter(|(name, _)| &**name == header::ID).collect();
-        assert_eq!(ids.iter().map(|(_, id)| id).collect::<Vec<_>>(), [&*refused[1].place()]);
+        assert_eq!(ids.iter().map(|(_, id)| id).collect::<Vec<_>>(), [&*refused[1].location()]);
     }
 
     #[test]
     fn a_decision_that_changes_something_is_told_of() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let (kind, names) = (PowerBudgetMetrics::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         for (name, gpus, cap) in [("team/one", 8, None), ("team/two", 1, Some(100.0))] {
             let workload = Workload {
@@ -641,7 +643,7 @@ mod tests {
             .map(|output| serde_json::from_slice(output.value.as_ref().unwrap()).unwrap())
             .collect();
         let changes: BTreeMap<&str, bool> =
-            decisions.iter().map(|decision| (&*decision.id, decision.action != Action::Maintain)).collect();
+            decisions.iter().map(|decision| (&*decision.id, decision.action != ControllerAction::Maintain)).collect();
         assert!(changes.values().any(|changes| *changes) && !changes.values().all(|changes| *changes), "{changes:?}");
         for (id, changes) in changes {
             let told = said.iter().any(|line| line.starts_with("DEBUG") && line.contains(&format!("decision=\"{id}\"")));
@@ -652,7 +654,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_held_against_the_budget() {
-        let bus = Scripted::default();
+        let bus = ScriptedBus::default();
         let kind = PowerBudgetMetrics::new(&bus.metrics);
         let mut stage = begin(&bus, &kind);
         bus.put(Topic::Workloads, 1, 5, "key", vec![b'x'; 65_536 - 3 - 256]);
@@ -702,7 +704,7 @@ mod tests {
         let stands = r#"{"efficiency.windows.v1":[7]}"#;
         let said = |id: &str, positions: &str| {
             let headers = [(header::ID, id), (header::INPUT_POSITIONS, positions)];
-            let record = Scripted::default().append(Topic::Decisions, 1, 0, "", None, &headers);
+            let record = ScriptedBus::default().append(Topic::Decisions, 1, 0, "", None, &headers);
             let found = |(number, stands): (i32, StageOffsets)| (number, stands.offset(Topic::EfficiencyWindows, 0));
             (Power::emitted(&record).map(found), Gpus::emitted(&record).map(found))
         };

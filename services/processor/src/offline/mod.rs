@@ -1,21 +1,22 @@
 //! The same fold without a bus, for replays: events from files in, windows and decisions out, in the same order every time.
 //!
-//! Sources are merged as the live inputs are: partition by partition, the least event time first. A source that mixes
-//! topics or partitions (an event log) is taken in its own order. Events are decoded by whoever makes them ([`ReplayRecord::new`]),
-//! so that reading and decoding can run on other threads than the fold.
+//! Sources are merged as the live inputs are: partition by partition, the least event time first. A source that mixes topics or
+//! partitions (an event log) is taken in its own order. Events are decoded by whoever makes them ([`ReplayRecord::new`]), so that
+//! reading and decoding can run on other threads than the fold.
 //!
 //! The stages that decide about several workloads together need all partitions in the order in which a log had them, and an event
-//! log may have one after the other. So what concerns them, the windows and tables of their members, is kept until everything is read.
+//! log may have one after the other. So what concerns them, the windows and tables of their members, is kept until everything is
+//! read.
 
 mod second;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use eadt_core::merge::Turn;
+use eadt_core::merge::HeadSelector;
 use eadt_core::partition::{device_of, merge_key};
-use eadt_core::{FoldSettings, Input, Output, Partition};
-use eadt_schemas::decode::Refusal;
+use eadt_core::{FoldOutput, FoldSettings, InputRecord, PartitionFold};
+use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, WindowKind};
 use eadt_schemas::{EventTime, Topic};
 
@@ -170,7 +171,7 @@ impl<E, I: Iterator<Item = Result<ReplayRecord, E>>> ReplaySource<E> for RecordS
     }
 }
 
-/// What a replay says.
+/// An output of a replay.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplayOutput {
     Window(Box<EfficiencyWindow>),
@@ -178,7 +179,7 @@ pub enum ReplayOutput {
     Refused {
         topic: Topic,
         offset: Option<i64>,
-        refusal: Refusal,
+        refusal: DecodeError,
     },
     /// At the end of the record.
     HeldOpen(HeldOpen),
@@ -213,7 +214,7 @@ impl fmt::Display for HeldOpen {
     }
 }
 
-/// What becomes of windows that are open where the record ends.
+/// The treatment of windows that are open where the record ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtTheEnd {
     /// They stay open, as in the live run, unless sources end with their file.
@@ -222,7 +223,7 @@ pub enum AtTheEnd {
     Close,
 }
 
-/// How much a replay went through.
+/// The counts of a replay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplayCounts {
     /// Events folded, heartbeats left out.
@@ -234,7 +235,7 @@ pub struct ReplayCounts {
     pub decisions: u64,
     /// Late and stale ones included.
     pub refused: u64,
-    /// Events of closed windows, whether or not a window after them says so.
+    /// Events of closed windows, whether or not a window after them counts them.
     pub late: u64,
     pub stale: u64,
     /// Events as old as their source's last one.
@@ -245,10 +246,10 @@ pub struct ReplayCounts {
     pub late_for_cluster: u64,
 }
 
-/// Replays the sources to their ends and hands everything that comes out, with where the inputs of its partition stand, to `say`.
+/// Replays the sources to their ends and passes every output, with the positions of the inputs of its partition, to the callback.
 ///
-/// With `idle_grace` off nothing falls idle, so every source ends with its file, and all windows close; otherwise the record
-/// of a log ends where it ends, and what was open there stays open, as in the live run, and is named, or is closed by `at_the_end`.
+/// With `idle_grace` off nothing falls idle, so every source ends with its file, and all windows close; otherwise the record of a
+/// log ends where it ends, and what was open there stays open, as in the live run, and is named, or is closed by `at_the_end`.
 pub fn replay<E>(
     settings: &FoldSettings,
     sources: Vec<Box<dyn ReplaySource<E> + '_>>,
@@ -256,7 +257,7 @@ pub fn replay<E>(
     mut say: impl FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), E>,
 ) -> Result<ReplayCounts, E> {
     let mut counts = ReplayCounts::default();
-    let mut partitions: BTreeMap<i32, (Partition, PartitionOffsets)> = BTreeMap::new();
+    let mut partitions: BTreeMap<i32, (PartitionFold, PartitionOffsets)> = BTreeMap::new();
     let mut fronts = SourceHeads::new(sources, settings)?;
     let mut out = Vec::new();
     let mut seconds = OfflineJointStage::all(settings);
@@ -266,8 +267,8 @@ pub fn replay<E>(
         counts.events += u64::from(!fed.is_heartbeat());
         let (partition, positions) = partitions
             .entry(fed.partition)
-            .or_insert_with(|| (Partition::new(settings.clone()), PartitionOffsets::start(fed.partition)));
-        let input = Input { topic: fed.topic, stamp: fed.stamp, key: fed.key(), event: fed.event.event() };
+            .or_insert_with(|| (PartitionFold::new(settings.clone()), PartitionOffsets::start(fed.partition)));
+        let input = InputRecord { topic: fed.topic, stamp: fed.stamp, key: fed.key(), event: fed.event.event() };
         partition.fold(&input, &mut out);
         if let Some(offset) = fed.offset {
             positions.advance(fed.topic, offset);
@@ -315,7 +316,7 @@ pub fn replay<E>(
 }
 
 fn emit_outputs<E>(
-    out: &mut Vec<Output>,
+    out: &mut Vec<FoldOutput>,
     counts: &mut ReplayCounts,
     fed: Option<&ReplayRecord>,
     positions: &PartitionOffsets,
@@ -324,7 +325,7 @@ fn emit_outputs<E>(
 ) -> Result<(), E> {
     for output in out.drain(..) {
         let replayed = match output {
-            Output::Window(window) => {
+            FoldOutput::Window(window) => {
                 for second in &mut *seconds {
                     second.take_window(&window, positions.partition);
                 }
@@ -334,11 +335,11 @@ fn emit_outputs<E>(
                 }
                 ReplayOutput::Window(window)
             }
-            Output::Decision(decision) => {
+            FoldOutput::Decision(decision) => {
                 counts.decisions += 1;
                 ReplayOutput::Decision(decision)
             }
-            Output::Refused(refusal) => {
+            FoldOutput::Refused(refusal) => {
                 counts.refused += 1;
                 let topic = fed.map_or(Topic::GpuTelemetry, |fed| fed.topic);
                 ReplayOutput::Refused { topic, offset: fed.and_then(|fed| fed.offset), refusal }
@@ -349,19 +350,19 @@ fn emit_outputs<E>(
     Ok(())
 }
 
-/// Where a head stands: timed ones by merge key, others by stamp (see [`eadt_core::merge`]).
+/// The position of a head: timed ones by merge key, others by stamp (see [`eadt_core::merge`]).
 #[derive(Debug, Clone, Copy)]
-struct Head {
+struct SourceHead {
     partition: i32,
     order: usize,
     key: Option<EventTime>,
     stamp: EventTime,
 }
 
-/// The sources, and where their heads stand.
+/// The sources, and the positions of their heads.
 struct SourceHeads<'a, E> {
     sources: Vec<Box<dyn ReplaySource<E> + 'a>>,
-    heads: Vec<Option<Head>>,
+    heads: Vec<Option<SourceHead>>,
     /// Of each partition the source that is next, and its rank among the partitions.
     next: BTreeMap<i32, (EventTime, usize)>,
 }
@@ -405,7 +406,7 @@ impl<'a, E> SourceHeads<'a, E> {
 
     /// Finds what the live merge would take next in a partition.
     fn choose(&mut self, partition: i32) {
-        let mut turn = Turn::default();
+        let mut turn = HeadSelector::default();
         for (i, head) in self.heads.iter().enumerate() {
             if let Some(head) = head.filter(|head| head.partition == partition) {
                 turn.offer(head.key, head.stamp, (head.order, i));
@@ -418,8 +419,8 @@ impl<'a, E> SourceHeads<'a, E> {
     }
 }
 
-fn head(fed: &ReplayRecord, settings: &FoldSettings) -> Head {
+fn head(fed: &ReplayRecord, settings: &FoldSettings) -> SourceHead {
     let order = INPUTS.iter().position(|topic| *topic == fed.topic).unwrap_or(usize::MAX);
     let key = fed.event.event().time().map(|time| merge_key(time, fed.stamp, settings.max_future));
-    Head { partition: fed.partition, order, key, stamp: fed.stamp }
+    SourceHead { partition: fed.partition, order, key, stamp: fed.stamp }
 }

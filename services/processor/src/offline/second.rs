@@ -11,7 +11,7 @@ use eadt_schemas::{EventTime, Topic};
 use super::ReplayRecord;
 use crate::codec::DecodedRecord;
 
-/// When something came: its stamp, tables before windows, partition, and a number.
+/// Order of arrival: stamp, tables before windows, partition, and a number.
 type ArrivalOrder = (EventTime, bool, i32, u64);
 
 enum KeptInput {
@@ -19,7 +19,7 @@ enum KeptInput {
     Window(Box<EfficiencyWindow>),
 }
 
-/// Which stage.
+/// The stage that folds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StageFold {
     Cluster,
@@ -87,7 +87,7 @@ impl OfflineJointStage {
         }
     }
 
-    /// Takes a window that the first stage said.
+    /// Takes a window that the first stage emitted.
     pub fn take_window(&mut self, window: &EfficiencyWindow, partition: i32) {
         // On a shared GPU those of others count, too.
         if self.members.contains_key(&window.workload) || (self.which == StageFold::Gpu && !window.shared_devices.is_empty()) {
@@ -96,7 +96,7 @@ impl OfflineJointStage {
         }
     }
 
-    /// Folds everything; `say` gets each decision with its partition. Returns how many events came after their look.
+    /// Folds everything; the callback gets each decision with its partition. Returns how many events came after their look.
     pub fn fold<E>(self, say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<u64, E> {
         match self.which {
             StageFold::Cluster => {

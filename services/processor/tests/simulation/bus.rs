@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use eadt_bus::simulation::{Coming, PARTITIONS};
-use eadt_bus::simulation::{Cursor, Cursors, SimLog, batch_runs, place as of_topic, set_paused, topics};
+pub use eadt_bus::simulation::{PARTITIONS, ScheduledRecord};
+use eadt_bus::simulation::{SimCursor, SimCursors, SimLog, batch_runs, place as of_topic, set_paused, topics};
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, ProducerCounts, Reader, Record, Remedy, Result,
-    Start, Step, TopicPartition, TopicSpec, Watermarks, partition_for_key,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, IsolationLevel, MemberOptions, PartitionReader, PollEvent, Producer,
+    ProducerCounts, ProducerRecord, Remedy, Result, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets, partition_for_key,
 };
 use eadt_schemas::Topic;
 use eadt_service::Shutdown;
@@ -51,8 +51,8 @@ impl World {
         strikes
     }
 
-    /// The process is gone in the middle of a call, or it lives and is told that nobody knows what became of it: then it has to begin
-    /// anew, and whatever member it has is of no use any more.
+    /// The process is gone in the middle of a call, or it lives and is told that nobody knows what became of it: then it has to
+    /// begin anew, and whatever member it has is of no use any more.
     fn crash(&mut self, what: &str) -> BusError {
         self.crashes += 1;
         if self.chance.one_in(2) {
@@ -73,7 +73,7 @@ impl World {
     }
 
     /// Of a step what went to some of the partitions, at least one left out where it `must` be.
-    fn some_partitions(&mut self, records: Vec<Outgoing>, must: bool) -> Vec<Outgoing> {
+    fn some_partitions(&mut self, records: Vec<ProducerRecord>, must: bool) -> Vec<ProducerRecord> {
         let mut kept: BTreeMap<TopicPartition, bool> = records.iter().map(|record| (place(record), false)).collect();
         for kept in kept.values_mut() {
             *kept = self.chance.one_in(2);
@@ -84,7 +84,7 @@ impl World {
         records.into_iter().filter(|record| kept[&place(record)]).collect()
     }
 
-    fn apply(&mut self, outputs: impl IntoIterator<Item = Outgoing>, positions: Vec<(TopicPartition, i64)>) {
+    fn apply(&mut self, outputs: impl IntoIterator<Item = ProducerRecord>, positions: Vec<(TopicPartition, i64)>) {
         let stamp = self.log.now();
         let mut touched = BTreeSet::new();
         for record in outputs {
@@ -103,11 +103,11 @@ impl World {
     }
 }
 
-fn is_state(record: &Outgoing) -> bool {
+fn is_state(record: &ProducerRecord) -> bool {
     record.topic.ends_with(&*Topic::ProcessorState.to_string())
 }
 
-fn place(record: &Outgoing) -> TopicPartition {
+fn place(record: &ProducerRecord) -> TopicPartition {
     let key = record.key.as_deref().unwrap_or_default();
     TopicPartition::new(record.topic.clone(), record.partition.unwrap_or_else(|| partition_for_key(key, PARTITIONS)))
 }
@@ -116,7 +116,7 @@ fn place(record: &Outgoing) -> TopicPartition {
 pub struct SimBus(Arc<Mutex<World>>);
 
 impl SimBus {
-    pub fn new(chance: Chance, coming: Vec<Coming>, faults: usize, flaw: Option<Flaw>) -> Self {
+    pub fn new(chance: Chance, coming: Vec<ScheduledRecord>, faults: usize, flaw: Option<Flaw>) -> Self {
         let world = World {
             chance,
             log: SimLog::new(coming),
@@ -156,7 +156,7 @@ impl SimBus {
     }
 
     /// The records of a topic, partition by partition, as they stand.
-    pub fn records(&self, topic: Topic) -> Vec<Record> {
+    pub fn records(&self, topic: Topic) -> Vec<ConsumerRecord> {
         let world = self.world();
         (0..PARTITIONS).flat_map(|partition| world.log.from(&of_topic(topic, partition), 0)).flatten().cloned().collect()
     }
@@ -176,23 +176,23 @@ impl Bus for SimBus {
     fn add_partitions(&self, _: &str, _: i32) -> Result<()> {
         Ok(())
     }
-    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+    fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
         let mut world = self.world();
         world.may_crash(200, "asking for watermarks")?;
-        Ok(Watermarks { low: 0, high: world.log.high(at) })
+        Ok(WatermarkOffsets { low: 0, high: world.log.high(at) })
     }
     fn producer(&self, _: &str) -> Result<Box<dyn Producer>> {
         self.world().may_crash(100, "making a producer")?;
         Ok(Box::new(Silent))
     }
-    fn reader(&self, from: &[(TopicPartition, Start)], _: Isolation) -> Result<Box<dyn Reader>> {
+    fn reader(&self, from: &[(TopicPartition, StartOffset)], _: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
         self.world().may_crash(100, "making a reader")?;
-        let cursor = |start: &Start| Cursor::at(if let Start::At(offset) = start { *offset } else { 0 });
+        let cursor = |start: &StartOffset| SimCursor::at(if let StartOffset::At(offset) = start { *offset } else { 0 });
         let cursors = from.iter().map(|(at, start)| (at.clone(), cursor(start))).collect();
         let follows = from.iter().any(|(at, _)| at.topic != from[0].0.topic);
         Ok(Box::new(SimReader { bus: self.clone(), cursors, follows }))
     }
-    fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+    fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>> {
         let mut world = self.world();
         world.may_crash(100, "joining")?;
         world.epoch += 1;
@@ -218,7 +218,7 @@ impl Bus for SimBus {
 struct Silent;
 
 impl Producer for Silent {
-    fn send(&mut self, record: Outgoing) -> Result<()> {
+    fn send(&mut self, record: ProducerRecord) -> Result<()> {
         Err(BusError::new(Remedy::Stop, "sending", format!("nothing should be sent to {}", record.topic)))
     }
     fn counts(&self) -> ProducerCounts {
@@ -232,14 +232,14 @@ impl Producer for Silent {
 #[derive(Debug)]
 struct SimReader {
     bus: SimBus,
-    cursors: Cursors,
+    cursors: SimCursors,
     /// It reads several topics: not what is there, but what comes.
     follows: bool,
 }
 
 /// Some of what is there; true when anything was said. An input that has been at its end is told about what came since before any
 /// other goes on; one that is known to have more may keep the rest waiting.
-fn take_some(cursors: &mut Cursors, world: &mut World, into: &mut Vec<Polled>) -> bool {
+fn take_some(cursors: &mut SimCursors, world: &mut World, into: &mut Vec<PollEvent>) -> bool {
     let mut said = false;
     for (at, cursor) in cursors {
         if cursor.reported_end || !world.chance.one_in(4) {
@@ -251,7 +251,7 @@ fn take_some(cursors: &mut Cursors, world: &mut World, into: &mut Vec<Polled>) -
 }
 
 /// Everything that was there was read: more comes, or nothing ever.
-fn go_on(cursors: &Cursors, world: &mut World) {
+fn go_on(cursors: &SimCursors, world: &mut World) {
     if cursors.iter().all(|(at, cursor)| cursor.is_at_end(&world.log, at)) {
         if world.log.is_revealed() {
             world.shutdown.cancel();
@@ -261,8 +261,8 @@ fn go_on(cursors: &Cursors, world: &mut World) {
     }
 }
 
-impl Reader for SimReader {
-    fn poll(&mut self, max: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for SimReader {
+    fn poll(&mut self, max: usize, _: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         let mut world = self.bus.world();
         world.may_crash(100, "reading")?;
         if self.follows {
@@ -293,7 +293,7 @@ struct SimMember {
     topics: Vec<Arc<str>>,
     /// Partitions that somebody else has.
     away: BTreeSet<i32>,
-    cursors: Cursors,
+    cursors: SimCursors,
     accepts_batches: bool,
 }
 
@@ -303,15 +303,15 @@ impl SimMember {
     }
 }
 
-impl Reader for SimMember {
-    fn poll(&mut self, _: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
+impl PartitionReader for SimMember {
+    fn poll(&mut self, _: usize, _: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         let mut world = self.bus.world();
         world.is_newest(self.epoch, "polling")?;
         if let Some(partition) = self.away.first().copied().filter(|_| world.chance.one_in(2)) {
             self.away.remove(&partition);
             let all = self.of_partition(partition);
-            self.cursors.extend(all.iter().map(|at| (at.clone(), Cursor::default())));
-            into.push(Polled::Assigned(all));
+            self.cursors.extend(all.iter().map(|at| (at.clone(), SimCursor::default())));
+            into.push(PollEvent::Assigned(all));
             return Ok(());
         }
         world.may_crash(60, "polling")?;
@@ -321,7 +321,7 @@ impl Reader for SimMember {
                 let all = self.of_partition(partition);
                 self.cursors.retain(|at, _| at.partition != partition);
                 let lost = world.chance.one_in(4);
-                into.push(if lost { Polled::Lost(all) } else { Polled::Revoked(all) });
+                into.push(if lost { PollEvent::Lost(all) } else { PollEvent::Revoked(all) });
                 return Ok(());
             }
         }
@@ -356,12 +356,12 @@ impl Reader for SimMember {
     }
 }
 
-impl Member for SimMember {
+impl GroupMember for SimMember {
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         let mut world = self.bus.world();
         world.is_newest(self.epoch, "starting")?;
         world.may_crash(300, "starting")?;
-        self.cursors.insert(at.clone(), Cursor::at(offset));
+        self.cursors.insert(at.clone(), SimCursor::at(offset));
         Ok(())
     }
 
@@ -375,7 +375,7 @@ impl Member for SimMember {
         Ok(of.iter().map(|at| world.committed.get(at).copied()).collect())
     }
 
-    fn commit(&mut self, step: &Step) -> Result<()> {
+    fn commit(&mut self, step: &CommitStep) -> Result<()> {
         let step = step.clone();
         let mut world = self.bus.world();
         world.is_newest(self.epoch, "committing")?;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use eadt_bus::{Outgoing, partition_for_key};
+use eadt_bus::{ProducerRecord, partition_for_key};
 use eadt_core::FoldSettings;
 use eadt_core::joint::{JointEvent, JointFold};
 use eadt_core::settings::SECOND;
@@ -14,7 +14,7 @@ use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
 
-use super::bus::{Chance, Coming, Flaw, PARTITIONS, SimBus};
+use super::bus::{Chance, Flaw, PARTITIONS, ScheduledRecord, SimBus};
 use super::story::{BASE, Said, compare, found, play};
 
 const INPUTS: [Topic; 3] = [Topic::Workloads, Topic::Actuations, Topic::EfficiencyWindows];
@@ -27,7 +27,7 @@ pub struct Story<F> {
     pub new: fn(FoldSettings) -> F,
     pub run: fn(&ProcessorService) -> Result<(), ProcessorError>,
     /// Events in the order of their times, which are the stamps, too.
-    pub history: fn(&mut Chance) -> Vec<Coming>,
+    pub history: fn(&mut Chance) -> Vec<ScheduledRecord>,
     /// Windows after it.
     pub next: fn() -> Vec<EfficiencyWindow>,
 }
@@ -36,23 +36,23 @@ pub fn at(seconds: i64) -> EventTime {
     EventTime::from_micros((BASE + seconds) * SECOND)
 }
 
-pub fn coming(topic: Topic, time: EventTime, key: &str, value: Option<Vec<u8>>) -> Coming {
-    let record = Outgoing {
+pub fn coming(topic: Topic, time: EventTime, key: &str, value: Option<Vec<u8>>) -> ScheduledRecord {
+    let record = ProducerRecord {
         topic: format!("eadt.{topic}").into(),
         partition: None,
         key: Some(Bytes::copy_from_slice(key.as_bytes())),
         value: value.map(Bytes::from),
         headers: vec![(header::TYPE.into(), Bytes::from_static(topic.event_type().name().as_bytes()))],
     };
-    Coming { topic, partition: partition_for_key(key.as_bytes(), PARTITIONS), stamp: time, record, holes: 0 }
+    ScheduledRecord { topic, partition: partition_for_key(key.as_bytes(), PARTITIONS), stamp: time, record, holes: 0 }
 }
 
 pub fn json(event: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(event).unwrap()
 }
 
-fn fold(stage: &mut impl JointFold, coming: &Coming, out: &mut Vec<Decision>) -> Result<(), String> {
-    let Coming { topic, stamp, record, .. } = coming;
+fn fold(stage: &mut impl JointFold, coming: &ScheduledRecord, out: &mut Vec<Decision>) -> Result<(), String> {
+    let ScheduledRecord { topic, stamp, record, .. } = coming;
     let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
     if *topic == Topic::EfficiencyWindows {
         let window: EfficiencyWindow =
@@ -64,7 +64,7 @@ fn fold(stage: &mut impl JointFold, coming: &Coming, out: &mut Vec<Decision>) ->
 }
 
 /// What a fold says that nothing ever happens to, and its state.
-fn straight<F: JointFold>(all: &[Coming], mut stage: F) -> (Said, F) {
+fn straight<F: JointFold>(all: &[ScheduledRecord], mut stage: F) -> (Said, F) {
     let (mut said, mut out) = (Said::new(), Vec::new());
     let mut offsets: BTreeMap<i32, i64> = BTreeMap::new();
     for coming in all {

@@ -8,7 +8,7 @@ use eadt_core::settings::SECOND;
 use eadt_processor::{HeartbeatClock, ProcessorError, ProcessorService, ProcessorSettings};
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::{Health, Metrics};
+use eadt_service::{HealthRegistry, MetricsRegistry};
 use eadt_testing::stories;
 
 use super::bus::{Flaw, PARTITIONS, SimBus};
@@ -42,8 +42,8 @@ pub fn play(
             bus: Arc::new(bus.clone()),
             clock: HeartbeatClock::new(|| EventTime::from_micros(BASE * SECOND)),
             shutdown: bus.process(),
-            metrics: Metrics::default(),
-            ready: Health::default().part(part),
+            metrics: MetricsRegistry::default(),
+            ready: HealthRegistry::default().part(part),
         };
         if let Err(error) = run(&service) {
             let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
-use eadt_bus::{Bus as _, BusError, Outgoing, Producer, Record, Start, TopicPartition, read_to_end, topics};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
+use eadt_bus::{Bus as _, BusError, ConsumerRecord, Producer, ProducerRecord, StartOffset, TopicPartition, read_to_end, topics};
 use eadt_core::settings::SECOND;
 use eadt_processor::ProcessorSettings;
 use eadt_processor::offline::{
@@ -35,7 +35,7 @@ impl Log {
     pub fn open(dir: &Path) -> Self {
         let now = Arc::new(AtomicI64::new(at(0.0).micros()));
         let clock = now.clone();
-        let stamps = Stamps::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::SeqCst))));
+        let stamps = StampSource::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::SeqCst))));
         let bus = EmbeddedLog::open(dir, EmbeddedOptions { stamps, ..EmbeddedOptions::default() }).unwrap();
         for topic in topics::desired("eadt.", PARTITIONS, 1) {
             bus.create_topic(&topic).unwrap();
@@ -52,12 +52,13 @@ impl Log {
     pub fn send(&mut self, seconds: f64, topic: Topic, key: &str, partition: Option<i32>, value: impl Into<Bytes>) {
         self.set(seconds);
         let (topic, key) = (format!("eadt.{topic}").into(), Some(Bytes::copy_from_slice(key.as_bytes())));
-        self.producer.send(Outgoing { topic, partition, key, value: Some(value.into()), headers: vec![] }).unwrap();
+        self.producer.send(ProducerRecord { topic, partition, key, value: Some(value.into()), headers: vec![] }).unwrap();
         assert!(self.producer.flush(Duration::from_mins(3)).unwrap());
     }
 
-    pub fn read(&self, topic: Topic) -> Vec<Record> {
-        let from: Vec<_> = (0..PARTITIONS).map(|p| (TopicPartition::new(format!("eadt.{topic}"), p), Start::Earliest)).collect();
+    pub fn read(&self, topic: Topic) -> Vec<ConsumerRecord> {
+        let from: Vec<_> =
+            (0..PARTITIONS).map(|p| (TopicPartition::new(format!("eadt.{topic}"), p), StartOffset::Earliest)).collect();
         let mut records = Vec::new();
         let each = |record| {
             records.push(record);

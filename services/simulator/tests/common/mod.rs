@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
-use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, TopicSpec};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
+use eadt_bus::{Bus, IsolationLevel, PollEvent, ProducerRecord, StartOffset, TopicPartition, TopicSpec};
 use eadt_cluster::Cluster;
-use eadt_schemas::v1::{Action, Actuation, Decision, GpuTelemetry, Layout, TrainingProgress, Workload};
+use eadt_schemas::v1::{Actuation, ControllerAction, Decision, GpuTelemetry, Layout, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, Topic, decode};
-use eadt_service::{Health, Metrics, Shutdown};
-use eadt_simulator_service::{Driver, Ended, Settings, SimClock};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
+use eadt_simulator_service::{SimClock, SimulationDriver, SimulationEnd, SimulatorSettings};
 
 pub const LLM: &str = "eadt/llm-training";
 pub const VISION: &str = "eadt/vision-pretraining";
 const PARTITIONS: i32 = 2;
 
 pub fn at(seconds: f64) -> EventTime {
-    Settings::default().start.plus_seconds(seconds)
+    SimulatorSettings::default().start.plus_seconds(seconds)
 }
 
 pub fn full(topic: Topic) -> String {
@@ -27,7 +27,8 @@ pub fn full(topic: Topic) -> String {
 }
 
 pub fn open(dir: &Path, clock: &SimClock) -> EmbeddedLog {
-    let options = EmbeddedOptions { stamps: Stamps::Injected(clock.source()), reserve_bytes: 0, ..EmbeddedOptions::default() };
+    let options =
+        EmbeddedOptions { stamps: StampSource::Injected(clock.source()), reserve_bytes: 0, ..EmbeddedOptions::default() };
     let log = EmbeddedLog::open(dir, options).unwrap();
     let there = log.topics("eadt.").unwrap();
     for topic in Topic::ALL {
@@ -41,16 +42,16 @@ pub fn open(dir: &Path, clock: &SimClock) -> EmbeddedLog {
 
 /// Every value of a topic, partition after partition.
 pub fn values(bus: &dyn Bus, topic: Topic) -> Vec<Bytes> {
-    let from: Vec<_> = (0..PARTITIONS).map(|p| (TopicPartition::new(full(topic), p), Start::Earliest)).collect();
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted).unwrap();
+    let from: Vec<_> = (0..PARTITIONS).map(|p| (TopicPartition::new(full(topic), p), StartOffset::Earliest)).collect();
+    let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted).unwrap();
     let mut by_partition: BTreeMap<i32, Vec<Bytes>> = BTreeMap::new();
     let (mut ends, mut polled) = (0, Vec::new());
     while ends < PARTITIONS {
         reader.poll(1000, Duration::from_millis(100), &mut polled).unwrap();
         for item in polled.drain(..) {
             match item {
-                Polled::Record(record) => by_partition.entry(record.at.partition).or_default().extend(record.value),
-                Polled::End { .. } => ends += 1,
+                PollEvent::Record(record) => by_partition.entry(record.at.partition).or_default().extend(record.value),
+                PollEvent::End { .. } => ends += 1,
                 other => panic!("a reader says {other:?}"),
             }
         }
@@ -58,7 +59,7 @@ pub fn values(bus: &dyn Bus, topic: Topic) -> Vec<Bytes> {
     by_partition.into_values().flatten().collect()
 }
 
-pub fn events<T: eadt_schemas::decode::Check>(bus: &dyn Bus, topic: Topic) -> Vec<T> {
+pub fn events<T: eadt_schemas::decode::DecodableEvent>(bus: &dyn Bus, topic: Topic) -> Vec<T> {
     values(bus, topic).iter().map(|value| decode(value).unwrap()).collect()
 }
 
@@ -88,14 +89,14 @@ impl Processor {
     fn run(mut self, shutdown: &Shutdown) {
         let mut from = Vec::new();
         for topic in [Topic::Workloads, Topic::GpuTelemetry, Topic::TrainingProgress] {
-            from.extend((0..PARTITIONS).map(|p| (TopicPartition::new(full(topic), p), Start::Earliest)));
+            from.extend((0..PARTITIONS).map(|p| (TopicPartition::new(full(topic), p), StartOffset::Earliest)));
         }
         // What an earlier run decided already.
         for decision in events::<Decision>(&self.log, Topic::Decisions) {
             let latest = self.decided.entry(decision.workload).or_insert(decision.time);
             *latest = decision.time.max(*latest);
         }
-        let mut reader = self.log.reader(&from, Isolation::ReadCommitted).unwrap();
+        let mut reader = self.log.reader(&from, IsolationLevel::ReadCommitted).unwrap();
         let mut producer = self.log.producer("processor").unwrap();
         let mut polled = Vec::new();
         // Nothing is decided before everything from before a restart was read.
@@ -103,7 +104,7 @@ impl Processor {
         while !shutdown.is_cancelled() {
             reader.poll(1000, Duration::from_millis(5), &mut polled).unwrap();
             for item in polled.drain(..) {
-                let Polled::Record(record) = item else {
+                let PollEvent::Record(record) = item else {
                     behind = behind.saturating_sub(1);
                     continue;
                 };
@@ -126,7 +127,7 @@ impl Processor {
                 let id = decision.id.clone();
                 let value = serde_json::to_vec(&decision).unwrap();
                 producer
-                    .send(Outgoing {
+                    .send(ProducerRecord {
                         topic: full(Topic::Decisions).into(),
                         partition: None,
                         key: Some(decision.workload.into()),
@@ -171,7 +172,7 @@ impl Processor {
 /// Everything for one run over a folder; ends when the simulation does, or after `stop_after` seconds of simulated time.
 pub struct Run<'a> {
     pub dir: &'a Path,
-    pub settings: Settings,
+    pub settings: SimulatorSettings,
     pub script: Script,
     /// Seconds of simulated time at which it begins.
     begun: f64,
@@ -185,8 +186,11 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub fn new(dir: &'a Path, seconds: f64, script: Script) -> Self {
-        let settings =
-            Settings { speed: eadt_simulator_service::Speed::Max, duration_seconds: Some(seconds), ..Settings::default() };
+        let settings = SimulatorSettings {
+            speed: eadt_simulator_service::SimulationSpeed::Max,
+            duration_seconds: Some(seconds),
+            ..SimulatorSettings::default()
+        };
         let bus_of_actuator = |log| Arc::new(log) as Arc<dyn Bus>;
         Self {
             dir,
@@ -201,11 +205,11 @@ impl<'a> Run<'a> {
     }
 
     /// Runs to the end; gives how it ended and the log, read to be looked at.
-    pub fn run(self) -> (Ended, EmbeddedLog) {
+    pub fn run(self) -> (SimulationEnd, EmbeddedLog) {
         let clock = SimClock::new(self.settings.start);
         let log = open(self.dir, &clock);
-        let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
-        let (driver, cluster) = Driver::new(self.settings, clock.clone()).unwrap();
+        let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
+        let (driver, cluster) = SimulationDriver::new(self.settings, clock.clone()).unwrap();
         let actuator = eadt_actuator::ActuatorService {
             settings: eadt_actuator::ActuatorSettings {
                 retry_min_seconds: 0.01,
@@ -263,7 +267,7 @@ pub fn resumed(dir: &Path, end: f64, script: Script) -> Option<Run<'_>> {
 }
 
 /// What became of the decisions of a workload: (seconds of the decision, outcome, seconds of the outcome, generation).
-pub fn outcomes(log: &EmbeddedLog, workload: &str) -> Vec<(f64, eadt_schemas::v1::Outcome, f64, u64)> {
+pub fn outcomes(log: &EmbeddedLog, workload: &str) -> Vec<(f64, eadt_schemas::v1::ActuationOutcome, f64, u64)> {
     events::<Actuation>(log, Topic::Actuations)
         .into_iter()
         .filter(|actuation| actuation.workload == workload)
@@ -285,14 +289,16 @@ pub fn script(workload: &Workload, seconds: f64, decision: &mut Decision) {
         return;
     }
     match (workload.workload.as_str(), seconds) {
-        (LLM, 120.0) => change(Action::Decrease, layout(6, 40)),
-        (LLM, 480.0) => change(Action::ScaleReplicas, layout(9, 35)),
-        (LLM, 660.0) => change(Action::ScaleReplicas, layout(15, 35)),
+        (LLM, 120.0) => change(ControllerAction::Decrease, layout(6, 40)),
+        (LLM, 480.0) => change(ControllerAction::ScaleReplicas, layout(9, 35)),
+        (LLM, 660.0) => change(ControllerAction::ScaleReplicas, layout(15, 35)),
         (LLM, 720.0) => {
-            change(Action::Increase, layout(3, 100));
+            change(ControllerAction::Increase, layout(3, 100));
             decision.generation = Some(1);
         }
-        (VISION, 120.0) => change(Action::SetPowerLimit, Layout { power_limit_watts: Some(250.0), ..workload.layout.clone() }),
+        (VISION, 120.0) => {
+            change(ControllerAction::SetPowerLimit, Layout { power_limit_watts: Some(250.0), ..workload.layout.clone() });
+        }
         _ => {}
     }
 }

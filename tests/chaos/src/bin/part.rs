@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use eadt_agent::{AgentEnvironment, Log};
+use eadt_agent::{AgentEnvironment, LazyBus};
 use eadt_bus::Bus;
 use eadt_bus::conformance::numbered;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
@@ -13,9 +13,9 @@ use eadt_chaos::part::{Agent, Server, Service, Task};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
-use eadt_service::shown::Secrets;
+use eadt_service::shown::SecretRedactor;
 use eadt_service::supervise::on_signals;
-use eadt_service::{Health, Metrics, Shutdown, logs};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown, logs};
 
 fn main() -> ExitCode {
     match run() {
@@ -35,7 +35,7 @@ fn run() -> Result<bool> {
     let path = std::env::args().nth(1).context("name the file that says what to do")?;
     let task: Task = serde_json::from_slice(&std::fs::read(path)?)?;
     let filter = std::env::var("EADT_CHAOS_LOG").unwrap_or_else(|_| "info".into());
-    logs::start(logs::LogFormat::Text, &filter, None, Secrets::default())?;
+    logs::start(logs::LogFormat::Text, &filter, None, SecretRedactor::default())?;
     let options = KafkaOptions {
         brokers: task.brokers.clone(),
         properties: task.properties.clone(),
@@ -59,7 +59,7 @@ fn run() -> Result<bool> {
             }
         }
     };
-    let (metrics, health, shutdown) = (Metrics::default(), Health::default(), Shutdown::new());
+    let (metrics, health, shutdown) = (MetricsRegistry::default(), HealthRegistry::default(), Shutdown::new());
     let runtime = tokio::runtime::Runtime::new()?;
     let stop = shutdown.clone();
     runtime.spawn(async move { on_signals(stop, || ()).await });
@@ -77,11 +77,11 @@ fn run() -> Result<bool> {
             metrics,
             ready: health.part("processor"),
         })?,
-        Service::Archiver(settings) => eadt_archiver::run(&eadt_archiver::Service {
+        Service::Archiver(settings) => eadt_archiver::run(&eadt_archiver::ArchiverService {
             settings: *settings,
             prefix: task.prefix,
             bus,
-            clock: eadt_archiver::Clock::new(now),
+            clock: eadt_archiver::ServiceClock::new(now),
             shutdown,
             metrics,
             ready: health.part("archiver"),
@@ -91,11 +91,11 @@ fn run() -> Result<bool> {
                 Server::Url(url) => eadt_tests::kubernetes::proxy::client(url)?,
                 Server::Kubeconfig(path) => eadt_tests::kubernetes::client(path).await?,
             };
-            let kubernetes = eadt_kubernetes::Settings {
+            let kubernetes = eadt_kubernetes::KubernetesSettings {
                 only_namespace: own.alone.then(|| own.namespace.clone()),
                 namespace: Some(own.namespace),
                 identity: Some(own.identity),
-                ..eadt_kubernetes::Settings::default()
+                ..eadt_kubernetes::KubernetesSettings::default()
             };
             let cluster = KubernetesCluster::new(client, kubernetes, Origin::Simulated, Arc::new(now));
             let service = eadt_actuator::ActuatorService {
@@ -111,7 +111,7 @@ fn run() -> Result<bool> {
         })?,
         Service::Collector(raw) => {
             let settings = raw.validate("chaos")?;
-            let environment = eadt_collector::Environment::new(bus, &task.prefix, metrics, health, shutdown);
+            let environment = eadt_collector::CollectorEnvironment::new(bus, &task.prefix, metrics, health, shutdown);
             let summary = runtime.block_on(eadt_collector::run(settings, environment))?;
             println!(
                 "{}",
@@ -119,11 +119,11 @@ fn run() -> Result<bool> {
             );
         }
         Service::Optimizer(settings) => {
-            eadt_optimizer::run(&eadt_optimizer::Service {
+            eadt_optimizer::run(&eadt_optimizer::OptimizerService {
                 settings: *settings,
                 prefix: task.prefix,
                 bus,
-                clock: eadt_service::Clock::new(now),
+                clock: eadt_service::ServiceClock::new(now),
                 shutdown,
                 metrics,
                 ready: health.part("optimizer"),
@@ -139,13 +139,13 @@ fn run() -> Result<bool> {
 fn hold(own: &Agent, log: Option<KafkaOptions>) -> Result<bool> {
     let settings = own.settings.validate("chaos")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let log = log.map(|options| Log::new(move || Ok(Arc::new(KafkaBus::connect(options.clone())?) as Arc<dyn Bus>)));
+    let log = log.map(|options| LazyBus::new(move || Ok(Arc::new(KafkaBus::connect(options.clone())?) as Arc<dyn Bus>)));
     let shutdown = Shutdown::new();
-    let environment = AgentEnvironment::new(log, Metrics::default(), Health::default(), shutdown.clone());
+    let environment = AgentEnvironment::new(log, MetricsRegistry::default(), HealthRegistry::default(), shutdown.clone());
     let summary = runtime.block_on(async {
         tokio::spawn(on_signals(shutdown, || ()));
         if own.restores { eadt_agent::restore(settings, environment).await } else { eadt_agent::run(settings, environment).await }
     })?;
-    summary.left.iter().for_each(|unit| eprintln!("not put back: {unit}"));
-    Ok(summary.left.is_empty())
+    summary.unrestored.iter().for_each(|unit| eprintln!("not put back: {unit}"));
+    Ok(summary.unrestored.is_empty())
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use eadt_bus::Bus;
-use eadt_processor::{Limit, ProcessorSettings};
+use eadt_processor::{OptionalSeconds, ProcessorSettings};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{DeadLetterReason, dead_letter_header};
 
@@ -75,7 +75,7 @@ fn run(run: Run) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for round in 0..run.rounds {
         let world = World::start(Cluster::One, None)?;
-        let limit = Limit((!run.bites).then_some(MOST_SKEW));
+        let limit = OptionalSeconds((!run.bites).then_some(MOST_SKEW));
         // Heartbeats by its clock as soon as nothing comes for a moment.
         let settings = ProcessorSettings { max_future_seconds: limit, heartbeat_seconds: 0.2, ..world.settings() };
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() as i64;

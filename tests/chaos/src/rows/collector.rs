@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use eadt_collector::RawSettings;
 use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::Topic;
-use eadt_schemas::v1::{GpuTelemetry, Phase, TrainingProgress};
+use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, TrainingProgress};
 use serde::Deserialize;
 
 use super::unanswered::HELD_UP;
@@ -256,7 +256,7 @@ pub fn logged(world: &World, workload: &str) -> Result<(u64, u64)> {
     for record in read_committed(&world.bus, &world.topic(Topic::TrainingProgress), PARTITIONS)? {
         let event: TrainingProgress = serde_json::from_slice(record.value.as_deref().unwrap_or_default())?;
         if event.workload == workload {
-            let end = event.last || event.phase == Phase::Finished;
+            let end = event.last || event.phase == JobLifecycle::Finished;
             let name = if end { "end".to_owned() } else { format!("{:?}", event.samples_total) };
             *seen.entry(name).or_default() += 1;
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use eadt_archiver::Settings;
+use eadt_archiver::ArchiverSettings;
 use eadt_lake::Archive;
 
 use super::archive::{OF_A_STORY, await_archived, judge};
@@ -41,12 +41,12 @@ fn run(run: Run) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let place = world.dir().join("archive");
     let disk = Disk::new(&place)?;
-    let settings = Settings {
+    let settings = ArchiverSettings {
         location: place.display().to_string(),
         roll_rows: ROWS,
         roll_seconds: 0.5,
         retry_max_seconds: 0.5,
-        ..Settings::default()
+        ..ArchiverSettings::default()
     };
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 4), Duration::from_millis(10))?;
     let mut part = world.part(Service::Archiver(Box::new(settings)), None)?;

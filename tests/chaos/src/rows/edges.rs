@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use eadt_archiver::Settings;
+use eadt_archiver::ArchiverSettings;
 use eadt_bus::Bus;
 use eadt_lake::Archive;
 use eadt_processor::ProcessorSettings;
@@ -168,7 +168,7 @@ fn run(run: Run) -> Result<Outcome> {
 /// Archives everything that is in the log.
 fn archive(world: &World) -> Result<PathBuf> {
     let place = world.dir().join("archive");
-    let archiver = Settings { drain_seconds: LIMIT.as_secs_f64(), ..settings(&place) };
+    let archiver = ArchiverSettings { drain_seconds: LIMIT.as_secs_f64(), ..settings(&place) };
     let mut part = world.part(Service::Archiver(Box::new(archiver)), None)?;
     let archived = await_archived(world, &Archive::folder(&place)?, &OF_A_STORY, &mut part, LIMIT)?;
     ensure!(archived, "not everything was archived: {}", part.tail());

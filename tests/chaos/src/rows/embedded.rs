@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use eadt_bus::conformance::numbered::{Found, READY, Said};
+use eadt_bus::conformance::numbered::{AcknowledgedSteps, LoggedSteps, READY};
 use eadt_bus::kafka::FetchPath;
 
 use crate::chance::Chance;
@@ -39,7 +39,7 @@ fn run(run: Run) -> Result<Outcome> {
     drop(own.open()?);
     // From its start until it commits, as it was the last time.
     let mut opens = Duration::from_millis(100);
-    let mut before = Said::default();
+    let mut before = AcknowledgedSteps::default();
     while outcome.rounds < run.rounds {
         let is_large = chance.below(10) == 0;
         own.filler = if is_large { LARGE_FILLER } else { FILLER };
@@ -59,7 +59,7 @@ fn run(run: Run) -> Result<Outcome> {
         let printed = part.kill_printed()?;
         outcome.rounds += 1;
         outcome.count("kills before it had opened", u64::from(!printed.contains(READY)));
-        let said = printed.lines().rev().find_map(Said::of).unwrap_or(before);
+        let said = printed.lines().rev().find_map(AcknowledgedSteps::of).unwrap_or(before);
         let opened = Instant::now();
         let log = match own.open() {
             Ok(log) => log,
@@ -71,13 +71,13 @@ fn run(run: Run) -> Result<Outcome> {
         let took = opened.elapsed().as_secs_f64();
         outcome.took("opening", took);
         outcome.peak("slowest opening (s)", took);
-        let found = Found::read(&log)?;
+        let found = LoggedSteps::read(&log)?;
         judge(&found, said, &mut outcome);
         if outcome.violations() > 0 {
             // What is wrong now would be found after each further kill.
             break;
         }
-        let now = Said { step: found.step, plain: found.plain.len() as u64 };
+        let now = AcknowledgedSteps { step: found.step, plain: found.plain.len() as u64 };
         outcome.count("steps", now.step - before.step);
         outcome.compared += 3 * (now.step - before.step) + now.plain - before.plain;
         before = now;
@@ -102,7 +102,7 @@ fn start(dir: &Path, own: &Embedded, off: Option<&'static str>) -> Result<Part> 
 }
 
 /// What a log has against what was said of it. A step that was under way may be there: whole, or not at all.
-fn judge(found: &Found, said: Said, outcome: &mut Outcome) {
+fn judge(found: &LoggedSteps, said: AcknowledgedSteps, outcome: &mut Outcome) {
     outcome.lost += said.step.saturating_sub(found.step) + said.plain.saturating_sub(found.plain.len() as u64);
     for (place, written) in ["output 0", "output 1", "state"].into_iter().zip(&found.written) {
         once(place, written, &(1..=found.step).collect::<Vec<_>>(), outcome);
@@ -139,7 +139,7 @@ fn difference(found: &[u64], wanted: &[u64]) -> String {
 mod tests {
     use super::*;
 
-    fn violations(found: &Found, said: Said) -> (u64, u64, u64) {
+    fn violations(found: &LoggedSteps, said: AcknowledgedSteps) -> (u64, u64, u64) {
         let mut outcome = Outcome::default();
         judge(found, said, &mut outcome);
         (outcome.lost, outcome.duplicated, outcome.wrong)
@@ -147,11 +147,11 @@ mod tests {
 
     #[test]
     fn what_is_lost_half_or_doubled_is_found() {
-        let whole = Found { step: 2, written: [vec![1, 2], vec![1, 2], vec![1, 2]], plain: vec![0, 1, 2] };
-        let said = Said { step: 2, plain: 3 };
+        let whole = LoggedSteps { step: 2, written: [vec![1, 2], vec![1, 2], vec![1, 2]], plain: vec![0, 1, 2] };
+        let said = AcknowledgedSteps { step: 2, plain: 3 };
         assert_eq!(violations(&whole, said), (0, 0, 0));
-        assert_eq!(violations(&whole, Said { step: 1, plain: 2 }), (0, 0, 0), "what was under way may be there");
-        assert_eq!(violations(&whole, Said { step: 3, plain: 5 }), (3, 0, 0));
+        assert_eq!(violations(&whole, AcknowledgedSteps { step: 1, plain: 2 }), (0, 0, 0), "what was under way may be there");
+        assert_eq!(violations(&whole, AcknowledgedSteps { step: 3, plain: 5 }), (3, 0, 0));
         let with = |at: usize, numbers: &[u64]| {
             let mut found = whole.clone();
             found.written[at] = numbers.to_vec();
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(with(0, &[1, 2, 3]), (0, 0, 1), "an output of a step whose position is not there");
         assert_eq!(with(2, &[1]), (0, 0, 1), "a step without its state");
         assert_eq!(with(1, &[1, 2, 2]), (0, 1, 0));
-        assert_eq!(violations(&Found { plain: vec![0, 2, 1], ..whole.clone() }, said), (0, 0, 1), "in another order");
+        assert_eq!(violations(&LoggedSteps { plain: vec![0, 2, 1], ..whole.clone() }, said), (0, 0, 1), "in another order");
     }
 
     #[test]

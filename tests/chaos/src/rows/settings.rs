@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use eadt_bus::{Bus, Outgoing, TopicPartition, topics};
+use eadt_bus::{Bus, ProducerRecord, TopicPartition, topics};
 use eadt_schemas::Topic;
 
 use super::archive;
@@ -70,7 +70,7 @@ fn run(run: Run) -> Result<Outcome> {
             partitions += 1;
             world.bus.add_partitions(&world.topic(Topic::DeadLetters), partitions)?;
             let mut producer = world.bus.producer("chaos-settings")?;
-            let record = Outgoing {
+            let record = ProducerRecord {
                 topic: world.topic(Topic::DeadLetters).into(),
                 partition: Some(partitions - 1),
                 key: None,

@@ -1,7 +1,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::records::tests::{Sent, sent, write};
+use super::super::records::tests::{SentRecord, sent, write};
 use super::*;
 
 const TRANSACTIONAL: i16 = 0x10;
@@ -15,25 +15,25 @@ struct SentBatch {
     last_offset_delta: i32,
     attributes: i16,
     producer: i64,
-    records: Vec<Sent>,
+    records: Vec<SentRecord>,
 }
 
 impl SentBatch {
-    fn new(base_offset: i64, records: Vec<Sent>) -> Self {
+    fn new(base_offset: i64, records: Vec<SentRecord>) -> Self {
         let last_offset_delta = records.len().saturating_sub(1) as i32;
-        let numbered = (0..).zip(records).map(|(offset_delta, record)| Sent { offset_delta, ..record });
+        let numbered = (0..).zip(records).map(|(offset_delta, record)| SentRecord { offset_delta, ..record });
         Self { base_offset, last_offset_delta, attributes: 0, producer: -1, records: numbered.collect() }
     }
 
     /// With this many records of one transaction.
     fn of_transaction(base_offset: i64, producer: i64, count: usize) -> Self {
-        Self { attributes: TRANSACTIONAL, producer, ..Self::new(base_offset, vec![Sent::default(); count]) }
+        Self { attributes: TRANSACTIONAL, producer, ..Self::new(base_offset, vec![SentRecord::default(); count]) }
     }
 
     /// The end of a transaction.
     fn marker(offset: i64, producer: i64, commits: bool) -> Self {
         let key = Some(vec![0, 0, 0, u8::from(commits)]);
-        let record = Sent { key, value: Some(vec![0; 6]), ..Sent::default() };
+        let record = SentRecord { key, value: Some(vec![0; 6]), ..SentRecord::default() };
         Self { attributes: TRANSACTIONAL | CONTROL, producer, ..Self::new(offset, vec![record]) }
     }
 
@@ -88,7 +88,7 @@ fn offsets(records: &[(i64, i64)]) -> Vec<i64> {
 
 #[test]
 fn records_have_their_offsets_and_the_stamps_of_sender_or_log() {
-    let stamped = |timestamp_delta| Sent { timestamp_delta, ..Sent::default() };
+    let stamped = |timestamp_delta| SentRecord { timestamp_delta, ..SentRecord::default() };
     let first = SentBatch::new(5, vec![stamped(1), stamped(-2)]);
     let second = SentBatch { attributes: LOG_APPEND | 4, ..SentBatch::new(7, vec![stamped(1), stamped(3)]) };
     let bytes = [first.bytes(), second.bytes()].concat();
@@ -104,7 +104,7 @@ fn records_have_their_offsets_and_the_stamps_of_sender_or_log() {
 
 #[test]
 fn compaction_leaves_gaps_that_are_walked_over() {
-    let mut holed = SentBatch::new(10, vec![Sent::default(); 5]);
+    let mut holed = SentBatch::new(10, vec![SentRecord::default(); 5]);
     holed.records.remove(4);
     holed.records.remove(1);
     let empty = SentBatch { last_offset_delta: 9, ..SentBatch::new(20, Vec::new()) };
@@ -117,7 +117,7 @@ fn transactions_that_were_taken_back_are_left_out_and_no_others() {
     let bytes = [
         SentBatch::of_transaction(0, 1, 2).bytes(),
         SentBatch::of_transaction(2, 2, 1).bytes(),
-        SentBatch::new(3, vec![Sent::default()]).bytes(),
+        SentBatch::new(3, vec![SentRecord::default()]).bytes(),
         SentBatch::of_transaction(4, 1, 1).bytes(),
         SentBatch::marker(5, 1, false).bytes(),
         SentBatch::marker(6, 2, true).bytes(),
@@ -137,8 +137,8 @@ fn transactions_that_were_taken_back_are_left_out_and_no_others() {
 
 #[test]
 fn what_is_damaged_is_an_error_with_the_offset_of_its_batch() {
-    let first = SentBatch::new(0, vec![Sent::default()]).bytes();
-    let second = SentBatch::new(1, vec![Sent { value: Some(vec![1, 2, 3]), ..Sent::default() }]);
+    let first = SentBatch::new(0, vec![SentRecord::default()]).bytes();
+    let second = SentBatch::new(1, vec![SentRecord { value: Some(vec![1, 2, 3]), ..SentRecord::default() }]);
     let error = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut damaged = second.bytes();
         change(&mut damaged);
@@ -149,7 +149,10 @@ fn what_is_damaged_is_an_error_with_the_offset_of_its_batch() {
     assert_eq!(error(&|bytes| bytes[16] = 1), (1, BatchError::Format(1)));
     assert_eq!(error(&|bytes| bytes[8] = 0xff), (1, BatchError::Length));
     assert_eq!(error(&|bytes| bytes[8..12].copy_from_slice(&3_i32.to_be_bytes())), (1, BatchError::Length));
-    let bomb = SentBatch { attributes: 4, ..SentBatch::new(1, vec![Sent { value: Some(vec![0; 2 << 20]), ..Sent::default() }]) };
+    let bomb = SentBatch {
+        attributes: 4,
+        ..SentBatch::new(1, vec![SentRecord { value: Some(vec![0; 2 << 20]), ..SentRecord::default() }])
+    };
     let found = read([first.clone(), bomb.bytes()].concat(), Vec::new(), 0).unwrap_err();
     assert_eq!(found, (1, BatchError::Unpack(UnpackError::TooLarge(1 << 20))));
     let unknown = SentBatch { attributes: 6, ..second.clone() };
@@ -161,7 +164,7 @@ fn what_is_damaged_is_an_error_with_the_offset_of_its_batch() {
 
 #[test]
 fn records_before_one_that_is_damaged_are_there_and_the_damage_is_found_again() {
-    let mut sent = SentBatch::new(4, vec![Sent::default(); 3]);
+    let mut sent = SentBatch::new(4, vec![SentRecord::default(); 3]);
     sent.records[1].offset_delta = 5;
     let (mut unpacker, mut next) = (Unpacker::default(), 0);
     let mut batch =

@@ -1,27 +1,27 @@
-//! The threads of a reader: one that finds out who leads, and one for each broker that is read from.
+//! The threads of a reader: one that finds the leaders, and one for each broker that is read from.
 //!
 //! A broker's thread asks again as soon as an answer is in, so that the next one is made while the reader works through this one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::connection::{Connection, ConnectionError, Result};
+use super::connection::{BrokerConnection, ConnectionError, Result};
 use super::messages::{ApiKey, ClusterLayout, read_fetch, read_metadata, write_fetch, write_metadata};
 use super::session::FetchSession;
 use super::shared::FetchShared;
 use super::state::{FetchFailure, FetchPlan, code};
-use crate::Patience;
+use crate::RetryBackoff;
 
-/// Between two looks at who leads.
+/// Pause between two requests for the leaders.
 const LAYOUT_PAUSE: Duration = Duration::from_millis(100);
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_PAUSE: Duration = Duration::from_secs(2);
 /// A broker that holds a client back for its quota is believed for so long.
 const MOST_THROTTLE: Duration = Duration::from_mins(1);
-/// Stands for the thread that finds out who leads, among the brokers' numbers.
+/// Represents, among the brokers' numbers, the thread that finds the leaders.
 const NO_NODE: i32 = -1;
 
-/// Tells the reader if its thread ends by a panic.
+/// Reports a failure to the reader if its thread ends by a panic.
 struct ThreadGuard(Arc<FetchShared>);
 
 impl Drop for ThreadGuard {
@@ -32,7 +32,7 @@ impl Drop for ThreadGuard {
     }
 }
 
-/// Starts the thread that finds out who leads, and with it, as they are needed, those of the brokers.
+/// Starts the thread that finds the leaders, and with it, as they are needed, those of the brokers.
 pub fn start_threads(shared: &Arc<FetchShared>) {
     start_thread(shared, NO_NODE);
 }
@@ -48,7 +48,7 @@ fn start_thread(shared: &Arc<FetchShared>, node: i32) {
 
 fn follow_layout(shared: &Arc<FetchShared>) {
     const WHAT: &str = "asking who leads the partitions that are read";
-    let mut patience = Patience::new(LAYOUT_PAUSE, MOST_PAUSE);
+    let mut patience = RetryBackoff::new(LAYOUT_PAUSE, MOST_PAUSE);
     while let Some(topics) = shared.wait_for_layout_need() {
         let pause = match ask_for_layout(shared, &topics) {
             Ok(layout) => {
@@ -77,7 +77,8 @@ fn ask_for_layout(shared: &FetchShared, topics: &[String]) -> Result<ClusterLayo
     let mut last = ConnectionError::Refused("no broker is configured".to_owned());
     for (host, port) in known.chain(configured) {
         let ask = || {
-            let mut connection = Connection::open(&host, port, &shared.options, |socket| shared.keep_socket(NO_NODE, socket))?;
+            let mut connection =
+                BrokerConnection::open(&host, port, &shared.options, |socket| shared.keep_socket(NO_NODE, socket))?;
             let version = connection.versions.metadata;
             let body = connection.exchange(ApiKey::Metadata, version, |body| {
                 write_metadata(body, version, topics.iter().map(String::as_str));
@@ -102,13 +103,13 @@ fn parse_address(address: &str) -> Option<(String, u16)> {
 }
 
 /// A connection and what the broker remembers of it.
-struct Link {
-    connection: Connection,
+struct BrokerSession {
+    connection: BrokerConnection,
     session: FetchSession,
 }
 
 fn fetch_from_broker(shared: &Arc<FetchShared>, node: i32) {
-    let mut patience = Patience::new(LEAST_PAUSE, MOST_PAUSE);
+    let mut patience = RetryBackoff::new(LEAST_PAUSE, MOST_PAUSE);
     let what = format!("reading from broker {node}");
     let mut link = None;
     while let Some(plan) = shared.wait_for_plan(node) {
@@ -134,11 +135,11 @@ fn fetch_from_broker(shared: &Arc<FetchShared>, node: i32) {
 }
 
 /// Makes one request and takes its answer in; returns for how long the broker wants to be left alone.
-fn fetch_once(shared: &Arc<FetchShared>, node: i32, link: &mut Option<Link>, plan: &FetchPlan) -> Result<Duration> {
+fn fetch_once(shared: &Arc<FetchShared>, node: i32, link: &mut Option<BrokerSession>, plan: &FetchPlan) -> Result<Duration> {
     let now = Instant::now();
-    let Link { connection, session } = match link.take().filter(|link| !link.connection.is_expired(now)) {
+    let BrokerSession { connection, session } = match link.take().filter(|link| !link.connection.is_expired(now)) {
         Some(open) => link.insert(open),
-        None => link.insert(Link { connection: open_connection(shared, node)?, session: FetchSession::default() }),
+        None => link.insert(BrokerSession { connection: open_connection(shared, node)?, session: FetchSession::default() }),
     };
     if plan.is_fresh {
         session.reset();
@@ -165,11 +166,11 @@ fn fetch_once(shared: &Arc<FetchShared>, node: i32, link: &mut Option<Link>, pla
     Ok(throttle)
 }
 
-fn open_connection(shared: &FetchShared, node: i32) -> Result<Connection> {
+fn open_connection(shared: &FetchShared, node: i32) -> Result<BrokerConnection> {
     let Some(broker) = shared.address(node) else {
         return Err(ConnectionError::Refused(format!("nobody says where broker {node} is")));
     };
-    Connection::open(&broker.host, broker.port, &shared.options, |socket| shared.keep_socket(node, socket))
+    BrokerConnection::open(&broker.host, broker.port, &shared.options, |socket| shared.keep_socket(node, socket))
 }
 
 #[cfg(test)]

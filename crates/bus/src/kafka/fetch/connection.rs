@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use super::messages::{ApiKey, Versions, read_api_versions, write_api_versions};
+use super::messages::{ApiKey, ApiVersions, read_api_versions, write_api_versions};
 use super::options::FetchOptions;
 use super::security;
 use super::wire::{WireError, WireReader, WireWriter};
@@ -34,13 +34,13 @@ pub type Result<T> = std::result::Result<T, ConnectionError>;
 
 /// The bytes of a connection.
 #[derive(Debug)]
-pub enum Stream {
+pub enum BrokerStream {
     Plain(TcpStream),
     #[cfg(feature = "kafka-tls")]
     Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
 }
 
-impl Read for Stream {
+impl Read for BrokerStream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.read(into),
@@ -50,7 +50,7 @@ impl Read for Stream {
     }
 }
 
-impl Stream {
+impl BrokerStream {
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Plain(socket) => socket.write_all(bytes),
@@ -62,14 +62,14 @@ impl Stream {
 
 /// A broker that is ready for requests.
 #[derive(Debug)]
-pub struct Connection {
-    stream: Stream,
+pub struct BrokerConnection {
+    stream: BrokerStream,
     client_id: String,
     correlation: i32,
     outbox: Vec<u8>,
     inbox: Vec<u8>,
     max_answer: usize,
-    pub versions: Versions,
+    pub versions: ApiVersions,
     /// When the broker wants to know again who this is; it is connected to anew before.
     expires: Option<Instant>,
 }
@@ -91,7 +91,7 @@ fn open_socket(host: &str, port: u16, timeout: Duration) -> Result<TcpStream> {
     Err(last.into())
 }
 
-impl Connection {
+impl BrokerConnection {
     /// Connects, and gives `opened` the socket before anything else is done on it.
     pub fn open(host: &str, port: u16, options: &FetchOptions, opened: impl FnOnce(&TcpStream)) -> Result<Self> {
         let socket = open_socket(host, port, options.timeout)?;
@@ -106,7 +106,7 @@ impl Connection {
             outbox: Vec::new(),
             inbox: Vec::new(),
             max_answer: options.answer_bytes,
-            versions: Versions { fetch: 0, metadata: 0 },
+            versions: ApiVersions { fetch: 0, metadata: 0 },
             expires: None,
         };
         let answer = connection.exchange(ApiKey::ApiVersions, 3, write_api_versions)?;

@@ -1,6 +1,6 @@
 //! Unpacks the records of a batch.
 //!
-//! What comes out is bounded whatever the compressed bytes say, and grows only as it comes.
+//! The output is bounded whatever the compressed bytes contain, and grows only as bytes are unpacked.
 
 use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use zstd::stream::raw::{Decoder as ZstdDecoder, InBuffer, Operation, OutBuffer};
 
-/// Unpacked bytes of one batch at most. Producers pack at most what `max.request.size` and `message.max.bytes` allow, 1 MiB where nobody
-/// changed them, and JSON packs a hundredfold at most.
+/// Unpacked bytes of one batch at most. Producers pack at most what `max.request.size` and `message.max.bytes` allow, 1 MiB
+/// by default, and JSON packs a hundredfold at most.
 pub const MAX_UNPACKED_BYTES: usize = 128 << 20;
 /// A larger buffer than this is not kept.
 const KEPT_BYTES: usize = 2 << 20;
@@ -18,7 +18,7 @@ const LEAST_BYTES: usize = 64 << 10;
 /// Buffers that are kept for later batches.
 const SPARE_BUFFERS: usize = 2;
 
-/// How the records of a batch are packed.
+/// Compression of the records of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
     None,

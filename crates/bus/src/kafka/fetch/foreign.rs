@@ -7,7 +7,7 @@ use super::batch::BatchStream;
 use super::decompress::{Codec, Unpacker};
 use super::messages::{read_api_versions, read_fetch, read_metadata};
 use super::records::header_ranges;
-use crate::Headers;
+use crate::RecordHeaders;
 
 /// What is unpacked of an input at most.
 const LIMIT_BYTES: usize = 4 << 20;
@@ -63,7 +63,7 @@ fn count_records(unpacker: &mut Unpacker, batches: Vec<u8>, stream: BatchStream)
             let place = record.place;
             let headers = header_ranges(&batch.unpacked, place.headers as usize, place.header_count as usize);
             assert_eq!(headers.count(), place.header_count as usize);
-            let headers = Headers::in_batch(&batch.unpacked, place.headers as usize, place.header_count as usize);
+            let headers = RecordHeaders::in_batch(&batch.unpacked, place.headers as usize, place.header_count as usize);
             assert_eq!(headers.get(header::TYPE), place.event_type.of(&batch.unpacked));
             count += 1;
         }

@@ -9,7 +9,7 @@ use super::wire::{WireError, WireReader, WireWriter};
 
 type Result<T> = std::result::Result<T, WireError>;
 
-/// Stands for no topic id: the broker, or the version in use, knows none.
+/// Means that there is no topic id: the broker, or the version in use, knows none.
 pub const NO_TOPIC_ID: [u8; 16] = [0; 16];
 
 /// A request that this client can make.
@@ -43,7 +43,7 @@ impl ApiKey {
 
 /// The newest versions that a broker and this client know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Versions {
+pub struct ApiVersions {
     pub fetch: i16,
     pub metadata: i16,
 }
@@ -56,7 +56,7 @@ pub fn write_api_versions(body: &mut Vec<u8>) {
 }
 
 /// Reads which versions to use. Returns an error that names the request if the broker knows it only in other versions.
-pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<Versions, String>> {
+pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<ApiVersions, String>> {
     let mut reader = WireReader::new(body);
     let error = reader.i16()?;
     if error != 0 {
@@ -77,7 +77,7 @@ pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<Versions, St
     }
     let needs = |api: ApiKey| format!("it knows no version of {api:?} of {:?}, which Kafka 3.0 to 4.4 know", api.versions());
     Ok(match (fetch, metadata) {
-        (Some(fetch), Some(metadata)) => Ok(Versions { fetch, metadata }),
+        (Some(fetch), Some(metadata)) => Ok(ApiVersions { fetch, metadata }),
         (None, _) => Err(needs(ApiKey::Fetch)),
         (_, None) => Err(needs(ApiKey::Metadata)),
     })
@@ -91,7 +91,7 @@ pub struct BrokerAddress {
     pub port: u16,
 }
 
-/// Who leads a partition.
+/// Leader of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionLeader {
     pub partition: i32,
@@ -189,7 +189,7 @@ pub struct FetchPosition {
     pub last_epoch: i32,
 }
 
-/// What a `Fetch` request asks for besides its partitions.
+/// Fields of a `Fetch` request besides its partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchLimits {
     pub max_wait_ms: i32,

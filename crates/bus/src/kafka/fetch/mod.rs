@@ -1,13 +1,16 @@
 //! Reading Kafka without the client library: a fetch path that keeps batches as they come and gives views of them.
 //!
-//! In: an assignment and positions, from the reader or from the group that the client library keeps up. Out: records in the order of
-//! their partitions, and ends. Group membership, transactions, producing and administration stay with the client library.
+//! In: an assignment and positions, from the reader or from the group that the client library keeps up. Out: records in
+//! the order of their partitions, and ends. Group membership, transactions, producing and administration stay with the
+//! client library.
 //!
-//! A stage is a file: [`connection`] (socket, TLS, SASL, versions), [`session`] (what the broker remembers), [`batch`] (heads, checksums,
-//! transactions that were taken back), [`decompress`], [`records`]. [`broker`] has the threads, [`shared`] and [`state`] what they and the reader share.
+//! A stage is a file: [`connection`] (socket, TLS, SASL, versions), [`session`] (what the broker remembers), [`batch`]
+//! (heads, checksums, transactions that were taken back), [`decompress`], [`records`]. [`broker`] has the threads,
+//! [`shared`] and [`state`] what they and the reader share.
 //!
-//! Batches stay compressed until the reader comes to them; read ahead is what the byte budget allows. A partition that is paused is not
-//! asked for. Where a partition ends is known from the last stable offset in the answer that brings its last record.
+//! Batches stay compressed until the reader comes to them; read ahead is what the byte budget allows. A partition that
+//! is paused is not asked for. Where a partition ends is known from the last stable offset in the answer that brings
+//! its last record.
 
 mod batch;
 mod broker;
@@ -34,10 +37,10 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::Consumer;
 
 use super::errors::lacks;
-use super::events::{Event, Events, REFUSED};
-use super::fetcher::{Rebalance, group_failure, lost_position};
-use crate::rights::{Operation, Resource};
-use crate::{BusError, Polled, RecordBatch, Remedy, Result, TopicPartition, chaos};
+use super::events::{ConsumerEvent, ConsumerQueue, REFUSED};
+use super::fetcher::{RebalanceEvent, group_failure, lost_position};
+use crate::rights::{AclOperation, AclResource};
+use crate::{BusError, PollEvent, RecordBatch, Remedy, Result, TopicPartition, chaos};
 use batch::{BatchError, OpenBatch};
 use decompress::Unpacker;
 #[cfg(feature = "conformance")]
@@ -68,8 +71,14 @@ struct ReadPartition {
 }
 
 impl ReadPartition {
-    /// Delivers some of what is there; true once that is all. An end is reported unless `has_more`: what came since lies behind it.
-    fn deliver(&mut self, unpacker: &mut Unpacker, delivery: &mut Delivery<'_>, has_more: impl FnOnce() -> bool) -> Result<bool> {
+    /// Delivers some of what is there; true once that is all. An end is reported unless `has_more`: what came since
+    /// lies behind it.
+    fn deliver(
+        &mut self,
+        unpacker: &mut Unpacker,
+        delivery: &mut PollBuffer<'_>,
+        has_more: impl FnOnce() -> bool,
+    ) -> Result<bool> {
         if let Some(damage) = &self.damage {
             return Err(BusError::new(Remedy::Stop, format!("reading {}", self.at), damage));
         }
@@ -85,7 +94,7 @@ impl ReadPartition {
     fn advance(
         &mut self,
         unpacker: &mut Unpacker,
-        delivery: &mut Delivery<'_>,
+        delivery: &mut PollBuffer<'_>,
         has_more: impl FnOnce() -> bool,
     ) -> Result<bool, (i64, BatchError)> {
         let Self { at, next: Some(next), chunk, open, reported_end, .. } = self else {
@@ -112,10 +121,11 @@ impl ReadPartition {
     }
 }
 
-/// Partitions being read by the fetch path of our own. The client library's consumer fetches nothing: it is a member of the group.
+/// Partitions being read by the fetch path of our own. The client library's consumer fetches nothing: it is a member of
+/// the group.
 #[derive(Debug)]
 pub struct NativeFetcher {
-    events: Events,
+    events: ConsumerQueue,
     group: String,
     shared: Arc<FetchShared>,
     partitions: Vec<ReadPartition>,
@@ -126,7 +136,7 @@ pub struct NativeFetcher {
 }
 
 impl NativeFetcher {
-    pub fn new(events: Events, group: &str, options: FetchOptions) -> Self {
+    pub fn new(events: ConsumerQueue, group: &str, options: FetchOptions) -> Self {
         let shared = Arc::new(FetchShared::new(options));
         broker::start_threads(&shared);
         let (partitions, unpacker) = (Vec::new(), Unpacker::default());
@@ -137,7 +147,7 @@ impl NativeFetcher {
         self.accepts_batches = true;
     }
 
-    pub const fn events(&self) -> &Events {
+    pub const fn events(&self) -> &ConsumerQueue {
         &self.events
     }
 
@@ -189,9 +199,9 @@ impl NativeFetcher {
     }
 
     /// Appends at most `max` items, a batch counting as its records; a rebalance ends the call at once.
-    pub fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<Option<Rebalance>> {
+    pub fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<Option<RebalanceEvent>> {
         let (begun, before) = (Instant::now(), into.len());
-        let mut delivery = Delivery { into, room: max, accepts_batches: self.accepts_batches };
+        let mut delivery = PollBuffer { into, room: max, accepts_batches: self.accepts_batches };
         loop {
             if let Some(failure) = self.shared.take_failure() {
                 return Err(self.failure(failure));
@@ -208,26 +218,26 @@ impl NativeFetcher {
         }
     }
 
-    /// Takes what the group has to say.
-    fn look_at_group(&mut self) -> Result<Option<Rebalance>> {
+    /// Polls the events of the group.
+    fn look_at_group(&mut self) -> Result<Option<RebalanceEvent>> {
         while let Some(event) = self.events.next(Duration::ZERO) {
             match event {
-                Event::Assign(partitions) => return Ok(Some(Rebalance::Assign(partitions))),
-                Event::Revoke(partitions) => return Ok(Some(Rebalance::Revoke(partitions))),
-                Event::Failed { code, said, fatal, at } => {
+                ConsumerEvent::Assign(partitions) => return Ok(Some(RebalanceEvent::Assign(partitions))),
+                ConsumerEvent::Revoke(partitions) => return Ok(Some(RebalanceEvent::Revoke(partitions))),
+                ConsumerEvent::Failed { code, said, fatal, at } => {
                     if let Some(error) = group_failure(self.events.consumer(), &self.group, code, &said, fatal, at.as_ref()) {
                         return Err(error);
                     }
                 }
                 // Nothing is assigned that it could fetch.
-                Event::Record(_) | Event::End { .. } => {}
+                ConsumerEvent::Record(_) | ConsumerEvent::End { .. } => {}
             }
         }
         Ok(None)
     }
 
     /// Delivers some of what is there; false if nothing is.
-    fn deliver(&mut self, delivery: &mut Delivery<'_>) -> Result<bool> {
+    fn deliver(&mut self, delivery: &mut PollBuffer<'_>) -> Result<bool> {
         let count = self.partitions.len();
         let has_part =
             |partition: &ReadPartition| !partition.is_paused && (partition.open.is_some() || partition.chunk.is_some());
@@ -267,7 +277,7 @@ impl NativeFetcher {
             ),
             FetchFailure::Denied { topic } => {
                 let what = format!("reading topic {topic}");
-                BusError::new(Remedy::Stop, what, lacks(consumer.context().who(), Operation::Read, &Resource::Topic(topic)))
+                BusError::new(Remedy::Stop, what, lacks(consumer.context().who(), AclOperation::Read, &AclResource::Topic(topic)))
             }
             FetchFailure::UnknownTopic { at } => {
                 let detail = "there is no such topic or partition: run `eadt topics apply`";
@@ -286,29 +296,29 @@ impl Drop for NativeFetcher {
     }
 }
 
-/// What is delivered by one call.
-struct Delivery<'a> {
-    into: &'a mut Vec<Polled>,
-    /// How many records and ends more.
+/// The output of one call.
+struct PollBuffer<'a> {
+    into: &'a mut Vec<PollEvent>,
+    /// Most records and ends that may still be added.
     room: usize,
     accepts_batches: bool,
 }
 
-impl Delivery<'_> {
+impl PollBuffer<'_> {
     fn take_end(&mut self, at: &TopicPartition, position: i64) {
-        self.into.push(Polled::End { at: at.clone(), position });
+        self.into.push(PollEvent::End { at: at.clone(), position });
         self.room = self.room.saturating_sub(1);
     }
 
     fn take_records(&mut self, batch: RecordBatch) {
         self.room = self.room.saturating_sub(batch.len());
         if self.accepts_batches && !chaos::is_off("unknown-fields") {
-            self.into.push(Polled::Batch(batch));
+            self.into.push(PollEvent::Batch(batch));
             return;
         }
         self.into.extend((0..batch.len()).map_while(|index| batch.record(index)).map(|mut record| {
             record.value = record.value.map(|value| if chaos::is_refused(&value) { REFUSED.into() } else { value });
-            Polled::Record(record)
+            PollEvent::Record(record)
         }));
     }
 }
@@ -318,7 +328,7 @@ fn deliver_batch(
     at: &TopicPartition,
     batch: &mut OpenBatch,
     next: &mut i64,
-    delivery: &mut Delivery<'_>,
+    delivery: &mut PollBuffer<'_>,
     reported_end: &mut Option<i64>,
 ) -> Result<bool, (i64, BatchError)> {
     let (mut records, mut is_done) = (Vec::with_capacity(batch.left().min(delivery.room)), false);

@@ -23,14 +23,14 @@ pub struct FoundRecord {
 
 /// Walks over bytes by their varints.
 #[derive(Debug, Clone, Copy)]
-struct Cursor<'a> {
+struct VarintReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 const CUT_OFF: RecordError = RecordError("a record is cut off");
 
-impl Cursor<'_> {
+impl VarintReader<'_> {
     #[inline]
     fn byte(&mut self) -> Result<u8> {
         let byte = *self.bytes.get(self.at).ok_or(CUT_OFF)?;
@@ -111,10 +111,10 @@ fn byte_range(range: Range<usize>) -> ByteRange {
 
 /// Returns the record that begins at `at`, and moves behind it.
 pub fn next_record(unpacked: &[u8], at: &mut usize) -> Result<FoundRecord> {
-    let mut cursor = Cursor { bytes: unpacked, at: *at };
+    let mut cursor = VarintReader { bytes: unpacked, at: *at };
     let Some(body) = cursor.bytes()? else { return Err(RecordError("the length of a record is negative")) };
     // Nothing of it may lie beyond its own end.
-    cursor = Cursor { bytes: &unpacked[..body.end], at: body.start };
+    cursor = VarintReader { bytes: &unpacked[..body.end], at: body.start };
     cursor.byte()?;
     let (timestamp_delta, offset_delta) = (cursor.varint()?, cursor.varint()?);
     let (key, value) = (cursor.byte_range()?, cursor.byte_range()?);
@@ -137,7 +137,7 @@ pub fn next_record(unpacked: &[u8], at: &mut usize) -> Result<FoundRecord> {
 
 /// Returns the names and values in the headers of a record, which [`next_record`] has found whole.
 pub fn header_ranges(block: &[u8], from: usize, count: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
-    let mut cursor = Cursor { bytes: block, at: from };
+    let mut cursor = VarintReader { bytes: block, at: from };
     (0..count).map_while(move |_| {
         let name = cursor.bytes().ok()??;
         let end = name.end;
@@ -166,7 +166,7 @@ pub mod tests {
 
     /// A record as it is sent.
     #[derive(Debug, Clone, Default)]
-    pub struct Sent {
+    pub struct SentRecord {
         pub timestamp_delta: i64,
         pub offset_delta: i64,
         pub key: Option<Vec<u8>>,
@@ -179,7 +179,7 @@ pub mod tests {
         bytes.extend_from_slice(part.unwrap_or_default());
     }
 
-    pub fn write(records: &[Sent]) -> Vec<u8> {
+    pub fn write(records: &[SentRecord]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for record in records {
             let mut body = vec![0];
@@ -198,11 +198,11 @@ pub mod tests {
         bytes
     }
 
-    pub fn sent() -> impl Strategy<Value = Sent> {
+    pub fn sent() -> impl Strategy<Value = SentRecord> {
         let some = || option::of(vec(any::<u8>(), 0..40));
         let name = prop_oneof![vec(any::<u8>(), 0..9), Just(header::TYPE.as_bytes().to_vec())];
         (any::<i64>(), any::<i32>(), some(), some(), vec((name, some()), 0..6)).prop_map(
-            |(timestamp_delta, offset_delta, key, value, headers)| Sent {
+            |(timestamp_delta, offset_delta, key, value, headers)| SentRecord {
                 timestamp_delta,
                 offset_delta: i64::from(offset_delta),
                 key,
@@ -212,7 +212,7 @@ pub mod tests {
         )
     }
 
-    fn read(bytes: &[u8], count: usize) -> Result<Vec<Sent>> {
+    fn read(bytes: &[u8], count: usize) -> Result<Vec<SentRecord>> {
         let mut at = 0;
         let part = |byte_range: ByteRange| byte_range.of(bytes).map(<[u8]>::to_vec);
         (0..count)
@@ -221,7 +221,7 @@ pub mod tests {
                 let headers = || header_ranges(bytes, place.headers as usize, place.header_count as usize);
                 let types = headers().filter(|(name, _)| bytes[name.clone()] == *header::TYPE.as_bytes());
                 assert_eq!(place.event_type.of(bytes), types.last().map(|(_, value)| &bytes[value]), "the last one");
-                Ok(Sent {
+                Ok(SentRecord {
                     timestamp_delta,
                     offset_delta,
                     key: part(place.key),
@@ -240,7 +240,7 @@ pub mod tests {
             let bytes = write(&records);
             let found = read(&bytes, records.len()).unwrap();
             for (found, sent) in found.iter().zip(&records) {
-                let plain = |sent: &Sent| (sent.timestamp_delta, sent.offset_delta, sent.key.clone(), sent.value.clone());
+                let plain = |sent: &SentRecord| (sent.timestamp_delta, sent.offset_delta, sent.key.clone(), sent.value.clone());
                 prop_assert_eq!(plain(found), plain(sent));
                 let headers: Vec<_> = sent.headers.iter().map(|(name, value)| (name.clone(), Some(value.clone().unwrap_or_default()))).collect();
                 prop_assert_eq!(&found.headers, &headers);

@@ -9,10 +9,10 @@ use rdkafka::config::ClientConfig;
 use ring::rand::SecureRandom;
 use ring::{digest, hmac, pbkdf2};
 
-use super::connection::{Connection, ConnectionError, Result};
+use super::connection::{BrokerConnection, ConnectionError, Result};
 use super::messages::ApiKey;
 use super::wire::{WireReader, WireWriter};
-use crate::kafka::{Mechanism, Secret};
+use crate::kafka::{SaslMechanism, Secret};
 
 /// The broker names its rounds of hashing; more would only cost time.
 const MOST_ROUNDS: u32 = 1_000_000;
@@ -20,7 +20,7 @@ const MOST_ROUNDS: u32 = 1_000_000;
 /// As whom, and how that is proved.
 #[derive(Debug, Clone)]
 pub struct SaslUser {
-    mechanism: Mechanism,
+    mechanism: SaslMechanism,
     username: String,
     password: Secret,
 }
@@ -34,27 +34,27 @@ impl SaslUser {
         let text = |name: &str| properties.get(name).unwrap_or_default();
         let mechanism = properties.get("sasl.mechanism").or_else(|| properties.get("sasl.mechanisms")).unwrap_or_default();
         let mechanism = match mechanism {
-            "PLAIN" => Mechanism::Plain,
-            "SCRAM-SHA-256" => Mechanism::ScramSha256,
-            "SCRAM-SHA-512" => Mechanism::ScramSha512,
+            "PLAIN" => SaslMechanism::Plain,
+            "SCRAM-SHA-256" => SaslMechanism::ScramSha256,
+            "SCRAM-SHA-512" => SaslMechanism::ScramSha512,
             other => return Err(format!("sasl.mechanism={other} is the client library's alone: set bus.fetch=librdkafka")),
         };
         Ok(Self { mechanism, username: text("sasl.username").to_owned(), password: Secret::new(text("sasl.password")) })
     }
 
     /// Proves who this is; returns for how long the broker believes it, if not for ever.
-    pub fn authenticate(&self, connection: &mut Connection) -> Result<Option<Duration>> {
+    pub fn authenticate(&self, connection: &mut BrokerConnection) -> Result<Option<Duration>> {
         let name = self.mechanism.name();
         let answer = connection.exchange(ApiKey::SaslHandshake, 1, |body| body.put_short_text(name))?;
         if WireReader::new(answer).i16()? != 0 {
             return Err(refused(format!("the broker does not know the SASL mechanism {name}")));
         }
-        if self.mechanism == Mechanism::Plain {
+        if self.mechanism == SaslMechanism::Plain {
             let message = format!("\0{}\0{}", self.username, self.password.expose());
             return Ok(self.send(connection, message.as_bytes())?.1);
         }
         let nonce = random_nonce().ok_or_else(|| refused("the system gives no random bytes"))?;
-        let scram = Scram::new(self.mechanism, &self.username, nonce);
+        let scram = ScramClient::new(self.mechanism, &self.username, nonce);
         let (first, _) = self.send(connection, scram.first_message().as_bytes())?;
         let (proof, expected) = scram.final_message(self.password.expose(), &first).map_err(refused)?;
         let (last, lifetime) = self.send(connection, proof.as_bytes())?;
@@ -64,7 +64,7 @@ impl SaslUser {
         Ok(lifetime)
     }
 
-    fn send(&self, connection: &mut Connection, message: &[u8]) -> Result<(Vec<u8>, Option<Duration>)> {
+    fn send(&self, connection: &mut BrokerConnection, message: &[u8]) -> Result<(Vec<u8>, Option<Duration>)> {
         let answer = connection.exchange(ApiKey::SaslAuthenticate, 1, |body| {
             body.put_i32(message.len() as i32);
             body.extend_from_slice(message);
@@ -93,20 +93,20 @@ fn is_signed(last: &[u8], expected: &[u8]) -> bool {
 }
 
 /// The client's side of one SCRAM exchange.
-struct Scram {
+struct ScramClient {
     hash: &'static digest::Algorithm,
     hmac: hmac::Algorithm,
     pbkdf2: pbkdf2::Algorithm,
     nonce: String,
-    /// The first message without the head that says that no channel is bound.
+    /// The client's first message without the GS2 header, which states that no channel is bound.
     bare: String,
 }
 
-impl Scram {
-    fn new(mechanism: Mechanism, user: &str, nonce: String) -> Self {
+impl ScramClient {
+    fn new(mechanism: SaslMechanism, user: &str, nonce: String) -> Self {
         let (hash, hmac, pbkdf2) = match mechanism {
-            Mechanism::ScramSha256 => (&digest::SHA256, hmac::HMAC_SHA256, pbkdf2::PBKDF2_HMAC_SHA256),
-            Mechanism::ScramSha512 | Mechanism::Plain => (&digest::SHA512, hmac::HMAC_SHA512, pbkdf2::PBKDF2_HMAC_SHA512),
+            SaslMechanism::ScramSha256 => (&digest::SHA256, hmac::HMAC_SHA256, pbkdf2::PBKDF2_HMAC_SHA256),
+            SaslMechanism::ScramSha512 | SaslMechanism::Plain => (&digest::SHA512, hmac::HMAC_SHA512, pbkdf2::PBKDF2_HMAC_SHA512),
         };
         let bare = format!("n={},r={nonce}", user.replace('=', "=3D").replace(',', "=2C"));
         Self { hash, hmac, pbkdf2, nonce, bare }
@@ -149,7 +149,7 @@ mod tests {
     /// The exchange in RFC 7677.
     #[test]
     fn the_example_of_the_standard_is_followed() {
-        let scram = Scram::new(Mechanism::ScramSha256, "user", "rOprNGfwEbeRWgbNEkqO".to_owned());
+        let scram = ScramClient::new(SaslMechanism::ScramSha256, "user", "rOprNGfwEbeRWgbNEkqO".to_owned());
         assert_eq!(scram.first_message(), "n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
         let first = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
         let (last, expected) = scram.final_message("pencil", first.as_bytes()).unwrap();
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn what_does_not_follow_it_is_refused() {
-        let scram = Scram::new(Mechanism::ScramSha512, "a,b=c", "mine".to_owned());
+        let scram = ScramClient::new(SaslMechanism::ScramSha512, "a,b=c", "mine".to_owned());
         assert_eq!(scram.first_message(), "n,,n=a=2Cb=3Dc,r=mine");
         for first in ["", "r=others,s=AAAA,i=4096", "r=mine1,s=?,i=4096", "r=mine1,s=AAAA,i=0", "r=mine1,s=AAAA,i=2000000"] {
             assert!(scram.final_message("secret", first.as_bytes()).is_err(), "{first}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdkafka::config::ClientConfig;
 
-use super::connection::{Connection, Result, Stream};
+use super::connection::{BrokerConnection, BrokerStream, Result};
 
 /// How a connection is protected, and as whom.
 #[derive(Debug, Clone, Default)]
@@ -16,7 +16,7 @@ pub struct ConnectionSecurity {
     pub sasl: Option<super::sasl::SaslUser>,
 }
 
-/// Reads what the properties say; the error names one that cannot be followed.
+/// Reads the security settings from the properties. The error names a property that cannot be followed.
 pub fn read_security(config: &ClientConfig) -> std::result::Result<ConnectionSecurity, String> {
     let protocol = config.get("security.protocol").unwrap_or("plaintext").to_lowercase();
     #[cfg(not(feature = "kafka-tls"))]
@@ -45,20 +45,20 @@ pub fn read_security(config: &ClientConfig) -> std::result::Result<ConnectionSec
     not(feature = "kafka-tls"),
     expect(unused_variables, clippy::unnecessary_wraps, reason = "a build without TLS has nothing to do")
 )]
-pub fn protect(socket: TcpStream, host: &str, security: &ConnectionSecurity) -> Result<Stream> {
+pub fn protect(socket: TcpStream, host: &str, security: &ConnectionSecurity) -> Result<BrokerStream> {
     #[cfg(feature = "kafka-tls")]
     if let Some(files) = &security.tls {
         return files.protect(socket, host);
     }
-    Ok(Stream::Plain(socket))
+    Ok(BrokerStream::Plain(socket))
 }
 
-/// Tells the broker who this is if that is asked for; returns for how long it believes it, if not for ever.
+/// Authenticates to the broker if that is configured. Returns for how long the broker accepts it; `None` if it does not expire.
 #[cfg_attr(
     not(feature = "kafka-tls"),
     expect(unused_variables, clippy::unnecessary_wraps, reason = "a build without SASL has nothing to do")
 )]
-pub fn authenticate(connection: &mut Connection, security: &ConnectionSecurity) -> Result<Option<Duration>> {
+pub fn authenticate(connection: &mut BrokerConnection, security: &ConnectionSecurity) -> Result<Option<Duration>> {
     #[cfg(feature = "kafka-tls")]
     if let Some(user) = &security.sasl {
         return user.authenticate(connection);

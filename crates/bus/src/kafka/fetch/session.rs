@@ -7,7 +7,7 @@ use super::messages::{FetchPosition, PartitionName};
 /// The epoch of a request that makes a session.
 const FIRST: i32 = 0;
 
-/// What a broker was told of the partitions that are read from it.
+/// A fetch session with one broker: the positions that it was last sent.
 #[derive(Debug, Default)]
 pub struct FetchSession {
     /// 0: there is none.
@@ -27,7 +27,7 @@ pub struct SessionRequest {
 }
 
 impl FetchSession {
-    /// Ends the session: the next request makes a new one, and its answer tells of every partition.
+    /// Ends the session: the next request opens a new one, and its answer covers every partition.
     pub fn reset(&mut self) {
         self.epoch = FIRST;
         self.known.clear();

@@ -1,4 +1,4 @@
-//! What the reader and the threads that fetch for it share: positions, what came, and who leads.
+//! State that the reader shares with the threads that fetch for it: positions, fetched records, and leaders.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use super::options::FetchOptions;
 use super::state::{FetchFailure, FetchPlan, FetchState, FetchedChunk, PartitionFetch, code};
 use crate::TopicPartition;
 
-/// How long a topic may be unknown before the reader hears of it: brokers learn of new topics one after the other.
+/// Time for which a topic may be unknown before it is reported to the reader: brokers learn of new topics one after the other.
 const UNKNOWN: Duration = Duration::from_secs(5);
 /// A thread that has nothing to ask looks around so often.
 const IDLE: Duration = Duration::from_secs(1);
@@ -167,7 +167,7 @@ impl FetchShared {
         self.work.notify_all();
     }
 
-    /// Asks again who leads, after nobody could say.
+    /// Asks again who leads, after no broker could answer.
     pub fn need_layout(&self) {
         self.lock().needs_layout = true;
     }
@@ -205,7 +205,7 @@ impl FetchShared {
                     failures.push(FetchFailure::Denied { topic: topic.name.clone() });
                 }
                 (Some(topic), Some(found)) if topic.error == 0 && found.node >= 0 => {
-                    // A broker that is behind may tell of an older leader.
+                    // A broker that is behind may report an older leader.
                     let is_older =
                         partition.topic_id == topic.id && partition.leader.is_some_and(|(_, epoch)| found.epoch < epoch);
                     if partition.topic_id != NO_TOPIC_ID && topic.id != partition.topic_id {
@@ -244,7 +244,7 @@ impl FetchShared {
         needed
     }
 
-    /// Returns whether this broker needs a thread that it has not, and says that it has one now.
+    /// Returns whether this broker needs a thread that it does not have, and records that it has one now.
     fn needs_thread(state: &mut FetchState, node: i32) -> bool {
         let is_new = !state.threads.contains(&node);
         if is_new {

@@ -11,14 +11,14 @@ use super::messages::{BrokerAddress, FetchLimits, FetchPosition, NO_TOPIC_ID, Pa
 use super::options::FetchOptions;
 use crate::TopicPartition;
 
-/// How long a partition is left alone after a broker could not serve it.
+/// Pause of a partition after a broker could not serve it.
 const BACKOFF: Duration = Duration::from_millis(100);
 /// How long the broker that was recommended is asked, before the leader is asked again who is best.
 const PREFERRED: Duration = Duration::from_mins(5);
-/// While a partition is full, those at their end are asked for no more often than this. The pause is made here and not at the broker:
-/// the reader may make room at any moment, and a request that waits there cannot be called back.
+/// While a partition is full, those at their end are asked for no more often than this. The pause is made here and not at the
+/// broker: the reader may make room at any moment, and a request that waits there cannot be called back.
 const FULL_PAUSE: Duration = Duration::from_millis(5);
-/// How long a partition is left alone that may not be read.
+/// Pause of a partition that may not be read.
 const DENIED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Error codes of the protocol that mean something of their own here.
@@ -32,7 +32,7 @@ pub mod code {
     pub const OF_SESSIONS: [i16; 3] = [70, 71, 106];
 }
 
-/// What the reader must hear of; everything else is tried again.
+/// A failure that the reader must know of; everything else is tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FetchFailure {
     /// The log does not have this position.
@@ -61,7 +61,7 @@ pub enum FetchFailure {
     Thread,
 }
 
-/// What came for a partition in one answer.
+/// Records of a partition from one answer.
 #[derive(Debug)]
 pub struct FetchedChunk {
     pub slot: usize,
@@ -141,7 +141,7 @@ pub struct FetchState {
 #[derive(Debug)]
 pub struct FetchPlan {
     pub limits: FetchLimits,
-    /// Every partition is to be told of, also one without news.
+    /// Every partition is to be reported by the broker, also one without news.
     pub is_fresh: bool,
     pub positions: Vec<FetchPosition>,
     /// The start of each position's partition.
@@ -190,7 +190,7 @@ impl FetchState {
             }
         }
         self.asked.insert(node, now);
-        // Where the end is not known the broker shall not hold back that it is there.
+        // If the end is not known, the broker must not hold back its answer.
         let max_wait = match (is_fresh || is_only_news, is_full) {
             (true, _) => Duration::ZERO,
             (false, true) => options.max_wait.min(FULL_PAUSE),
@@ -236,7 +236,7 @@ impl FetchState {
         let end = if is_committed_only && part.last_stable >= 0 { part.last_stable } else { part.high_watermark };
         match (end_of_batches(part.records), BatchHead::read(part.records)) {
             (Some((next, epoch)), _) => (partition.next, partition.last_epoch) = (Some(next.max(position)), epoch),
-            // What is wrong with it the reader finds, and says.
+            // The reader finds and reports what is wrong with it.
             (None, Err(_)) => partition.next = None,
             (None, Ok(_)) if end <= position && partition.end_told != Some(position) => {}
             (None, Ok(_)) => return None,

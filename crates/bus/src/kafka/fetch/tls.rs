@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned};
 
-use super::connection::{ConnectionError, Result, Stream};
+use super::connection::{BrokerStream, ConnectionError, Result};
 
 /// Properties of TLS that are followed here.
 const KNOWN: [&str; 5] = [
@@ -53,7 +53,7 @@ impl TlsFiles {
     }
 
     /// Puts TLS around a socket; its handshake is done with the first bytes.
-    pub fn protect(&self, mut socket: TcpStream, host: &str) -> Result<Stream> {
+    pub fn protect(&self, mut socket: TcpStream, host: &str) -> Result<BrokerStream> {
         let config = self.config().map_err(ConnectionError::Refused)?;
         let refused =
             |error: &dyn std::fmt::Display| ConnectionError::Refused(format!("the TLS connection was refused: {error}"));
@@ -65,7 +65,7 @@ impl TlsFiles {
                 _ => ConnectionError::Io(error),
             })?;
         }
-        Ok(Stream::Tls(Box::new(StreamOwned::new(connection, socket))))
+        Ok(BrokerStream::Tls(Box::new(StreamOwned::new(connection, socket))))
     }
 
     fn config(&self) -> std::result::Result<ClientConfig, String> {

@@ -1,4 +1,5 @@
-//! Primitive types of the Kafka protocol. Every length is checked against the bytes that are there before anything is reserved for it.
+//! Primitive types of the Kafka protocol. Every length is checked against the bytes that are there before anything is reserved
+//! for it.
 
 /// An answer that does not follow the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,21 +1,21 @@
 //! What is remembered and what is planned of it, on points that are put down by hand.
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, EfficiencyWindow, Layout, Model, Outcome, Validation, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, EfficiencyWindow, Layout, Model, Workload};
 use serde_json::json;
 
-use super::knob::Knob;
-use super::phase::Phases;
-use super::{Base, Change, LayoutKey, OperatingPoint, Seek, Step, Tabu, View, cap_curve};
-use crate::controller::testing::{Bench, layout};
-use crate::controller::{Context, ControllerName, ControllerState, Objective};
-use crate::models::Models;
+use super::knob::SeekKnob;
+use super::phase::JobPhases;
+use super::{LayoutKey, OperatingPoint, SeekChange, SeekPlanner, SeekState, SeekStep, StartingLayout, TabuLayout, cap_curve};
+use crate::controller::testing::{ControllerBench, layout};
+use crate::controller::{ControllerContext, ControllerName, ControllerObjective, ControllerState};
+use crate::models::ModelRegistry;
 
 /// What was measured, put down by hand: what is planned of it.
-pub(super) struct Desk {
-    pub bench: Bench,
-    pub seek: Seek,
-    pub stand: OperatingPoint,
+pub(super) struct SeekFixture {
+    pub bench: ControllerBench,
+    pub seek: SeekState,
+    pub operating_point: OperatingPoint,
 }
 
 pub(super) const HERE: LayoutKey = LayoutKey { replicas: 6, threads: 50 };
@@ -25,39 +25,44 @@ pub(super) const THIRD: LayoutKey = LayoutKey { replicas: 9, threads: 30 };
 pub(super) const FREE: f64 = 400.0;
 
 /// Layout, setting, power of all GPUs, throughput and windows of a point; three GPUs draw a third of the power each.
-pub(super) type Measured = (LayoutKey, f64, f64, f64, u32);
+pub(super) type SettingFigures = (LayoutKey, f64, f64, f64, u32);
 
-pub(super) fn phases(present: usize, all: &[&[Measured]]) -> Phases {
-    let point = |(spot, setting, watts, rate, windows): &Measured| {
+pub(super) fn phases(present: usize, all: &[&[SettingFigures]]) -> JobPhases {
+    let point = |(spot, setting, watts, rate, windows): &SettingFigures| {
         json!([spot.replicas, spot.threads, setting, watts / 3.0, watts, rate, windows])
     };
     let all: Vec<_> = all.iter().map(|points| json!({"points": points.iter().map(point).collect::<Vec<_>>()})).collect();
     serde_json::from_value(json!({"all": all, "present": present})).unwrap()
 }
 
-impl Desk {
+impl SeekFixture {
     /// In the starting layout at this cap, in the first of these phases.
-    pub fn new(setting: f64, all: &[&[Measured]]) -> Self {
-        let base = Some(Base { spot: HERE, own: None });
-        let seek = Seek { base, phases: phases(0, all), began: EventTime::from_seconds(0.0), ..Seek::default() };
-        Self { bench: Bench::new(ControllerName::Hybrid), seek, stand: OperatingPoint { spot: HERE, setting } }
+    pub fn new(setting: f64, all: &[&[SettingFigures]]) -> Self {
+        let base = Some(StartingLayout { layout_key: HERE, own: None });
+        let seek = SeekState { base, phases: phases(0, all), began: EventTime::from_seconds(0.0), ..SeekState::default() };
+        Self {
+            bench: ControllerBench::new(ControllerName::Hybrid),
+            seek,
+            operating_point: OperatingPoint { layout_key: HERE, setting },
+        }
     }
 
     /// In this layout instead.
     pub fn at(mut self, spot: LayoutKey) -> Self {
-        self.stand.spot = spot;
+        self.operating_point.layout_key = spot;
         let set = layout(spot.replicas, spot.threads, 3);
-        self.bench.workload.layout = Layout { power_limit_watts: Some(self.stand.setting).filter(|watts| *watts < FREE), ..set };
+        self.bench.workload.layout =
+            Layout { power_limit_watts: Some(self.operating_point.setting).filter(|watts| *watts < FREE), ..set };
         self
     }
 
-    pub fn knob(&self) -> Knob {
-        Knob::power_limit(&self.bench.workload, None, &self.bench.settings).unwrap()
+    pub fn knob(&self) -> SeekKnob {
+        SeekKnob::power_limit(&self.bench.workload, None, &self.bench.settings).unwrap()
     }
 
-    pub fn view<T>(&self, of: impl FnOnce(&mut View<'_>) -> T) -> T {
-        let Bench { workload, settings, models, remaining_seconds, state, now, .. } = &self.bench;
-        let context = Context {
+    pub fn view<T>(&self, of: impl FnOnce(&mut SeekPlanner<'_>) -> T) -> T {
+        let ControllerBench { workload, settings, models, remaining_seconds, state, now, .. } = &self.bench;
+        let context = ControllerContext {
             workload: Some(workload),
             last_actuation: None,
             remaining_seconds: *remaining_seconds,
@@ -67,11 +72,21 @@ impl Desk {
             models: models.as_ref(),
         };
         let (knob, learned) = (self.knob(), cap_curve(ControllerName::PowerCap, workload, &context));
-        let (seek, stand) = (&self.seek, self.stand);
-        of(&mut View { seek, state, stand, knob: &knob, workload, context: &context, now: *now, gpus: 3, learned })
+        let (seek, stand) = (&self.seek, self.operating_point);
+        of(&mut SeekPlanner {
+            seek,
+            state,
+            operating_point: stand,
+            knob: &knob,
+            workload,
+            context: &context,
+            now: *now,
+            gpus: 3,
+            learned,
+        })
     }
 
-    pub fn plan(&self, layouts: bool) -> Step {
+    pub fn plan(&self, layouts: bool) -> SeekStep {
         self.view(|view| view.plan(layouts))
     }
 
@@ -86,12 +101,12 @@ impl Desk {
 
 #[test]
 fn throughput_is_compared_with_the_starting_layouts_without_a_limit_or_with_what_stands_in_for_it() {
-    let reference = |all: &[&[Measured]]| Desk::new(FREE, all).reference();
+    let reference = |all: &[&[SettingFigures]]| SeekFixture::new(FREE, all).reference();
     assert_eq!(reference(&[&[(HERE, FREE, 1_000.0, 100.0, 8), (OTHER, FREE, 1_000.0, 120.0, 8)]]), Some(100.0));
     assert_eq!(reference(&[&[(HERE, FREE, 1_000.0, 100.0, 7)]]), None, "not measured for long enough");
     assert_eq!(reference(&[&[(HERE, 300.0, 900.0, 95.0, 8), (OTHER, 300.0, 900.0, 110.0, 8)]]), None, "only with caps");
-    // Another layout stands in for it; the best one, where there are more.
-    let there: &[Measured] = &[(OTHER, FREE, 1_000.0, 120.0, 8)];
+    // Another layout replaces it as the reference; the best one, if there are more.
+    let there: &[SettingFigures] = &[(OTHER, FREE, 1_000.0, 120.0, 8)];
     assert_eq!(reference(&[there]), Some(120.0));
     assert_eq!(reference(&[&[there[0], (THIRD, FREE, 1_000.0, 130.0, 3)]]), Some(130.0));
     assert_eq!(reference(&[&[(OTHER, FREE, 1_000.0, 120.0, 7)]]), None);
@@ -104,16 +119,16 @@ fn throughput_is_compared_with_the_starting_layouts_without_a_limit_or_with_what
 
 #[test]
 fn savings_are_reckoned_against_the_starting_layouts_energy_or_what_others_took_of_it_elsewhere() {
-    let energy = |all: &[&[Measured]]| Desk::new(FREE, all).reference_energy();
+    let energy = |all: &[&[SettingFigures]]| SeekFixture::new(FREE, all).reference_energy();
     assert_eq!(energy(&[&[(HERE, FREE, 1_000.0, 100.0, 3), (OTHER, FREE, 900.0, 180.0, 3)]]), Some(10.0));
-    let there: &[Measured] = &[(HERE, FREE, 1_000.0, 100.0, 2), (OTHER, FREE, 800.0, 200.0, 3)];
+    let there: &[SettingFigures] = &[(HERE, FREE, 1_000.0, 100.0, 2), (OTHER, FREE, 800.0, 200.0, 3)];
     assert_eq!(energy(&[there]), None, "no phase says what the other layout takes of it");
     // Twice and three times what the other one takes.
-    let twice: &[Measured] = &[(HERE, FREE, 1_000.0, 100.0, 3), (OTHER, FREE, 900.0, 180.0, 3)];
-    let thrice: &[Measured] = &[(HERE, FREE, 1_200.0, 100.0, 3), (OTHER, FREE, 800.0, 200.0, 3)];
+    let twice: &[SettingFigures] = &[(HERE, FREE, 1_000.0, 100.0, 3), (OTHER, FREE, 900.0, 180.0, 3)];
+    let thrice: &[SettingFigures] = &[(HERE, FREE, 1_200.0, 100.0, 3), (OTHER, FREE, 800.0, 200.0, 3)];
     assert_eq!(energy(&[there, twice]), Some(8.0));
     assert_eq!(energy(&[there, twice, thrice]), Some(10.0));
-    // The mean of what the layouts say, 8 and 20 J, each by what it does without a cap.
+    // The mean of the layouts' figures, 8 and 20 J, each measured without a cap.
     let third = |setting| (THIRD, setting, 2_000.0, 100.0, 3);
     let equal = [third(FREE), (HERE, FREE, 2_000.0, 100.0, 3)];
     assert_eq!(energy(&[&[there[1], third(FREE)], twice, &equal]), Some(14.0));
@@ -121,38 +136,38 @@ fn savings_are_reckoned_against_the_starting_layouts_energy_or_what_others_took_
 }
 
 /// A turn of the knob and a change of the layout, both not judged yet.
-fn changing() -> (Seek, ControllerState, Change) {
-    let change = |id: &str, to: Layout| Change { id: id.into(), from: layout(6, 50, 3), to, generation: 2, hold_out: false };
+fn changing() -> (SeekState, ControllerState, SeekChange) {
+    let change = |id: &str, to: Layout| SeekChange { id: id.into(), from: layout(6, 50, 3), to, generation: 2, hold_out: false };
     let trial = change("moved", layout(9, 30, 3));
     let turn = change("turned", Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 3) });
-    let seek = Seek { trial: Some(trial.clone()), turn: Some(turn), ..Seek::default() };
+    let seek = SeekState { trial: Some(trial.clone()), turn: Some(turn), ..SeekState::default() };
     (seek, ControllerState::default(), trial)
 }
 
 #[test]
 fn what_the_actuator_undid_is_not_tried_again_for_a_day() {
-    let bench = Bench::new(ControllerName::Hybrid);
+    let bench = ControllerBench::new(ControllerName::Hybrid);
     let now = bench.now;
     let until = now.plus_seconds(86_400.0);
     let told = |id: &str, outcome| {
         let (mut seek, mut state, _) = changing();
-        let barred = |spot| Tabu { spot, until: now, why: "before".into() };
+        let barred = |spot| TabuLayout { layout_key: spot, until: now, why: "before".into() };
         seek.barred = vec![barred(OTHER), barred(THIRD)];
         let actuation = Actuation { decision_id: id.into(), time: now, outcome, reason: "why".into(), ..Actuation::default() };
         let note = seek.settle(&mut state, &bench.workload, &actuation, now, &bench.settings);
         (note, seek, state)
     };
-    let (note, seek, _) = told("older", Outcome::RolledBack);
+    let (note, seek, _) = told("older", ActuationOutcome::RolledBack);
     assert_eq!((note, seek.trial, seek.turn), (None, changing().0.trial, changing().0.turn), "that is judged by now");
     for (id, outcome, words, restarts) in [
-        ("moved", Outcome::RolledBack, "the last change was rolled back: why", vec!["moved/rolled-back"]),
-        ("moved", Outcome::Failed, "the last change failed: why", vec![]),
-        ("turned", Outcome::RolledBack, "the last change was rolled back: why", vec![]),
-        ("turned", Outcome::Failed, "the last change failed: why", vec![]),
+        ("moved", ActuationOutcome::RolledBack, "the last change was rolled back: why", vec!["moved/rolled-back"]),
+        ("moved", ActuationOutcome::Failed, "the last change failed: why", vec![]),
+        ("turned", ActuationOutcome::RolledBack, "the last change was rolled back: why", vec![]),
+        ("turned", ActuationOutcome::Failed, "the last change failed: why", vec![]),
     ] {
         let (note, seek, state) = told(id, outcome);
         let note = note.unwrap();
-        assert_eq!((note.reason.as_str(), note.concerns.as_str(), note.validation), (words, id, Validation::Failed));
+        assert_eq!((note.reason.as_str(), note.concerns.as_str(), note.validation), (words, id, ChangeValidation::Failed));
         assert_eq!(note.hold_until, Some(until));
         assert_eq!((seek.trial, seek.turn, seek.restoring), (None, None, Some(layout(6, 50, 3))));
         assert_eq!(
@@ -160,7 +175,7 @@ fn what_the_actuator_undid_is_not_tried_again_for_a_day() {
             restarts,
             "{id} {outcome:?}"
         );
-        let barred: Vec<_> = seek.barred.iter().map(|barred| (barred.spot, barred.why.as_str())).collect();
+        let barred: Vec<_> = seek.barred.iter().map(|barred| (barred.layout_key, barred.why.as_str())).collect();
         if id == "moved" {
             assert_eq!((barred, seek.knob_barred), (vec![(OTHER, "before"), (THIRD, words)], None));
             assert_eq!(seek.barred[1].until, until);
@@ -173,34 +188,38 @@ fn what_the_actuator_undid_is_not_tried_again_for_a_day() {
 
 #[test]
 fn a_layout_that_no_decision_made_is_from_outside_unless_it_is_what_was_before() {
-    let bench = Bench::new(ControllerName::Hybrid);
-    let follow = |seek: &mut Seek, layout: Layout| {
+    let bench = ControllerBench::new(ControllerName::Hybrid);
+    let follow = |seek: &mut SeekState, layout: Layout| {
         let workload = Workload { layout, generation: 3, ..bench.workload.clone() };
         seek.follow(ControllerName::Hybrid, &mut ControllerState::default(), &workload, bench.now)
     };
-    let known =
-        || Seek { base: Some(Base { spot: HERE, own: None }), generation: Some(2), highest_mhz: Some(1_400.0), ..changing().0 };
+    let known = || SeekState {
+        base: Some(StartingLayout { layout_key: HERE, own: None }),
+        generation: Some(2),
+        highest_mhz: Some(1_400.0),
+        ..changing().0
+    };
     let mut seek = known();
     assert_eq!(follow(&mut seek, layout(6, 50, 3)), None, "a roll-back");
     assert_eq!(seek.trial, changing().0.trial);
     let mut seek = known();
     let note = follow(&mut seek, layout(3, 100, 3)).unwrap();
-    assert_eq!((note.concerns.as_str(), note.validation), ("moved", Validation::None));
-    assert_eq!((seek.base.map(|base| base.spot), seek.began), (Some(LayoutKey { replicas: 3, threads: 100 }), bench.now));
+    assert_eq!((note.concerns.as_str(), note.validation), ("moved", ChangeValidation::None));
+    assert_eq!((seek.base.map(|base| base.layout_key), seek.began), (Some(LayoutKey { replicas: 3, threads: 100 }), bench.now));
     assert_eq!((seek.trial, seek.highest_mhz), (None, Some(1_400.0)), "boards stay what they are");
     // Also after what was undone is forgotten.
-    let mut seek = Seek { trial: None, turn: None, restoring: Some(layout(6, 50, 3)), ..known() };
+    let mut seek = SeekState { trial: None, turn: None, restoring: Some(layout(6, 50, 3)), ..known() };
     assert_eq!((follow(&mut seek, layout(6, 50, 3)), seek.restoring), (None, None));
 }
 
 #[test]
 fn what_the_user_had_set_is_the_setting_of_the_knob_that_is_turned() {
     let own = |name, decision_id: Option<&str>| {
-        let mut bench = Bench::new(name);
+        let mut bench = ControllerBench::new(name);
         let set = Layout { power_limit_watts: Some(310.0), sm_clock_mhz: Some(1_200.0), ..bench.workload.layout.clone() };
         bench.workload.layout = set;
         bench.workload.decision_id = decision_id.map(str::to_owned);
-        let mut seek = Seek::default();
+        let mut seek = SeekState::default();
         assert_eq!(seek.follow(name, &mut ControllerState::default(), &bench.workload, bench.now), None);
         seek.base.and_then(|base| base.own)
     };
@@ -211,19 +230,19 @@ fn what_the_user_had_set_is_the_setting_of_the_knob_that_is_turned() {
 
 #[test]
 fn a_layout_is_barred_until_its_time_and_no_longer() {
-    let mut bench = Bench::new(ControllerName::Hybrid);
+    let mut bench = ControllerBench::new(ControllerName::Hybrid);
     bench.feed(390.0, 0.08);
     let next = bench.now.plus_seconds(60.0);
-    let barred = |spot, seconds| Tabu { spot, until: next.plus_seconds(seconds), why: String::new() };
+    let barred = |spot, seconds| TabuLayout { layout_key: spot, until: next.plus_seconds(seconds), why: String::new() };
     bench.state.seek.as_mut().unwrap().barred = vec![barred(OTHER, 0.0), barred(THIRD, 1.0), barred(HERE, -1.0)];
     bench.feed(390.0, 0.08);
-    assert_eq!(bench.state.seek.unwrap().barred.iter().map(|barred| barred.spot).collect::<Vec<_>>(), [THIRD]);
+    assert_eq!(bench.state.seek.unwrap().barred.iter().map(|barred| barred.layout_key).collect::<Vec<_>>(), [THIRD]);
 }
 
 #[test]
 fn memory_activity_is_counted_per_sample_and_none_is_unknown() {
     let heard = |ratio| {
-        let mut bench = Bench::new(ControllerName::Hybrid);
+        let mut bench = ControllerBench::new(ControllerName::Hybrid);
         let window = EfficiencyWindow { mean_dram_active_ratio: Some(ratio), ..bench.window(400.0, 0.05) };
         bench.decide(&window);
         bench.state.seek.unwrap().phases.present().unwrap().dram_seconds_per_sample
@@ -234,12 +253,12 @@ fn memory_activity_is_counted_per_sample_and_none_is_unknown() {
 
 #[test]
 fn a_layout_whose_starting_one_was_never_measured_here_is_not_slowed_down_against_itself() {
-    // It had half of the starting layout's throughput elsewhere, so that 240 samples/s would be demanded of it: of 120 those are enough
-    // that it has without a limit, less 7 %.
-    let here: &[Measured] = &[(OTHER, FREE, 1_170.0, 120.0, 8), (OTHER, 330.0, 990.0, 112.0, 8)];
-    let elsewhere: &[Measured] = &[(HERE, FREE, 1_000.0, 100.0, 8), (OTHER, FREE, 1_000.0, 50.0, 3)];
-    let step = Desk::new(330.0, &[here, elsewhere]).at(OTHER).plan(false);
-    let Step::Stay(why) = &step else { panic!("{step:?}") };
+    // It had half of the starting layout's throughput elsewhere, so that 240 samples/s would be demanded of it: of 120 those are
+    // enough that it has without a limit, less 7 %.
+    let here: &[SettingFigures] = &[(OTHER, FREE, 1_170.0, 120.0, 8), (OTHER, 330.0, 990.0, 112.0, 8)];
+    let elsewhere: &[SettingFigures] = &[(HERE, FREE, 1_000.0, 100.0, 8), (OTHER, FREE, 1_000.0, 50.0, 3)];
+    let step = SeekFixture::new(330.0, &[here, elsewhere]).at(OTHER).plan(false);
+    let SeekStep::Stay(why) = &step else { panic!("{step:?}") };
     assert!(why.contains("holds 330 W: 8.839 J/sample at 93 % of the throughput"), "{why}");
 }
 
@@ -247,12 +266,12 @@ fn a_layout_whose_starting_one_was_never_measured_here_is_not_slowed_down_agains
 fn ten_settings_of_a_layout_are_enough_and_those_of_another_one_are_not_counted() {
     let of = |spot: LayoutKey, rate: f64| (0..9).map(move |n| (spot, 390.0 - f64::from(n), 1_170.0, rate, 3));
     let plan = |other: LayoutKey| {
-        let mut points: Vec<Measured> = vec![(HERE, FREE, 1_200.0, 100.0, 8)];
+        let mut points: Vec<SettingFigures> = vec![(HERE, FREE, 1_200.0, 100.0, 8)];
         points.extend(of(other, 100.0));
-        Desk::new(FREE, &[&points]).plan(false)
+        SeekFixture::new(FREE, &[&points]).plan(false)
     };
-    let why = |step: Step| match step {
-        Step::Turn { why, .. } | Step::Stay(why) => why,
+    let why = |step: SeekStep| match step {
+        SeekStep::Turn { why, .. } | SeekStep::Stay(why) => why,
         step => panic!("{step:?}"),
     };
     let (mine, others) = (why(plan(HERE)), why(plan(OTHER)));
@@ -261,26 +280,26 @@ fn ten_settings_of_a_layout_are_enough_and_those_of_another_one_are_not_counted(
 }
 
 /// The root of the watts in samples/s, or another power of them, scaled to 100 samples/s at 400 W.
-fn law(exponent: f64, shape: [u32; 4]) -> Models {
+fn law(exponent: f64, shape: [u32; 4]) -> ModelRegistry {
     let a = 100.0 / 400_f64.powf(exponent);
     let fit = json!({"a": a, "b": exponent, "offset_watts": 0.0, "r_squared": 0.9, "mape_ratio": 0.02, "peak_watts": null, "peak_measured": false});
     let power = json!({"a": a, "b": exponent, "r_squared": 0.9, "mape_ratio": 0.02});
     let curve =
         json!({"power_law": power, "offset_power_law": fit, "verdict": "informative", "watts_range": [200.0, 400.0], "count": 9});
     let parameters = json!({"format": "eadt.cap-curve.v1", "gpu_model": "A100", "layout": shape, "curve": curve});
-    let mut models = Models::default();
+    let mut models = ModelRegistry::default();
     models.put(&Model { name: "cap-curve/eadt/llm-training".into(), version: "3".into(), parameters, ..Model::default() });
     models
 }
 
 /// What is advised where 100 samples/s were measured with nothing held back, at 400 W.
-fn advised(change: impl FnOnce(&mut Desk)) -> Option<f64> {
-    let mut desk = Desk::new(FREE, &[&[(HERE, FREE, 1_200.0, 100.0, 8)]]);
+fn advised(change: impl FnOnce(&mut SeekFixture)) -> Option<f64> {
+    let mut desk = SeekFixture::new(FREE, &[&[(HERE, FREE, 1_200.0, 100.0, 8)]]);
     desk.bench.workload.gpu_model = Some("A100".into());
     desk.bench.models = Some(law(0.5, [6, 50, 6, 2]));
     change(&mut desk);
     match desk.plan(false) {
-        Step::Turn { to, why } => Some(to).filter(|_| why.contains(" expects ")),
+        SeekStep::Turn { to, why } => Some(to).filter(|_| why.contains(" expects ")),
         _ => None,
     }
 }
@@ -290,7 +309,7 @@ fn a_learned_curve_advises_the_cap_of_the_least_score_with_enough_throughput() {
     // 93 % of the throughput at 0.93² of 400 W: 346 W are the first whole ones.
     assert_eq!(advised(|_| ()), Some(346.0));
     assert_eq!(advised(|desk| desk.bench.settings.max_slowdown_ratio = 0.2), Some(256.0));
-    // Where throughput falls nearly as power does, 1.8 % of it are 7 W, and those are within what is not told apart.
+    // Where throughput falls nearly as power does, 1.8 % of it are 7 W, which are too few to be distinguished.
     let nearly = |slowdown: f64| {
         advised(|desk| {
             desk.bench.models = Some(law(0.95, [6, 50, 6, 2]));
@@ -300,18 +319,18 @@ fn a_learned_curve_advises_the_cap_of_the_least_score_with_enough_throughput() {
     assert_eq!((nearly(0.018), nearly(0.03)), (None, Some((400.0 * 0.97_f64.powf(1.0 / 0.95)).ceil())));
     // With a power of 0.6 the energy falls with the cap, and its product with time rises.
     let steep = |objective| {
-        move |desk: &mut Desk| {
+        move |desk: &mut SeekFixture| {
             desk.bench.models = Some(law(0.6, [6, 50, 6, 2]));
             desk.bench.settings.objective = objective;
         }
     };
-    assert_eq!(advised(steep(Objective::Energy)), Some((400.0 * 0.93_f64.powf(1.0 / 0.6)).ceil()));
-    assert_eq!(advised(steep(Objective::Edp)), None);
+    assert_eq!(advised(steep(ControllerObjective::Energy)), Some((400.0 * 0.93_f64.powf(1.0 / 0.6)).ceil()));
+    assert_eq!(advised(steep(ControllerObjective::Edp)), None);
 }
 
 #[test]
 fn a_learned_curve_is_asked_only_where_nothing_else_is_known_and_nothing_is_held_back() {
-    let measured = |points: &[Measured]| advised(|desk| desk.seek.phases = phases(0, &[points]));
+    let measured = |points: &[SettingFigures]| advised(|desk| desk.seek.phases = phases(0, &[points]));
     let free = (HERE, FREE, 1_200.0, 100.0, 8);
     assert_eq!(measured(&[free]), Some(346.0));
     assert_eq!(measured(&[free, (OTHER, 300.0, 900.0, 95.0, 8)]), Some(346.0), "that is of another layout");
@@ -323,10 +342,10 @@ fn a_learned_curve_is_asked_only_where_nothing_else_is_known_and_nothing_is_held
     let capped = advised(|desk| {
         let points = [free, (OTHER, 390.0, 1_170.0, 100.0, 8)];
         let models = Some(law(0.5, [6, 100, 6, 2]));
-        let Desk { bench, .. } = Desk::new(390.0, &[]).at(OTHER);
+        let SeekFixture { bench, .. } = SeekFixture::new(390.0, &[]).at(OTHER);
         desk.bench.workload.layout = bench.workload.layout;
         desk.bench.models = models;
-        desk.stand = OperatingPoint { spot: OTHER, setting: 390.0 };
+        desk.operating_point = OperatingPoint { layout_key: OTHER, setting: 390.0 };
         desk.seek.phases = phases(0, &[&points]);
     });
     assert_eq!(capped, None);

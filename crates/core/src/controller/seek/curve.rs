@@ -1,19 +1,19 @@
 //! Throughput and power of one layout in one phase, over the setting of the knob; and where it is best.
 //!
-//! Between what was measured, both go on straight lines in logarithms. That says nothing that was not measured, and as
-//! throughput over power is concave, it is on the careful side. Throughput never falls with a higher setting: what noise
-//! says to the contrary is averaged out (pool adjacent violators).
+//! Between measured points, both are straight lines in logarithms. That assumes nothing that was not measured, and as
+//! throughput over power is concave, it is on the careful side. Throughput never falls with a higher setting: noise to the
+//! contrary is averaged out (pool adjacent violators).
 
 use serde::{Deserialize, Serialize};
 
-use super::knob::Knob;
-use crate::controller::Objective;
+use super::knob::SeekKnob;
+use crate::controller::ControllerObjective;
 
 /// What was measured at one setting in one layout.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Packed", into = "Packed")]
-pub(super) struct Point {
-    pub spot: LayoutKey,
+#[serde(from = "PackedSetting", into = "PackedSetting")]
+pub(super) struct MeasuredSetting {
+    pub layout_key: LayoutKey,
     pub setting: f64,
     /// Mean of what the setting limits: power of a GPU, or its clock.
     pub reading: f64,
@@ -24,17 +24,17 @@ pub(super) struct Point {
 }
 
 /// As JSON, short: it is written with every window.
-type Packed = (u32, u32, f64, f64, f64, f64, u32);
+type PackedSetting = (u32, u32, f64, f64, f64, f64, u32);
 
-impl From<Packed> for Point {
-    fn from((replicas, threads, setting, reading, watts, samples_per_second, windows): Packed) -> Self {
-        Self { spot: LayoutKey { replicas, threads }, setting, reading, watts, samples_per_second, windows }
+impl From<PackedSetting> for MeasuredSetting {
+    fn from((replicas, threads, setting, reading, watts, samples_per_second, windows): PackedSetting) -> Self {
+        Self { layout_key: LayoutKey { replicas, threads }, setting, reading, watts, samples_per_second, windows }
     }
 }
 
-impl From<Point> for Packed {
-    fn from(p: Point) -> Self {
-        (p.spot.replicas, p.spot.threads, p.setting, p.reading, p.watts, p.samples_per_second, p.windows)
+impl From<MeasuredSetting> for PackedSetting {
+    fn from(p: MeasuredSetting) -> Self {
+        (p.layout_key.replicas, p.layout_key.threads, p.setting, p.reading, p.watts, p.samples_per_second, p.windows)
     }
 }
 
@@ -48,7 +48,7 @@ pub(super) struct LayoutKey {
 /// Means forget what lies further back than this many windows.
 const MEMORY: u32 = 30;
 
-impl Point {
+impl MeasuredSetting {
     pub fn add(&mut self, reading: f64, watts: f64, samples_per_second: f64) {
         let weight = 1.0 / f64::from(self.windows.min(MEMORY - 1) + 1);
         let mean = |old: &mut f64, new: f64| *old = six_digits(*old + weight * (new - *old));
@@ -62,7 +62,7 @@ impl Point {
         self.watts / self.samples_per_second
     }
 
-    pub fn score(&self, objective: Objective) -> f64 {
+    pub fn score(&self, objective: ControllerObjective) -> f64 {
         objective.score(self.joules_per_sample(), 1.0 / self.samples_per_second)
     }
 }
@@ -93,7 +93,7 @@ const HAIR: f64 = 1.0002;
 const GRID: f64 = 0.005;
 
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct CurveNode {
     /// Logarithm of the setting in effect.
     at: f64,
     ln_rate: f64,
@@ -102,36 +102,36 @@ struct Node {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Curve<'a> {
-    knob: &'a Knob,
+pub(super) struct SettingCurve<'a> {
+    knob: &'a SeekKnob,
     /// By setting, ascending; at least one.
-    nodes: Vec<Node>,
+    nodes: Vec<CurveNode>,
     /// The setting from which on nothing is held back, as a logarithm, where that was measured.
     free: Option<f64>,
 }
 
 /// What a setting is expected to do.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Expected {
+pub(super) struct SettingEstimate {
     pub samples_per_second: f64,
     pub watts: f64,
     /// Measured on both sides.
     pub inside: bool,
 }
 
-impl Expected {
+impl SettingEstimate {
     pub fn joules_per_sample(&self) -> f64 {
         self.watts / self.samples_per_second
     }
 
-    pub fn score(&self, objective: Objective) -> f64 {
+    pub fn score(&self, objective: ControllerObjective) -> f64 {
         objective.score(self.joules_per_sample(), 1.0 / self.samples_per_second)
     }
 }
 
 /// What is possible at a setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Range {
+pub(super) struct PossibleRange {
     pub samples_per_second: (f64, f64),
     pub watts: (f64, f64),
 }
@@ -143,24 +143,24 @@ const STEEPEST: f64 = 1.6;
 
 /// The best setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Best {
+pub(super) struct BestSetting {
     pub setting: f64,
-    pub expected: Expected,
+    pub expected: SettingEstimate,
     /// Throughput is enough.
     pub feasible: bool,
     /// It was measured nearby; else it is only the next to try.
     pub settled: bool,
 }
 
-impl<'a> Curve<'a> {
+impl<'a> SettingCurve<'a> {
     /// `None` without any point that can be used.
-    pub fn of<'p>(points: impl IntoIterator<Item = &'p Point>, knob: &'a Knob) -> Option<Self> {
-        let usable = |p: &&Point| p.samples_per_second > 0.0 && p.watts > 0.0 && p.windows > 0;
-        let points: Vec<&Point> = points.into_iter().filter(usable).collect();
+    pub fn of<'p>(points: impl IntoIterator<Item = &'p MeasuredSetting>, knob: &'a SeekKnob) -> Option<Self> {
+        let usable = |p: &&MeasuredSetting| p.samples_per_second > 0.0 && p.watts > 0.0 && p.windows > 0;
+        let points: Vec<&MeasuredSetting> = points.into_iter().filter(usable).collect();
         let free = points.iter().find(|p| p.setting >= knob.top).map(|p| p.reading.min(knob.top).max(knob.least).ln());
-        let mut nodes: Vec<Node> = points
+        let mut nodes: Vec<CurveNode> = points
             .iter()
-            .map(|p| Node {
+            .map(|p| CurveNode {
                 at: if p.setting >= knob.top { free.unwrap_or(0.0) } else { p.setting.ln() },
                 ln_rate: p.samples_per_second.ln(),
                 ln_watts: p.watts.ln(),
@@ -168,7 +168,7 @@ impl<'a> Curve<'a> {
             })
             .collect();
         nodes.sort_by(|a, b| a.at.total_cmp(&b.at));
-        let mut merged: Vec<Node> = Vec::with_capacity(nodes.len());
+        let mut merged: Vec<CurveNode> = Vec::with_capacity(nodes.len());
         for node in nodes {
             match merged.last_mut() {
                 Some(last) if node.at - last.at < SAME => last.absorb(&node),
@@ -186,20 +186,20 @@ impl<'a> Curve<'a> {
     }
 
     /// What is expected at a setting.
-    pub fn at(&self, setting: f64) -> Expected {
+    pub fn at(&self, setting: f64) -> SettingEstimate {
         self.expected(self.place(setting))
     }
 
     /// What is possible at a setting: one value between measured points, and beyond them whatever physics allows.
-    pub fn range(&self, setting: f64) -> Range {
+    pub fn range(&self, setting: f64) -> PossibleRange {
         let at = self.place(setting);
         let expected = self.expected(at);
         let (first, last) = (self.nodes[0], self.nodes[self.nodes.len() - 1]);
-        let span = |from: &Node| {
+        let span = |from: &CurveNode| {
             let far = (STEEPEST * (at - from.at)).exp();
             let (rate, watts) = (from.ln_rate.exp(), from.ln_watts.exp());
             let ends = |value: f64| (value.min(value * far), value.max(value * far));
-            Range { samples_per_second: ends(rate), watts: ends(watts) }
+            PossibleRange { samples_per_second: ends(rate), watts: ends(watts) }
         };
         if at < first.at - SAME {
             span(&first)
@@ -207,16 +207,16 @@ impl<'a> Curve<'a> {
             span(&last)
         } else {
             let exactly = |value: f64| (value, value);
-            Range { samples_per_second: exactly(expected.samples_per_second), watts: exactly(expected.watts) }
+            PossibleRange { samples_per_second: exactly(expected.samples_per_second), watts: exactly(expected.watts) }
         }
     }
 
-    fn expected(&self, at: f64) -> Expected {
+    fn expected(&self, at: f64) -> SettingEstimate {
         self.beyond(at, self.slopes(STEEPER))
     }
 
     /// What is expected, with these slopes below the lowest point.
-    fn beyond(&self, at: f64, (rate_slope, watts_slope): (f64, f64)) -> Expected {
+    fn beyond(&self, at: f64, (rate_slope, watts_slope): (f64, f64)) -> SettingEstimate {
         let (first, last) = (self.nodes[0], self.nodes[self.nodes.len() - 1]);
         let (ln_rate, ln_watts) = if at < first.at {
             (first.ln_rate + rate_slope * (at - first.at), first.ln_watts + watts_slope * (at - first.at))
@@ -229,10 +229,11 @@ impl<'a> Curve<'a> {
             (a.ln_rate + part * (b.ln_rate - a.ln_rate), a.ln_watts + part * (b.ln_watts - a.ln_watts))
         };
         let inside = at >= first.at - SAME && (at <= last.at + SAME || self.free.is_some());
-        Expected { samples_per_second: ln_rate.exp(), watts: ln_watts.exp(), inside }
+        SettingEstimate { samples_per_second: ln_rate.exp(), watts: ln_watts.exp(), inside }
     }
 
-    /// How throughput and power fall below the lowest point, as exponents; throughput by so much more than between the lowest two.
+    /// How throughput and power fall below the lowest point, as exponents; throughput by so much more than between the lowest
+    /// two.
     fn slopes(&self, (factor, more): (f64, f64)) -> (f64, f64) {
         let prior = self.knob.prior();
         match self.nodes.as_slice() {
@@ -247,35 +248,36 @@ impl<'a> Curve<'a> {
 
     /// The setting of the least score among those with at least this throughput; also one that is a stride beyond what was
     /// measured.
-    pub fn best(&self, samples_per_second_min: f64, objective: Objective) -> Best {
+    pub fn best(&self, samples_per_second_min: f64, objective: ControllerObjective) -> BestSetting {
         self.least(samples_per_second_min, objective, true)
     }
 
     /// The same among what was measured.
-    pub fn best_measured(&self, samples_per_second_min: f64, objective: Objective) -> Best {
+    pub fn best_measured(&self, samples_per_second_min: f64, objective: ControllerObjective) -> BestSetting {
         self.least(samples_per_second_min, objective, false)
     }
 
     /// The highest measured throughput, and the energy per sample there.
-    pub fn fastest(&self) -> Expected {
+    pub fn fastest(&self) -> SettingEstimate {
         self.expected(self.nodes[self.nodes.len() - 1].at)
     }
 
-    fn least(&self, samples_per_second_min: f64, objective: Objective, beyond: bool) -> Best {
+    fn least(&self, samples_per_second_min: f64, objective: ControllerObjective, beyond: bool) -> BestSetting {
         let (first, last) = (self.nodes[0], self.nodes[self.nodes.len() - 1]);
         let least = self.knob.least.ln();
-        // A single point says nothing about the way down, unless there is none. For the products it is no reason not to look.
+        // A single point gives no information on the way down, if there is any. For the products it is no reason not to look.
         let explored = self.nodes.len() > 1 || first.at <= least + SAME;
-        let objective = if explored { objective } else { Objective::Energy };
+        let objective = if explored { objective } else { ControllerObjective::Energy };
         let stride = if self.slopes(STEEPER).0 < HARDLY { LONG_STRIDE } else { STRIDE };
         let low = if beyond { least.max(first.at + stride.ln()).min(first.at) } else { first.at };
         let high = self.free.unwrap_or(last.at);
         let steps = ((high - low) / GRID).ceil().max(1.0);
         let candidates = (0..=steps as u32).map(|step| low + (high - low) * f64::from(step) / steps);
-        let enough = |expected: &Expected| expected.samples_per_second >= samples_per_second_min * (1.0 - 1e-9);
+        let enough = |expected: &SettingEstimate| expected.samples_per_second >= samples_per_second_min * (1.0 - 1e-9);
         let mut candidates = candidates.map(|at| (at, self.expected(at))).filter(|(_, expected)| enough(expected));
-        // The products are soon worse where throughput falls more steeply than it did, so they would never find out whether it does:
-        // whether throughput is enough is a question for the steeper slope, whether it is worth a look one for what was seen.
+        // The products are soon worse where throughput falls more steeply than it did, so they would never find out whether it
+        // does: whether throughput is enough is a question for the steeper slope, whether it is worth a look one for what was
+        // seen.
         let hoped = self.slopes(if objective.is_energy() { STEEPER } else { (1.0, 0.0) });
         let score = |at: f64| self.beyond(at, hoped).score(objective);
         let least_score = candidates.clone().map(|(at, _)| score(at)).reduce(f64::min);
@@ -291,19 +293,19 @@ impl<'a> Curve<'a> {
             if !feasible {
                 let short = samples_per_second_min / last.ln_rate.exp();
                 let setting = self.knob.settable(1.02 * last.at.exp() * short.powi(2).max(1.05));
-                return Best { setting, expected, feasible, settled: false };
+                return BestSetting { setting, expected, feasible, settled: false };
             }
             let below = self.nodes.iter().rev().nth(1).map(|node| (node.score(objective) / last.score(objective)).ln());
             if at >= last.at - SAME && below.is_some_and(|rises| rises > WORTH_RISING) {
-                return Best { setting: self.knob.settable((at - STRIDE.ln()).exp()), expected, feasible, settled: false };
+                return BestSetting { setting: self.knob.settable((at - STRIDE.ln()).exp()), expected, feasible, settled: false };
             }
         }
-        Best { setting, expected, feasible, settled: near && (explored || !feasible) }
+        BestSetting { setting, expected, feasible, settled: near && (explored || !feasible) }
     }
 }
 
-impl Node {
-    fn score(&self, objective: Objective) -> f64 {
+impl CurveNode {
+    fn score(&self, objective: ControllerObjective) -> f64 {
         objective.score((self.ln_watts - self.ln_rate).exp(), (-self.ln_rate).exp())
     }
 
@@ -318,7 +320,7 @@ impl Node {
 }
 
 /// Makes throughput rise with the setting.
-fn pool(nodes: &mut [Node]) {
+fn pool(nodes: &mut [CurveNode]) {
     let mut blocks: Vec<(f64, f64, usize)> = Vec::with_capacity(nodes.len());
     for node in nodes.iter() {
         blocks.push((node.ln_rate, node.weight, 1));
@@ -348,13 +350,20 @@ mod tests {
     use crate::controller::ControllerSettings;
 
     /// 120 to 400 W in steps of 1 W.
-    fn knob() -> Knob {
+    fn knob() -> SeekKnob {
         let workload = Workload { gpu_power_limit_watts: Some(400.0), ..Workload::default() };
-        Knob::power_limit(&workload, None, &ControllerSettings::default()).unwrap()
+        SeekKnob::power_limit(&workload, None, &ControllerSettings::default()).unwrap()
     }
 
-    fn point(setting: f64, reading: f64, samples_per_second: f64) -> Point {
-        Point { spot: LayoutKey::default(), setting, reading, watts: 3.0 * reading, samples_per_second, windows: 10 }
+    fn point(setting: f64, reading: f64, samples_per_second: f64) -> MeasuredSetting {
+        MeasuredSetting {
+            layout_key: LayoutKey::default(),
+            setting,
+            reading,
+            watts: 3.0 * reading,
+            samples_per_second,
+            windows: 10,
+        }
     }
 
     fn near(a: f64, b: f64) -> bool {
@@ -365,16 +374,20 @@ mod tests {
     fn nothing_is_made_of_points_that_say_nothing() {
         let knob = knob();
         let good = point(200.0, 200.0, 80.0);
-        for bad in [Point { samples_per_second: 0.0, ..good }, Point { watts: 0.0, ..good }, Point { windows: 0, ..good }] {
-            assert!(Curve::of([&bad], &knob).is_none(), "{bad:?}");
-            let curve = Curve::of([&bad, &good], &knob).unwrap();
+        for bad in [
+            MeasuredSetting { samples_per_second: 0.0, ..good },
+            MeasuredSetting { watts: 0.0, ..good },
+            MeasuredSetting { windows: 0, ..good },
+        ] {
+            assert!(SettingCurve::of([&bad], &knob).is_none(), "{bad:?}");
+            let curve = SettingCurve::of([&bad, &good], &knob).unwrap();
             assert!(near(curve.at(200.0).samples_per_second, 80.0), "{bad:?}");
         }
     }
 
     #[test]
     fn a_mean_forgets_what_lies_thirty_windows_back() {
-        let mut mean = Point { windows: 0, watts: 0.0, reading: 0.0, ..point(300.0, 0.0, 0.0) };
+        let mut mean = MeasuredSetting { windows: 0, watts: 0.0, reading: 0.0, ..point(300.0, 0.0, 0.0) };
         for (rate, expected) in [(10.0, 10.0), (20.0, 15.0), (30.0, 20.0)] {
             mean.add(100.0, 300.0, rate);
             assert!(near(mean.samples_per_second, expected), "{mean:?}");
@@ -390,7 +403,7 @@ mod tests {
     #[test]
     fn between_points_it_goes_on_straight_lines_in_logarithms_and_below_them_more_steeply() {
         let knob = knob();
-        let curve = Curve::of([&point(200.0, 200.0, 80.0), &point(320.0, 320.0, 100.0)], &knob).unwrap();
+        let curve = SettingCurve::of([&point(200.0, 200.0, 80.0), &point(320.0, 320.0, 100.0)], &knob).unwrap();
         let middle = curve.at((200.0_f64 * 320.0).sqrt());
         assert!(
             near(middle.samples_per_second, 8000.0_f64.sqrt()) && near(middle.watts, 3.0 * 64_000.0_f64.sqrt()),
@@ -418,26 +431,26 @@ mod tests {
     #[test]
     fn a_cap_that_holds_nothing_back_is_no_other_setting() {
         let knob = knob();
-        let curve = Curve::of([&point(400.0, 330.0, 100.0), &point(250.0, 250.0, 90.0)], &knob).unwrap();
+        let curve = SettingCurve::of([&point(400.0, 330.0, 100.0), &point(250.0, 250.0, 90.0)], &knob).unwrap();
         // It draws 330 W by itself, so that 350 W do nothing.
         for setting in [330.0, 350.0, 400.0] {
             let at = curve.at(setting);
             assert!(near(at.samples_per_second, 100.0) && near(at.watts, 990.0) && at.inside, "{setting}: {at:?}");
         }
-        assert_eq!(curve.best(99.0, Objective::Energy).setting.to_bits(), 400.0_f64.to_bits());
+        assert_eq!(curve.best(99.0, ControllerObjective::Energy).setting.to_bits(), 400.0_f64.to_bits());
     }
 
     #[test]
     fn a_lower_setting_that_seems_faster_is_averaged_out() {
         let knob = knob();
-        let heavy = Point { windows: 30, ..point(250.0, 250.0, 96.0) };
-        let curve = Curve::of([&heavy, &point(300.0, 300.0, 92.0)], &knob).unwrap();
+        let heavy = MeasuredSetting { windows: 30, ..point(250.0, 250.0, 96.0) };
+        let curve = SettingCurve::of([&heavy, &point(300.0, 300.0, 92.0)], &knob).unwrap();
         let pooled = ((30.0 * 96.0_f64.ln() + 10.0 * 92.0_f64.ln()) / 40.0).exp();
         for setting in [250.0, 300.0] {
             assert!(near(curve.at(setting).samples_per_second, pooled), "{}", curve.at(setting).samples_per_second);
         }
         // Two that are one: by their windows.
-        let one = Curve::of([&heavy, &point(253.0, 253.0, 100.0)], &knob).unwrap();
+        let one = SettingCurve::of([&heavy, &point(253.0, 253.0, 100.0)], &knob).unwrap();
         assert!(near(one.at(260.0).samples_per_second, (0.75 * 96.0_f64.ln() + 0.25 * 100.0_f64.ln()).exp()));
     }
 
@@ -445,47 +458,51 @@ mod tests {
     fn one_point_says_to_look_further_down_and_two_may_say_enough() {
         let knob = knob();
         let free = point(400.0, 380.0, 100.0);
-        let first = Curve::of([&free], &knob).unwrap();
-        for objective in [Objective::Energy, Objective::Edp, Objective::Ed2p] {
+        let first = SettingCurve::of([&free], &knob).unwrap();
+        for objective in [ControllerObjective::Energy, ControllerObjective::Edp, ControllerObjective::Ed2p] {
             let next = first.best(90.0, objective);
             // A stride of 15 %, as far as the prior lets throughput be enough: 0.9 is 0.81 of the watts.
             assert_eq!((next.setting, next.feasible, next.settled), (323.0, true, false), "{objective:?}");
         }
-        assert!((first.best(95.0, Objective::Energy).setting - 380.0 * 0.95 * 0.95).abs() < 2.0);
-        assert!(first.best_measured(90.0, Objective::Energy).setting >= 400.0, "what was not measured is out of reach");
+        assert!((first.best(95.0, ControllerObjective::Energy).setting - 380.0 * 0.95 * 0.95).abs() < 2.0);
+        assert!(first.best_measured(90.0, ControllerObjective::Energy).setting >= 400.0, "what was not measured is out of reach");
         // Throughput hardly noticed: it goes on by a longer stride.
         let flat = point(328.0, 328.0, 99.5);
-        assert_eq!(Curve::of([&free, &flat], &knob).unwrap().best(90.0, Objective::Energy).setting, 246.0);
+        assert_eq!(SettingCurve::of([&free, &flat], &knob).unwrap().best(90.0, ControllerObjective::Energy).setting, 246.0);
         // It did notice, and more would be too slow: what was measured is best.
         let slow = point(330.0, 330.0, 91.0);
-        let best = Curve::of([&free, &slow], &knob).unwrap().best(90.5, Objective::Energy);
+        let best = SettingCurve::of([&free, &slow], &knob).unwrap().best(90.5, ControllerObjective::Energy);
         assert!(best.settled && best.feasible && (best.setting - 330.0).abs() < 4.0, "{best:?}");
     }
 
     #[test]
     fn where_nothing_higher_was_measured_and_it_is_needed_it_comes_next() {
         let knob = knob();
-        let curve = Curve::of([&point(200.0, 200.0, 80.0)], &knob).unwrap();
-        let next = curve.best(88.0, Objective::Energy);
+        let curve = SettingCurve::of([&point(200.0, 200.0, 80.0)], &knob).unwrap();
+        let next = curve.best(88.0, ControllerObjective::Energy);
         // A tenth too slow: 1.02 times 1.1² of the watts.
         assert_eq!((next.setting, next.feasible, next.settled), ((200.0 * 1.02 * 1.21_f64).round(), false, false));
-        assert_eq!(curve.best(80.5, Objective::Energy).setting, (200.0 * 1.02 * 1.05_f64).round(), "at least by a twentieth");
-        assert_eq!(curve.best(800.0, Objective::Energy).setting.to_bits(), 400.0_f64.to_bits(), "never above the top");
+        assert_eq!(
+            curve.best(80.5, ControllerObjective::Energy).setting,
+            (200.0 * 1.02 * 1.05_f64).round(),
+            "at least by a twentieth"
+        );
+        assert_eq!(curve.best(800.0, ControllerObjective::Energy).setting.to_bits(), 400.0_f64.to_bits(), "never above the top");
         // 200 to 260 W take 1.3 times the power for 1.4 times the throughput: higher may be better still.
-        let rising = Curve::of([&point(200.0, 200.0, 80.0), &point(260.0, 260.0, 112.0)], &knob).unwrap();
-        let next = rising.best(50.0, Objective::Energy);
+        let rising = SettingCurve::of([&point(200.0, 200.0, 80.0), &point(260.0, 260.0, 112.0)], &knob).unwrap();
+        let next = rising.best(50.0, ControllerObjective::Energy);
         assert_eq!((next.setting, next.feasible, next.settled), ((260.0 / 0.85_f64).round(), true, false));
         // Energy rises with the cap here, and its product with time falls.
-        let curve = Curve::of([&point(200.0, 200.0, 80.0), &point(260.0, 260.0, 96.0)], &knob).unwrap();
-        assert!(curve.best(50.0, Objective::Energy).setting < 200.0);
-        assert_eq!(curve.best(50.0, Objective::Edp).setting, (260.0 / 0.85_f64).round());
+        let curve = SettingCurve::of([&point(200.0, 200.0, 80.0), &point(260.0, 260.0, 96.0)], &knob).unwrap();
+        assert!(curve.best(50.0, ControllerObjective::Energy).setting < 200.0);
+        assert_eq!(curve.best(50.0, ControllerObjective::Edp).setting, (260.0 / 0.85_f64).round());
     }
 
     #[test]
     fn where_nothing_is_fast_enough_nothing_is_held_back() {
         let knob = knob();
-        let curve = Curve::of([&point(400.0, 390.0, 100.0), &point(300.0, 300.0, 90.0)], &knob).unwrap();
-        let best = curve.best(120.0, Objective::Energy);
+        let curve = SettingCurve::of([&point(400.0, 390.0, 100.0), &point(300.0, 300.0, 90.0)], &knob).unwrap();
+        let best = curve.best(120.0, ControllerObjective::Energy);
         assert_eq!((best.setting, best.feasible, best.settled), (400.0, false, true));
     }
 
@@ -508,7 +525,7 @@ mod tests {
     #[test]
     fn a_setting_as_good_as_measured_has_one_value_and_is_inside() {
         let knob = knob();
-        let curve = Curve::of([&point(200.0, 200.0, 80.0), &point(320.0, 320.0, 100.0)], &knob).unwrap();
+        let curve = SettingCurve::of([&point(200.0, 200.0, 80.0), &point(320.0, 320.0, 100.0)], &knob).unwrap();
         // 2.5 % beyond the lowest and the highest are the same setting.
         for setting in [196.0, 200.0, 203.0, 250.0, 316.0, 320.0, 326.0] {
             let range = curve.range(setting);
@@ -526,8 +543,8 @@ mod tests {
         let knob = knob();
         // Half as fast as the setting, in logarithms; less than a fifth, and more than it.
         for (exponent, taken) in [(0.5_f64, 0.5), (0.1, 0.2), (1.5, 1.0)] {
-            let higher = Point { watts: 600.0 * 1.5_f64.powf(exponent), ..point(300.0, 300.0, 95.0) };
-            let curve = Curve::of([&point(200.0, 200.0, 80.0), &higher], &knob).unwrap();
+            let higher = MeasuredSetting { watts: 600.0 * 1.5_f64.powf(exponent), ..point(300.0, 300.0, 95.0) };
+            let curve = SettingCurve::of([&point(200.0, 200.0, 80.0), &higher], &knob).unwrap();
             assert!(near(curve.at(150.0).watts, 600.0 * 0.75_f64.powf(taken)), "{exponent}: {:?}", curve.at(150.0));
         }
     }
@@ -535,8 +552,9 @@ mod tests {
     #[test]
     fn a_single_point_at_the_lowest_setting_says_enough() {
         let knob = knob();
-        let best = |setting: f64, objective| Curve::of([&point(setting, setting, 80.0)], &knob).unwrap().best(70.0, objective);
-        for objective in [Objective::Energy, Objective::Edp] {
+        let best =
+            |setting: f64, objective| SettingCurve::of([&point(setting, setting, 80.0)], &knob).unwrap().best(70.0, objective);
+        for objective in [ControllerObjective::Energy, ControllerObjective::Edp] {
             // 121 W are as good as the 120 W below which no cap is.
             assert!(best(120.0, objective).settled && best(121.0, objective).settled, "{objective:?}");
             let next = best(140.0, objective);
@@ -549,17 +567,17 @@ mod tests {
         let knob = knob();
         for rate in 50..150 {
             let rate = f64::from(rate);
-            let curve = Curve::of([&point(200.0, 200.0, rate)], &knob).unwrap();
-            assert!(curve.best_measured(rate, Objective::Energy).feasible, "{rate}");
-            assert!(!curve.best_measured(rate * (1.0 + 1e-7), Objective::Energy).feasible, "{rate}");
+            let curve = SettingCurve::of([&point(200.0, 200.0, rate)], &knob).unwrap();
+            assert!(curve.best_measured(rate, ControllerObjective::Energy).feasible, "{rate}");
+            assert!(!curve.best_measured(rate * (1.0 + 1e-7), ControllerObjective::Energy).feasible, "{rate}");
         }
     }
 
     #[test]
     fn above_the_highest_it_looks_only_where_that_may_help() {
         let knob = knob();
-        let of = |points: &[Point], floor: f64| {
-            let best = Curve::of(points, &knob).unwrap().best(floor, Objective::Energy);
+        let of = |points: &[MeasuredSetting], floor: f64| {
+            let best = SettingCurve::of(points, &knob).unwrap().best(floor, ControllerObjective::Energy);
             (best.setting, best.feasible, best.settled)
         };
         // 395 W are as good as the 400 W of the board: no more is to be had.
@@ -579,8 +597,8 @@ mod tests {
     #[test]
     fn three_that_fall_are_averaged_by_all_their_windows() {
         let knob = knob();
-        let with = |setting: f64, rate: f64, windows| Point { windows, ..point(setting, setting, rate) };
-        let curve = Curve::of([&with(200.0, 96.0, 10), &with(250.0, 94.0, 10), &with(300.0, 90.0, 30)], &knob).unwrap();
+        let with = |setting: f64, rate: f64, windows| MeasuredSetting { windows, ..point(setting, setting, rate) };
+        let curve = SettingCurve::of([&with(200.0, 96.0, 10), &with(250.0, 94.0, 10), &with(300.0, 90.0, 30)], &knob).unwrap();
         let pooled = ((10.0 * 96.0_f64.ln() + 10.0 * 94.0_f64.ln() + 30.0 * 90.0_f64.ln()) / 50.0).exp();
         for setting in [200.0, 250.0, 300.0] {
             assert!(near(curve.at(setting).samples_per_second, pooled), "{setting} W: {}", curve.at(setting).samples_per_second);
@@ -588,17 +606,17 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was measured: throughput rises with the setting, the choice is the least score of all that is fast enough, and it can
-        /// be set.
+        /// Whatever was measured: throughput rises with the setting, the choice is the least score of all that is fast enough,
+        /// and it can be set.
         #[test]
         fn a_choice_is_the_best_of_what_is_fast_enough(
             measured in prop::collection::vec((120_u32..=400, 50.0_f64..150.0), 1..8),
             part in 0.5_f64..1.2,
-            objective in prop::sample::select(vec![Objective::Energy, Objective::Edp, Objective::Ed2p]),
+            objective in prop::sample::select(vec![ControllerObjective::Energy, ControllerObjective::Edp, ControllerObjective::Ed2p]),
         ) {
             let knob = knob();
-            let points: Vec<Point> = measured.iter().map(|(watts, rate)| point(f64::from(*watts), f64::from(*watts), *rate)).collect();
-            let curve = Curve::of(&points, &knob).unwrap();
+            let points: Vec<MeasuredSetting> = measured.iter().map(|(watts, rate)| point(f64::from(*watts), f64::from(*watts), *rate)).collect();
+            let curve = SettingCurve::of(&points, &knob).unwrap();
             let rates: Vec<f64> = (120..=400).map(|watts| curve.at(f64::from(watts)).samples_per_second).collect();
             prop_assert!(rates.windows(2).all(|pair| pair[1] >= pair[0] * (1.0 - 1e-12)), "{rates:?}");
             let least = part * curve.fastest().samples_per_second;

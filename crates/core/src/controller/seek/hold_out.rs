@@ -4,8 +4,8 @@
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
 
-use super::knob::Knob;
-use super::phase::{OperatingPoint, Phase};
+use super::knob::SeekKnob;
+use super::phase::{JobPhase, OperatingPoint};
 
 /// Windows at the starting setting.
 const WINDOWS: u32 = 3;
@@ -71,19 +71,19 @@ impl HoldOuts {
             .then(|| format!("hold-out: sees again what the job does at the starting setting, {left} of {WINDOWS} windows to go"))
     }
 
-    /// Returns what a hold-out takes beyond the held setting, in watts, and why it is due: the baseline of this phase is old, and the
-    /// bound on energy allows it.
+    /// Returns what a hold-out takes beyond the held setting, in watts, and why it is due: the baseline of this phase is old, and
+    /// the bound on energy allows it.
     pub fn due(
         &self,
-        phase: &Phase,
+        phase: &JobPhase,
         stand: OperatingPoint,
-        knob: &Knob,
+        knob: &SeekKnob,
         energy_ratio: f64,
         now: EventTime,
     ) -> Option<(f64, String)> {
         let here = phase.point(stand)?;
-        let free = phase.points.iter().find(|point| point.spot == stand.spot && point.setting >= knob.top)?;
-        let age = now.seconds_since(phase.start_seen?);
+        let free = phase.points.iter().find(|point| point.layout_key == stand.layout_key && point.setting >= knob.top)?;
+        let age = now.seconds_since(phase.start_measured_at?);
         let extra = (free.watts - here.watts).max(0.0);
         // A minute a window, and one until the knob is back.
         let cost = extra * 60.0 * f64::from(WINDOWS + 1);

@@ -1,7 +1,7 @@
 //! The work of the last hour against what the starting layout would have done: what `max_slowdown_ratio` promises.
 //!
-//! A restart costs throughput as a cap does. Both draw on the same hour: where a restart would bring it below the floor, `hybrid` first
-//! runs without a limit until the hour allows it, and after one it does so until the hour is made up.
+//! A restart costs throughput as a cap does. Both draw on the same hour: where a restart would bring it below the floor, `hybrid`
+//! first runs without a limit until the hour allows it, and after one it does so until the hour is made up.
 
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ const PART_SECONDS: f64 = 300.0;
 /// Sums over five minutes, oldest first.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Hour {
+pub(super) struct HourlyThroughput {
     /// Start, samples done and samples due.
     parts: Vec<(EventTime, f64, f64)>,
     /// Throughput of the starting layout in the present phase, where it is known.
@@ -22,7 +22,7 @@ pub(super) struct Hour {
     pub due_rate: Option<f64>,
 }
 
-impl Hour {
+impl HourlyThroughput {
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty() && self.due_rate.is_none()
     }
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn an_hour_holds_the_windows_of_the_last_sixty_minutes() {
         let at = |minute: u32| EventTime::from_seconds(f64::from(minute) * 60.0);
-        let mut hour = Hour::default();
+        let mut hour = HourlyThroughput::default();
         assert_eq!(hour.ratio(), None);
         for minute in 0..60 {
             hour.add(at(minute), at(minute + 1), if minute < 3 { 0.0 } else { 100.0 }, 100.0);

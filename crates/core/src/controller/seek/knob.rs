@@ -1,19 +1,19 @@
 //! What is turned while the job runs: the power cap or the clock of its GPUs.
 
-use eadt_schemas::v1::{Action, EfficiencyWindow, Layout, Workload};
+use eadt_schemas::v1::{ControllerAction, EfficiencyWindow, Layout, Workload};
 
 use super::super::ControllerSettings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turned {
+pub(super) enum SeekKnobKind {
     PowerLimit,
     Clock,
 }
 
 /// A knob with its range. Its top is where nothing is held back.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Knob {
-    turned: Turned,
+pub(super) struct SeekKnob {
+    turned: SeekKnobKind,
     pub top: f64,
     pub least: f64,
     /// Distance of two settings.
@@ -22,7 +22,7 @@ pub(super) struct Knob {
     unlimited: bool,
 }
 
-impl Knob {
+impl SeekKnob {
     /// The power cap of one GPU, or why none can be sought.
     pub fn power_limit(workload: &Workload, own: Option<f64>, settings: &ControllerSettings) -> Result<Self, String> {
         let bounds = &workload.bounds;
@@ -32,7 +32,7 @@ impl Knob {
             return Err("neither the board's power limit nor a bound of the workload is known: no cap can be sought".into());
         };
         let least = bounds.power_limit_watts_min.unwrap_or(settings.power_limit_min_ratio * board.unwrap_or(top));
-        Self { turned: Turned::PowerLimit, top, least, step: 1.0, unlimited: false }.checked()
+        Self { turned: SeekKnobKind::PowerLimit, top, least, step: 1.0, unlimited: false }.checked()
     }
 
     /// The SM clock of the GPUs, or why none can be sought. `highest` is the highest that was seen without a limit.
@@ -42,7 +42,7 @@ impl Knob {
             return Err("the SM clock of its GPUs is not known: no clock can be sought".into());
         };
         let unlimited = own.is_none() && settings.sm_clock_mhz_max.is_none();
-        Self { turned: Turned::Clock, top, least: settings.sm_clock_min_ratio * top, step: 15.0, unlimited }.checked()
+        Self { turned: SeekKnobKind::Clock, top, least: settings.sm_clock_min_ratio * top, step: 15.0, unlimited }.checked()
     }
 
     fn checked(self) -> Result<Self, String> {
@@ -55,32 +55,32 @@ impl Knob {
 
     pub fn unit(&self) -> &'static str {
         match self.turned {
-            Turned::PowerLimit => "W",
-            Turned::Clock => "MHz",
+            SeekKnobKind::PowerLimit => "W",
+            SeekKnobKind::Clock => "MHz",
         }
     }
 
     pub fn name(&self) -> &'static str {
         match self.turned {
-            Turned::PowerLimit => "cap",
-            Turned::Clock => "clock",
+            SeekKnobKind::PowerLimit => "cap",
+            SeekKnobKind::Clock => "clock",
         }
     }
 
     /// The action that turns it to a setting. Only a revert takes a limit away.
-    pub fn action(&self, to: f64) -> Action {
+    pub fn action(&self, to: f64) -> ControllerAction {
         match self.turned {
-            _ if self.lifts(to) => Action::Revert,
-            Turned::PowerLimit => Action::SetPowerLimit,
-            Turned::Clock => Action::SetClocks,
+            _ if self.lifts(to) => ControllerAction::Revert,
+            SeekKnobKind::PowerLimit => ControllerAction::SetPowerLimit,
+            SeekKnobKind::Clock => ControllerAction::SetClocks,
         }
     }
 
     /// The setting of a layout; the top where it has none.
     pub fn of(&self, layout: &Layout) -> f64 {
         let set = match self.turned {
-            Turned::PowerLimit => layout.power_limit_watts,
-            Turned::Clock => layout.sm_clock_mhz,
+            SeekKnobKind::PowerLimit => layout.power_limit_watts,
+            SeekKnobKind::Clock => layout.sm_clock_mhz,
         };
         set.unwrap_or(self.top)
     }
@@ -92,16 +92,16 @@ impl Knob {
     /// A layout with this setting.
     pub fn set(&self, layout: &Layout, to: f64) -> Layout {
         match self.turned {
-            Turned::PowerLimit => Layout { power_limit_watts: Some(to), ..layout.clone() },
-            Turned::Clock => Layout { sm_clock_mhz: Some(to).filter(|to| !self.lifts(*to)), ..layout.clone() },
+            SeekKnobKind::PowerLimit => Layout { power_limit_watts: Some(to), ..layout.clone() },
+            SeekKnobKind::Clock => Layout { sm_clock_mhz: Some(to).filter(|to| !self.lifts(*to)), ..layout.clone() },
         }
     }
 
     /// What the setting limits, as the window has it.
     pub fn reading(&self, window: &EfficiencyWindow, watts_per_gpu: f64) -> f64 {
         match self.turned {
-            Turned::PowerLimit => watts_per_gpu,
-            Turned::Clock => window.mean_sm_clock_mhz.unwrap_or(self.top),
+            SeekKnobKind::PowerLimit => watts_per_gpu,
+            SeekKnobKind::Clock => window.mean_sm_clock_mhz.unwrap_or(self.top),
         }
     }
 
@@ -116,28 +116,28 @@ impl Knob {
     /// How throughput and power fall with a setting before anything is measured: exponents. Only the first step rests on them.
     pub fn prior(&self) -> (f64, f64) {
         match self.turned {
-            Turned::PowerLimit => (0.5, 1.0),
-            Turned::Clock => (0.9, 1.5),
+            SeekKnobKind::PowerLimit => (0.5, 1.0),
+            SeekKnobKind::Clock => (0.9, 1.5),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use eadt_schemas::v1::Bounds;
+    use eadt_schemas::v1::LayoutBounds;
 
     use super::*;
 
     fn power_limit(board: Option<f64>, min: Option<f64>, max: Option<f64>) -> Result<(f64, f64), String> {
-        let bounds = Bounds { power_limit_watts_min: min, power_limit_watts_max: max, ..Bounds::default() };
+        let bounds = LayoutBounds { power_limit_watts_min: min, power_limit_watts_max: max, ..LayoutBounds::default() };
         let workload = Workload { gpu_power_limit_watts: board, bounds, ..Workload::default() };
-        Knob::power_limit(&workload, None, &ControllerSettings::default()).map(|knob| (knob.least, knob.top))
+        SeekKnob::power_limit(&workload, None, &ControllerSettings::default()).map(|knob| (knob.least, knob.top))
     }
 
     #[test]
     fn a_knob_is_told_by_its_name() {
         let workload = Workload { gpu_power_limit_watts: Some(400.0), ..Workload::default() };
-        let knob = Knob::power_limit(&workload, None, &ControllerSettings::default()).unwrap();
+        let knob = SeekKnob::power_limit(&workload, None, &ControllerSettings::default()).unwrap();
         assert_eq!((knob.name(), knob.unit()), ("cap", "W"));
     }
 
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_clock_goes_from_half_to_the_highest_that_was_seen_in_steps_of_15_mhz() {
-        let clock = |own, highest| Knob::clock(own, highest, &ControllerSettings::default());
+        let clock = |own, highest| SeekKnob::clock(own, highest, &ControllerSettings::default());
         let knob = clock(None, Some(1_410.0)).unwrap();
         assert_eq!((knob.least, knob.top, knob.name(), knob.unit()), (705.0, 1_410.0, "clock", "MHz"));
         for (wanted, settable) in [(100.0, 705.0), (1_000.0, 1_005.0), (997.0, 990.0), (1_409.0, 1_410.0), (2_000.0, 1_410.0)] {

@@ -1,25 +1,26 @@
 //! Which other layout is worth a restart.
 //!
-//! Compared is the energy, or whatever the objective names, that a layout is expected to save, in this phase for as long as it is likely to go on and in the
-//! other phases after that, with the time that its restart costs, and that of the way back where it was never tried. What was
-//! measured counts as measured; a layout that was never tried in this phase is expected to do what it did in others, against
-//! the best known one; and where nothing is known it is given a chance that shrinks with every other one that was tried.
+//! Compared is the energy, or whatever the objective names, that a layout is expected to save: in this phase for as long as
+//! it is likely to go on, and in the other phases after that. Counted against it is the time that its restart costs, and that
+//! of the way back if it was never tried. Measured figures count as measured. A layout that was never tried in this phase is
+//! expected to do what it did in others, against the best known one. If nothing is known, it is given a chance that shrinks
+//! with every other layout that was tried.
 
-use super::curve::{Best, LayoutKey};
+use super::curve::{BestSetting, LayoutKey};
 use super::hour::HOUR_SECONDS;
-use super::phase::Phase;
-use super::{Step, View};
-use crate::controller::target::{self, Knobs};
+use super::phase::JobPhase;
+use super::{SeekPlanner, SeekStep};
+use crate::controller::target::{self, MatrixKnobs};
 
-/// The time that a job is taken to go on for where it does not say is no longer than this.
+/// Longest remaining time that is assumed for a job that does not report it, in seconds.
 const FUTURE_SECONDS_MAX: f64 = 7.0 * 86_400.0;
 /// While a layout is being explored it may still become better by this part.
 const EXPLORATION_BONUS: f64 = 0.05;
 /// A layout that lacks more than this factor of throughput at its first setting is given up.
 const TOO_SLOW: f64 = 1.2;
-/// Two phases whose power differs by this, as a logarithm, say a third as much about each other as equal ones.
+/// Two phases whose power differs by this, as a logarithm, weigh a third as much for each other as equal ones.
 const ALIKE: f64 = 0.15;
-/// What nothing is known about weighs as much as this part of an equal phase.
+/// Prior weight of an unmeasured phase, as a part of the weight of an equal one.
 const CHANCE: f64 = 0.5;
 /// Throughput below this part of the floor is too slow beyond noise.
 const FAST_ENOUGH: f64 = 0.98;
@@ -27,11 +28,11 @@ const FAST_ENOUGH: f64 = 0.98;
 const NEAR_FLOOR: f64 = 1.05;
 /// Threads in all below this part of the starting layout's are fewer.
 const FEWER_THREADS: f64 = 0.95;
-/// What goes on for a shorter time is not worth going back to the starting layout for, in seconds.
+/// It is not worth going back to the starting layout for a time shorter than this, in seconds.
 const SEE_SECONDS_MIN: f64 = 900.0;
-/// By so much an hour may lie below the floor of its settings.
+/// Part by which an hour may lie below the floor of its settings.
 const HOUR_SLACK: f64 = 0.01;
-/// What a layout is taken to be ahead of the starting one by where no phase says.
+/// Factor by which a layout is assumed to be ahead of the starting one if no phase shows it.
 const AHEAD: f64 = 1.1;
 
 /// Score of a layout in a phase, at its best.
@@ -44,7 +45,7 @@ struct MeasuredLayout {
 }
 
 #[derive(Debug)]
-struct Candidate {
+struct LayoutCandidate {
     to: LayoutKey,
     setting: f64,
     measured: bool,
@@ -56,13 +57,13 @@ struct Candidate {
     worth: f64,
 }
 
-impl View<'_> {
+impl SeekPlanner<'_> {
     /// The layout to go to, where one is worth it. `settled`: the present one is at its best.
-    pub(super) fn other_layout(&self, phase: &Phase, floor: f64, here: &Best, settled: bool) -> Option<Step> {
+    pub(super) fn other_layout(&self, phase: &JobPhase, floor: f64, here: &BestSetting, settled: bool) -> Option<SeekStep> {
         let gpus = self.workload.gpus.unwrap_or(self.gpus);
-        let from = Knobs::of(&self.workload.layout).ok().filter(|_| gpus > 0)?;
+        let from = MatrixKnobs::of(&self.workload.layout).ok().filter(|_| gpus > 0)?;
         let settings = self.context.settings;
-        let spot = self.stand.spot;
+        let spot = self.operating_point.layout_key;
         let hope = if settled { 1.0 } else { 1.0 - EXPLORATION_BONUS };
         // What is a little too slow at a setting that was not meant for it may be fast enough at a higher one, at the price of
         // energy; what stays too slow is no choice, so anything that is fast enough is better.
@@ -71,38 +72,38 @@ impl View<'_> {
         let here_score = here.expected.score(settings.objective);
         let score = match (feasible, settled) {
             (true, _) => here_score * hope,
-            (false, false) if short < TOO_SLOW && here.setting > self.stand.setting => here_score * short * hope,
+            (false, false) if short < TOO_SLOW && here.setting > self.operating_point.setting => here_score * short * hope,
             _ => f64::INFINITY,
         };
 
         let used = self.state.restarts.len() as u32;
         let most = self.restarts_allowed();
-        let came_from = self.seek.trial.as_ref().map(|trial| super::spot(&trial.from));
+        let came_from = self.seek.trial.as_ref().map(|trial| super::layout_key(&trial.from));
 
         let mut spots: Vec<LayoutKey> = target::alternatives(from, gpus, self.workload, settings)
             .into_iter()
             .map(|knobs| LayoutKey { replicas: knobs.replicas, threads: knobs.threads })
             .collect();
-        let visited = phase.points.iter().map(|point| point.spot).chain(self.seek.base.map(|base| base.spot));
+        let visited = phase.points.iter().map(|point| point.layout_key).chain(self.seek.base.map(|base| base.layout_key));
         for known in visited {
             if !spots.contains(&known) {
                 spots.push(known);
             }
         }
-        let mut best: Option<Candidate> = None;
+        let mut best: Option<LayoutCandidate> = None;
         for to in spots {
             let affordable = used + if came_from == Some(to) { 1 } else { 2 } <= most;
             if to == spot
                 || !affordable
                 || !self.fast_enough_elsewhere(to)
-                || self.seek.barred.iter().any(|barred| barred.spot == to)
+                || self.seek.barred.iter().any(|barred| barred.layout_key == to)
             {
                 continue;
             }
-            let back = self.seek.base.filter(|base| base.spot == to && settled);
+            let back = self.seek.base.filter(|base| base.layout_key == to && settled);
             let candidate = self.candidate(to, phase, floor, score, settled);
-            let comparison = back.and_then(|base| self.comparison(base.spot, phase, floor, here_score));
-            let better = |a: Candidate, b: Candidate| if b.worth > a.worth { b } else { a };
+            let comparison = back.and_then(|base| self.comparison(base.layout_key, phase, floor, here_score));
+            let better = |a: LayoutCandidate, b: LayoutCandidate| if b.worth > a.worth { b } else { a };
             let Some(candidate) = candidate.into_iter().chain(comparison).reduce(better) else { continue };
             if best.as_ref().is_none_or(|best| candidate.worth > best.worth) {
                 best = Some(candidate);
@@ -124,7 +125,7 @@ impl View<'_> {
         } else {
             format!("{} is expected to save {:.1} %, which is worth a restart", words(best.to), 100.0 * best.gain.min(1.0))
         };
-        Some(Step::Move { to: best.to, setting: best.setting, why })
+        Some(SeekStep::Move { to: best.to, setting: best.setting, why })
     }
 
     /// Restarts within 24 h.
@@ -134,13 +135,13 @@ impl View<'_> {
         allowed.min(settings.hybrid_restarts_per_day_max)
     }
 
-    /// Whether a layout keeps the floor of throughput in the phases that may come: not if it was too slow in one of them. One with fewer
-    /// processes or threads than the starting one may be slow in any phase in which it was not measured, so it is tried only where a long
-    /// time has shown no such phase.
+    /// Returns whether a layout keeps the floor of throughput in the phases that may come: not if it was too slow in one of
+    /// them. One with fewer processes or threads than the starting one may be slow in any phase in which it was not measured.
+    /// So it is tried only if a long time has shown no such phase.
     fn fast_enough_elsewhere(&self, to: LayoutKey) -> bool {
         let (settings, phases) = (self.context.settings, &self.seek.phases);
-        let Some(base) = self.seek.base.map(|base| base.spot).filter(|base| *base != to) else { return true };
-        let free = |phase: &Phase, spot: LayoutKey| phase.free_rate(spot, self.knob, settings.seek_windows);
+        let Some(base) = self.seek.base.map(|base| base.layout_key).filter(|base| *base != to) else { return true };
+        let free = |phase: &JobPhase, spot: LayoutKey| phase.free_rate(spot, self.knob, settings.seek_windows);
         let mut measured_everywhere = true;
         for other in phases.others() {
             match (free(other, to), free(other, base)) {
@@ -156,50 +157,52 @@ impl View<'_> {
     }
 
     /// Goes to the starting layout where it was never measured in this phase: without it nobody knows how slow is too slow.
-    pub(super) fn see_starting_layout(&self, base: super::Base) -> Option<Step> {
-        let spot = self.stand.spot;
+    pub(super) fn see_starting_layout(&self, base: super::StartingLayout) -> Option<SeekStep> {
+        let spot = self.operating_point.layout_key;
         let short = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds < SEE_SECONDS_MIN);
         let used = self.state.restarts.len() as u32;
         let most = self.restarts_allowed();
-        let barred = self.seek.barred.iter().any(|barred| barred.spot == base.spot);
+        let barred = self.seek.barred.iter().any(|barred| barred.layout_key == base.layout_key);
         if short(self.context.remaining_seconds) || short(self.seek.phases.dwell_seconds(self.now)) || used >= most || barred {
             return None;
         }
         let why = format!(
             "what {} does in this phase was never measured: without it nobody knows how slow is too slow",
-            words(base.spot)
+            words(base.layout_key)
         );
-        let step = Step::Move { to: base.spot, setting: self.knob.top, why };
-        let fewer = spot.replicas < base.spot.replicas || spot.replicas * spot.threads < base.spot.replicas * base.spot.threads;
+        let step = SeekStep::Move { to: base.layout_key, setting: self.knob.top, why };
+        let fewer = spot.replicas < base.layout_key.replicas
+            || spot.replicas * spot.threads < base.layout_key.replicas * base.layout_key.threads;
         Some(self.when_affordable(step, !fewer))
     }
 
     /// Leaves a trial at once where its throughput is below the floor.
-    pub(super) fn leave_slow_trial(&self, phase: &Phase, base: super::Base) -> Option<Step> {
+    pub(super) fn leave_slow_trial(&self, phase: &JobPhase, base: super::StartingLayout) -> Option<SeekStep> {
         let settings = self.context.settings;
-        let trial = self.seek.trial.as_ref().filter(|trial| super::spot(&trial.to) == self.stand.spot)?;
+        let trial = self.seek.trial.as_ref().filter(|trial| super::layout_key(&trial.to) == self.operating_point.layout_key)?;
         // The way back is no trial: there is nowhere else to go.
-        let from = super::spot(&trial.from);
+        let from = super::layout_key(&trial.from);
         let used = self.state.restarts.len() as u32;
-        if self.stand.spot == base.spot
+        if self.operating_point.layout_key == base.layout_key
             || used >= self.restarts_allowed()
-            || self.seek.barred.iter().any(|barred| barred.spot == from)
+            || self.seek.barred.iter().any(|barred| barred.layout_key == from)
         {
             return None;
         }
-        let reference = phase.free_rate(base.spot, self.knob, settings.seek_windows)?;
+        let reference = phase.free_rate(base.layout_key, self.knob, settings.seek_windows)?;
         let floor = self.seek.floor(reference, settings);
-        let rate = phase.point(self.stand)?.samples_per_second;
+        let rate = phase.point(self.operating_point)?.samples_per_second;
         if rate >= FAST_ENOUGH * floor {
             return None;
         }
         let part = 100.0 * rate / reference;
-        if self.stand.setting < self.knob.top && rate * NEAR_FLOOR >= floor {
+        if self.operating_point.setting < self.knob.top && rate * NEAR_FLOOR >= floor {
             return Some(self.turn(self.knob.top, format!("{part:.0} % of the throughput is too slow: nothing is held back")));
         }
         let (to, setting) = (from, self.knob.of(&trial.from));
-        let why = format!("{} has only {part:.0} % of the throughput: it is left at once", words(self.stand.spot));
-        Some(Step::Move { to, setting, why })
+        let why =
+            format!("{} has only {part:.0} % of the throughput: it is left at once", words(self.operating_point.layout_key));
+        Some(SeekStep::Move { to, setting, why })
     }
 
     /// Part of the starting layout's work that must be done in any hour, a little below the floor of one setting.
@@ -211,33 +214,37 @@ impl View<'_> {
         self.now.seconds_since(self.seek.began) < HOUR_SECONDS
     }
 
-    /// A restart now, where the throughput of the last hour allows it. Otherwise nothing is held back until it does. `feasible`: the
-    /// present layout is fast enough, so that there is time.
-    pub(super) fn when_affordable(&self, step: Step, feasible: bool) -> Step {
+    /// Returns a restart now, if the throughput of the last hour allows it. Otherwise nothing is held back until it does.
+    /// `feasible`: the present layout is fast enough, so that there is time.
+    pub(super) fn when_affordable(&self, step: SeekStep, feasible: bool) -> SeekStep {
         let settings = self.context.settings;
         let Some(due_rate) = self.seek.hour.due_rate.filter(|_| feasible && !self.in_first_hour()) else { return step };
         let seconds = self.state.rollout_seconds.unwrap_or(settings.restart_seconds) + settings.redone_seconds;
         if self.seek.hour.spare(self.hour_part()) >= due_rate * seconds {
             return step;
         }
-        let Step::Move { to, why, .. } = step else { return step };
+        let SeekStep::Move { to, why, .. } = step else { return step };
         let why = format!("saves up throughput for a restart: {why}");
-        if self.stand.setting < self.knob.top && to != self.stand.spot { self.turn(self.knob.top, why) } else { Step::Stay(why) }
+        if self.operating_point.setting < self.knob.top && to != self.operating_point.layout_key {
+            self.turn(self.knob.top, why)
+        } else {
+            SeekStep::Stay(why)
+        }
     }
 
     /// Holds nothing back where the last hour is behind its floor.
-    pub(super) fn make_up(&self) -> Option<Step> {
+    pub(super) fn make_up(&self) -> Option<SeekStep> {
         let ratio = self.seek.hour.ratio().filter(|_| !self.in_first_hour())?;
-        let free = self.stand.setting >= self.knob.top;
+        let free = self.operating_point.setting >= self.knob.top;
         let floor = 1.0 - self.context.settings.max_slowdown_ratio;
         if ratio >= floor + if free { HOUR_SLACK } else { -0.5 * HOUR_SLACK } {
             return None;
         }
         let why = format!("makes up for what restarts cost: {:.1} % of the throughput in the last hour", 100.0 * ratio);
-        Some(if free { Step::Stay(why) } else { self.turn(self.knob.top, why) })
+        Some(if free { SeekStep::Stay(why) } else { self.turn(self.knob.top, why) })
     }
 
-    fn candidate(&self, to: LayoutKey, phase: &Phase, floor: f64, score: f64, settled: bool) -> Option<Candidate> {
+    fn candidate(&self, to: LayoutKey, phase: &JobPhase, floor: f64, score: f64, settled: bool) -> Option<LayoutCandidate> {
         let settings = self.context.settings;
         let phases = &self.seek.phases;
         let known = self.known(phase, to, Some(floor)).filter(|known| known.feasible);
@@ -253,11 +260,11 @@ impl View<'_> {
         let gain = gain_in(estimate, score);
         let total = self.future_seconds();
         let dwell = phases.dwell_seconds(self.now).unwrap_or(settings.horizon_seconds).min(total);
-        // Of the other phases counts what was measured in both layouts.
+        // The other phases count if both layouts were measured in them.
         let elsewhere: f64 = phases
             .others()
             .filter_map(|other| {
-                let (there, here) = (self.known(other, to, None)?, self.known(other, self.stand.spot, None)?);
+                let (there, here) = (self.known(other, to, None)?, self.known(other, self.operating_point.layout_key, None)?);
                 Some(phases.share(other, self.now) * gain_in(there.score, here.score))
             })
             .sum();
@@ -266,7 +273,7 @@ impl View<'_> {
         let restart = self.state.rollout_seconds.unwrap_or(settings.restart_seconds) + settings.redone_seconds;
         let cost = if known.is_some() { restart } else { 2.0 * restart };
         let enough = gain.max(saved / total.max(1.0)) >= settings.layout_gain_ratio;
-        (enough && saved.is_finite()).then_some(Candidate {
+        (enough && saved.is_finite()).then_some(LayoutCandidate {
             to,
             setting,
             measured: known.is_some(),
@@ -278,22 +285,22 @@ impl View<'_> {
 
     /// Going to the starting layout to see what throughput it would have in this phase. Where that is not known, more is
     /// demanded than perhaps need be, and energy is spent on it.
-    fn comparison(&self, base: LayoutKey, phase: &Phase, floor: f64, score: f64) -> Option<Candidate> {
+    fn comparison(&self, base: LayoutKey, phase: &JobPhase, floor: f64, score: f64) -> Option<LayoutCandidate> {
         let settings = self.context.settings;
         let phases = &self.seek.phases;
         if phase.free_rate(base, self.knob, settings.reference_windows).is_some() {
             return None;
         }
-        let free = |phase: &Phase, spot: LayoutKey| phase.free_rate(spot, self.knob, settings.seek_windows);
+        let free = |phase: &JobPhase, spot: LayoutKey| phase.free_rate(spot, self.knob, settings.seek_windows);
         let (mut sum, mut weights) = (AHEAD.ln(), 1.0);
         for other in phases.others() {
-            let (Some(there), Some(here)) = (free(other, self.stand.spot), free(other, base)) else { continue };
+            let (Some(there), Some(here)) = (free(other, self.operating_point.layout_key), free(other, base)) else { continue };
             let weight = alike(phase, other, self.knob.top);
             sum += weight * (there / here).ln();
             weights += weight;
         }
         let ahead = (sum / weights).exp();
-        let relaxed = phase.curve(self.stand.spot, self.knob)?.best(floor / ahead.max(1.0), settings.objective);
+        let relaxed = phase.curve(self.operating_point.layout_key, self.knob)?.best(floor / ahead.max(1.0), settings.objective);
         let gain = 1.0 - relaxed.expected.score(settings.objective) / score;
         let total = self.future_seconds();
         let dwell = phases.dwell_seconds(self.now).unwrap_or(settings.horizon_seconds).min(total);
@@ -303,23 +310,24 @@ impl View<'_> {
         let cost = 2.0 * restart + 0.3 * window;
         let saved = gain * dwell + gain * phases.share(phase, self.now) * (total - dwell);
         let enough = gain >= settings.layout_gain_ratio;
-        let compares = Candidate { to: base, setting: self.knob.top, measured: false, compares: true, gain, worth: saved - cost };
+        let compares =
+            LayoutCandidate { to: base, setting: self.knob.top, measured: false, compares: true, gain, worth: saved - cost };
         enough.then_some(compares)
     }
 
-    /// How long the job will go on: as it says, else as long as it has gone on, at least the horizon.
+    /// Returns the seconds that the job will go on: as it reports, else as long as it has gone on, at least the horizon.
     fn future_seconds(&self) -> f64 {
         let horizon = self.context.settings.horizon_seconds;
         let lasted = self.now.seconds_since(self.seek.began).clamp(horizon, FUTURE_SECONDS_MAX.max(horizon));
         self.context.remaining_seconds.filter(|seconds| seconds.is_finite()).unwrap_or(lasted).max(0.0)
     }
 
-    fn tried(&self, phase: &Phase, spot: LayoutKey) -> bool {
-        phase.points.iter().any(|p| p.spot == spot && p.windows >= self.context.settings.seek_windows)
+    fn tried(&self, phase: &JobPhase, spot: LayoutKey) -> bool {
+        phase.points.iter().any(|p| p.layout_key == spot && p.windows >= self.context.settings.seek_windows)
     }
 
-    /// What a layout was measured to do in a phase; `None` where it was not.
-    fn known(&self, phase: &Phase, spot: LayoutKey, floor: Option<f64>) -> Option<MeasuredLayout> {
+    /// Returns the measured score of a layout in a phase; `None` if it was not measured there.
+    fn known(&self, phase: &JobPhase, spot: LayoutKey, floor: Option<f64>) -> Option<MeasuredLayout> {
         if !self.tried(phase, spot) {
             return None;
         }
@@ -327,7 +335,7 @@ impl View<'_> {
         let settings = self.context.settings;
         let floor = match floor {
             Some(floor) => floor,
-            None => self.seek.floor(self.seek.reference(phase, base.spot, self.knob, settings)?, settings),
+            None => self.seek.floor(self.seek.reference(phase, base.layout_key, self.knob, settings)?, settings),
         };
         let curve = phase.curve(spot, self.knob)?;
         let best = curve.best_measured(floor, settings.objective);
@@ -343,10 +351,11 @@ impl View<'_> {
         Some(MeasuredLayout { score: fastest.score(settings.objective) * short.powi(2), setting: best.setting, feasible: false })
     }
 
-    /// What a layout that was never tried in this phase may do, and the setting to begin with: what it did in other phases,
-    /// those that draw alike before the others, and a chance that shrinks with every other layout that was tried.
-    fn estimate(&self, phase: &Phase, to: LayoutKey, floor: f64) -> Option<(f64, f64)> {
-        let mut spots: Vec<LayoutKey> = phase.points.iter().map(|point| point.spot).collect();
+    /// Returns the estimated score of a layout that was never tried in this phase, and the setting to begin with. The estimate
+    /// is from other phases, those that draw alike before the others, and a chance that shrinks with every other layout that
+    /// was tried.
+    fn estimate(&self, phase: &JobPhase, to: LayoutKey, floor: f64) -> Option<(f64, f64)> {
+        let mut spots: Vec<LayoutKey> = phase.points.iter().map(|point| point.layout_key).collect();
         spots.sort_by_key(|spot| (spot.replicas, spot.threads));
         spots.dedup();
         let measured = spots.iter().filter_map(|spot| Some((*spot, self.known(phase, *spot, Some(floor))?)));
@@ -364,9 +373,9 @@ impl View<'_> {
     }
 }
 
-/// How much one phase says about another: 1 where both draw the same power with nothing held back, as far as is known.
-fn alike(a: &Phase, b: &Phase, top: f64) -> f64 {
-    let watts = |phase: &Phase| phase.points.iter().filter(|p| p.setting >= top).map(|p| p.watts).reduce(f64::max);
+/// Returns the weight of one phase for another: 1 if both draw the same power with nothing held back, as far as is known.
+fn alike(a: &JobPhase, b: &JobPhase, top: f64) -> f64 {
+    let watts = |phase: &JobPhase| phase.points.iter().filter(|p| p.setting >= top).map(|p| p.watts).reduce(f64::max);
     watts(a).zip(watts(b)).map_or(1.0, |(a, b)| (-(a / b).ln().abs() / ALIKE).exp())
 }
 
@@ -377,10 +386,10 @@ fn words(spot: LayoutKey) -> String {
 #[cfg(test)]
 mod tests {
     use eadt_schemas::EventTime;
-    use eadt_schemas::v1::Bounds;
+    use eadt_schemas::v1::LayoutBounds;
 
-    use super::super::by_hand::{Desk, FREE, HERE, Measured, OTHER, THIRD, phases};
-    use super::super::{Change, Tabu};
+    use super::super::by_hand::{FREE, HERE, OTHER, SeekFixture, SettingFigures, THIRD, phases};
+    use super::super::{SeekChange, TabuLayout};
     use super::*;
     use crate::controller::testing::layout;
 
@@ -389,19 +398,19 @@ mod tests {
     }
 
     /// 12 J/sample here without a cap, 10 J in the other layout.
-    const BOTH: &[Measured] = &[(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_200.0, 120.0, 8)];
-    const FREE_HERE: &[Measured] = &[(HERE, FREE, 1_200.0, 100.0, 8)];
+    const BOTH: &[SettingFigures] = &[(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_200.0, 120.0, 8)];
+    const FREE_HERE: &[SettingFigures] = &[(HERE, FREE, 1_200.0, 100.0, 8)];
 
     /// At the starting layout without a cap, in the first of these phases, with so many seconds of the job left.
-    fn desk(remaining: f64, all: &[&[Measured]]) -> Desk {
-        let mut desk = Desk::new(FREE, all);
+    fn desk(remaining: f64, all: &[&[SettingFigures]]) -> SeekFixture {
+        let mut desk = SeekFixture::new(FREE, all);
         desk.bench.remaining_seconds = Some(remaining);
-        desk.bench.workload.bounds = Bounds::default();
+        desk.bench.workload.bounds = LayoutBounds::default();
         desk
     }
 
     /// How long the phases lasted on past visits; the present one has just begun.
-    fn lasted(desk: &mut Desk, seconds: &[f64]) {
+    fn lasted(desk: &mut SeekFixture, seconds: &[f64]) {
         let mut phases = serde_json::to_value(&desk.seek.phases).unwrap();
         for (phase, seconds) in phases["all"].as_array_mut().unwrap().iter_mut().zip(seconds) {
             phase["seconds"] = (*seconds).into();
@@ -412,7 +421,7 @@ mod tests {
     }
 
     /// What it is worth to go to a layout from here, where a sample takes 12 J.
-    fn candidate(desk: &Desk, to: LayoutKey, settled: bool) -> Option<Candidate> {
+    fn candidate(desk: &SeekFixture, to: LayoutKey, settled: bool) -> Option<LayoutCandidate> {
         desk.view(|view| view.candidate(to, view.seek.phases.present().unwrap(), 93.0, 12.0, settled))
     }
 
@@ -436,7 +445,7 @@ mod tests {
 
     #[test]
     fn phases_are_alike_by_their_power_with_nothing_held_back() {
-        let alike = |other: &[Measured]| {
+        let alike = |other: &[SettingFigures]| {
             let desk = desk(0.0, &[BOTH, other]);
             desk.view(|view| alike(view.seek.phases.present().unwrap(), view.seek.phases.others().next().unwrap(), FREE))
         };
@@ -452,7 +461,7 @@ mod tests {
 
     #[test]
     fn what_is_known_of_a_layout_is_its_best_setting_or_what_more_speed_would_cost() {
-        let measured: &[Measured] =
+        let measured: &[SettingFigures] =
             &[(HERE, FREE, 1_200.0, 100.0, 8), (HERE, 330.0, 990.0, 95.0, 3), (OTHER, FREE, 1_200.0, 120.0, 2)];
         let known = |spot, floor| {
             let found = desk(0.0, &[measured]).view(|view| view.known(view.seek.phases.present().unwrap(), spot, floor));
@@ -470,8 +479,9 @@ mod tests {
 
     #[test]
     fn a_layout_that_was_never_tried_has_a_chance_that_shrinks_and_does_what_it_did_elsewhere() {
-        let estimate =
-            |all: &[&[Measured]]| desk(0.0, all).view(|view| view.estimate(view.seek.phases.present().unwrap(), THIRD, 93.0));
+        let estimate = |all: &[&[SettingFigures]]| {
+            desk(0.0, all).view(|view| view.estimate(view.seek.phases.present().unwrap(), THIRD, 93.0))
+        };
         // 5 % less than the best one, half as much once another one was tried.
         let (score, setting) = estimate(&[FREE_HERE]).unwrap();
         assert!(near(score, 12.0 * 0.95) && setting == FREE, "{score}");
@@ -540,11 +550,11 @@ mod tests {
     }
 
     /// A layout that is not the starting one, which is faster than need be.
-    const PRESENT: &[Measured] =
+    const PRESENT: &[SettingFigures] =
         &[(OTHER, FREE, 1_200.0, 120.0, 8), (OTHER, 330.0, 990.0, 114.0, 8), (OTHER, 270.0, 810.0, 108.0, 8)];
 
     /// What it is worth to see what the starting layout would do, where 110 samples/s are demanded and a sample takes 10 J.
-    fn comparison(others: &[&[Measured]]) -> Option<Candidate> {
+    fn comparison(others: &[&[SettingFigures]]) -> Option<LayoutCandidate> {
         let all: Vec<_> = std::iter::once(PRESENT).chain(others.iter().copied()).collect();
         desk(10_000.0, &all).at(OTHER).view(|view| view.comparison(HERE, view.seek.phases.present().unwrap(), 112.0, 9.0))
     }
@@ -558,7 +568,7 @@ mod tests {
             let desk = desk(0.0, &[PRESENT]);
             let knob = desk.knob();
             let curve = desk.seek.phases.present().unwrap().curve(OTHER, &knob).unwrap();
-            curve.best(floor, crate::controller::Objective::Energy).expected.joules_per_sample()
+            curve.best(floor, crate::controller::ControllerObjective::Energy).expected.joules_per_sample()
         };
         let gain = |ahead: f64| 1.0 - relaxed(112.0 / ahead) / 9.0;
         assert!(near(found.gain, gain(1.1)) && found.gain > 0.1, "{found:?}");
@@ -583,13 +593,13 @@ mod tests {
     }
 
     /// Where to go from here, at 12 J/sample and with nothing better to turn to.
-    fn other_layout(desk: &Desk, feasible: bool, settled: bool) -> Option<(LayoutKey, f64, String)> {
+    fn other_layout(desk: &SeekFixture, feasible: bool, settled: bool) -> Option<(LayoutKey, f64, String)> {
         let knob = desk.knob();
         let phase = desk.seek.phases.present().unwrap();
-        let expected = phase.curve(desk.stand.spot, &knob).unwrap().at(desk.stand.setting);
-        let here = Best { setting: desk.stand.setting, expected, feasible, settled };
+        let expected = phase.curve(desk.operating_point.layout_key, &knob).unwrap().at(desk.operating_point.setting);
+        let here = BestSetting { setting: desk.operating_point.setting, expected, feasible, settled };
         match desk.view(|view| view.other_layout(view.seek.phases.present().unwrap(), 93.0, &here, settled)) {
-            Some(Step::Move { to, setting, why }) => Some((to, setting, why)),
+            Some(SeekStep::Move { to, setting, why }) => Some((to, setting, why)),
             None => None,
             step => panic!("{step:?}"),
         }
@@ -646,7 +656,7 @@ mod tests {
         let desk = |barred: &[LayoutKey]| {
             let mut desk = desk(10_000.0, &[&[BOTH[1]]]).at(OTHER);
             desk.seek.barred = barred.iter().copied().map(bar).collect();
-            desk.stand.setting = 395.0;
+            desk.operating_point.setting = 395.0;
             desk
         };
         let others = [
@@ -659,9 +669,9 @@ mod tests {
             let desk = desk(barred);
             let knob = desk.knob();
             let expected = desk.seek.phases.present().unwrap().curve(OTHER, &knob).unwrap().at(FREE);
-            let here = Best { setting: FREE, expected, feasible: true, settled: true };
+            let here = BestSetting { setting: FREE, expected, feasible: true, settled: true };
             match desk.view(|view| view.other_layout(view.seek.phases.present().unwrap(), 112.0, &here, true)) {
-                Some(Step::Move { to, why, .. }) => Some((to, why)),
+                Some(SeekStep::Move { to, why, .. }) => Some((to, why)),
                 _ => None,
             }
         };
@@ -678,8 +688,8 @@ mod tests {
         assert_eq!(other_layout(&none, true, true), None);
     }
 
-    fn bar(spot: LayoutKey) -> Tabu {
-        Tabu { spot, until: EventTime::from_seconds(0.0), why: String::new() }
+    fn bar(spot: LayoutKey) -> TabuLayout {
+        TabuLayout { layout_key: spot, until: EventTime::from_seconds(0.0), why: String::new() }
     }
 
     #[test]
@@ -693,14 +703,14 @@ mod tests {
             desk.bench.settings.hybrid_restarts_per_day_max = of_hybrid;
             desk
         };
-        let goes = |desk: &Desk| other_layout(desk, true, true).map(|(to, ..)| to);
+        let goes = |desk: &SeekFixture| other_layout(desk, true, true).map(|(to, ..)| to);
         assert_eq!((goes(&restarts(3, None, 5)), goes(&restarts(4, None, 5))), (Some(OTHER), None));
         assert_eq!((goes(&restarts(1, Some(3), 5)), goes(&restarts(2, Some(3), 5))), (Some(OTHER), None), "the lesser of both");
         assert_eq!(goes(&restarts(0, Some(8), 1)), None);
         // The way back is what was kept.
         let mut back = restarts(4, None, 5);
         back.seek.trial =
-            Some(Change { id: "t".into(), from: layout(6, 100, 3), to: layout(6, 50, 3), generation: 1, hold_out: false });
+            Some(SeekChange { id: "t".into(), from: layout(6, 100, 3), to: layout(6, 50, 3), generation: 1, hold_out: false });
         assert_eq!(goes(&back), Some(OTHER));
         let mut barred = restarts(0, None, 5);
         barred.seek.barred = vec![bar(OTHER)];
@@ -715,11 +725,11 @@ mod tests {
             let phase = desk.seek.phases.present().unwrap();
             let knob = desk.knob();
             let expected = phase.curve(HERE, &knob).unwrap().at(350.0);
-            let here = Best { setting, expected, feasible: false, settled };
+            let here = BestSetting { setting, expected, feasible: false, settled };
             let mut desk = desk;
-            desk.stand.setting = 350.0;
+            desk.operating_point.setting = 350.0;
             match desk.view(|view| view.other_layout(view.seek.phases.present().unwrap(), floor, &here, settled)) {
-                Some(Step::Move { why, .. }) => why,
+                Some(SeekStep::Move { why, .. }) => why,
                 step => format!("{step:?}"),
             }
         };

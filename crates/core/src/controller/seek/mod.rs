@@ -28,62 +28,65 @@ mod tests;
 
 use eadt_models::published::CapCurveDocument;
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Validation, Workload};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, UpdateMode, Workload,
+};
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
-use super::history::Measured;
+use super::draft::DecisionDraft;
+use super::history::MeasuredWindow;
 use super::state::ControllerState;
-use super::target::Knobs;
-use super::trial::{Note, Proposal};
-use super::{Context, ControllerName, ControllerSettings};
-use crate::models::InForce;
-use curve::{LayoutKey, Point};
+use super::target::MatrixKnobs;
+use super::trial::{ChangeNote, ProposedChange};
+use super::{ControllerContext, ControllerName, ControllerSettings};
+use crate::models::ModelInForce;
+use curve::{LayoutKey, MeasuredSetting};
 use hold_out::HoldOuts;
-use hour::Hour;
-use knob::Knob;
-use phase::{Observation, OperatingPoint, Phase, PhaseMatch, Phases};
+use hour::HourlyThroughput;
+use knob::SeekKnob;
+use phase::{JobPhase, JobPhases, OperatingPoint, PhaseMatch, SeekObservation};
 
 /// What these controllers remember of a workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Seek {
+pub(super) struct SeekState {
     /// The layout that was found at the start: what throughput is compared with.
-    base: Option<Base>,
+    base: Option<StartingLayout>,
     began: EventTime,
     generation: Option<u64>,
-    phases: Phases,
+    phases: JobPhases,
     /// The last turn of the knob, not judged yet.
-    turn: Option<Change>,
+    turn: Option<SeekChange>,
     /// The last change of the layout, not judged yet.
-    trial: Option<Change>,
+    trial: Option<SeekChange>,
     /// Usable windows that are still to be left out.
     warming_up: u32,
     /// Layouts that are not tried for some time.
-    barred: Vec<Tabu>,
+    barred: Vec<TabuLayout>,
     /// What a roll-back restores, until it is seen.
     restoring: Option<Layout>,
     /// The knob is not turned for some time.
-    knob_barred: Option<Tabu>,
+    knob_barred: Option<TabuLayout>,
     /// Highest SM clock that was seen without a limit.
     highest_mhz: Option<f64>,
     /// Work of the last hour against what the starting layout would have done; only `hybrid` keeps it.
-    #[serde(skip_serializing_if = "Hour::is_empty")]
-    hour: Hour,
+    #[serde(skip_serializing_if = "HourlyThroughput::is_empty")]
+    hour: HourlyThroughput,
     /// Returns to the starting setting for a fresh baseline.
     #[serde(skip_serializing_if = "HoldOuts::is_unused")]
     hold_outs: HoldOuts,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Base {
-    spot: LayoutKey,
+struct StartingLayout {
+    #[serde(rename = "spot")]
+    layout_key: LayoutKey,
     /// Setting of the knob that the user had chosen.
     own: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Change {
+struct SeekChange {
     id: String,
     from: Layout,
     to: Layout,
@@ -94,15 +97,16 @@ struct Change {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Tabu {
-    spot: LayoutKey,
+struct TabuLayout {
+    #[serde(rename = "spot")]
+    layout_key: LayoutKey,
     until: EventTime,
     why: String,
 }
 
 /// What is to be done next.
 #[derive(Debug, Clone, PartialEq)]
-enum Step {
+enum SeekStep {
     /// Wait for more windows at this setting.
     Measure(String),
     /// Nothing is better.
@@ -128,9 +132,9 @@ pub(super) fn decide(
     name: ControllerName,
     state: &mut ControllerState,
     window: &EfficiencyWindow,
-    context: &Context<'_>,
+    context: &ControllerContext<'_>,
 ) -> Decision {
-    let draft = Draft::new(name, window, context);
+    let draft = DecisionDraft::new(name, window, context);
     let Some(workload) = context.workload else {
         return draft.maintain(super::UNMANAGED);
     };
@@ -141,24 +145,28 @@ pub(super) fn decide(
 }
 
 /// The learned curve of a workload's throughput against power, where one is in force and power is what is turned.
-fn cap_curve<'a>(name: ControllerName, workload: &Workload, context: &Context<'a>) -> Option<InForce<'a, CapCurveDocument>> {
+fn cap_curve<'a>(
+    name: ControllerName,
+    workload: &Workload,
+    context: &ControllerContext<'a>,
+) -> Option<ModelInForce<'a, CapCurveDocument>> {
     let models = context.models.filter(|_| name != ControllerName::Frequency)?;
     models.cap_curve(&workload.workload, workload.gpu_model.as_deref())?.ok()
 }
 
-fn spot(layout: &Layout) -> LayoutKey {
+fn layout_key(layout: &Layout) -> LayoutKey {
     LayoutKey { replicas: layout.replicas.unwrap_or(0), threads: layout.mps_thread_percentage.unwrap_or(0) }
 }
 
-impl Seek {
+impl SeekState {
     fn decide(
         &mut self,
         name: ControllerName,
         state: &mut ControllerState,
         window: &EfficiencyWindow,
         workload: &Workload,
-        draft: Draft,
-        context: &Context<'_>,
+        draft: DecisionDraft,
+        context: &ControllerContext<'_>,
     ) -> Decision {
         let (settings, now) = (context.settings, window.window_end);
         // What is known about the past first: a fate must not be missed because this window decides nothing.
@@ -168,7 +176,7 @@ impl Seek {
         self.barred.retain(|barred| barred.until > now);
         self.knob_barred.take_if(|barred| barred.until <= now);
         if let Some(note) = fate.or(outside) {
-            return draft.tell(note);
+            return draft.maintain_with_note(note);
         }
         let usable = self.usable(window, workload, settings);
         if name == ControllerName::Hybrid && usable.is_err() {
@@ -194,8 +202,8 @@ impl Seek {
         }
         let own = self.base.and_then(|base| base.own);
         let knob = match name {
-            ControllerName::Frequency => Knob::clock(own, self.highest_mhz, settings),
-            _ => Knob::power_limit(workload, own, settings),
+            ControllerName::Frequency => SeekKnob::clock(own, self.highest_mhz, settings),
+            _ => SeekKnob::power_limit(workload, own, settings),
         };
         let knob = match knob {
             Ok(knob) => knob,
@@ -205,8 +213,8 @@ impl Seek {
         if measured.samples_per_second <= 0.0 {
             return self.under_way(state, draft).maintain("the job makes no progress: no setting can be compared");
         }
-        let stand = OperatingPoint { spot: spot(&workload.layout), setting: knob.of(&workload.layout) };
-        let seen = Observation {
+        let stand = OperatingPoint { layout_key: layout_key(&workload.layout), setting: knob.of(&workload.layout) };
+        let seen = SeekObservation {
             samples_per_second: measured.samples_per_second,
             watts: measured.watts,
             reading: knob.reading(window, measured.watts_per_gpu),
@@ -215,7 +223,7 @@ impl Seek {
                 .filter(|ratio| *ratio > 0.0)
                 .map(|ratio| ratio / measured.samples_per_second),
         };
-        let matched = self.phases.hear(stand, seen, &knob, (1.0 + settings.phase_change_ratio).ln(), now);
+        let matched = self.phases.observe_window(stand, seen, &knob, (1.0 + settings.phase_change_ratio).ln(), now);
         if matches!(matched, PhaseMatch::Known | PhaseMatch::New) {
             // What was being tried was tried on other work.
             (self.turn, self.trial) = (None, None);
@@ -224,10 +232,10 @@ impl Seek {
         let seconds = now.seconds_since(window.window_start);
         self.hold_outs.count(measured.watts * seconds, seconds);
         if let Some(base) = self.base {
-            if stand.spot == base.spot && stand.setting >= knob.top && matched != PhaseMatch::Doubtful {
+            if stand.layout_key == base.layout_key && stand.setting >= knob.top && matched != PhaseMatch::Doubtful {
                 self.phases.see_start(now);
             }
-            let of_start = |phase: &Phase| phase.free_rate(base.spot, &knob, settings.seek_windows);
+            let of_start = |phase: &JobPhase| phase.free_rate(base.layout_key, &knob, settings.seek_windows);
             if name == ControllerName::Hybrid {
                 self.hour.due_rate = self.phases.present().and_then(of_start);
                 // What the starting layout would do of work that nobody knows yet is not known either.
@@ -253,36 +261,55 @@ impl Seek {
             let (top, unit) = (knob.top, knob.unit());
             let why =
                 format!("the job does something else than before: nothing is held back at {top:.0} {unit} until it is known");
-            return self.tell(Step::Turn { to: top, why }, &matched, state, workload, &knob, stand, draft, settings);
+            return self.build_decision(
+                SeekStep::Turn { to: top, why },
+                &matched,
+                state,
+                workload,
+                &knob,
+                stand,
+                draft,
+                settings,
+            );
         }
         if matched == PhaseMatch::Doubtful {
             return self.under_way(state, draft).maintain("the job does something else than before: the next windows will tell");
         }
         let learned = cap_curve(name, workload, context);
-        let mut view = View { seek: self, state, stand, knob: &knob, workload, context, now, gpus: window.gpus, learned };
+        let mut view = SeekPlanner {
+            seek: self,
+            state,
+            operating_point: stand,
+            knob: &knob,
+            workload,
+            context,
+            now,
+            gpus: window.gpus,
+            learned,
+        };
         let step = view.plan(name == ControllerName::Hybrid);
         let celsius = window.max_temperature_celsius.filter(|celsius| *celsius >= settings.temperature_celsius_max);
         let step = match (step, celsius) {
-            (Step::Turn { to, .. }, Some(celsius)) if to > stand.setting => {
-                Step::Stay(format!("a GPU has {celsius:.0} °C: the {} is not raised to {to:.0} {}", knob.name(), knob.unit()))
+            (SeekStep::Turn { to, .. }, Some(celsius)) if to > stand.setting => {
+                SeekStep::Stay(format!("a GPU has {celsius:.0} °C: the {} is not raised to {to:.0} {}", knob.name(), knob.unit()))
             }
-            (Step::HoldOut { .. }, Some(celsius)) => Step::Stay(format!("a GPU has {celsius:.0} °C: no hold-out now")),
+            (SeekStep::HoldOut { .. }, Some(celsius)) => SeekStep::Stay(format!("a GPU has {celsius:.0} °C: no hold-out now")),
             (step, _) => step,
         };
-        self.tell(step, &matched, state, workload, &knob, stand, draft, settings)
+        self.build_decision(step, &matched, state, workload, &knob, stand, draft, settings)
     }
 
     /// Makes a decision of a step, with the verdict over the last change.
     #[allow(clippy::too_many_arguments, reason = "all of it is in the decision")]
-    fn tell(
+    fn build_decision(
         &mut self,
-        step: Step,
+        step: SeekStep,
         matched: &PhaseMatch,
         state: &mut ControllerState,
         workload: &Workload,
-        knob: &Knob,
+        knob: &SeekKnob,
         stand: OperatingPoint,
-        mut draft: Draft,
+        mut draft: DecisionDraft,
         settings: &ControllerSettings,
     ) -> Decision {
         let phase_number = self.phases.number();
@@ -292,9 +319,9 @@ impl Seek {
         let base = self.base;
         let Some(phase) = self.phases.present() else { return draft.maintain("nothing was measured yet") };
         let here = phase.point(stand).copied();
-        let reference = base.and_then(|base| self.reference(phase, base.spot, knob, settings));
+        let reference = base.and_then(|base| self.reference(phase, base.layout_key, knob, settings));
         draft.note("reference_samples_per_second", reference);
-        let reference_energy = base.and_then(|base| self.reference_energy(phase, base.spot, knob, settings));
+        let reference_energy = base.and_then(|base| self.reference_energy(phase, base.layout_key, knob, settings));
         draft.note("reference_joules_per_sample", reference_energy);
         draft.note("reference_samples_per_second_min", reference.map(|rate| self.floor(rate, settings)));
         if let Some(here) = &here {
@@ -302,14 +329,14 @@ impl Seek {
             draft.note("measured_joules_per_sample", Some(here.joules_per_sample()));
         }
         // A trial that is too slow is left before it is measured.
-        let leaves = |trial: &Change| matches!(&step, Step::Move { to, .. } if *to == spot(&trial.from));
+        let leaves = |trial: &SeekChange| matches!(&step, SeekStep::Move { to, .. } if *to == layout_key(&trial.from));
         let early = self.trial.as_ref().is_some_and(leaves);
         let ready = here.filter(|here| here.windows >= if early { 1 } else { settings.seek_windows });
         if early && here.is_some_and(|here| here.windows < settings.seek_windows) {
             self.bar(&workload.layout, true, draft.time().plus_seconds(settings.tabu_seconds), "it was too slow");
         }
         let mut verdict = String::new();
-        let goes_on = matches!(step, Step::Stay(_) | Step::Move { .. });
+        let goes_on = matches!(step, SeekStep::Stay(_) | SeekStep::Move { .. });
         // A layout is judged once its knob is where it should be; a turn as soon as it is measured.
         let judged = match (&self.turn, &self.trial) {
             (_, Some(_)) if ready.is_some() && goes_on => self.trial.take(),
@@ -326,13 +353,13 @@ impl Seek {
             let phase = self
                 .phases
                 .present()
-                .and_then(|phase| phase.curve(spot(&change.from), knob).map(|curve| curve.at(knob.of(&change.from))));
+                .and_then(|phase| phase.curve(layout_key(&change.from), knob).map(|curve| curve.at(knob.of(&change.from))));
             if let Some(before) = phase {
                 let objective = settings.objective;
                 let energy_gain = 1.0 - here.joules_per_sample() / before.joules_per_sample();
                 let gain = 1.0 - here.score(objective) / before.score(objective);
                 let throughput = here.samples_per_second / before.samples_per_second;
-                way_back = matches!(&step, Step::Move { to, .. } if *to == spot(&change.from));
+                way_back = matches!(&step, SeekStep::Move { to, .. } if *to == layout_key(&change.from));
                 let enough = reference.is_none_or(|rate| here.samples_per_second >= self.floor(rate, settings) * 0.98);
                 let kept = gain > 0.0 && enough && !way_back;
                 draft.note("before_joules_per_sample", Some(before.joules_per_sample()));
@@ -341,7 +368,7 @@ impl Seek {
                 draft.note("after_samples_per_second", Some(here.samples_per_second));
                 draft.note_gains(objective, energy_gain, gain);
                 draft.note("throughput_ratio", Some(throughput));
-                draft = draft.validating(if kept { Validation::Kept } else { Validation::Failed }, &change.id);
+                draft = draft.validating(if kept { ChangeValidation::Kept } else { ChangeValidation::Failed }, &change.id);
                 verdict = format!(
                     "the last change took {:.3} J/sample instead of {:.3} ({:+.1} %) at {:.1} % of the throughput{}; ",
                     here.joules_per_sample(),
@@ -352,7 +379,7 @@ impl Seek {
                 );
             }
         } else if let Some(id) = pending {
-            draft = draft.validating(Validation::Pending, &id);
+            draft = draft.validating(ChangeValidation::Pending, &id);
         }
         let news = match matched {
             PhaseMatch::New if phase_number > 1 => "the job does something new; ",
@@ -362,35 +389,35 @@ impl Seek {
         let words = |why: &str| format!("phase {phase_number}: {news}{verdict}{why}");
         let mut hold_out = None;
         let (action, to, why) = match step {
-            Step::Stay(why) | Step::Measure(why) => return draft.maintain(words(&why)),
-            Step::Turn { to, why } => (knob.action(to), knob.set(&workload.layout, to), why),
-            Step::HoldOut { extra_watts, why } => {
+            SeekStep::Stay(why) | SeekStep::Measure(why) => return draft.maintain(words(&why)),
+            SeekStep::Turn { to, why } => (knob.action(to), knob.set(&workload.layout, to), why),
+            SeekStep::HoldOut { extra_watts, why } => {
                 hold_out = Some(extra_watts);
                 draft.note("hold_out", Some(1.0));
                 draft.note("hold_out_extra_watts", Some(extra_watts));
                 (knob.action(knob.top), knob.set(&workload.layout, knob.top), why)
             }
-            Step::Move { to, setting, why } => {
-                let from = Knobs { replicas: stand.spot.replicas, threads: stand.spot.threads };
-                let into = Knobs { replicas: to.replicas, threads: to.threads };
+            SeekStep::Move { to, setting, why } => {
+                let from = MatrixKnobs { replicas: stand.layout_key.replicas, threads: stand.layout_key.threads };
+                let into = MatrixKnobs { replicas: to.replicas, threads: to.threads };
                 let action =
                     match (way_back, to.replicas > from.replicas, to.threads > from.threads || to.replicas < from.replicas) {
-                        (true, ..) => Action::Revert,
-                        (_, true, _) => Action::ScaleReplicas,
-                        (.., true) => Action::Increase,
-                        _ => Action::Decrease,
+                        (true, ..) => ControllerAction::Revert,
+                        (_, true, _) => ControllerAction::ScaleReplicas,
+                        (.., true) => ControllerAction::Increase,
+                        _ => ControllerAction::Decrease,
                     };
                 let gpus = workload.gpus.unwrap_or(1);
                 let layout = knob.set(&into.in_layout(&workload.layout, gpus), setting);
                 (action, layout, format!("{why}: {}", from.change_to(into)))
             }
         };
-        let moves = spot(&to) != stand.spot;
+        let moves = layout_key(&to) != stand.layout_key;
         let decision = if moves { draft.change(action, to, words(&why)) } else { draft.turn(action, to, words(&why)) };
         if let Some(extra_watts) = hold_out {
             self.hold_outs.propose(&decision.id, extra_watts);
         }
-        state.proposals = vec![Proposal::of(&decision, None)];
+        state.proposals = vec![ProposedChange::of(&decision, None)];
         decision
     }
 
@@ -402,22 +429,23 @@ impl Seek {
         actuation: &Actuation,
         now: EventTime,
         settings: &ControllerSettings,
-    ) -> Option<Note> {
+    ) -> Option<ChangeNote> {
         if let Some(seconds) = actuation.downtime_seconds.filter(|seconds| *seconds > 0.0 && seconds.is_finite()) {
             state.rollout_seconds = Some(seconds);
         }
         let id = &actuation.decision_id;
-        let note = |reason: String, validation, until| Some(Note { reason, concerns: id.clone(), validation, hold_until: until });
+        let note =
+            |reason: String, validation, until| Some(ChangeNote { reason, concerns: id.clone(), validation, hold_until: until });
         let reason = &actuation.reason;
-        let undone = matches!(actuation.outcome, Outcome::RolledBack | Outcome::Failed);
+        let undone = matches!(actuation.outcome, ActuationOutcome::RolledBack | ActuationOutcome::Failed);
         if let Some(proposal) = state.proposals.iter().find(|proposal| proposal.id == *id).cloned() {
-            let moves = spot(&proposal.from) != spot(&proposal.to);
+            let moves = layout_key(&proposal.from) != layout_key(&proposal.to);
             match actuation.outcome {
-                Outcome::Applied | Outcome::Ready => {
+                ActuationOutcome::Applied | ActuationOutcome::Ready => {
                     state.proposals.clear();
-                    let Proposal { from, to, .. } = proposal;
+                    let ProposedChange { from, to, .. } = proposal;
                     let hold_out = self.hold_outs.begin(id);
-                    let change = Change { id: id.clone(), from, to, generation: actuation.generation, hold_out };
+                    let change = SeekChange { id: id.clone(), from, to, generation: actuation.generation, hold_out };
                     if moves {
                         state.count_restart(actuation.time, id.clone());
                         self.warming_up = settings.warm_up_windows;
@@ -427,23 +455,23 @@ impl Seek {
                     }
                     return None;
                 }
-                Outcome::Recommended => return None,
-                Outcome::Refused if workload.mode != UpdateMode::Enforce => return None,
-                Outcome::Refused => {
+                ActuationOutcome::Recommended => return None,
+                ActuationOutcome::Refused if workload.mode != UpdateMode::Enforce => return None,
+                ActuationOutcome::Refused => {
                     state.proposals.clear();
                     let until = now.plus_seconds(settings.hold_seconds);
                     let why = format!("the last decision was refused: {reason}");
                     self.bar(&proposal.to, moves, until, &why);
-                    return note(why, Validation::None, Some(until));
+                    return note(why, ChangeValidation::None, Some(until));
                 }
-                Outcome::RolledBack | Outcome::Failed => {
+                ActuationOutcome::RolledBack | ActuationOutcome::Failed => {
                     state.proposals.clear();
                     if moves {
                         state.count_restart(actuation.time, id.clone());
                     }
                     self.restoring = Some(proposal.from);
                     let (why, until) = self.undone(state, &proposal.to, moves, actuation, now, settings);
-                    return note(why, Validation::Failed, Some(until));
+                    return note(why, ChangeValidation::Failed, Some(until));
                 }
             }
         }
@@ -454,7 +482,7 @@ impl Seek {
             (self.trial, self.turn) = (None, None);
             self.restoring = Some(change.from);
             let (why, until) = self.undone(state, &to, moves, actuation, now, settings);
-            return note(why, Validation::Failed, Some(until));
+            return note(why, ChangeValidation::Failed, Some(until));
         }
         None
     }
@@ -469,7 +497,7 @@ impl Seek {
         now: EventTime,
         settings: &ControllerSettings,
     ) -> (String, EventTime) {
-        let back = actuation.outcome == Outcome::RolledBack;
+        let back = actuation.outcome == ActuationOutcome::RolledBack;
         if back && moves {
             state.count_restart(actuation.time, format!("{}/rolled-back", actuation.decision_id));
         }
@@ -481,9 +509,9 @@ impl Seek {
     }
 
     fn bar(&mut self, to: &Layout, moves: bool, until: EventTime, why: &str) {
-        let barred = Tabu { spot: spot(to), until, why: why.to_owned() };
+        let barred = TabuLayout { layout_key: layout_key(to), until, why: why.to_owned() };
         if moves {
-            self.barred.retain(|known| known.spot != barred.spot);
+            self.barred.retain(|known| known.layout_key != barred.layout_key);
             self.barred.push(barred);
         } else {
             self.knob_barred = Some(barred);
@@ -503,7 +531,13 @@ impl Seek {
     }
 
     /// Follows the layout: what somebody else sets is what everything is compared with from then on.
-    fn follow(&mut self, name: ControllerName, state: &mut ControllerState, workload: &Workload, now: EventTime) -> Option<Note> {
+    fn follow(
+        &mut self,
+        name: ControllerName,
+        state: &mut ControllerState,
+        workload: &Workload,
+        now: EventTime,
+    ) -> Option<ChangeNote> {
         let generation = workload.generation;
         let known = self.generation.replace(generation);
         if known == Some(generation) {
@@ -538,7 +572,7 @@ impl Seek {
         let concerns = self.trial.take().or(self.turn.take()).map(|change| change.id);
         let first = self.base.is_none();
         *self = Self {
-            base: Some(Base { spot: spot(&workload.layout), own }),
+            base: Some(StartingLayout { layout_key: layout_key(&workload.layout), own }),
             began: now,
             generation: Some(generation),
             highest_mhz: self.highest_mhz,
@@ -549,15 +583,16 @@ impl Seek {
             return None;
         }
         state.proposals.clear();
-        Some(Note {
+        Some(ChangeNote {
             reason: "the layout was changed from outside: it is what everything is compared with from now on".into(),
             concerns: concerns.unwrap_or_default(),
-            validation: Validation::None,
+            validation: ChangeValidation::None,
             hold_until: None,
         })
     }
 
-    /// Adds a window to the account of the last hour. Where it is not known what the starting layout would have done, nothing is owed.
+    /// Adds a window to the account of the last hour. Where it is not known what the starting layout would have done, nothing is
+    /// owed.
     fn account(&mut self, window: &EfficiencyWindow, due_rate: Option<f64>) {
         let (start, end) = (window.window_start, window.window_end);
         let by_rate = window.samples_per_second.map(|rate| rate * end.seconds_since(start));
@@ -576,24 +611,24 @@ impl Seek {
         window: &EfficiencyWindow,
         workload: &Workload,
         settings: &ControllerSettings,
-    ) -> Result<Measured, String> {
+    ) -> Result<MeasuredWindow, String> {
         if window.restarted {
             // A knob that was turned also marks its window, but no process was replaced then.
             let turned = self.turn.as_ref().is_some_and(|turn| turn.generation == workload.generation);
             if !turned {
                 self.warming_up = settings.warm_up_windows;
-                return Measured::of(window, settings.coverage_min_ratio);
+                return MeasuredWindow::of(window, settings.coverage_min_ratio);
             }
             return Err("the limit was changed in this window: it decides nothing".into());
         }
-        Measured::of_layout(window, workload, settings.coverage_min_ratio)
+        MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio)
     }
 
     /// Marks a decision that only waits with what it waits for.
-    fn under_way(&self, state: &ControllerState, draft: Draft) -> Draft {
+    fn under_way(&self, state: &ControllerState, draft: DecisionDraft) -> DecisionDraft {
         let change = self.trial.as_ref().or(self.turn.as_ref()).map(|change| &change.id);
         match change.or(state.proposals.last().map(|proposal| &proposal.id)) {
-            Some(id) => draft.validating(Validation::Pending, id),
+            Some(id) => draft.validating(ChangeValidation::Pending, id),
             None => draft,
         }
     }
@@ -608,8 +643,8 @@ impl Seek {
     /// Throughput of the starting layout with nothing held back, in a phase. Where only other layouts were measured so, the
     /// best of them stands in for it: what one is ahead by in one phase says nothing about another, and rather too much
     /// throughput is demanded than too little. One that was behind in another phase is taken to be so here, too.
-    fn reference(&self, phase: &Phase, base: LayoutKey, knob: &Knob, settings: &ControllerSettings) -> Option<f64> {
-        let free = |phase: &Phase, spot: LayoutKey, need: u32| phase.free_rate(spot, knob, need);
+    fn reference(&self, phase: &JobPhase, base: LayoutKey, knob: &SeekKnob, settings: &ControllerSettings) -> Option<f64> {
+        let free = |phase: &JobPhase, spot: LayoutKey, need: u32| phase.free_rate(spot, knob, need);
         let well = settings.reference_windows;
         if let Some(rate) = free(phase, base, well) {
             return Some(rate);
@@ -621,17 +656,17 @@ impl Seek {
                 .filter_map(|other| Some(free(other, spot, settings.seek_windows)? / free(other, base, well)?));
             ratios.fold(1.0, f64::min)
         };
-        let spots = || phase.points.iter().filter(|p| p.spot != base && p.setting >= knob.top).map(|p| p.spot);
+        let spots = || phase.points.iter().filter(|p| p.layout_key != base && p.setting >= knob.top).map(|p| p.layout_key);
         spots().find(|spot| free(phase, *spot, well).is_some())?;
         spots().filter_map(|spot| Some(free(phase, spot, settings.seek_windows)? / behind(spot))).reduce(f64::max)
     }
 
     /// J/sample of the starting layout with nothing held back, in a phase: what savings are reckoned against. Where it was not
     /// measured in this phase, that of other layouts here, over what these took of it in phases where both were measured.
-    fn reference_energy(&self, phase: &Phase, base: LayoutKey, knob: &Knob, settings: &ControllerSettings) -> Option<f64> {
-        let free = |phase: &Phase, spot: LayoutKey| {
-            let free = |p: &&Point| p.spot == spot && p.setting >= knob.top && p.windows >= settings.seek_windows;
-            phase.points.iter().find(free).map(Point::joules_per_sample)
+    fn reference_energy(&self, phase: &JobPhase, base: LayoutKey, knob: &SeekKnob, settings: &ControllerSettings) -> Option<f64> {
+        let free = |phase: &JobPhase, spot: LayoutKey| {
+            let free = |p: &&MeasuredSetting| p.layout_key == spot && p.setting >= knob.top && p.windows >= settings.seek_windows;
+            phase.points.iter().find(free).map(MeasuredSetting::joules_per_sample)
         };
         let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
         free(phase, base).or_else(|| {
@@ -640,23 +675,23 @@ impl Seek {
                 Some(free(phase, spot)? * mean(&ratios)?)
             };
             let inferred: Vec<f64> =
-                phase.points.iter().filter(|p| p.setting >= knob.top).filter_map(|p| of_spot(p.spot)).collect();
+                phase.points.iter().filter(|p| p.setting >= knob.top).filter_map(|p| of_spot(p.layout_key)).collect();
             mean(&inferred)
         })
     }
 }
 
 /// Everything that a plan looks at.
-struct View<'a> {
-    seek: &'a Seek,
+struct SeekPlanner<'a> {
+    seek: &'a SeekState,
     state: &'a ControllerState,
-    stand: OperatingPoint,
-    knob: &'a Knob,
+    operating_point: OperatingPoint,
+    knob: &'a SeekKnob,
     workload: &'a Workload,
-    context: &'a Context<'a>,
+    context: &'a ControllerContext<'a>,
     now: EventTime,
     gpus: u32,
-    learned: Option<InForce<'a, CapCurveDocument>>,
+    learned: Option<ModelInForce<'a, CapCurveDocument>>,
 }
 
 /// Points of one layout in one phase after which the best known one is taken.
@@ -670,19 +705,19 @@ const ADVICE_STEPS: u32 = 200;
 /// Settings nearer than this, as a logarithm, are not told apart.
 const NOTCH: f64 = 0.012;
 
-impl View<'_> {
-    fn plan(&mut self, layouts: bool) -> Step {
-        let (seek, knob, settings, stand) = (self.seek, self.knob, self.context.settings, self.stand);
+impl SeekPlanner<'_> {
+    fn plan(&mut self, layouts: bool) -> SeekStep {
+        let (seek, knob, settings, stand) = (self.seek, self.knob, self.context.settings, self.operating_point);
         let (need, objective) = (settings.seek_windows, settings.objective);
         let (Some(phase), Some(base)) = (seek.phases.present(), seek.base) else {
-            return Step::Measure("nothing was measured yet".into());
+            return SeekStep::Measure("nothing was measured yet".into());
         };
         let here = phase.point(stand).map_or(0, |point| point.windows);
         let measures =
-            |need: u32| Step::Measure(format!("measures: {here} of {need} windows at {:.0} {}", stand.setting, knob.unit()));
+            |need: u32| SeekStep::Measure(format!("measures: {here} of {need} windows at {:.0} {}", stand.setting, knob.unit()));
         let measuring = measures(need);
         if let Some(why) = seek.hold_outs.measuring() {
-            return Step::Measure(why);
+            return SeekStep::Measure(why);
         }
         if layouts && let Some(step) = self.leave_slow_trial(phase, base) {
             return step;
@@ -690,15 +725,16 @@ impl View<'_> {
         if seek.turn.is_some() && here < need {
             return measuring;
         }
-        let measured = phase.free_rate(base.spot, knob, settings.reference_windows).is_some();
+        let measured = phase.free_rate(base.layout_key, knob, settings.reference_windows).is_some();
         if layouts
             && !measured
-            && stand.spot != base.spot
+            && stand.layout_key != base.layout_key
             && let Some(step) = self.see_starting_layout(base)
         {
             return step;
         }
-        let known = seek.reference(phase, base.spot, knob, settings).filter(|_| measured || stand.spot != base.spot);
+        let known =
+            seek.reference(phase, base.layout_key, knob, settings).filter(|_| measured || stand.layout_key != base.layout_key);
         let Some(reference) = known else {
             if stand.setting < knob.top {
                 let why = format!("sees what the job does at {:.0} {}, where nothing holds it back", knob.top, knob.unit());
@@ -707,17 +743,17 @@ impl View<'_> {
             return measures(settings.reference_windows);
         };
         // Where nobody knows what the starting layout would do, this one is at least not slowed down by more than it may be.
-        let own = phase.free_rate(stand.spot, knob, need).filter(|_| !measured);
+        let own = phase.free_rate(stand.layout_key, knob, need).filter(|_| !measured);
         let reference_here = own.map_or(reference, |own| own.min(reference));
         // Restarts and changes of the work cost throughput, too, which only `hybrid` reckons with.
         let margin = if layouts { FLOOR_MARGIN.min(settings.max_slowdown_ratio) } else { 0.0 };
         let common_floor = seek.floor(reference, settings) + margin * reference;
         let floor = seek.floor(reference_here, settings) + margin * reference_here;
-        let Some(curve) = phase.curve(stand.spot, knob) else { return measuring };
+        let Some(curve) = phase.curve(stand.layout_key, knob) else { return measuring };
         // Where the knob cannot be turned, what was not measured is out of reach.
         let stuck = seek.knob_barred.is_some();
         let best = if stuck { curve.best_measured(floor, objective) } else { curve.best(floor, objective) };
-        let points = phase.points.iter().filter(|p| p.spot == stand.spot).count();
+        let points = phase.points.iter().filter(|p| p.layout_key == stand.layout_key).count();
         if layouts
             && !stuck
             && let Some(step) = self.make_up()
@@ -768,12 +804,12 @@ impl View<'_> {
             );
             return self.turn(best.setting, why);
         }
-        if stand.spot == base.spot
+        if stand.layout_key == base.layout_key
             && self.workload.mode == UpdateMode::Enforce
             && !stuck
             && let Some((extra_watts, why)) = seek.hold_outs.due(phase, stand, knob, settings.hold_out_energy_ratio, self.now)
         {
-            return Step::HoldOut { extra_watts, why };
+            return SeekStep::HoldOut { extra_watts, why };
         }
         let held = format!(
             "holds {:.0} {}{}: {:.3} J/sample at {:.0} % of the throughput without a limit",
@@ -783,18 +819,18 @@ impl View<'_> {
             at.joules_per_sample(),
             100.0 * at.samples_per_second / reference_here
         );
-        Step::Stay(held)
+        SeekStep::Stay(held)
     }
 
     /// Where nothing was measured in this layout but what it does without a limit: the cap that a learned curve finds best.
     /// The curve must be of this layout, and say of what was measured what was measured; it only says what to try first.
-    fn advised(&self, phase: &Phase, floor: f64) -> Option<Step> {
-        let (knob, stand) = (self.knob, self.stand);
+    fn advised(&self, phase: &JobPhase, floor: f64) -> Option<SeekStep> {
+        let (knob, stand) = (self.knob, self.operating_point);
         let model = self.learned?;
         let layout = &self.workload.layout;
         let shape = [layout.replicas, layout.mps_thread_percentage, layout.world_size, layout.local_world_size];
         let here = phase.point(stand)?;
-        let alone = phase.points.iter().filter(|p| p.spot == stand.spot).count() == 1;
+        let alone = phase.points.iter().filter(|p| p.layout_key == stand.layout_key).count() == 1;
         if model.document.layout != Some(shape) || !alone || stand.setting < knob.top {
             return None;
         }
@@ -832,10 +868,12 @@ impl View<'_> {
         Some(self.turn(setting, why))
     }
 
-    fn turn(&self, to: f64, why: String) -> Step {
+    fn turn(&self, to: f64, why: String) -> SeekStep {
         match &self.seek.knob_barred {
-            Some(barred) => Step::Stay(format!("the {} is not turned before {}: {}", self.knob.name(), barred.until, barred.why)),
-            None => Step::Turn { to, why },
+            Some(barred) => {
+                SeekStep::Stay(format!("the {} is not turned before {}: {}", self.knob.name(), barred.until, barred.why))
+            }
+            None => SeekStep::Turn { to, why },
         }
     }
 }

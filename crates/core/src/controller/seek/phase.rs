@@ -1,10 +1,10 @@
-//! What the job does at a time, as far as it can be told from outside, and what is known about each such phase.
+//! Phases of a job, as far as they can be distinguished from outside, and the measurements of each.
 
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
 
-use super::curve::{Curve, LayoutKey, Point, six_digits};
-use super::knob::Knob;
+use super::curve::{LayoutKey, MeasuredSetting, SettingCurve, six_digits};
+use super::knob::SeekKnob;
 
 /// Phases remembered; beyond them the one that lasted least in all is forgotten.
 const PHASES_MAX: usize = 8;
@@ -17,88 +17,95 @@ const DOUBTS: usize = 3;
 /// Phases of a shorter mean length are brief.
 const BRIEF_SECONDS: f64 = 1200.0;
 
-/// What one usable window says.
+/// The measurements of one usable window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Observation {
+pub(super) struct SeekObservation {
     pub samples_per_second: f64,
     pub watts: f64,
-    /// What the knob limits.
+    /// The quantity that the knob limits.
     pub reading: f64,
     /// Memory activity per sample: bytes that a sample moves, in the board's unit. It depends on the work, and hardly on
     /// caps, clocks and layouts.
     pub dram_seconds_per_sample: Option<f64>,
 }
 
-/// Where the knobs stand.
+/// The layout and the setting of the knob.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct OperatingPoint {
-    pub spot: LayoutKey,
+    pub layout_key: LayoutKey,
     pub setting: f64,
 }
 
 /// One phase of a job.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Phase {
-    /// See [`Observation::dram_seconds_per_sample`].
+pub(super) struct JobPhase {
+    /// See [`SeekObservation::dram_seconds_per_sample`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dram_seconds_per_sample: Option<f64>,
-    pub points: Vec<Point>,
-    /// When its present visit began.
+    pub points: Vec<MeasuredSetting>,
+    /// Start of its present visit.
     pub entered: EventTime,
     /// Length of its past visits.
     pub seconds: f64,
     pub visits: u32,
-    /// When the starting setting was last measured in it.
+    /// Time of the last measurement of the starting setting in it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub start_seen: Option<EventTime>,
+    #[serde(rename = "start_seen")]
+    pub start_measured_at: Option<EventTime>,
 }
 
-impl Phase {
-    pub fn point(&self, stand: OperatingPoint) -> Option<&Point> {
-        self.points.iter().find(|p| p.spot == stand.spot && (p.setting - stand.setting).abs() < 0.5)
+impl JobPhase {
+    pub fn point(&self, stand: OperatingPoint) -> Option<&MeasuredSetting> {
+        self.points.iter().find(|p| p.layout_key == stand.layout_key && (p.setting - stand.setting).abs() < 0.5)
     }
 
-    pub fn curve<'a>(&self, spot: LayoutKey, knob: &'a Knob) -> Option<Curve<'a>> {
-        Curve::of(self.points.iter().filter(|p| p.spot == spot), knob)
+    pub fn curve<'a>(&self, spot: LayoutKey, knob: &'a SeekKnob) -> Option<SettingCurve<'a>> {
+        SettingCurve::of(self.points.iter().filter(|p| p.layout_key == spot), knob)
     }
 
     /// Throughput of a layout with nothing held back, where it was measured over so many windows.
-    pub fn free_rate(&self, spot: LayoutKey, knob: &Knob, windows: u32) -> Option<f64> {
-        let free = self.points.iter().find(|p| p.spot == spot && p.setting >= knob.top && p.windows >= windows);
+    pub fn free_rate(&self, spot: LayoutKey, knob: &SeekKnob, windows: u32) -> Option<f64> {
+        let free = self.points.iter().find(|p| p.layout_key == spot && p.setting >= knob.top && p.windows >= windows);
         free.map(|p| p.samples_per_second)
     }
 
-    fn add(&mut self, stand: OperatingPoint, seen: &Observation) {
+    fn add(&mut self, stand: OperatingPoint, seen: &SeekObservation) {
         if let Some(intensity) = seen.dram_seconds_per_sample {
             let windows: u32 = self.points.iter().map(|p| p.windows).sum();
             let weight = 1.0 / f64::from(windows.min(59) + 1);
             let mean = self.dram_seconds_per_sample.map_or(intensity, |old| old + weight * (intensity - old));
             self.dram_seconds_per_sample = Some(six_digits(mean));
         }
-        let same = |p: &Point| p.spot == stand.spot && (p.setting - stand.setting).abs() < 0.5;
+        let same = |p: &MeasuredSetting| p.layout_key == stand.layout_key && (p.setting - stand.setting).abs() < 0.5;
         let index = self.points.iter().position(same).unwrap_or_else(|| {
             if self.points.len() >= POINTS_MAX {
-                let foreign = |p: &Point| (p.spot == stand.spot, p.windows);
+                let foreign = |p: &MeasuredSetting| (p.layout_key == stand.layout_key, p.windows);
                 let least = (0..self.points.len()).min_by_key(|i| foreign(&self.points[*i]));
                 self.points.remove(least.unwrap_or(0));
             }
-            let zero =
-                Point { spot: stand.spot, setting: stand.setting, reading: 0.0, watts: 0.0, samples_per_second: 0.0, windows: 0 };
+            let zero = MeasuredSetting {
+                layout_key: stand.layout_key,
+                setting: stand.setting,
+                reading: 0.0,
+                watts: 0.0,
+                samples_per_second: 0.0,
+                windows: 0,
+            };
             self.points.push(zero);
             self.points.len() - 1
         });
         self.points[index].add(seen.reading, seen.watts, seen.samples_per_second);
     }
 
-    /// How far a window is from what this phase does at a stand, as the largest logarithm of a ratio over the tolerance of
-    /// each figure; above 1 it does not fit. `None`: nothing is known about this stand.
-    fn misfit(&self, stand: OperatingPoint, seen: &Observation, knob: &Knob, tolerance: f64) -> Option<f64> {
+    /// Returns the distance of a window from this phase at an operating point: the largest logarithm of a ratio over
+    /// the tolerance of each figure. Above 1 it does not fit. `None`: nothing is known about this operating point.
+    fn misfit(&self, stand: OperatingPoint, seen: &SeekObservation, knob: &SeekKnob, tolerance: f64) -> Option<f64> {
         let (rates, watts, slack) = if let Some(p) = self.point(stand) {
             let slack = if p.windows > 1 { 1.0 } else { 1.4 };
             ((p.samples_per_second, p.samples_per_second), (p.watts, p.watts), slack)
         } else {
-            let range = self.curve(stand.spot, knob)?.range(stand.setting);
+            let range = self.curve(stand.layout_key, knob)?.range(stand.setting);
             (range.samples_per_second, range.watts, 1.5)
         };
         // Within a range no figure is apart; outside, by its distance from the nearer end.
@@ -108,7 +115,7 @@ impl Phase {
     }
 
     /// The same of memory activity alone, which does not depend on the layout. `None`: it is not known.
-    fn misfit_of_intensity(&self, seen: &Observation, tolerance: f64) -> Option<f64> {
+    fn misfit_of_intensity(&self, seen: &SeekObservation, tolerance: f64) -> Option<f64> {
         let (now, then) = seen.dram_seconds_per_sample.zip(self.dram_seconds_per_sample)?;
         // Activity and throughput are uneven both, and each in its own way.
         Some(apart(now, then) / (1.25 * tolerance))
@@ -123,14 +130,14 @@ fn apart(a: f64, b: f64) -> f64 {
 /// The phases that were seen, and the present one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Phases {
-    all: Vec<Phase>,
+pub(super) struct JobPhases {
+    all: Vec<JobPhase>,
     present: usize,
     /// Windows that do not fit the present phase, the last ones in a row.
-    doubts: Vec<Observation>,
+    doubts: Vec<SeekObservation>,
 }
 
-/// What a window turned out to be.
+/// The relation of a window to the known phases.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum PhaseMatch {
     /// More of the same.
@@ -143,15 +150,15 @@ pub(super) enum PhaseMatch {
     New,
 }
 
-impl Phases {
-    pub fn present(&self) -> Option<&Phase> {
+impl JobPhases {
+    pub fn present(&self) -> Option<&JobPhase> {
         self.all.get(self.present)
     }
 
     /// Notes that the starting setting was measured in the present phase.
     pub fn see_start(&mut self, now: EventTime) {
         if let Some(phase) = self.all.get_mut(self.present) {
-            phase.start_seen = Some(now);
+            phase.start_measured_at = Some(now);
         }
     }
 
@@ -159,17 +166,24 @@ impl Phases {
         self.present + 1
     }
 
-    pub fn others(&self) -> impl Iterator<Item = &Phase> {
+    pub fn others(&self) -> impl Iterator<Item = &JobPhase> {
         self.all.iter().enumerate().filter(|(i, _)| *i != self.present).map(|(_, phase)| phase)
     }
 
-    /// Another setting is another measurement: doubts about the last one say nothing about it.
+    /// Clears the doubts when the setting changes: those about the last setting do not apply to the new one.
     pub fn turned(&mut self) {
         self.doubts.clear();
     }
 
     /// Takes in a window. `tolerance` is a logarithm.
-    pub fn hear(&mut self, stand: OperatingPoint, seen: Observation, knob: &Knob, tolerance: f64, now: EventTime) -> PhaseMatch {
+    pub fn observe_window(
+        &mut self,
+        stand: OperatingPoint,
+        seen: SeekObservation,
+        knob: &SeekKnob,
+        tolerance: f64,
+        now: EventTime,
+    ) -> PhaseMatch {
         let Some(phase) = self.all.get_mut(self.present) else {
             self.begin(stand, &[seen], now);
             return PhaseMatch::New;
@@ -187,9 +201,9 @@ impl Phases {
         }
         let doubts = std::mem::take(&mut self.doubts);
         let clean = &doubts[1..];
-        let mean = |of: fn(&Observation) -> f64| clean.iter().map(of).sum::<f64>() / clean.len() as f64;
+        let mean = |of: fn(&SeekObservation) -> f64| clean.iter().map(of).sum::<f64>() / clean.len() as f64;
         let intensities: Vec<f64> = clean.iter().filter_map(|seen| seen.dram_seconds_per_sample).collect();
-        let typical = Observation {
+        let typical = SeekObservation {
             samples_per_second: mean(|s| s.samples_per_second),
             watts: mean(|s| s.watts),
             reading: mean(|s| s.reading),
@@ -224,13 +238,13 @@ impl Phases {
         }
     }
 
-    fn begin(&mut self, stand: OperatingPoint, seen: &[Observation], now: EventTime) {
+    fn begin(&mut self, stand: OperatingPoint, seen: &[SeekObservation], now: EventTime) {
         if self.all.len() >= PHASES_MAX
             && let Some(least) = (0..self.all.len()).min_by(|a, b| self.all[*a].seconds.total_cmp(&self.all[*b].seconds))
         {
             self.all.remove(least);
         }
-        let mut phase = Phase { entered: now, ..Phase::default() };
+        let mut phase = JobPhase { entered: now, ..JobPhase::default() };
         for seen in seen {
             phase.add(stand, seen);
         }
@@ -238,8 +252,8 @@ impl Phases {
         self.present = self.all.len() - 1;
     }
 
-    /// How long the present phase is likely to go on, in seconds: as long as its past visits, or else as those of all phases;
-    /// beyond that, as long again as half of what it has lasted. `None` before any phase has ended.
+    /// Returns the expected rest of the present phase in seconds: as long as its past visits, or else as those of all
+    /// phases; beyond that, as long again as half of what it has lasted. `None` before any phase has ended.
     pub fn dwell_seconds(&self, now: EventTime) -> Option<f64> {
         let phase = self.present()?;
         let (seconds, visits) = if phase.visits > 0 {
@@ -266,8 +280,8 @@ impl Phases {
     }
 
     /// Part of the time so far that a phase made up.
-    pub fn share(&self, phase: &Phase, now: EventTime) -> f64 {
-        let lasted = |p: &Phase| {
+    pub fn share(&self, phase: &JobPhase, now: EventTime) -> f64 {
+        let lasted = |p: &JobPhase| {
             let visit =
                 if self.present().is_some_and(|present| std::ptr::eq(present, p)) { now.seconds_since(p.entered) } else { 0.0 };
             p.seconds + visit.max(0.0)
@@ -286,28 +300,28 @@ mod tests {
 
     const TOLERANCE: f64 = 0.077;
 
-    fn knob() -> Knob {
+    fn knob() -> SeekKnob {
         let workload = Workload { gpu_power_limit_watts: Some(400.0), ..Workload::default() };
-        Knob::power_limit(&workload, None, &ControllerSettings::default()).unwrap()
+        SeekKnob::power_limit(&workload, None, &ControllerSettings::default()).unwrap()
     }
 
     /// Windows of a minute at 400 W.
     struct Job {
-        phases: Phases,
-        knob: Knob,
+        phases: JobPhases,
+        knob: SeekKnob,
         now: EventTime,
     }
 
     impl Job {
         fn new() -> Self {
-            Self { phases: Phases::default(), knob: knob(), now: EventTime::from_seconds(1_767_225_600.0) }
+            Self { phases: JobPhases::default(), knob: knob(), now: EventTime::from_seconds(1_767_225_600.0) }
         }
 
         fn hear(&mut self, samples_per_second: f64) -> PhaseMatch {
             self.now = self.now.plus_seconds(60.0);
-            let seen = Observation { samples_per_second, watts: 900.0, reading: 300.0, dram_seconds_per_sample: None };
-            let stand = OperatingPoint { spot: LayoutKey { replicas: 6, threads: 50 }, setting: 400.0 };
-            self.phases.hear(stand, seen, &self.knob, TOLERANCE, self.now)
+            let seen = SeekObservation { samples_per_second, watts: 900.0, reading: 300.0, dram_seconds_per_sample: None };
+            let stand = OperatingPoint { layout_key: LayoutKey { replicas: 6, threads: 50 }, setting: 400.0 };
+            self.phases.observe_window(stand, seen, &self.knob, TOLERANCE, self.now)
         }
 
         fn hear_times(&mut self, count: usize, samples_per_second: f64) -> Vec<PhaseMatch> {
@@ -354,16 +368,16 @@ mod tests {
     const OTHER: LayoutKey = LayoutKey { replicas: 6, threads: 100 };
 
     fn at(spot: LayoutKey, setting: f64) -> OperatingPoint {
-        OperatingPoint { spot, setting }
+        OperatingPoint { layout_key: spot, setting }
     }
 
-    fn seen(samples_per_second: f64, watts: f64, dram_seconds_per_sample: Option<f64>) -> Observation {
-        Observation { samples_per_second, watts, reading: watts / 3.0, dram_seconds_per_sample }
+    fn seen(samples_per_second: f64, watts: f64, dram_seconds_per_sample: Option<f64>) -> SeekObservation {
+        SeekObservation { samples_per_second, watts, reading: watts / 3.0, dram_seconds_per_sample }
     }
 
     /// A phase of 100/s at 900 W without a cap, and of 90/s at 720 W at 240 W a GPU, over so many windows each.
-    fn phase(windows: u32) -> Phase {
-        let mut phase = Phase::default();
+    fn phase(windows: u32) -> JobPhase {
+        let mut phase = JobPhase::default();
         for _ in 0..windows {
             phase.add(at(HERE, 400.0), &seen(100.0, 900.0, Some(0.003)));
             phase.add(at(HERE, 240.0), &seen(90.0, 720.0, Some(0.003)));
@@ -383,7 +397,7 @@ mod tests {
         phase.add(at(HERE, 240.4), &seen(90.0, 720.0, None));
         phase.add(at(HERE, 240.5), &seen(90.0, 720.0, None));
         phase.add(at(OTHER, 240.0), &seen(90.0, 720.0, None));
-        let points: Vec<_> = phase.points.iter().map(|point| (point.spot, point.setting, point.windows)).collect();
+        let points: Vec<_> = phase.points.iter().map(|point| (point.layout_key, point.setting, point.windows)).collect();
         assert_eq!(points, [(HERE, 400.0, 1), (HERE, 240.0, 2), (HERE, 240.5, 1), (OTHER, 240.0, 1)]);
     }
 
@@ -392,13 +406,13 @@ mod tests {
         let (phase, knob) = (phase(3), knob());
         assert_eq!(phase.free_rate(HERE, &knob, 3), Some(100.0));
         assert_eq!((phase.free_rate(HERE, &knob, 4), phase.free_rate(OTHER, &knob, 1)), (None, None));
-        let capped = Phase { points: phase.points[1..].to_vec(), ..Phase::default() };
+        let capped = JobPhase { points: phase.points[1..].to_vec(), ..JobPhase::default() };
         assert_eq!(capped.free_rate(HERE, &knob, 3), None);
     }
 
     #[test]
     fn memory_activity_is_a_mean_over_the_last_hour() {
-        let mut phase = Phase::default();
+        let mut phase = JobPhase::default();
         let mut mean = |intensity| {
             phase.add(at(HERE, 400.0), &seen(100.0, 900.0, intensity));
             phase.dram_seconds_per_sample.unwrap()
@@ -415,12 +429,12 @@ mod tests {
 
     #[test]
     fn of_24_points_the_ones_of_other_layouts_with_the_fewest_windows_go_first() {
-        let mut phase = Phase::default();
+        let mut phase = JobPhase::default();
         let mut windows = |spot, setting: u32, count: u32| {
             for _ in 0..count {
                 phase.add(at(spot, f64::from(setting)), &seen(100.0, 900.0, None));
             }
-            phase.points.iter().map(|point| (point.spot, point.setting as u32)).collect::<Vec<_>>()
+            phase.points.iter().map(|point| (point.layout_key, point.setting as u32)).collect::<Vec<_>>()
         };
         for setting in 300..320 {
             windows(HERE, setting, 1);
@@ -439,7 +453,7 @@ mod tests {
     fn a_window_fits_a_point_within_the_tolerance_of_each_figure() {
         let knob = knob();
         let misfit =
-            |phase: &Phase, setting, seen: Observation| phase.misfit(at(HERE, setting), &seen, &knob, TOLERANCE).unwrap();
+            |phase: &JobPhase, setting, seen: SeekObservation| phase.misfit(at(HERE, setting), &seen, &knob, TOLERANCE).unwrap();
         let known = phase(2);
         for (rate, watts, apart) in [
             (100.0, 900.0, 0.0),
@@ -483,9 +497,10 @@ mod tests {
 
     #[test]
     fn in_a_layout_that_was_not_measured_memory_activity_alone_tells_phases_apart() {
-        let fits = |known: Phase, intensity| {
-            let mut phases = Phases { all: vec![known], ..Phases::default() };
-            phases.hear(at(OTHER, 400.0), seen(1.0, 1.0, intensity), &knob(), TOLERANCE, EventTime::default()) == PhaseMatch::Same
+        let fits = |known: JobPhase, intensity| {
+            let mut phases = JobPhases { all: vec![known], ..JobPhases::default() };
+            phases.observe_window(at(OTHER, 400.0), seen(1.0, 1.0, intensity), &knob(), TOLERANCE, EventTime::default())
+                == PhaseMatch::Same
         };
         let most = (1.25 * TOLERANCE).exp();
         for factor in [0.999 * most, 1.001 / most] {
@@ -495,7 +510,7 @@ mod tests {
             assert!(!fits(phase(2), Some(0.003 * factor)), "{factor}");
         }
         assert!(fits(phase(2), None));
-        assert!(fits(Phase { dram_seconds_per_sample: None, ..phase(2) }, Some(1.0)));
+        assert!(fits(JobPhase { dram_seconds_per_sample: None, ..phase(2) }, Some(1.0)));
     }
 
     #[test]
@@ -542,8 +557,9 @@ mod tests {
     #[test]
     fn a_phase_is_recognised_by_its_memory_activity_where_both_clean_windows_had_one() {
         let matched = |intensities: [Option<f64>; 3]| {
-            let (mut phases, knob, now) = (Phases::default(), knob(), EventTime::from_seconds(0.0));
-            let mut hear = |rate, intensity| phases.hear(at(HERE, 400.0), seen(rate, 900.0, intensity), &knob, TOLERANCE, now);
+            let (mut phases, knob, now) = (JobPhases::default(), knob(), EventTime::from_seconds(0.0));
+            let mut hear =
+                |rate, intensity| phases.observe_window(at(HERE, 400.0), seen(rate, 900.0, intensity), &knob, TOLERANCE, now);
             for (rate, intensity) in [(100.0, 0.001), (100.0, 0.001), (150.0, 0.002), (150.0, 0.002), (150.0, 0.002)] {
                 hear(rate, Some(intensity));
             }
@@ -588,7 +604,7 @@ mod tests {
     #[test]
     fn shares_of_phases_are_those_of_the_time_so_far() {
         let mut job = Job::new();
-        assert_eq!(job.phases.share(&Phase::default(), job.now), 0.0, "no time has passed");
+        assert_eq!(job.phases.share(&JobPhase::default(), job.now), 0.0, "no time has passed");
         job.hear_times(10, 100.0);
         job.hear_times(3, 130.0);
         // 12 minutes of the first one, and then 4 of the second.

@@ -2,14 +2,16 @@
 
 use eadt_models::fit::{CapCurve, CapPoint};
 use eadt_models::published::CapCurveDocument;
-use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Model, Outcome, UpdateMode, Validation};
+use eadt_schemas::v1::{
+    ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Model, UpdateMode,
+};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
-use crate::controller::testing::Bench;
-use crate::controller::{ControllerName, ControllerState, Objective};
-use crate::kept::{Told, assert_kept};
-use crate::models::Models;
+use crate::controller::testing::ControllerBench;
+use crate::controller::{ControllerName, ControllerObjective, ControllerState};
+use crate::kept::{DecisionTranscript, assert_kept};
+use crate::models::ModelRegistry;
 
 /// How the job takes power and layouts.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +46,7 @@ const LIGHT: Work =
     Work { free_watts: 200.0, free_rate: 160.0, exponent: 0.3, dram: 0.001, all_threads: 1.02, nine: 1.3, ..HUNGRY };
 
 struct Plant {
-    bench: Bench,
+    bench: ControllerBench,
     work: Work,
     /// Amplitude of the noise, and its state.
     noise: f64,
@@ -57,7 +59,7 @@ struct Plant {
 
 impl Plant {
     fn new(name: ControllerName, work: Work) -> Self {
-        Self { bench: Bench::new(name), work, noise: 0.0, chance: 7, pending: None, down: 0, decisions: Vec::new() }
+        Self { bench: ControllerBench::new(name), work, noise: 0.0, chance: 7, pending: None, down: 0, decisions: Vec::new() }
     }
 
     fn noisy(mut self, noise: f64, seed: u64) -> Self {
@@ -118,7 +120,7 @@ impl Plant {
         window.restarted = changed || self.down > 0;
         self.down = self.down.saturating_sub(1);
         let decision = self.bench.decide(&window);
-        if decision.action != Action::Maintain {
+        if decision.action != ControllerAction::Maintain {
             self.pending = Some(decision.clone());
             self.decisions.push(decision.clone());
         }
@@ -148,7 +150,7 @@ fn the_cap_goes_to_where_throughput_allows_and_nothing_restarts() {
         // At 93 % of the throughput the cap is at 0.93^2.5 and energy per sample at 0.93^1.5 of what they were.
         assert!((0.86..0.925).contains(&joules), "seed {seed}: {joules}");
         assert!(rate > 0.91, "seed {seed}: {rate}");
-        assert!(plant.decisions.iter().all(|d| d.action == Action::SetPowerLimit && !d.restarts));
+        assert!(plant.decisions.iter().all(|d| d.action == ControllerAction::SetPowerLimit && !d.restarts));
         assert!(plant.bench.restarts.is_empty());
     }
 }
@@ -157,26 +159,26 @@ fn the_cap_goes_to_where_throughput_allows_and_nothing_restarts() {
 /// two fall with the cap as far as throughput may, the last is least without one.
 #[test]
 fn a_cap_is_sought_for_what_the_objective_names() {
-    let found = |objective: Objective, exponent: f64| {
+    let found = |objective: ControllerObjective, exponent: f64| {
         let mut plant = Plant::new(ControllerName::PowerCap, Work { exponent, ..HUNGRY }).noisy(0.005, 5);
         plant.bench.settings.objective = objective;
         plant.steps(180);
         plant.against_free().1
     };
     let at_the_floor = 0.925..0.945;
-    assert!(at_the_floor.contains(&found(Objective::Energy, 0.4)));
-    assert!(at_the_floor.contains(&found(Objective::Edp, 0.4)));
-    assert!(found(Objective::Ed2p, 0.4) > 0.99);
+    assert!(at_the_floor.contains(&found(ControllerObjective::Energy, 0.4)));
+    assert!(at_the_floor.contains(&found(ControllerObjective::Edp, 0.4)));
+    assert!(found(ControllerObjective::Ed2p, 0.4) > 0.99);
     // With 0.6 the product rises as the cap falls, and energy still falls.
-    assert!(at_the_floor.contains(&found(Objective::Energy, 0.6)));
-    assert!(found(Objective::Edp, 0.6) > 0.99);
+    assert!(at_the_floor.contains(&found(ControllerObjective::Energy, 0.6)));
+    assert!(found(ControllerObjective::Edp, 0.6) > 0.99);
 }
 
 /// 3 processes take 0.75 of the energy and 1.11 of the energy-delay product.
 #[test]
 fn a_layout_is_chosen_for_what_the_objective_names() {
     let work = Work { exponent: 0.9, all_threads: 0.9, nine: 0.7, three: 0.675, three_watts: 0.506, ..HUNGRY };
-    let found = |objective: Objective| {
+    let found = |objective: ControllerObjective| {
         let mut plant = Plant::new(ControllerName::Hybrid, work).noisy(0.005, 5);
         plant.bench.settings.objective = objective;
         plant.bench.settings.max_slowdown_ratio = 0.4;
@@ -187,9 +189,9 @@ fn a_layout_is_chosen_for_what_the_objective_names() {
         let judged = plant.decisions.iter().find(|d| d.evidence.contains_key("objective_gain_ratio")).cloned();
         (plant.bench.workload.layout.replicas, tried, judged)
     };
-    let (energy, _, none) = found(Objective::Energy);
+    let (energy, _, none) = found(ControllerObjective::Energy);
     assert_eq!((energy, none), (Some(3), None));
-    let (edp, tried, judged) = found(Objective::Edp);
+    let (edp, tried, judged) = found(ControllerObjective::Edp);
     assert_eq!((edp, tried), (Some(6), true));
     let judged = judged.unwrap();
     assert!(judged.reason.contains("energy-delay product"), "{}", judged.reason);
@@ -202,8 +204,8 @@ fn the_clock_is_sought_in_the_same_way() {
     let (joules, rate) = plant.against_free();
     assert!(joules < 0.93 && rate > 0.915, "{joules} {rate}");
     // A hold-out takes the limit away, which only a revert does.
-    let holds_out = |d: &Decision| d.action == Action::Revert && d.evidence.contains_key("hold_out");
-    assert!(plant.decisions.iter().all(|d| (d.action == Action::SetClocks || holds_out(d)) && !d.restarts));
+    let holds_out = |d: &Decision| d.action == ControllerAction::Revert && d.evidence.contains_key("hold_out");
+    assert!(plant.decisions.iter().all(|d| (d.action == ControllerAction::SetClocks || holds_out(d)) && !d.restarts));
     assert_eq!(plant.bench.workload.layout.power_limit_watts, None, "one knob is turned, not both");
 }
 
@@ -223,7 +225,7 @@ fn the_hybrid_finds_the_better_layout_and_says_what_it_saved() {
         assert_eq!(plant.bench.workload.layout.replicas, Some(6));
         assert!(joules < 0.95 && rate > 0.91, "seed {seed}: {joules} {rate}");
         assert!(plant.bench.restarts.len() <= 5);
-        let kept = plant.decisions.iter().filter(|d| d.validation == Validation::Kept);
+        let kept = plant.decisions.iter().filter(|d| d.validation == ChangeValidation::Kept);
         assert!(kept.filter(|d| d.evidence["gain_ratio"] > 0.02).count() > 0);
         found += usize::from(plant.bench.workload.layout.mps_thread_percentage == Some(100) && joules < 0.84);
     }
@@ -238,10 +240,10 @@ fn a_trial_that_does_not_help_is_taken_back() {
     let mut plant = Plant::new(ControllerName::Hybrid, work).noisy(0.01, 1);
     plant.steps(600);
     assert_eq!((plant.bench.workload.layout.replicas, plant.bench.workload.layout.mps_thread_percentage), (Some(6), Some(50)));
-    let back: Vec<_> = plant.decisions.iter().filter(|d| d.action == Action::Revert).collect();
+    let back: Vec<_> = plant.decisions.iter().filter(|d| d.action == ControllerAction::Revert).collect();
     assert!(!back.is_empty());
     for revert in back {
-        assert_eq!(revert.validation, Validation::Failed, "{}", revert.reason);
+        assert_eq!(revert.validation, ChangeValidation::Failed, "{}", revert.reason);
         assert!(revert.concerns.is_some() && revert.restarts);
     }
 }
@@ -298,7 +300,7 @@ fn the_starting_setting_is_seen_again_within_one_per_cent_of_the_energy() {
                 extra += (watts - held).max(0.0);
             }
         }
-        assert!(plant.decisions.iter().all(|d| d.validation != Validation::Failed || !d.reason.contains("hold-out")));
+        assert!(plant.decisions.iter().all(|d| d.validation != ChangeValidation::Failed || !d.reason.contains("hold-out")));
         (times, extra / all)
     };
     let (times, part) = held_out(0.01);
@@ -314,7 +316,7 @@ fn a_trial_below_the_floor_ends_with_the_next_window() {
     plant.steps(300);
     let trial = plant.decisions.iter().position(|d| d.restarts && d.to.mps_thread_percentage == Some(100)).unwrap();
     let back = &plant.decisions[trial + 1];
-    assert_eq!((back.action, back.validation), (Action::Revert, Validation::Failed), "{}", back.reason);
+    assert_eq!((back.action, back.validation), (ControllerAction::Revert, ChangeValidation::Failed), "{}", back.reason);
     assert!(back.reason.contains("left at once"), "{}", back.reason);
     // The change, the restart, the warm-up and one window of it.
     let minutes = back.time.seconds_since(plant.decisions[trial].time) / 60.0;
@@ -346,8 +348,8 @@ fn a_hot_gpu_is_never_given_more() {
         let mut window = plant.window();
         window.max_temperature_celsius = Some(90.0);
         let decision = plant.bench.decide(&window);
-        assert!(decision.action == Action::Maintain || decision.to.power_limit_watts < cap, "{}", decision.reason);
-        plant.pending = (decision.action != Action::Maintain).then_some(decision);
+        assert!(decision.action == ControllerAction::Maintain || decision.to.power_limit_watts < cap, "{}", decision.reason);
+        plant.pending = (decision.action != ControllerAction::Maintain).then_some(decision);
     }
 }
 
@@ -357,7 +359,7 @@ fn a_hot_gpu_may_be_given_less() {
     let turned = (0..30).find_map(|_| {
         let mut window = plant.window();
         window.max_temperature_celsius = Some(90.0);
-        Some(plant.bench.decide(&window)).filter(|decision| decision.action == Action::SetPowerLimit)
+        Some(plant.bench.decide(&window)).filter(|decision| decision.action == ControllerAction::SetPowerLimit)
     });
     assert!(turned.unwrap().to.power_limit_watts.unwrap() < 400.0);
 }
@@ -366,9 +368,9 @@ fn a_hot_gpu_may_be_given_less() {
 fn what_was_only_recommended_cannot_be_refused() {
     let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
     plant.bench.workload.mode = UpdateMode::Recommend;
-    let asked = (0..30).map(|_| plant.step()).find(|decision| decision.action != Action::Maintain).unwrap();
+    let asked = (0..30).map(|_| plant.step()).find(|decision| decision.action != ControllerAction::Maintain).unwrap();
     plant.pending = None;
-    plant.bench.report(&asked, Outcome::Refused, "nobody enforces it");
+    plant.bench.report(&asked, ActuationOutcome::Refused, "nobody enforces it");
     assert!(plant.step().reason.contains("what was recommended last has not been done"));
     assert_eq!(plant.bench.state.proposals.len(), 1);
 }
@@ -379,7 +381,7 @@ fn what_nobody_knows_is_not_guessed() {
     plant.bench.workload.gpu_power_limit_watts = None;
     for _ in 0..20 {
         let decision = plant.step();
-        assert_eq!(decision.action, Action::Maintain);
+        assert_eq!(decision.action, ControllerAction::Maintain);
     }
     assert!(plant.step().reason.contains("power limit"), "it says what is missing");
     let mut plant = Plant::new(ControllerName::Hybrid, HUNGRY);
@@ -394,16 +396,16 @@ fn a_refused_cap_is_not_asked_for_again_at_once() {
     let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
     let asked = loop {
         let decision = plant.step();
-        if decision.action != Action::Maintain {
+        if decision.action != ControllerAction::Maintain {
             break decision;
         }
     };
     plant.pending = None;
-    plant.bench.report(&asked, Outcome::Refused, "the node agent is away");
+    plant.bench.report(&asked, ActuationOutcome::Refused, "the node agent is away");
     let told = plant.step();
     assert!(told.reason.contains("the node agent is away") && told.concerns.as_ref() == Some(&asked.id), "{}", told.reason);
     for _ in 0..50 {
-        assert_eq!(plant.step().action, Action::Maintain);
+        assert_eq!(plant.step().action, ControllerAction::Maintain);
     }
     plant.steps(20);
     assert!(plant.decisions.len() > 1, "after an hour it tries again");
@@ -514,7 +516,7 @@ proptest! {
                 let decision = plant.bench.decide(&window);
                 prop_assert!(!decision.reason.is_empty());
                 prop_assert!(decision.evidence.values().all(|value| value.is_finite()));
-                if decision.action == Action::Maintain {
+                if decision.action == ControllerAction::Maintain {
                     prop_assert_eq!(&decision.from, &decision.to);
                     prop_assert!(!decision.restarts);
                     continue;
@@ -530,19 +532,19 @@ proptest! {
                 }
                 if moves {
                     let (replicas, threads) = (decision.to.replicas.unwrap(), decision.to.mps_thread_percentage.unwrap());
-                    prop_assert!(576 % replicas == 0 || plant.decisions.iter().any(|d| d.from.replicas == Some(replicas)) || decision.action == Action::Revert, "{replicas}");
+                    prop_assert!(576 % replicas == 0 || plant.decisions.iter().any(|d| d.from.replicas == Some(replicas)) || decision.action == ControllerAction::Revert, "{replicas}");
                     prop_assert_eq!(decision.to.world_size, Some(replicas));
                     prop_assert!(threads <= 100);
                 }
                 plant.decisions.push(decision.clone());
                 if plant.bench.workload.mode != UpdateMode::Enforce {
-                    plant.bench.report(&decision, Outcome::Recommended, "");
+                    plant.bench.report(&decision, ActuationOutcome::Recommended, "");
                     continue;
                 }
                 let restarts = plant.bench.restarts.len();
                 match outcome {
                     0..=4 => plant.bench.apply(&decision),
-                    5 => plant.bench.report(&decision, Outcome::Refused, "busy"),
+                    5 => plant.bench.report(&decision, ActuationOutcome::Refused, "busy"),
                     _ => {}
                 }
                 if !moves {
@@ -558,7 +560,7 @@ proptest! {
 }
 
 /// What the optimizer would publish after having seen the plant at many caps.
-fn curve(work: Work, scale: f64, change: impl FnOnce(&mut Model)) -> Models {
+fn curve(work: Work, scale: f64, change: impl FnOnce(&mut Model)) -> ModelRegistry {
     let points: Vec<CapPoint> = (0..30)
         .map(|n| 200.0 + 6.0 * f64::from(n))
         .map(|watts| CapPoint { watts, throughput: scale * work.free_rate * (watts / work.free_watts).powf(work.exponent) })
@@ -572,12 +574,12 @@ fn curve(work: Work, scale: f64, change: impl FnOnce(&mut Model)) -> Models {
         ..Model::default()
     };
     change(&mut event);
-    let mut models = Models::default();
+    let mut models = ModelRegistry::default();
     models.put(&event);
     models
 }
 
-fn learned(models: Option<Models>) -> Plant {
+fn learned(models: Option<ModelRegistry>) -> Plant {
     let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
     plant.bench.workload.gpu_model = Some("A100".into());
     plant.bench.models = models;
@@ -625,7 +627,7 @@ fn a_curve_that_is_not_of_this_work_changes_nothing() {
 
 /// Everything that is decided about this work, one after another.
 fn told(name: &str, mut plant: Plant, works: &[(Work, usize)]) -> String {
-    let mut told = Told::new(name);
+    let mut told = DecisionTranscript::new(name);
     for (work, windows) in works {
         plant.work = *work;
         for _ in 0..*windows {
@@ -646,7 +648,7 @@ fn a_version_decides_as_it_did() {
         plant
     };
     let mut text = format!("version {}\n", Plant::new(ControllerName::Hybrid, HUNGRY).step().controller_version);
-    for objective in [Objective::Energy, Objective::Edp] {
+    for objective in [ControllerObjective::Energy, ControllerObjective::Edp] {
         text += &told(&format!("power-cap, {objective:?}"), of(ControllerName::PowerCap, objective), &phases);
         text += &told(&format!("frequency, {objective:?}"), of(ControllerName::Frequency, objective), &phases);
         text += &told(
@@ -660,7 +662,7 @@ fn a_version_decides_as_it_did() {
             &[(better, 300), (worse, 300)],
         );
     }
-    let mut with_curve = of(ControllerName::PowerCap, Objective::Energy);
+    let mut with_curve = of(ControllerName::PowerCap, ControllerObjective::Energy);
     with_curve.bench.workload.gpu_model = Some("A100".into());
     with_curve.bench.models = Some(curve(HUNGRY, 1.0, |_| ()));
     text += &told("power-cap with a learned curve", with_curve, &phases);

@@ -1,18 +1,18 @@
 //! Freezing the blocks at the input side that hardly change any more.
 //!
-//! A step's backward pass costs twice its forward pass (Kaplan et al. 2020), and frozen blocks at the input side need none: `k` of `L` frozen
-//! blocks leave `1 − ⅔·k/L` of a step. Blocks settle from the input side on (Raghu et al. 2017).
+//! A step's backward pass costs twice its forward pass (Kaplan et al. 2020), and frozen blocks at the input side need none: `k`
+//! of `L` frozen blocks leave `1 − ⅔·k/L` of a step. Blocks settle from the input side on (Raghu et al. 2017).
 
 use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, EfficiencyWindow, Layout, Workload};
+use eadt_schemas::v1::{ControllerAction, EfficiencyWindow, Layout, Workload};
 use serde::{Deserialize, Serialize};
 
-use super::super::draft::Draft;
-use super::super::{Context, ControllerSettings};
-use super::trend::{EVALUATIONS, Trend};
-use super::{Plan, turns_live};
+use super::super::draft::DecisionDraft;
+use super::super::{ControllerContext, ControllerSettings};
+use super::trend::{EVALUATIONS, LossTrend};
+use super::{JobKnobPlan, turns_live};
 use crate::workload::report::TrainingReport;
 
 /// Part of a step that a frozen block's share of the model saves.
@@ -36,20 +36,20 @@ const FALLS: f64 = 0.1;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct LayerFreezing {
-    blocks: Vec<Block>,
+    blocks: Vec<LayerBlock>,
     /// Time of the newest report about plasticity.
     plasticity_time: Option<EventTime>,
     learning_rate: Option<f64>,
     warming_up: bool,
     /// Steps and validation losses.
     evaluations: VecDeque<(f64, f64)>,
-    trend: Option<Trend>,
+    trend: Option<LossTrend>,
     /// Steps of the last evaluation that the trend was made of.
     anchor_steps: f64,
     /// How far above the trend before this one loss was then.
     carried_ratio: f64,
     /// Freezes in force, oldest first.
-    freezes: Vec<Freeze>,
+    freezes: Vec<LayerFreeze>,
     /// Steps of the last evaluation that the guard looked at.
     guarded_steps: f64,
     /// Steps of the newest evaluation, and of that one when the last freeze began.
@@ -65,7 +65,7 @@ pub(super) struct LayerFreezing {
 
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Block {
+struct LayerBlock {
     /// Greatest plasticity so far.
     peak: f64,
     newest: f64,
@@ -74,7 +74,7 @@ struct Block {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Freeze {
+struct LayerFreeze {
     /// As the job was asked before.
     from: Option<u32>,
     to: Option<u32>,
@@ -85,7 +85,7 @@ struct Freeze {
 }
 
 /// Freezes to be taken back.
-pub(super) struct Unfreeze {
+pub(super) struct LayerUnfreeze {
     pub to: Layout,
     /// How many freezes are left.
     pub freezes: usize,
@@ -119,7 +119,7 @@ impl LayerFreezing {
         let frozen = report.frozen_prefix_layers.unwrap_or(0) as usize;
         if let Some(plasticity) = report.plasticity.as_ref().filter(|new| self.plasticity_time != Some(new.time)) {
             self.plasticity_time = Some(plasticity.time);
-            self.blocks.resize(plasticity.blocks.len(), Block::default());
+            self.blocks.resize(plasticity.blocks.len(), LayerBlock::default());
             for (i, (block, reported)) in self.blocks.iter_mut().zip(&plasticity.blocks).enumerate() {
                 match reported.filter(|value| value.is_finite() && *value >= 0.0 && i >= frozen) {
                     Some(value) => {
@@ -152,7 +152,7 @@ impl LayerFreezing {
     /// A freeze is on its way to the job.
     pub fn froze(&mut self, from: &Layout, to: &Layout) {
         let (from, to) = (from.frozen_prefix_layers, to.frozen_prefix_layers);
-        self.freezes.push(Freeze { from, to, learning_rate: self.learning_rate, after_steps: Some(self.evaluated_steps) });
+        self.freezes.push(LayerFreeze { from, to, learning_rate: self.learning_rate, after_steps: Some(self.evaluated_steps) });
         self.frozen_at_steps = self.evaluated_steps;
     }
 
@@ -179,7 +179,12 @@ impl LayerFreezing {
     }
 
     /// What to go back to: quality or the learning rate left the range that freezing was decided for.
-    pub fn guard(&mut self, report: &TrainingReport, workload: &Workload, settings: &ControllerSettings) -> Option<Unfreeze> {
+    pub fn guard(
+        &mut self,
+        report: &TrainingReport,
+        workload: &Workload,
+        settings: &ControllerSettings,
+    ) -> Option<LayerUnfreeze> {
         let (first, last) = (self.freezes.first()?, self.freezes.last()?);
         let back = |to: Option<u32>| Layout { frozen_prefix_layers: to, ..workload.layout.clone() };
         if let (Some(then), Some(now)) = (last.learning_rate, report.learning_rate)
@@ -190,7 +195,7 @@ impl LayerFreezing {
             // Plasticity at the former learning rate does not hold for the new one.
             self.blocks.clear();
             let why = format!("the learning rate went from {then:.3e} to {now:.3e} since they were frozen");
-            return Some(Unfreeze { to, freezes: 0, why, bars: false });
+            return Some(LayerUnfreeze { to, freezes: 0, why, bars: false });
         }
         let over = self.over_trend(report).filter(|(steps, _)| *steps > self.guarded_steps);
         let (steps, over) = over?;
@@ -204,17 +209,17 @@ impl LayerFreezing {
             let to = back(first.from);
             self.stopped = Some(why.clone());
             let why = format!("{why}; nothing is frozen in this run any more");
-            return Some(Unfreeze { to, freezes: 0, why, bars: true });
+            return Some(LayerUnfreeze { to, freezes: 0, why, bars: true });
         }
         if over > settings.validation_loss_rise_ratio && !is_recovering {
             let limit = 100.0 * settings.validation_loss_rise_ratio;
             let why = format!("validation loss is {percent:.2} % above its trend at step {steps:.0}, more than {limit} %");
-            return Some(Unfreeze { to: back(last.from), freezes: self.freezes.len() - 1, why, bars: true });
+            return Some(LayerUnfreeze { to: back(last.from), freezes: self.freezes.len() - 1, why, bars: true });
         }
         // A trend does not hold that far ahead: it is fitted anew, and the rise so far is carried over.
         if !is_recovering
             && steps >= TRUSTED * self.anchor_steps
-            && let Some(trend) = Trend::fit(&self.settled())
+            && let Some(trend) = LossTrend::fit(&self.settled())
         {
             (self.trend, self.anchor_steps, self.carried_ratio) = (Some(trend), steps, over.max(0.0));
         }
@@ -240,12 +245,14 @@ impl LayerFreezing {
         report: &TrainingReport,
         window: &EfficiencyWindow,
         workload: &Workload,
-        draft: &mut Draft,
-        context: &Context<'_>,
-    ) -> Plan {
+        draft: &mut DecisionDraft,
+        context: &ControllerContext<'_>,
+    ) -> JobKnobPlan {
         match self.next(report, window, workload, draft, context) {
-            Ok((to, expected_gain_ratio, why)) => Plan::Change { action: Action::FreezeLayers, to, expected_gain_ratio, why },
-            Err(reason) => Plan::None(reason),
+            Ok((to, expected_gain_ratio, why)) => {
+                JobKnobPlan::Change { action: ControllerAction::FreezeLayers, to, expected_gain_ratio, why }
+            }
+            Err(reason) => JobKnobPlan::None(reason),
         }
     }
 
@@ -254,8 +261,8 @@ impl LayerFreezing {
         report: &TrainingReport,
         window: &EfficiencyWindow,
         workload: &Workload,
-        draft: &mut Draft,
-        context: &Context<'_>,
+        draft: &mut DecisionDraft,
+        context: &ControllerContext<'_>,
     ) -> Result<(Layout, f64, String), String> {
         let settings = context.settings;
         let Some(bound) = workload.bounds.frozen_prefix_layers_max.filter(|most| *most > 0) else {
@@ -341,8 +348,8 @@ impl LayerFreezing {
         layers: u32,
         steps_left: f64,
         window: &EfficiencyWindow,
-        draft: &mut Draft,
-        context: &Context<'_>,
+        draft: &mut DecisionDraft,
+        context: &ControllerContext<'_>,
     ) -> Result<f64, String> {
         let settings = context.settings;
         let of_step = |count: u32| BACKWARD * f64::from(count) / f64::from(layers);
@@ -377,12 +384,12 @@ impl LayerFreezing {
     }
 
     /// The curve that the guard compares with, or why there is none: what nobody can guard is not frozen.
-    fn trend_to_guard(&self, settings: &ControllerSettings) -> Result<Trend, String> {
+    fn trend_to_guard(&self, settings: &ControllerSettings) -> Result<LossTrend, String> {
         if let Some(trend) = self.trend.filter(|_| !self.freezes.is_empty()) {
             return Ok(trend);
         }
         let settled = self.settled();
-        let Some(trend) = Trend::fit(&settled) else {
+        let Some(trend) = LossTrend::fit(&settled) else {
             let have = settled.len();
             if have >= EVALUATIONS {
                 return Err("quality cannot be guarded: the evaluations of the validation loss follow no curve".into());
@@ -402,7 +409,13 @@ impl LayerFreezing {
     }
 
     /// Whether a freeze is kept, and why.
-    pub fn verdict(&self, gain_ratio: f64, expected: f64, context: &Context<'_>, draft: &mut Draft) -> Result<String, String> {
+    pub fn verdict(
+        &self,
+        gain_ratio: f64,
+        expected: f64,
+        context: &ControllerContext<'_>,
+        draft: &mut DecisionDraft,
+    ) -> Result<String, String> {
         draft.note("expected_saving_ratio", Some(expected));
         let over = context.training.and_then(|report| self.over_trend(report)).filter(|(steps, _)| *steps > self.frozen_at_steps);
         draft.note("validation_loss_over_trend_ratio", over.map(|(_, over)| over));

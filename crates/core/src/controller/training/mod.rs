@@ -18,28 +18,29 @@ mod trend;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
-    Action, Actuation, Decision, EfficiencyWindow, Layout, Outcome, Precision, UpdateMode, Validation, Workload,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Precision, UpdateMode,
+    Workload,
 };
 use serde::{Deserialize, Serialize};
 
-use super::draft::Draft;
-use super::history::{Measured, Medians, Recent};
+use super::draft::DecisionDraft;
+use super::history::{MeasuredWindow, Medians, RecentWindows};
 use super::state::ControllerState;
-use super::trial::Note;
-use super::{Context, ControllerName, ControllerSettings};
+use super::trial::ChangeNote;
+use super::{ControllerContext, ControllerName, ControllerSettings};
 use layers::LayerFreezing;
 use precision::PrecisionChoice;
 
 /// What is remembered of a job's own knobs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Training {
+pub(super) struct JobKnobState {
     /// Time of the job's first report.
     since: Option<EventTime>,
-    recent: Recent,
+    recent: RecentWindows,
     proposal: Option<JobChange>,
     trial: Option<JobTrial>,
-    barred: Vec<Barred>,
+    barred: Vec<TabuKnob>,
     /// What is to be taken back, until it is.
     pending_revert: Option<PendingRevert>,
     /// The last change that was applied, and the layout that a roll-back restores.
@@ -68,15 +69,15 @@ struct JobChange {
     to: Layout,
     expires: EventTime,
     /// What it has to beat; `None`: it takes something back, which nothing has to justify.
-    baseline: Option<Baseline>,
+    baseline: Option<TrialBaseline>,
     /// How many freezes stand after it.
     freezes: usize,
 }
 
 /// The windows before a change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Baseline {
-    windows: Vec<Measured>,
+struct TrialBaseline {
+    windows: Vec<MeasuredWindow>,
     /// Part of the energy per sample that is expected to be saved.
     expected_gain_ratio: f64,
 }
@@ -86,7 +87,7 @@ struct Baseline {
 struct JobTrial {
     change: JobChange,
     generation: u64,
-    windows: Vec<Measured>,
+    windows: Vec<MeasuredWindow>,
     warming_up: u32,
 }
 
@@ -130,24 +131,24 @@ impl PendingRevert {
 
 /// Nothing is asked of a knob before `until`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Barred {
+struct TabuKnob {
     knob: JobKnob,
     until: EventTime,
     why: String,
 }
 
 /// A change to propose, or why there is none.
-enum Plan {
-    Change { action: Action, to: Layout, expected_gain_ratio: f64, why: String },
+enum JobKnobPlan {
+    Change { action: ControllerAction, to: Layout, expected_gain_ratio: f64, why: String },
     None(String),
 }
 
 /// Where a window leaves the job's knobs.
-pub(super) enum Standing {
+pub(super) enum JobKnobOutcome {
     /// Something about a change of their own.
     Decided(Box<Decision>),
     /// Nothing is under way; `hindrance`: why nothing can be begun with this window.
-    Idle { draft: Box<Draft>, hindrance: Option<String> },
+    Idle { draft: Box<DecisionDraft>, hindrance: Option<String> },
 }
 
 /// The knobs that a controller turns.
@@ -170,30 +171,36 @@ pub(super) fn decide(
     name: ControllerName,
     state: &mut ControllerState,
     window: &EfficiencyWindow,
-    context: &Context<'_>,
+    context: &ControllerContext<'_>,
 ) -> Decision {
-    let draft = Draft::new(name, window, context);
+    let draft = DecisionDraft::new(name, window, context);
     let Some(workload) = context.workload else {
         return draft.maintain(super::UNMANAGED);
     };
     let mut training = state.training.take().unwrap_or_default();
     let decision = match training.follow(window, workload, draft, context) {
-        Standing::Decided(decision) => *decision,
-        Standing::Idle { draft, hindrance: Some(reason) } => draft.maintain(reason),
-        Standing::Idle { draft, hindrance: None } => training.propose(name, window, workload, *draft, context),
+        JobKnobOutcome::Decided(decision) => *decision,
+        JobKnobOutcome::Idle { draft, hindrance: Some(reason) } => draft.maintain(reason),
+        JobKnobOutcome::Idle { draft, hindrance: None } => training.propose(name, window, workload, *draft, context),
     };
     state.training = Some(training);
     decision
 }
 
-impl Training {
+impl JobKnobState {
     /// Whether one of its own changes made the layout in force.
     pub fn made(&self, generation: u64) -> bool {
         self.own_generation == Some(generation)
     }
 
     /// Takes in what is known about the past, guards and judges.
-    pub fn follow(&mut self, window: &EfficiencyWindow, workload: &Workload, draft: Draft, context: &Context<'_>) -> Standing {
+    pub fn follow(
+        &mut self,
+        window: &EfficiencyWindow,
+        workload: &Workload,
+        draft: DecisionDraft,
+        context: &ControllerContext<'_>,
+    ) -> JobKnobOutcome {
         let (settings, now) = (context.settings, window.window_end);
         let fate = context.last_actuation.and_then(|actuation| self.settle(workload, actuation, now, settings));
         let outside = self.follow_layout(workload, settings);
@@ -202,7 +209,7 @@ impl Training {
         self.proposal.take_if(|proposal| proposal.expires <= now);
         self.observe(context, settings);
         if let Some(note) = fate.or(outside) {
-            return Standing::Decided(Box::new(draft.tell(note)));
+            return JobKnobOutcome::Decided(Box::new(draft.maintain_with_note(note)));
         }
         if workload.mode == UpdateMode::Enforce
             && !workload.paused
@@ -225,13 +232,13 @@ impl Training {
                 reason.push_str("; the precision that was to be taken back goes with them");
             }
             let concerns = trial.map(|trial| trial.change.id).or_else(|| self.last_id.clone());
-            let draft = draft.validating(Validation::Failed, &concerns.unwrap_or_default());
-            return Standing::Decided(Box::new(self.revert(JobKnob::Layers, &to, back.freezes, reason, workload, draft)));
+            let draft = draft.validating(ChangeValidation::Failed, &concerns.unwrap_or_default());
+            return JobKnobOutcome::Decided(Box::new(self.revert(JobKnob::Layers, &to, back.freezes, reason, workload, draft)));
         }
         let measured = self.usable(window, workload, settings);
         if self.pending_revert.as_ref().is_some_and(|pending| pending.asked.is_some()) {
-            let draft = draft.validating(Validation::Failed, self.last_id.as_deref().unwrap_or_default());
-            return Standing::Decided(Box::new(draft.maintain("the job was asked to take it back, and has not yet")));
+            let draft = draft.validating(ChangeValidation::Failed, self.last_id.as_deref().unwrap_or_default());
+            return JobKnobOutcome::Decided(Box::new(draft.maintain("the job was asked to take it back, and has not yet")));
         }
         if workload.mode == UpdateMode::Enforce
             && !workload.paused
@@ -240,11 +247,11 @@ impl Training {
             && not_before.is_none_or(|time| time <= now)
             && self.trial.is_none()
         {
-            let draft = draft.validating(Validation::Failed, self.last_id.as_deref().unwrap_or_default());
-            return Standing::Decided(Box::new(self.revert(knob, &to, freezes, why, workload, draft)));
+            let draft = draft.validating(ChangeValidation::Failed, self.last_id.as_deref().unwrap_or_default());
+            return JobKnobOutcome::Decided(Box::new(self.revert(knob, &to, freezes, why, workload, draft)));
         }
         if self.trial.is_some() {
-            return Standing::Decided(Box::new(self.judge(measured, workload, draft, context)));
+            return JobKnobOutcome::Decided(Box::new(self.evaluate_trial(measured, workload, draft, context)));
         }
         if self.proposal.is_some() {
             let reason = match workload.mode {
@@ -253,7 +260,7 @@ impl Training {
                 UpdateMode::Observe => "the workload is only observed",
             };
             let id = self.proposal.as_ref().map(|proposal| proposal.id.clone()).unwrap_or_default();
-            return Standing::Decided(Box::new(draft.validating(Validation::Pending, &id).maintain(reason)));
+            return JobKnobOutcome::Decided(Box::new(draft.validating(ChangeValidation::Pending, &id).maintain(reason)));
         }
         let keep = settings.validation_windows.max(settings.precision_trial_windows);
         let hindrance = match measured {
@@ -271,7 +278,7 @@ impl Training {
                 None => hindrance,
             },
         };
-        Standing::Idle { draft: Box::new(draft), hindrance }
+        JobKnobOutcome::Idle { draft: Box::new(draft), hindrance }
     }
 
     /// Asks for a change of the job, if any is allowed and worth it.
@@ -280,16 +287,16 @@ impl Training {
         name: ControllerName,
         window: &EfficiencyWindow,
         workload: &Workload,
-        mut draft: Draft,
-        context: &Context<'_>,
+        mut draft: DecisionDraft,
+        context: &ControllerContext<'_>,
     ) -> Decision {
         let settings = context.settings;
         let mut reasons = Vec::new();
         for knob in knobs(name) {
             let plan = match self.barred.iter().find(|barred| barred.knob == *knob) {
-                Some(barred) => Plan::None(format!("nothing is asked of the job before {}: {}", barred.until, barred.why)),
+                Some(barred) => JobKnobPlan::None(format!("nothing is asked of the job before {}: {}", barred.until, barred.why)),
                 None => match context.training {
-                    None => Plan::None("the job reports neither its precision nor its layers".into()),
+                    None => JobKnobPlan::None("the job reports neither its precision nor its layers".into()),
                     Some(report) => match knob {
                         JobKnob::Layers => self.layers.plan(report, window, workload, &mut draft, context),
                         JobKnob::Precision => self.precision.plan(report, workload, &mut draft, settings),
@@ -297,11 +304,11 @@ impl Training {
                 },
             };
             let (action, to, expected_gain_ratio, why) = match plan {
-                Plan::None(reason) => {
+                JobKnobPlan::None(reason) => {
                     reasons.push(reason);
                     continue;
                 }
-                Plan::Change { action, to, expected_gain_ratio, why } => (action, to, expected_gain_ratio, why),
+                JobKnobPlan::Change { action, to, expected_gain_ratio, why } => (action, to, expected_gain_ratio, why),
             };
             let need = windows_needed(*knob, &to, settings);
             if self.recent.windows.len() < need {
@@ -318,7 +325,7 @@ impl Training {
                 from: decision.from.clone(),
                 to: decision.to.clone(),
                 expires: decision.expires,
-                baseline: Some(Baseline { windows, expected_gain_ratio }),
+                baseline: Some(TrialBaseline { windows, expected_gain_ratio }),
                 freezes,
             });
             return decision;
@@ -328,11 +335,11 @@ impl Training {
 
     fn bar(&mut self, knob: JobKnob, until: EventTime, why: &str) {
         self.barred.retain(|barred| barred.knob != knob);
-        self.barred.push(Barred { knob, until, why: why.into() });
+        self.barred.push(TabuKnob { knob, until, why: why.into() });
     }
 
     /// Takes in the job's reports.
-    fn observe(&mut self, context: &Context<'_>, settings: &ControllerSettings) {
+    fn observe(&mut self, context: &ControllerContext<'_>, settings: &ControllerSettings) {
         let Some(report) = context.training else { return };
         if self.since != report.since {
             // Another job: what was learned was about the former one, and it begins with nothing frozen.
@@ -361,19 +368,20 @@ impl Training {
         actuation: &Actuation,
         now: EventTime,
         settings: &ControllerSettings,
-    ) -> Option<Note> {
+    ) -> Option<ChangeNote> {
         let id = &actuation.decision_id;
-        let note = |reason: String, validation, until| Some(Note { reason, concerns: id.clone(), validation, hold_until: until });
+        let note =
+            |reason: String, validation, until| Some(ChangeNote { reason, concerns: id.clone(), validation, hold_until: until });
         if self.proposal.as_ref().is_some_and(|proposal| proposal.id == *id) {
             match actuation.outcome {
-                Outcome::Applied | Outcome::Ready => {
+                ActuationOutcome::Applied | ActuationOutcome::Ready => {
                     let change = self.proposal.take()?;
                     self.begin(change, actuation, settings);
                     return None;
                 }
-                Outcome::Recommended => return None,
-                Outcome::Refused if workload.mode != UpdateMode::Enforce => return None,
-                Outcome::Refused => {
+                ActuationOutcome::Recommended => return None,
+                ActuationOutcome::Refused if workload.mode != UpdateMode::Enforce => return None,
+                ActuationOutcome::Refused => {
                     let change = self.proposal.take()?;
                     let why = format!("the last decision was refused: {}", actuation.reason);
                     // What is to be taken back stays pending, and is asked for again.
@@ -381,19 +389,19 @@ impl Training {
                     if let Some(until) = until {
                         self.bar(change.knob, until, &why);
                     }
-                    return note(why, Validation::None, until);
+                    return note(why, ChangeValidation::None, until);
                 }
-                Outcome::RolledBack | Outcome::Failed => {
+                ActuationOutcome::RolledBack | ActuationOutcome::Failed => {
                     let change = self.proposal.take()?;
                     if change.baseline.is_none() {
                         return Some(self.refused_revert(&change, actuation, now, settings));
                     }
                     let (why, until) = self.undone(&change, actuation, now, settings);
-                    return note(why, Validation::Failed, Some(until));
+                    return note(why, ChangeValidation::Failed, Some(until));
                 }
             }
         }
-        let undone = matches!(actuation.outcome, Outcome::RolledBack | Outcome::Failed);
+        let undone = matches!(actuation.outcome, ActuationOutcome::RolledBack | ActuationOutcome::Failed);
         if undone
             && let Some(pending) = &mut self.pending_revert
             && let Some((change, _)) = pending.asked.take_if(|(change, _)| change.id == *id)
@@ -404,7 +412,7 @@ impl Training {
             let change = self.trial.take()?.change;
             self.layers.keep_first(change.freezes.saturating_sub(usize::from(change.knob == JobKnob::Layers)));
             let (why, until) = self.undone(&change, actuation, now, settings);
-            return note(why, Validation::Failed, Some(until));
+            return note(why, ChangeValidation::Failed, Some(until));
         }
         None
     }
@@ -434,14 +442,14 @@ impl Training {
         actuation: &Actuation,
         now: EventTime,
         settings: &ControllerSettings,
-    ) -> Note {
+    ) -> ChangeNote {
         let (why, _) = self.undone(change, actuation, now, settings);
         let until = now.plus_seconds(settings.hold_seconds);
         if let Some(pending) = &mut self.pending_revert {
             (pending.asked, pending.not_before) = (None, Some(until));
         }
         let reason = format!("{why}; what was to be taken back is still in force, and is asked for again after {until}");
-        Note { reason, concerns: change.id.clone(), validation: Validation::Failed, hold_until: Some(until) }
+        ChangeNote { reason, concerns: change.id.clone(), validation: ChangeValidation::Failed, hold_until: Some(until) }
     }
 
     /// Notes what the job has taken back by now, or will not, by what is in force: outcomes may be overtaken by newer ones.
@@ -469,7 +477,7 @@ impl Training {
         now: EventTime,
         settings: &ControllerSettings,
     ) -> (String, EventTime) {
-        let what = if actuation.outcome == Outcome::RolledBack { "was rolled back" } else { "failed" };
+        let what = if actuation.outcome == ActuationOutcome::RolledBack { "was rolled back" } else { "failed" };
         let why = format!("the last change {what}: {}", actuation.reason);
         let until = now.plus_seconds(settings.tabu_seconds);
         self.restoring = Some(change.from.clone());
@@ -478,7 +486,7 @@ impl Training {
     }
 
     /// Follows the layout: windows of different layouts are never compared.
-    fn follow_layout(&mut self, workload: &Workload, settings: &ControllerSettings) -> Option<Note> {
+    fn follow_layout(&mut self, workload: &Workload, settings: &ControllerSettings) -> Option<ChangeNote> {
         let generation = workload.generation;
         let known = self.recent.generation.replace(generation);
         if known == Some(generation) {
@@ -504,10 +512,10 @@ impl Training {
         self.pending_revert = None;
         self.layers.follow(workload.layout.frozen_prefix_layers);
         let trial = self.trial.take_if(|trial| generation > trial.generation)?;
-        Some(Note {
+        Some(ChangeNote {
             reason: "the layout was changed from outside before the last change was judged: it is not judged".into(),
             concerns: trial.change.id,
-            validation: Validation::None,
+            validation: ChangeValidation::None,
             hold_until: None,
         })
     }
@@ -518,29 +526,29 @@ impl Training {
         window: &EfficiencyWindow,
         workload: &Workload,
         settings: &ControllerSettings,
-    ) -> Result<Measured, String> {
+    ) -> Result<MeasuredWindow, String> {
         if window.restarted {
             self.recent.restart(settings.warm_up_windows);
             if let Some(trial) = &mut self.trial {
                 trial.warming_up = settings.warm_up_windows;
             }
         }
-        Measured::of_layout(window, workload, settings.coverage_min_ratio)
+        MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio)
     }
 
     /// Adds a window to the trial and, once there are enough, keeps the change or takes it back.
-    fn judge(
+    fn evaluate_trial(
         &mut self,
-        measured: Result<Measured, String>,
+        measured: Result<MeasuredWindow, String>,
         workload: &Workload,
-        mut draft: Draft,
-        context: &Context<'_>,
+        mut draft: DecisionDraft,
+        context: &ControllerContext<'_>,
     ) -> Decision {
         let settings = context.settings;
         let need = self.trial.as_ref().map_or(0, |trial| windows_needed(trial.change.knob, &trial.change.to, settings));
         let Some(trial) = &mut self.trial else { return draft.maintain("nothing is judged") };
         let id = trial.change.id.clone();
-        let pending = |draft: Draft, reason: String| draft.validating(Validation::Pending, &id).maintain(reason);
+        let pending = |draft: DecisionDraft, reason: String| draft.validating(ChangeValidation::Pending, &id).maintain(reason);
         let measured = match measured {
             Ok(measured) if workload.generation == trial.generation => measured,
             Ok(_) => return pending(draft, "the last change is on its way to the job".into()),
@@ -567,8 +575,8 @@ impl Training {
         let Some(trial) = self.trial.take() else { return draft.maintain("nothing is judged") };
         let JobTrial { change, windows, .. } = trial;
         let medians = change.baseline.as_ref().and_then(|base| {
-            let before = Measured::median(&base.windows)?;
-            Some((base, before, Measured::median(&windows)?))
+            let before = MeasuredWindow::median(&base.windows)?;
+            Some((base, before, MeasuredWindow::median(&windows)?))
         });
         let Some((base, before, after)) = medians else { return draft.maintain("nothing is judged") };
         let energy_gain = 1.0 - before.efficiency / after.efficiency;
@@ -588,13 +596,13 @@ impl Training {
             Ok(why) => {
                 // These were measured after the change had warmed up.
                 (self.recent.windows, self.recent.warming_up) = (windows.into(), 0);
-                draft.validating(Validation::Kept, &id).maintain(format!("the last change is kept: {outcome}; {why}"))
+                draft.validating(ChangeValidation::Kept, &id).maintain(format!("the last change is kept: {outcome}; {why}"))
             }
             Err(why) => {
                 let why = format!("{outcome}; {why}");
                 let until = after.end.plus_seconds(settings.tabu_seconds);
                 self.bar(change.knob, until, &format!("the last change did not help: {why}"));
-                let draft = draft.validating(Validation::Failed, &id).holding(Some(until));
+                let draft = draft.validating(ChangeValidation::Failed, &id).holding(Some(until));
                 let freezes = change.freezes.saturating_sub(usize::from(change.knob == JobKnob::Layers));
                 let reason = format!("the last change is taken back: {why}");
                 self.revert(change.knob, &change.from, freezes, reason, workload, draft)
@@ -603,7 +611,15 @@ impl Training {
     }
 
     /// Asks for the job's knob as it was in `to`; all others stay as they are.
-    fn revert(&mut self, knob: JobKnob, to: &Layout, freezes: usize, why: String, workload: &Workload, draft: Draft) -> Decision {
+    fn revert(
+        &mut self,
+        knob: JobKnob,
+        to: &Layout,
+        freezes: usize,
+        why: String,
+        workload: &Workload,
+        draft: DecisionDraft,
+    ) -> Decision {
         let present = workload.layout.clone();
         self.pending_revert =
             Some(PendingRevert { knob, to: to.clone(), freezes, why: why.clone(), asked: None, not_before: None });
@@ -611,7 +627,7 @@ impl Training {
             JobKnob::Layers => Layout { frozen_prefix_layers: to.frozen_prefix_layers, precision: to.precision, ..present },
             JobKnob::Precision => Layout { precision: to.precision, ..present },
         };
-        let decision = draft.turn(Action::Revert, to, why);
+        let decision = draft.turn(ControllerAction::Revert, to, why);
         self.proposal = Some(JobChange {
             id: decision.id.clone(),
             knob,

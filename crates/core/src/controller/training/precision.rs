@@ -1,17 +1,17 @@
-//! Precision: what to start with is recommended, and changes of a running job are for stability, or measured.
+//! Precision: recommends one to start with; changes it in a running job for stability, or by measurement.
 //!
-//! FP16 and BF16 have the same tensor throughput, and nobody has published that one takes less energy than the other. FP32 to 16 bit and FP8
-//! do save; frameworks fix them at the start.
+//! FP16 and BF16 have the same tensor throughput, and nobody has published that one takes less energy than the other. FP32
+//! to 16 bit and FP8 do save; frameworks fix them at the start.
 
 use std::collections::VecDeque;
 
-use eadt_schemas::v1::{Action, Layout, Precision, Workload, computes_fp8, is_older_than_ampere};
+use eadt_schemas::v1::{ControllerAction, Layout, Precision, Workload, computes_fp8, is_older_than_ampere};
 use serde::{Deserialize, Serialize};
 
 use super::super::ControllerSettings;
-use super::super::draft::Draft;
-use super::super::history::Measured;
-use super::{Plan, turns_live};
+use super::super::draft::DecisionDraft;
+use super::super::history::MeasuredWindow;
+use super::{JobKnobPlan, turns_live};
 use crate::workload::report::TrainingReport;
 
 /// In its first steps a gradient scaler looks for its scale, and skips steps doing so.
@@ -27,7 +27,7 @@ const TEST_ERRORS: f64 = 3.0;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct PrecisionChoice {
-    /// What the job computes in.
+    /// Precision in which the job computes.
     precision: Option<String>,
     /// Steps and skipped steps after the warm-up, in this precision.
     marks: VecDeque<(f64, f64)>,
@@ -65,16 +65,16 @@ impl PrecisionChoice {
         (steps >= COUNTED_STEPS).then(|| (last.1 - first.1) / steps)
     }
 
-    /// The precision to ask for, or what to say about it.
+    /// Returns the precision to ask for, or the reason that none is asked for.
     pub fn plan(
         &mut self,
         report: &TrainingReport,
         workload: &Workload,
-        draft: &mut Draft,
+        draft: &mut DecisionDraft,
         settings: &ControllerSettings,
-    ) -> Plan {
+    ) -> JobKnobPlan {
         let Some(allowed) = workload.bounds.precisions.as_ref().filter(|all| !all.is_empty()) else {
-            return Plan::None("no other precision may be asked for: the policy sets no bounds.precisions".into());
+            return JobKnobPlan::None("no other precision may be asked for: the policy sets no bounds.precisions".into());
         };
         let skips = self.skip_ratio();
         draft.note("overflow_skip_ratio", skips);
@@ -86,28 +86,28 @@ impl PrecisionChoice {
         };
         let live = turns_live(report.live_knobs.as_ref(), "precision");
         match report.precision.as_deref() {
-            None => Plan::None("the job does not report what it computes in".into()),
+            None => JobKnobPlan::None("the job does not report what it computes in".into()),
             Some(now @ ("fp32" | "tf32")) => {
                 let (to, why) = if older {
                     ("fp16", format!("{} computes no bf16", model.unwrap_or_default()))
                 } else {
                     ("bf16", "it needs no gradient scaler".to_owned())
                 };
-                Plan::None(format!(
+                JobKnobPlan::None(format!(
                     "the job computes in {now}: {to} is recommended for the next start, which takes about half the traffic and uses tensor cores \
                      ({why}); it is not asked for while the job runs{fp8}"
                 ))
             }
             Some("fp16") => {
                 let plan = Self::leave_fp16(skips, allowed, older, live, workload, settings);
-                self.overflowed |= matches!(plan, Plan::Change { .. });
+                self.overflowed |= matches!(plan, JobKnobPlan::Change { .. });
                 plan
             }
             Some("bf16") if self.overflowed => {
-                Plan::None("the job computes in bf16, and fp16 is not tried: too many steps overflowed in it".into())
+                JobKnobPlan::None("the job computes in bf16, and fp16 is not tried: too many steps overflowed in it".into())
             }
             Some("bf16") => Self::test_fp16(report, allowed, live, fp8, workload, settings),
-            Some(other) => Plan::None(format!("the job computes in {other}: nothing else is asked for")),
+            Some(other) => JobKnobPlan::None(format!("the job computes in {other}: nothing else is asked for")),
         }
     }
 
@@ -119,31 +119,35 @@ impl PrecisionChoice {
         live: bool,
         workload: &Workload,
         settings: &ControllerSettings,
-    ) -> Plan {
+    ) -> JobKnobPlan {
         let Some(ratio) = skips else {
-            return Plan::None(
+            return JobKnobPlan::None(
                 "the job computes in fp16, and skipped steps were not counted long enough after its warm-up".into(),
             );
         };
         let (percent, limit) = (100.0 * ratio, 100.0 * settings.overflow_skip_ratio);
         if ratio <= settings.overflow_skip_ratio {
-            return Plan::None(format!(
+            return JobKnobPlan::None(format!(
                 "the job computes in fp16 and skips {percent:.2} % of its steps, not above {limit} %: bf16 would save no energy"
             ));
         }
         let so = format!("{percent:.2} % of the steps overflow in fp16 and are skipped, more than {limit} %");
         if older {
-            return Plan::None(format!("{so}, but its GPUs compute no bf16: raise the loss scaler's patience or use fp32"));
+            return JobKnobPlan::None(format!(
+                "{so}, but its GPUs compute no bf16: raise the loss scaler's patience or use fp32"
+            ));
         }
         if !allowed.contains(&Precision::Bf16) {
-            return Plan::None(format!("{so}, but bf16 is not among bounds.precisions"));
+            return JobKnobPlan::None(format!("{so}, but bf16 is not among bounds.precisions"));
         }
         if !live {
-            return Plan::None(format!("{so}: bf16 is recommended for the next start; the job does not change it while it runs"));
+            return JobKnobPlan::None(format!(
+                "{so}: bf16 is recommended for the next start; the job does not change it while it runs"
+            ));
         }
         let to = Layout { precision: Some(Precision::Bf16), ..workload.layout.clone() };
         let why = format!("{so}: asks for bf16, for stability and not for energy");
-        Plan::Change { action: Action::SetPrecision, to, expected_gain_ratio: 0.0, why }
+        JobKnobPlan::Change { action: ControllerAction::SetPrecision, to, expected_gain_ratio: 0.0, why }
     }
 
     /// From BF16 to FP16 as a measured trial only.
@@ -154,8 +158,8 @@ impl PrecisionChoice {
         fp8: &str,
         workload: &Workload,
         settings: &ControllerSettings,
-    ) -> Plan {
-        let none = |why: &str| Plan::None(format!("the job computes in bf16: {why}{fp8}"));
+    ) -> JobKnobPlan {
+        let none = |why: &str| JobKnobPlan::None(format!("the job computes in bf16: {why}{fp8}"));
         let windows = settings.precision_trial_windows;
         if windows == 0 || !allowed.contains(&Precision::Fp16) {
             return none("no measurement shows that fp16 takes less energy");
@@ -171,7 +175,7 @@ impl PrecisionChoice {
             "compares fp16 with bf16 over {windows} windows each: it is kept only for {:.0} % less J/sample outside noise",
             100.0 * TEST_GAIN
         );
-        Plan::Change { action: Action::SetPrecision, to, expected_gain_ratio: TEST_GAIN, why }
+        JobKnobPlan::Change { action: ControllerAction::SetPrecision, to, expected_gain_ratio: TEST_GAIN, why }
     }
 
     /// Whether another precision is kept, and why.
@@ -179,12 +183,12 @@ impl PrecisionChoice {
     pub fn verdict(
         &self,
         to: &Layout,
-        before: &[Measured],
-        after: &[Measured],
+        before: &[MeasuredWindow],
+        after: &[MeasuredWindow],
         gain_ratio: f64,
         throughput_ratio: f64,
         settings: &ControllerSettings,
-        draft: &mut Draft,
+        draft: &mut DecisionDraft,
     ) -> Result<String, String> {
         draft.note("overflow_skip_ratio", self.skip_ratio());
         if to.precision == Some(Precision::Fp16) {
@@ -207,8 +211,8 @@ impl PrecisionChoice {
 }
 
 /// Standard error of the difference of two means of J/sample, as a part of the first.
-fn standard_error_ratio(before: &[Measured], after: &[Measured]) -> Option<f64> {
-    let of = |windows: &[Measured]| -> Option<(f64, f64)> {
+fn standard_error_ratio(before: &[MeasuredWindow], after: &[MeasuredWindow]) -> Option<f64> {
+    let of = |windows: &[MeasuredWindow]| -> Option<(f64, f64)> {
         let n = windows.len() as f64;
         let joules: Vec<f64> = windows.iter().map(|window| 1.0 / window.efficiency()).collect();
         let mean = joules.iter().sum::<f64>() / n;

@@ -1,16 +1,19 @@
-//! On a made-up job: blocks settle from the input side on, loss follows a learning curve, and frozen blocks save their part of a step.
+//! On a made-up job: blocks settle from the input side on, loss follows a learning curve, and frozen blocks save their part of a
+//! step.
 
-use eadt_schemas::v1::{Action, Bounds, Decision, Layout, Outcome, Precision, UpdateMode, Validation};
+use eadt_schemas::v1::{
+    ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, LayoutBounds, Precision, UpdateMode,
+};
 
 use super::super::ControllerName;
-use super::super::testing::Bench;
-use crate::workload::report::{Evaluation, Plasticity, TrainingReport};
+use super::super::testing::ControllerBench;
+use crate::workload::report::{Plasticity, TrainingReport, ValidationLoss};
 
 const STEPS_A_WINDOW: f64 = 100.0;
 const TOTAL: f64 = 10_000.0;
 
 struct Job {
-    bench: Bench,
+    bench: ControllerBench,
     steps: f64,
     layers: u32,
     frozen: u32,
@@ -26,7 +29,7 @@ struct Job {
     /// It evaluates every so many windows, and reports the newest evaluation in all.
     evaluates_every: u32,
     windows: u32,
-    newest: Option<Evaluation>,
+    newest: Option<ValidationLoss>,
     live_knobs: Option<Vec<String>>,
     loss_scale: Option<f64>,
     /// J/sample in FP16 against BF16.
@@ -42,7 +45,7 @@ fn curve(steps: f64) -> f64 {
 
 impl Job {
     fn new(name: ControllerName) -> Self {
-        let mut bench = Bench::new(name);
+        let mut bench = ControllerBench::new(name);
         bench.workload.bounds.frozen_prefix_layers_max = Some(8);
         bench.workload.bounds.precisions = Some(vec![Precision::Fp16, Precision::Bf16]);
         bench.workload.gpu_model = Some("NVIDIA A100-SXM4-40GB".into());
@@ -74,7 +77,7 @@ impl Job {
         self.steps += STEPS_A_WINDOW;
         self.windows += 1;
         if self.windows.is_multiple_of(self.evaluates_every) {
-            self.newest = Some(Evaluation { steps: self.steps, loss: curve(self.steps) * (1.0 + self.excess) });
+            self.newest = Some(ValidationLoss { steps: self.steps, loss: curve(self.steps) * (1.0 + self.excess) });
         }
         self.skips += STEPS_A_WINDOW * if self.precision == "fp16" { self.skip_ratio } else { 0.0 };
         let done = self.steps / TOTAL;
@@ -105,13 +108,13 @@ impl Job {
 
     /// Windows until something is to be changed; at most `windows`.
     fn change(&mut self, windows: usize) -> Option<Decision> {
-        (0..windows).map(|_| self.step()).find(|decision| decision.action != Action::Maintain)
+        (0..windows).map(|_| self.step()).find(|decision| decision.action != ControllerAction::Maintain)
     }
 
     fn last_of(&mut self, windows: usize) -> Decision {
         let mut last = self.step();
         for _ in 1..windows {
-            assert_eq!(last.action, Action::Maintain, "{}", last.reason);
+            assert_eq!(last.action, ControllerAction::Maintain, "{}", last.reason);
             last = self.step();
         }
         last
@@ -131,7 +134,7 @@ impl Job {
 
     fn freeze(&mut self) -> Decision {
         let change = self.change(60).expect("blocks are frozen");
-        assert_eq!(change.action, Action::FreezeLayers, "{}", change.reason);
+        assert_eq!(change.action, ControllerAction::FreezeLayers, "{}", change.reason);
         self.take_up(&change);
         change
     }
@@ -140,10 +143,10 @@ impl Job {
     fn verdict(&mut self) -> Decision {
         for _ in 0..10 {
             let decision = self.step();
-            if decision.validation != Validation::Pending {
+            if decision.validation != ChangeValidation::Pending {
                 return decision;
             }
-            assert_eq!(decision.action, Action::Maintain, "{}", decision.reason);
+            assert_eq!(decision.action, ControllerAction::Maintain, "{}", decision.reason);
         }
         panic!("it was never judged");
     }
@@ -168,7 +171,7 @@ fn blocks_that_hardly_change_are_frozen_after_a_quarter_of_the_steps_and_kept_wi
     let verdict = job.verdict();
     assert_eq!(
         (verdict.validation, verdict.concerns.as_deref()),
-        (Validation::Kept, Some(change.id.as_str())),
+        (ChangeValidation::Kept, Some(change.id.as_str())),
         "{}",
         verdict.reason
     );
@@ -179,7 +182,7 @@ fn blocks_that_hardly_change_are_frozen_after_a_quarter_of_the_steps_and_kept_wi
         let before = job.frozen;
         job.freeze();
         assert!(job.frozen > before);
-        assert_eq!(job.verdict().validation, Validation::Kept);
+        assert_eq!(job.verdict().validation, ChangeValidation::Kept);
     }
     let end = job.step();
     assert!(end.reason.contains("6 of 12 layers are frozen, and at most 6 may be"), "{}", end.reason);
@@ -191,14 +194,14 @@ fn what_nobody_can_guard_or_bounds_or_reports_is_not_frozen() {
         let mut job = layers();
         change(&mut job);
         let last = job.last_of(40);
-        assert_eq!(last.action, Action::Maintain);
+        assert_eq!(last.action, ControllerAction::Maintain);
         last.reason
     };
     let contains = |change: &dyn Fn(&mut Job), words: &str| {
         let said = reason(change);
         assert!(said.contains(words), "{said}");
     };
-    contains(&|job| job.bench.workload.bounds = Bounds::default(), "the policy sets no bounds.maxFrozenPrefixLayers");
+    contains(&|job| job.bench.workload.bounds = LayoutBounds::default(), "the policy sets no bounds.maxFrozenPrefixLayers");
     contains(&|job| job.evaluates = false, "quality cannot be guarded: 0 of 5 evaluations");
     contains(&|job| job.live_knobs = Some(vec!["checkpoint_now".into()]), "does not freeze layers while it runs");
     contains(&|job| job.bench.settings.freeze_start_ratio = 0.9, "nothing is frozen before 90 %");
@@ -218,9 +221,9 @@ fn nothing_is_frozen_while_the_learning_rate_rises() {
     for _ in 0..40 {
         job.learning_rate += 1e-5;
         let decision = job.step();
-        assert_eq!(decision.action, Action::Maintain, "{}", decision.reason);
+        assert_eq!(decision.action, ControllerAction::Maintain, "{}", decision.reason);
     }
-    assert_eq!(job.step().action, Action::FreezeLayers);
+    assert_eq!(job.step().action, ControllerAction::FreezeLayers);
 }
 
 #[test]
@@ -229,17 +232,17 @@ fn a_freeze_of_which_less_than_half_arrives_is_taken_back() {
     job.arrives = 0.4;
     let change = job.freeze();
     let back = job.verdict();
-    assert_eq!((back.action, back.validation), (Action::Revert, Validation::Failed), "{}", back.reason);
+    assert_eq!((back.action, back.validation), (ControllerAction::Revert, ChangeValidation::Failed), "{}", back.reason);
     assert_eq!((back.to.frozen_prefix_layers, back.concerns.as_deref()), (None, Some(change.id.as_str())));
     assert!(back.reason.contains("less than half of it arrived"), "{}", back.reason);
     // Refused, as it came too soon after another change: it is asked for again.
-    job.bench.report(&back, Outcome::Refused, "too soon");
+    job.bench.report(&back, ActuationOutcome::Refused, "too soon");
     assert!(job.step().reason.contains("too soon"));
     let back = job.step();
-    assert_eq!((back.action, back.to.frozen_prefix_layers), (Action::Revert, None), "{}", back.reason);
+    assert_eq!((back.action, back.to.frozen_prefix_layers), (ControllerAction::Revert, None), "{}", back.reason);
     job.take_up(&back);
     let after = job.last_of(30);
-    assert!(after.action == Action::Maintain && after.reason.contains("did not help"), "{}", after.reason);
+    assert!(after.action == ControllerAction::Maintain && after.reason.contains("did not help"), "{}", after.reason);
 }
 
 #[test]
@@ -247,17 +250,17 @@ fn loss_above_its_trend_takes_the_last_freeze_back_and_twice_as_much_ends_freezi
     for (excess, stops) in [(0.004, None), (0.007, Some(false)), (0.02, Some(true))] {
         let mut job = layers();
         job.freeze();
-        assert_eq!(job.verdict().validation, Validation::Kept);
+        assert_eq!(job.verdict().validation, ChangeValidation::Kept);
         job.freeze();
-        assert_eq!(job.verdict().validation, Validation::Kept);
+        assert_eq!(job.verdict().validation, ChangeValidation::Kept);
         let frozen = job.frozen;
         job.excess = excess;
         let next = job.step();
         let Some(stops) = stops else {
-            assert_eq!(next.action, Action::Maintain, "{}", next.reason);
+            assert_eq!(next.action, ControllerAction::Maintain, "{}", next.reason);
             continue;
         };
-        assert_eq!((next.action, next.validation), (Action::Revert, Validation::Failed), "{}", next.reason);
+        assert_eq!((next.action, next.validation), (ControllerAction::Revert, ChangeValidation::Failed), "{}", next.reason);
         assert!(next.reason.contains("above its trend at step"), "{}", next.reason);
         let to = next.to.frozen_prefix_layers;
         assert_eq!(to, if stops { None } else { Some(frozen - 1) }, "{}", next.reason);
@@ -277,15 +280,15 @@ fn frozen_blocks_train_again_when_the_learning_rate_doubles_or_falls_tenfold() {
         let mut job = layers();
         job.bench.workload.bounds.frozen_prefix_layers_max = Some(1);
         job.freeze();
-        assert_eq!(job.verdict().validation, Validation::Kept);
+        assert_eq!(job.verdict().validation, ChangeValidation::Kept);
         job.learning_rate = rate * 0.99 + if rate < 1e-3 { 1e-5 } else { 0.0 };
-        assert_ne!(job.step().action, Action::Revert);
+        assert_ne!(job.step().action, ControllerAction::Revert);
         job.learning_rate = rate;
         let mut back = job.step();
-        if back.action != Action::Revert {
+        if back.action != ControllerAction::Revert {
             back = job.step();
         }
-        assert_eq!((back.action, back.to.frozen_prefix_layers), (Action::Revert, None), "{}", back.reason);
+        assert_eq!((back.action, back.to.frozen_prefix_layers), (ControllerAction::Revert, None), "{}", back.reason);
         assert!(back.reason.contains("the learning rate went from"), "{}", back.reason);
     }
 }
@@ -297,17 +300,17 @@ fn a_refusal_of_the_job_ends_the_wait_and_it_is_not_asked_again() {
     let before = job.bench.workload.layout.clone();
     job.bench.apply(&change);
     job.bench.workload.ready_time = None;
-    assert_eq!(job.step().validation, Validation::Pending);
+    assert_eq!(job.step().validation, ChangeValidation::Pending);
     // The actuator takes it back as soon as the job says no.
     job.bench.set_layout(before);
     job.bench.workload.decision_id = None;
     job.bench.workload.ready_time = Some(job.bench.now);
-    job.bench.report(&change, Outcome::RolledBack, "the job refused: reentrant gradient checkpointing");
+    job.bench.report(&change, ActuationOutcome::RolledBack, "the job refused: reentrant gradient checkpointing");
     let told = job.step();
-    assert_eq!((told.action, told.validation), (Action::Maintain, Validation::Failed));
+    assert_eq!((told.action, told.validation), (ControllerAction::Maintain, ChangeValidation::Failed));
     assert!(told.reason.contains("reentrant gradient checkpointing") && told.hold_until.is_some(), "{}", told.reason);
     let later = job.last_of(20);
-    assert!(later.action == Action::Maintain && later.reason.contains("reentrant"), "{}", later.reason);
+    assert!(later.action == ControllerAction::Maintain && later.reason.contains("reentrant"), "{}", later.reason);
 }
 
 #[test]
@@ -315,16 +318,16 @@ fn a_recommendation_waits_for_a_person() {
     let mut job = layers();
     job.bench.workload.mode = UpdateMode::Recommend;
     let change = job.change(60).unwrap();
-    job.bench.report(&change, Outcome::Recommended, "");
+    job.bench.report(&change, ActuationOutcome::Recommended, "");
     let waits = job.step();
-    assert!(waits.action == Action::Maintain && waits.reason.contains("has not been done"), "{}", waits.reason);
+    assert!(waits.action == ControllerAction::Maintain && waits.reason.contains("has not been done"), "{}", waits.reason);
 }
 
 #[test]
 fn another_job_under_the_same_name_is_learned_anew() {
     let mut job = layers();
     job.freeze();
-    assert_eq!(job.verdict().validation, Validation::Kept);
+    assert_eq!(job.verdict().validation, ChangeValidation::Kept);
     job.steps = 0.0;
     let mut report = job.bench.training.clone().unwrap();
     report.since = Some(job.bench.now);
@@ -348,7 +351,7 @@ fn fp32_is_left_at_the_next_start_only() {
         job.precision = "fp32";
         job.bench.workload.gpu_model = Some(model.into());
         let last = job.last_of(10);
-        assert!(last.action == Action::Maintain && last.reason.contains(words), "{}", last.reason);
+        assert!(last.action == ControllerAction::Maintain && last.reason.contains(words), "{}", last.reason);
     }
     let mut job = precision();
     job.bench.workload.gpu_model = Some("NVIDIA H100 80GB HBM3".into());
@@ -367,11 +370,11 @@ fn fp16_that_overflows_becomes_bf16_for_stability() {
     assert!(job.last_of(20).reason.contains("not above 1 %"));
     job.skip_ratio = 0.05;
     let change = job.change(20).unwrap();
-    assert_eq!((change.action, change.to.precision), (Action::SetPrecision, Some(Precision::Bf16)));
+    assert_eq!((change.action, change.to.precision), (ControllerAction::SetPrecision, Some(Precision::Bf16)));
     assert!(change.reason.contains("for stability and not for energy") && !change.restarts, "{}", change.reason);
     job.take_up(&change);
     let verdict = job.verdict();
-    assert_eq!(verdict.validation, Validation::Kept, "{}", verdict.reason);
+    assert_eq!(verdict.validation, ChangeValidation::Kept, "{}", verdict.reason);
     assert!(verdict.reason.contains("no saving was promised"), "{}", verdict.reason);
 
     let stays = |change: &dyn Fn(&mut Job), words: &str| {
@@ -379,7 +382,7 @@ fn fp16_that_overflows_becomes_bf16_for_stability() {
         (job.precision, job.skip_ratio) = ("fp16", 0.05);
         change(&mut job);
         let last = job.last_of(20);
-        assert!(last.action == Action::Maintain && last.reason.contains(words), "{}", last.reason);
+        assert!(last.action == ControllerAction::Maintain && last.reason.contains(words), "{}", last.reason);
     };
     stays(&|job| job.bench.workload.gpu_model = Some("Tesla T4".into()), "compute no bf16");
     stays(&|job| job.bench.workload.bounds.precisions = Some(vec![Precision::Fp16]), "not among bounds.precisions");
@@ -400,10 +403,10 @@ fn bf16_becomes_fp16_only_by_a_measured_gain_outside_noise_and_with_a_scaler() {
         (verdict.action, verdict.validation, verdict.to.precision, verdict.reason)
     };
     let (action, validation, _, reason) = trial(0.97, 0.002);
-    assert_eq!((action, validation), (Action::Maintain, Validation::Kept), "{reason}");
+    assert_eq!((action, validation), (ControllerAction::Maintain, ChangeValidation::Kept), "{reason}");
     for (energy, noise) in [(0.99, 0.002), (0.97, 0.05)] {
         let (action, validation, to, reason) = trial(energy, noise);
-        assert_eq!((action, validation, to), (Action::Revert, Validation::Failed, None), "{reason}");
+        assert_eq!((action, validation, to), (ControllerAction::Revert, ChangeValidation::Failed, None), "{reason}");
         assert!(reason.contains("2.0 % outside noise are demanded"), "{reason}");
     }
     let stays = |change: &dyn Fn(&mut Job), words: &str| {
@@ -412,7 +415,7 @@ fn bf16_becomes_fp16_only_by_a_measured_gain_outside_noise_and_with_a_scaler() {
         job.loss_scale = Some(65_536.0);
         change(&mut job);
         let last = job.last_of(20);
-        assert!(last.action == Action::Maintain && last.reason.contains(words), "{}", last.reason);
+        assert!(last.action == ControllerAction::Maintain && last.reason.contains(words), "{}", last.reason);
     };
     stays(&|job| job.loss_scale = None, "no gradient scaler");
     stays(&|job| job.bench.settings.precision_trial_windows = 0, "no measurement shows");
@@ -430,7 +433,7 @@ fn hybrid_turns_them_only_where_a_policy_bounds_them_and_one_change_at_a_time() 
         let mut decisions = Vec::new();
         while job.steps < TOTAL - STEPS_A_WINDOW {
             let decision = job.step();
-            if decision.action != Action::Maintain {
+            if decision.action != ControllerAction::Maintain {
                 let ours = decision.to.frozen_prefix_layers != decision.from.frozen_prefix_layers;
                 let others = Layout { frozen_prefix_layers: decision.from.frozen_prefix_layers, ..decision.to.clone() };
                 assert!(!ours || others == decision.from, "one knob at a time");
@@ -443,12 +446,12 @@ fn hybrid_turns_them_only_where_a_policy_bounds_them_and_one_change_at_a_time() 
     let (job, decisions) = run(true);
     assert!(job.frozen >= 1, "{}", job.frozen);
     assert!(decisions.iter().all(|decision| decision.controller == "hybrid"));
-    let of = |action: Action| decisions.iter().filter(|decision| decision.action == action).count();
+    let of = |action: ControllerAction| decisions.iter().filter(|decision| decision.action == action).count();
     assert!(
-        of(Action::FreezeLayers) >= 2 && of(Action::SetPowerLimit) >= 2,
+        of(ControllerAction::FreezeLayers) >= 2 && of(ControllerAction::SetPowerLimit) >= 2,
         "{} and {}",
-        of(Action::FreezeLayers),
-        of(Action::SetPowerLimit)
+        of(ControllerAction::FreezeLayers),
+        of(ControllerAction::SetPowerLimit)
     );
     let outside = decisions.iter().filter(|decision| decision.reason.contains("changed from outside")).count();
     assert_eq!(outside, 0, "its own changes are not taken for somebody else's");
@@ -464,7 +467,7 @@ fn nothing_more_is_frozen_before_what_was_frozen_last_is_evaluated() {
     job.freeze();
     job.evaluates = false;
     let verdict = job.verdict();
-    assert_eq!(verdict.validation, Validation::Kept);
+    assert_eq!(verdict.validation, ChangeValidation::Kept);
     assert!(verdict.reason.contains("was not evaluated since"), "{}", verdict.reason);
     let last = job.last_of(30);
     assert!(last.reason.contains("has not evaluated its validation loss since"), "{}", last.reason);
@@ -476,10 +479,10 @@ fn nothing_more_is_frozen_before_what_was_frozen_last_is_evaluated() {
 fn another_job_begins_with_nothing_frozen_by_us() {
     let mut job = layers();
     job.freeze();
-    assert_eq!(job.verdict().validation, Validation::Kept);
+    assert_eq!(job.verdict().validation, ChangeValidation::Kept);
     (job.since, job.steps) = (1e6, 0.0);
     let back = job.step();
-    assert_eq!((back.action, back.to.frozen_prefix_layers), (Action::Revert, None), "{}", back.reason);
+    assert_eq!((back.action, back.to.frozen_prefix_layers), (ControllerAction::Revert, None), "{}", back.reason);
     assert!(back.reason.contains("another job began"), "{}", back.reason);
     job.take_up(&back);
     let last = job.last_of(10);
@@ -492,50 +495,50 @@ fn while_loss_recovers_a_small_rise_takes_no_more_back() {
     job.bench.settings.checkpoint_seconds = 5.0;
     for _ in 0..2 {
         job.freeze();
-        assert_eq!(job.verdict().validation, Validation::Kept);
+        assert_eq!(job.verdict().validation, ChangeValidation::Kept);
     }
     job.excess = 0.007;
     let back = job.change(3).expect("the last freeze is taken back");
-    assert_eq!(back.action, Action::Revert, "{}", back.reason);
+    assert_eq!(back.action, ControllerAction::Revert, "{}", back.reason);
     job.take_up(&back);
     assert!(job.change(2).is_none(), "loss has not had the time to come down");
     job.excess = 0.02;
     let all = job.change(2).expect("above the second limit it does not wait");
-    assert_eq!((all.action, all.to.frozen_prefix_layers), (Action::Revert, None), "{}", all.reason);
+    assert_eq!((all.action, all.to.frozen_prefix_layers), (ControllerAction::Revert, None), "{}", all.reason);
 }
 
 #[test]
 fn an_unfreeze_that_the_job_refuses_is_asked_for_again_and_the_guard_stays_whole() {
     let mut job = layers();
     job.freeze();
-    assert_eq!(job.verdict().validation, Validation::Kept);
+    assert_eq!(job.verdict().validation, ChangeValidation::Kept);
     job.excess = 0.02;
     let back = job.step();
-    assert_eq!((back.action, back.to.frozen_prefix_layers), (Action::Revert, None), "{}", back.reason);
+    assert_eq!((back.action, back.to.frozen_prefix_layers), (ControllerAction::Revert, None), "{}", back.reason);
     let frozen = job.bench.workload.layout.clone();
     job.bench.apply(&back);
     job.bench.workload.ready_time = None;
     let waits = job.step();
-    assert!(waits.action == Action::Maintain && waits.reason.contains("asked to take it back"), "{}", waits.reason);
+    assert!(waits.action == ControllerAction::Maintain && waits.reason.contains("asked to take it back"), "{}", waits.reason);
     job.bench.set_layout(frozen);
     job.bench.workload.decision_id = None;
     job.bench.workload.ready_time = Some(job.bench.now);
-    job.bench.report(&back, Outcome::RolledBack, "the job did not take it up");
+    job.bench.report(&back, ActuationOutcome::RolledBack, "the job did not take it up");
     let told = job.step();
-    assert!(told.validation == Validation::Failed && told.reason.contains("still in force"), "{}", told.reason);
+    assert!(told.validation == ChangeValidation::Failed && told.reason.contains("still in force"), "{}", told.reason);
     let until = told.hold_until.unwrap();
     let again = loop {
         let next = job.step();
-        if next.action != Action::Maintain {
+        if next.action != ControllerAction::Maintain {
             break next;
         }
         assert!(job.bench.now < until, "it was to be asked again by {until}: {}", next.reason);
     };
-    assert_eq!((again.action, again.to.frozen_prefix_layers), (Action::Revert, None), "{}", again.reason);
+    assert_eq!((again.action, again.to.frozen_prefix_layers), (ControllerAction::Revert, None), "{}", again.reason);
     assert!(again.reason.contains("above its trend"), "{}", again.reason);
     job.take_up(&again);
     for _ in 0..30 {
-        assert_eq!(job.step().action, Action::Maintain, "taken back, and asked for no more");
+        assert_eq!(job.step().action, ControllerAction::Maintain, "taken back, and asked for no more");
     }
 }
 
@@ -546,13 +549,13 @@ fn the_next_trend_is_of_a_job_in_which_all_blocks_train() {
     job.bench.workload.bounds.frozen_prefix_layers_max = Some(1);
     job.bench.settings.checkpoint_seconds = 5.0;
     job.freeze();
-    assert_eq!(job.verdict().validation, Validation::Kept);
+    assert_eq!(job.verdict().validation, ChangeValidation::Kept);
     // A rise that the guard lets pass: a trend of these would be too high.
     job.excess = 0.003;
     job.last_of(10);
     job.learning_rate *= 2.5;
     let mut back = job.step();
-    if back.action != Action::Revert {
+    if back.action != ControllerAction::Revert {
         back = job.step();
     }
     assert!(back.reason.contains("the learning rate went from"), "{}", back.reason);
@@ -560,9 +563,9 @@ fn the_next_trend_is_of_a_job_in_which_all_blocks_train() {
     job.excess = 0.0;
     let again = job.freeze();
     assert_eq!(again.to.frozen_prefix_layers, Some(1));
-    assert_eq!(job.verdict().validation, Validation::Kept);
+    assert_eq!(job.verdict().validation, ChangeValidation::Kept);
     // More than half a percent above what the job would have without freezing.
     job.excess = 0.006;
     let guarded = job.change(7).expect("the guard takes it back");
-    assert_eq!(guarded.action, Action::Revert, "{}", guarded.reason);
+    assert_eq!(guarded.action, ControllerAction::Revert, "{}", guarded.reason);
 }

@@ -9,10 +9,11 @@ const EXPONENTS: (u32, f64) = (40, 0.05);
 /// Offsets that are tried, as parts of the steps of the last evaluation.
 const OFFSETS: [f64; 5] = [0.0, 0.01, 0.02, 0.05, 0.1];
 
-/// Loss after so many steps: `floor + scale · (steps + offset)^-exponent`, the form of learning curves (Hestness et al. 2017, Kaplan et al. 2020,
-/// Hoffmann et al. 2022). It knows nothing of a learning rate that falls at the end, which lets loss fall faster.
+/// Loss after so many steps: `floor + scale · (steps + offset)^-exponent`, the form of learning curves (Hestness et al. 2017,
+/// Kaplan et al. 2020, Hoffmann et al. 2022). It knows nothing of a learning rate that falls at the end, which lets loss fall
+/// faster.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Trend {
+pub(super) struct LossTrend {
     floor: f64,
     scale: f64,
     exponent: f64,
@@ -21,7 +22,7 @@ pub(super) struct Trend {
     pub scatter_ratio: f64,
 }
 
-impl Trend {
+impl LossTrend {
     /// Fits evaluations, each of steps and loss; `None` if they are too few or no losses of this form.
     pub fn fit(evaluations: &[(f64, f64)]) -> Option<Self> {
         if evaluations.len() < EVALUATIONS || evaluations.iter().any(|(steps, loss)| *steps < 1.0 || *loss <= 0.0) {
@@ -68,7 +69,7 @@ mod tests {
     #[test]
     fn a_learning_curve_is_continued_to_four_times_its_steps() {
         let known: Vec<_> = (2..=10).map(|k| (100.0 * f64::from(k), curve(100.0 * f64::from(k)))).collect();
-        let trend = Trend::fit(&known).unwrap();
+        let trend = LossTrend::fit(&known).unwrap();
         for steps in [1_500.0, 2_000.0, 4_000.0] {
             let apart = trend.at(steps) / curve(steps) - 1.0;
             assert!(apart.abs() < 0.003, "{steps} steps: {apart:+.4}");
@@ -79,7 +80,7 @@ mod tests {
     #[test]
     fn a_loss_that_rises_is_no_trend_to_follow() {
         let rising: Vec<_> = (1..=6).map(|k| (f64::from(k), 2.0 + 0.1 * f64::from(k))).collect();
-        let trend = Trend::fit(&rising).unwrap();
+        let trend = LossTrend::fit(&rising).unwrap();
         assert!((trend.at(100.0) - 2.35).abs() < 1e-9, "its mean");
         assert!(trend.scatter_ratio > 0.05);
     }
@@ -87,8 +88,8 @@ mod tests {
     #[test]
     fn too_few_evaluations_and_losses_below_zero_have_none() {
         let four: Vec<_> = (1..=4).map(|k| (f64::from(k), 2.0)).collect();
-        assert_eq!(Trend::fit(&four), None);
+        assert_eq!(LossTrend::fit(&four), None);
         let negative: Vec<_> = (1..=6).map(|k| (f64::from(k), -1.0)).collect();
-        assert_eq!(Trend::fit(&negative), None);
+        assert_eq!(LossTrend::fit(&negative), None);
     }
 }

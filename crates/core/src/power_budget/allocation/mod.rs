@@ -18,7 +18,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Decision, UpdateMode, Workload};
+use eadt_schemas::v1::{ControllerAction, Decision, UpdateMode, Workload};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -106,7 +106,7 @@ pub struct PowerPoint {
 
 /// What may be done about a workload at a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Standing {
+pub enum ConsumerState {
     /// Its cap may be turned.
     #[default]
     Open,
@@ -119,28 +119,29 @@ pub enum Standing {
 
 /// One workload of the cluster.
 #[derive(Debug, Clone, Copy)]
-pub struct Consumer<'a> {
+pub struct PowerConsumer<'a> {
     /// Layout, bounds and board in force.
     pub workload: &'a Workload,
     /// What was measured, or what a learned curve says; without any, throughput is taken to rise with the root of the power.
     pub points: &'a [PowerPoint],
     /// Name and version of the learned model that the points are from.
     pub model_version: Option<&'a str>,
-    pub standing: Standing,
-    /// Power of all its GPUs together under what was in force before and may still be, in watts; 0: nothing is; `None`: it is not known.
+    pub standing: ConsumerState,
+    /// Power of all its GPUs together under what was in force before and may still be, in watts; 0: nothing is; `None`: it is not
+    /// known.
     pub lingering_watts: Option<f64>,
 }
 
-impl<'a> Consumer<'a> {
+impl<'a> PowerConsumer<'a> {
     /// One whose cap may be turned and is in force as its layout says.
     pub fn new(workload: &'a Workload, points: &'a [PowerPoint]) -> Self {
-        Self { workload, points, model_version: None, standing: Standing::Open, lingering_watts: Some(0.0) }
+        Self { workload, points, model_version: None, standing: ConsumerState::Open, lingering_watts: Some(0.0) }
     }
 }
 
 /// A raise that may still come into force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Grant {
+struct PowerGrant {
     decision: String,
     time: EventTime,
     watts: f64,
@@ -151,15 +152,15 @@ struct Grant {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BudgetState {
-    grants: BTreeMap<String, Grants>,
+    grants: BTreeMap<String, PowerGrants>,
 }
 
 /// Those of one workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Grants(Vec<Grant>);
+pub struct PowerGrants(Vec<PowerGrant>);
 
-impl Grants {
+impl PowerGrants {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -167,11 +168,11 @@ impl Grants {
 
 impl BudgetState {
     /// Those of a workload, where there are any.
-    pub fn of(&self, workload: &str) -> Option<&Grants> {
+    pub fn of(&self, workload: &str) -> Option<&PowerGrants> {
         self.grants.get(workload)
     }
 
-    pub fn put(&mut self, workload: &str, grants: Grants) {
+    pub fn put(&mut self, workload: &str, grants: PowerGrants) {
         if grants.is_empty() {
             self.grants.remove(workload);
         } else {
@@ -189,7 +190,7 @@ impl BudgetState {
         self.retain(workload, |grant| grant.time > time);
     }
 
-    fn retain(&mut self, workload: &str, keep: impl FnMut(&Grant) -> bool) {
+    fn retain(&mut self, workload: &str, keep: impl FnMut(&PowerGrant) -> bool) {
         if let Some(grants) = self.grants.get_mut(workload) {
             grants.0.retain(keep);
             if grants.0.is_empty() {
@@ -212,7 +213,7 @@ impl BudgetState {
 
 /// What became of a look at a cluster.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct BudgetOutcome {
     /// Changes to make now.
     pub decisions: Vec<Decision>,
     /// Power of all GPUs if every cap that may come into force did and were reached, in watts; `None`: a cap is not known.
@@ -225,7 +226,7 @@ pub struct Outcome {
 
 /// What is possible on one workload's GPUs.
 #[derive(Debug, Clone)]
-struct Room {
+struct CapRange {
     gpus: f64,
     /// Caps of one GPU.
     least: f64,
@@ -241,33 +242,33 @@ const EPSILON: f64 = 1e-6;
 
 /// Caps of one GPU of each workload, in whole watts.
 #[derive(Debug, Clone, PartialEq)]
-struct Shared {
+struct SharedCaps {
     caps: Vec<f64>,
     /// What the workloads need at least, where that is above the budget.
     short: Option<f64>,
 }
 
 /// A straight piece of a workload's curve.
-struct Piece {
+struct CurveSegment {
     room: usize,
     watts: f64,
     slope: f64,
 }
 
-fn fill(rooms: &[Room], settings: &BudgetSettings) -> Shared {
+fn fill(rooms: &[CapRange], settings: &BudgetSettings) -> SharedCaps {
     let mut caps: Vec<f64> = rooms.iter().map(|room| room.least).collect();
     let need: f64 = rooms.iter().map(|room| room.gpus * room.least).sum();
     let mut left = settings.watts() - need;
     if left < 0.0 {
-        return Shared { caps, short: Some(need) };
+        return SharedCaps { caps, short: Some(need) };
     }
-    let mut pieces: Vec<Piece> = Vec::new();
+    let mut pieces: Vec<CurveSegment> = Vec::new();
     for (index, room) in rooms.iter().enumerate() {
         let wanted = room.curve.wanted(1.0 - settings.max_slowdown_ratio);
         for pair in room.curve.knots.windows(2) {
             let ((w0, p0), (w1, p1)) = (pair[0], pair[1]);
             let watts = (w1.min(wanted) - w0).max(0.0);
-            pieces.push(Piece { room: index, watts, slope: (p1 - p0) / (w1 - w0) });
+            pieces.push(CurveSegment { room: index, watts, slope: (p1 - p0) / (w1 - w0) });
         }
     }
     // Stable: pieces of one workload stay in the order of the power, those of equal slope in the order of the workloads.
@@ -278,18 +279,19 @@ fn fill(rooms: &[Room], settings: &BudgetSettings) -> Shared {
         caps[piece.room] += watts;
         left -= watts * room.gpus;
     }
-    let whole = |(cap, room): (f64, &Room)| (cap + EPSILON).floor().clamp(room.least, room.most);
-    Shared { caps: caps.into_iter().zip(rooms).map(whole).collect(), short: None }
+    let whole = |(cap, room): (f64, &CapRange)| (cap + EPSILON).floor().clamp(room.least, room.most);
+    SharedCaps { caps: caps.into_iter().zip(rooms).map(whole).collect(), short: None }
 }
 
 /// `pressed`: the caps in force exceed the budget, so that everybody has to give.
-fn room(consumer: &Consumer<'_>, state: &BudgetState, settings: &BudgetSettings, pressed: bool) -> Result<Room, String> {
+fn room(consumer: &PowerConsumer<'_>, state: &BudgetState, settings: &BudgetSettings, pressed: bool) -> Result<CapRange, String> {
     let Workload { workload, layout, bounds, gpus, gpu_power_limit_watts, .. } = consumer.workload;
     let gpus = gpus.filter(|gpus| *gpus > 0).ok_or_else(|| format!("{workload} does not say how many GPUs it has"))?;
     let board = gpu_power_limit_watts.filter(|watts| *watts > 0.0);
     let unlimited =
         || format!("neither a cap nor the board's power limit of {workload} is known: nobody can say what it may draw");
-    // Of a workload that is paused or only observed nobody holds a cap: its GPUs are back at the board's limit, or on their way there.
+    // Of a workload that is paused or only observed nobody holds a cap: its GPUs are back at the board's limit, or on their way
+    // there.
     let held = !consumer.workload.paused && consumer.workload.mode != UpdateMode::Observe;
     let in_force = layout.power_limit_watts.filter(|_| held).or(board).ok_or_else(unlimited)?;
     let lingering = consumer.lingering_watts.ok_or_else(|| {
@@ -301,21 +303,21 @@ fn room(consumer: &Consumer<'_>, state: &BudgetState, settings: &BudgetSettings,
     let known_top = top.is_some();
     let top = top.unwrap_or(in_force);
     let least = bounds.power_limit_watts_min.unwrap_or(settings.power_limit_min_ratio * board.unwrap_or(top)).ceil().min(top);
-    // What must not be turned stays as it is, and counts; and so does what nobody knows the top of: measured against itself it would
-    // only ever fall.
+    // What must not be turned stays as it is, and counts; and so does what nobody knows the top of: measured against itself it
+    // would only ever fall.
     let turns = consumer.workload.mode == UpdateMode::Enforce && !consumer.workload.paused && known_top;
     let (least, most) = match consumer.standing {
-        Standing::Open if turns => (least, top),
-        Standing::Silent if turns && pressed => (least.min(in_force), in_force),
-        Standing::Open | Standing::Silent | Standing::Rolling => (in_force, in_force),
+        ConsumerState::Open if turns => (least, top),
+        ConsumerState::Silent if turns && pressed => (least.min(in_force), in_force),
+        ConsumerState::Open | ConsumerState::Silent | ConsumerState::Rolling => (in_force, in_force),
     };
     let gpus = f64::from(gpus);
     // Of fewer GPUs than before the others may still run.
     let exposed = in_force.max(lingering / gpus).max(state.highest_watts(workload));
-    Ok(Room { gpus, least, most, in_force, exposed, curve: ConcavePowerCurve::of(consumer.points, least, most) })
+    Ok(CapRange { gpus, least, most, in_force, exposed, curve: ConcavePowerCurve::of(consumer.points, least, most) })
 }
 
-fn total(rooms: &[Room]) -> f64 {
+fn total(rooms: &[CapRange]) -> f64 {
     rooms.iter().map(|room| room.exposed * room.gpus).sum()
 }
 
@@ -326,13 +328,13 @@ fn total(rooms: &[Room]) -> f64 {
 pub fn share(
     state: &mut BudgetState,
     time: EventTime,
-    consumers: &[Consumer<'_>],
+    consumers: &[PowerConsumer<'_>],
     settings: &BudgetSettings,
     mut unknown: Option<String>,
-) -> Outcome {
+) -> BudgetOutcome {
     state.expire(time, settings.settle_seconds);
-    let mut known: Vec<&Consumer<'_>> = Vec::with_capacity(consumers.len());
-    let mut rooms: Vec<Room> = Vec::with_capacity(consumers.len());
+    let mut known: Vec<&PowerConsumer<'_>> = Vec::with_capacity(consumers.len());
+    let mut rooms: Vec<CapRange> = Vec::with_capacity(consumers.len());
     for consumer in consumers {
         match room(consumer, state, settings, false) {
             Ok(room) => {
@@ -359,7 +361,7 @@ pub fn share(
         }
     }
     for i in (0..rooms.len()).filter(|_| unknown.is_none()) {
-        let Room { in_force, exposed, gpus, .. } = rooms[i];
+        let CapRange { in_force, exposed, gpus, .. } = rooms[i];
         let others = total(&rooms) - exposed * gpus;
         let fits = ((settings.watts() - others) / gpus + EPSILON).floor();
         let watts = shared.caps[i].min(fits);
@@ -367,7 +369,7 @@ pub fn share(
             rooms[i].exposed = watts;
             let decision = decision(known[i], &rooms[i], watts, time, expires, settings);
             let grants = state.grants.entry(decision.workload.clone()).or_default();
-            grants.0.push(Grant { decision: decision.id.clone(), time, watts, expires });
+            grants.0.push(PowerGrant { decision: decision.id.clone(), time, watts, expires });
             decisions.push(decision);
         }
     }
@@ -380,12 +382,12 @@ pub fn share(
         (None, None) if decisions.is_empty() => format!("{exposed_watts:.0} of {budget_watts:.0} W are given out"),
         (None, None) => format!("{} cap(s) change; {exposed_watts:.0} of {budget_watts:.0} W may be drawn", decisions.len()),
     };
-    Outcome { decisions, exposed_watts: unknown.is_none().then_some(exposed_watts), short: shared.short.is_some(), reason }
+    BudgetOutcome { decisions, exposed_watts: unknown.is_none().then_some(exposed_watts), short: shared.short.is_some(), reason }
 }
 
 fn decision(
-    consumer: &Consumer<'_>,
-    room: &Room,
+    consumer: &PowerConsumer<'_>,
+    room: &CapRange,
     watts: f64,
     time: EventTime,
     expires: EventTime,
@@ -400,7 +402,7 @@ fn decision(
         settings.watts()
     );
     let mut decision = draft(consumer.workload, time, settings, reason);
-    decision.action = Action::SetPowerLimit;
+    decision.action = ControllerAction::SetPowerLimit;
     decision.to.power_limit_watts = Some(watts);
     decision.expires = expires;
     decision.model_version = consumer.model_version.map(str::to_owned);

@@ -1,4 +1,4 @@
-//! What a workload did at the caps that it had: points of throughput against power, from its windows.
+//! Measured points of throughput against power of a workload at its caps, from its windows.
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{EfficiencyWindow, Layout};
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::PowerPoint;
 
-/// What was measured longer ago says little about what the job does now.
+/// Age in seconds beyond which a measurement is no evidence of what the job does now.
 const SEEN_SECONDS: f64 = 3.0 * 3600.0;
 /// Means forget what lies further back than this many windows.
 const SEEN_WINDOWS: u32 = 10;
 /// Most caps that are remembered; the one that was seen longest ago goes.
 const MAX_CAPS: usize = 32;
 
-/// What a job did at a cap.
+/// Throughput and power of a job at a cap.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct MeasuredCap {
     cap_watts: f64,
@@ -28,12 +28,13 @@ struct MeasuredCap {
 pub struct CapMeasurements {
     /// The layout without its cap: throughput in another one cannot be compared.
     layout: Option<Layout>,
-    seen: Vec<MeasuredCap>,
+    #[serde(rename = "seen")]
+    caps: Vec<MeasuredCap>,
 }
 
 impl CapMeasurements {
-    /// Takes in a window in which nothing changed. `layout` and `board_watts` are those in force; windows without power or progress
-    /// say nothing.
+    /// Takes in a window in which nothing changed. `layout` and `board_watts` are those in force; windows without power
+    /// or progress are ignored.
     pub fn note(&mut self, window: &EfficiencyWindow, layout: &Layout, board_watts: Option<f64>) {
         let cap = layout.power_limit_watts.or(board_watts);
         let (Some(cap_watts), Some(watts), Some(rate)) = (cap, window.mean_power_per_gpu_watts, window.samples_per_second) else {
@@ -41,11 +42,11 @@ impl CapMeasurements {
         };
         let shape = Layout { power_limit_watts: None, ..layout.clone() };
         if self.layout.as_ref() != Some(&shape) {
-            *self = Self { layout: Some(shape), seen: Vec::new() };
+            *self = Self { layout: Some(shape), caps: Vec::new() };
         }
-        self.seen.retain(|seen| window.window_end.seconds_since(seen.last) < SEEN_SECONDS);
+        self.caps.retain(|seen| window.window_end.seconds_since(seen.last) < SEEN_SECONDS);
         let now = PowerPoint { watts, samples_per_second: rate };
-        if let Some(seen) = self.seen.iter_mut().find(|seen| (seen.cap_watts - cap_watts).abs() < 0.5) {
+        if let Some(seen) = self.caps.iter_mut().find(|seen| (seen.cap_watts - cap_watts).abs() < 0.5) {
             seen.windows = (seen.windows + 1).min(SEEN_WINDOWS);
             let part = 1.0 / f64::from(seen.windows);
             seen.point.watts += part * (now.watts - seen.point.watts);
@@ -53,15 +54,15 @@ impl CapMeasurements {
             seen.last = window.window_end;
             return;
         }
-        if self.seen.len() >= MAX_CAPS
-            && let Some(oldest) = (0..self.seen.len()).min_by_key(|i| self.seen[*i].last)
+        if self.caps.len() >= MAX_CAPS
+            && let Some(oldest) = (0..self.caps.len()).min_by_key(|i| self.caps[*i].last)
         {
-            self.seen.remove(oldest);
+            self.caps.remove(oldest);
         }
-        self.seen.push(MeasuredCap { cap_watts, point: now, windows: 1, last: window.window_end });
+        self.caps.push(MeasuredCap { cap_watts, point: now, windows: 1, last: window.window_end });
     }
 
     pub fn points(&self) -> Vec<PowerPoint> {
-        self.seen.iter().map(|seen| seen.point).collect()
+        self.caps.iter().map(|seen| seen.point).collect()
     }
 }

@@ -1,9 +1,9 @@
-use eadt_schemas::v1::{Bounds, EfficiencyWindow, Layout, Origin};
+use eadt_schemas::v1::{EfficiencyWindow, Layout, LayoutBounds, Origin};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::kept::{Told, assert_kept};
+use crate::kept::{DecisionTranscript, assert_kept};
 
 fn workload(name: &str, gpus: u32, cap: Option<f64>) -> Workload {
     Workload {
@@ -38,9 +38,9 @@ impl Site {
         }
     }
 
-    fn look(&mut self, minute: u32) -> Outcome {
-        let consumers: Vec<Consumer<'_>> =
-            self.workloads.iter().zip(&self.points).map(|(workload, points)| Consumer::new(workload, points)).collect();
+    fn look(&mut self, minute: u32) -> BudgetOutcome {
+        let consumers: Vec<PowerConsumer<'_>> =
+            self.workloads.iter().zip(&self.points).map(|(workload, points)| PowerConsumer::new(workload, points)).collect();
         share(&mut self.state, EventTime::from_seconds(f64::from(minute) * 60.0), &consumers, &self.settings, None)
     }
 
@@ -72,7 +72,7 @@ fn watts_go_where_a_joule_does_most_work() {
     let mut site = Site::new(1_000.0, jobs(), vec![law(0.1), law(0.8)]);
     for minute in 0..6 {
         let outcome = site.look(minute);
-        assert!(outcome.decisions.iter().all(|d| d.action == Action::SetPowerLimit && !d.restarts));
+        assert!(outcome.decisions.iter().all(|d| d.action == ControllerAction::SetPowerLimit && !d.restarts));
         for decision in outcome.decisions {
             assert!(site.apply(&decision, minute));
         }
@@ -96,7 +96,7 @@ fn the_filling_is_as_good_as_any_other() {
     // A grid over all divisions of the budget: none does more work.
     let (a, b) = (law(0.3), law(0.7));
     let settings = BudgetSettings { budget_watts: Some(450.0), max_slowdown_ratio: 0.0, ..BudgetSettings::default() };
-    let room = |points: &[PowerPoint]| Room {
+    let room = |points: &[PowerPoint]| CapRange {
         gpus: 1.0,
         least: 120.0,
         most: 400.0,
@@ -105,7 +105,7 @@ fn the_filling_is_as_good_as_any_other() {
         curve: ConcavePowerCurve::of(points, 120.0, 400.0),
     };
     let rooms = [room(&a), room(&b)];
-    let work = |room: &Room, cap: f64| {
+    let work = |room: &CapRange, cap: f64| {
         let above = room.curve.knots.partition_point(|knot| knot.0 < cap).clamp(1, room.curve.knots.len() - 1);
         let (x, y) = (room.curve.knots[above - 1], room.curve.knots[above]);
         x.1 + (y.1 - x.1) * (cap - x.0) / (y.0 - x.0)
@@ -166,8 +166,8 @@ fn what_may_still_be_in_force_counts_whole() {
         let (fewer, other) = (workload("a", 4, Some(200.0)), workload("b", 1, Some(200.0)));
         let (none, curve) = (vec![], law(0.9));
         let consumers = [
-            Consumer { standing: Standing::Rolling, lingering_watts, ..Consumer::new(&fewer, &none) },
-            Consumer::new(&other, &curve),
+            PowerConsumer { standing: ConsumerState::Rolling, lingering_watts, ..PowerConsumer::new(&fewer, &none) },
+            PowerConsumer::new(&other, &curve),
         ];
         let settings = BudgetSettings { budget_watts: Some(1800.0), ..BudgetSettings::default() };
         share(&mut BudgetState::default(), EventTime::from_seconds(1e9), &consumers, &settings, None)
@@ -213,7 +213,7 @@ proptest! {
             .iter()
             .enumerate()
             .map(|(i, gpus)| {
-                let bounds = Bounds { power_limit_watts_max: bounded.filter(|_| i == 0), ..Bounds::default() };
+                let bounds = LayoutBounds { power_limit_watts_max: bounded.filter(|_| i == 0), ..LayoutBounds::default() };
                 Workload { bounds, ..workload(&i.to_string(), *gpus, Some(start)) }
             })
             .collect();
@@ -296,9 +296,9 @@ fn settings_out_of_their_range_are_refused_by_name() {
 fn a_grant_counts_until_it_is_refused_overtaken_or_expired() {
     let at = EventTime::from_seconds;
     let granted = || {
-        let grant = |n: f64| Grant { decision: format!("d{n}"), time: at(n), watts: 100.0 * n, expires: at(n + 300.0) };
+        let grant = |n: f64| PowerGrant { decision: format!("d{n}"), time: at(n), watts: 100.0 * n, expires: at(n + 300.0) };
         let mut state = BudgetState::default();
-        state.put("n/a", Grants([1.0, 2.0, 3.0].map(grant).to_vec()));
+        state.put("n/a", PowerGrants([1.0, 2.0, 3.0].map(grant).to_vec()));
         state
     };
     let watts = |state: &BudgetState| state.of("n/a").map(|grants| grants.0.iter().map(|grant| grant.watts).collect::<Vec<_>>());
@@ -319,7 +319,7 @@ fn a_grant_counts_until_it_is_refused_overtaken_or_expired() {
     state.expire(at(363.0), 60.0);
     assert_eq!(state, BudgetState::default());
     let mut state = granted();
-    state.put("n/a", Grants::default());
+    state.put("n/a", PowerGrants::default());
     assert_eq!(state, BudgetState::default());
 }
 
@@ -348,11 +348,11 @@ fn a_decision_says_whose_it_is_and_changes_nothing_but_the_cap() {
         assert_eq!(decision.expires, EventTime::from_seconds(360.0));
     };
     common(decision);
-    assert_eq!((decision.action, decision.restarts), (Action::SetPowerLimit, false));
+    assert_eq!((decision.action, decision.restarts), (ControllerAction::SetPowerLimit, false));
     assert_eq!(decision.to, Layout { power_limit_watts: Some(300.0), ..layout.clone() });
     let stays = maintain(&job, EventTime::from_seconds(60.0), &BudgetSettings::default(), "why".into());
     common(&stays);
-    assert_eq!((stays.action, &stays.to, stays.reason.as_str()), (Action::Maintain, &layout, "why"));
+    assert_eq!((stays.action, &stays.to, stays.reason.as_str()), (ControllerAction::Maintain, &layout, "why"));
 }
 
 #[test]
@@ -376,7 +376,8 @@ fn without_gpus_or_a_limit_of_theirs_nobody_can_say_what_a_workload_draws() {
 fn small_differences_are_left_until_the_budget_is_exceeded_and_less_than_a_watt_is_always_left() {
     let look = |budget: f64, cap: f64| {
         // Nothing but 297 W is possible for the first one.
-        let bounds = Bounds { power_limit_watts_min: Some(297.0), power_limit_watts_max: Some(297.0), ..Bounds::default() };
+        let bounds =
+            LayoutBounds { power_limit_watts_min: Some(297.0), power_limit_watts_max: Some(297.0), ..LayoutBounds::default() };
         let jobs = vec![Workload { bounds, ..workload("a", 1, Some(cap)) }, workload("b", 1, Some(300.0))];
         let outcome = Site::new(budget, jobs, vec![vec![], vec![]]).look(0);
         let of_a = outcome.decisions.iter().find(|decision| decision.workload == "n/a");
@@ -429,7 +430,8 @@ fn a_version_shares_as_it_did() {
     };
     let points: Vec<Vec<PowerPoint>> = vec![law(0.15), law(0.8), once, vec![], of(&dent), of(&plateau)];
     let bounded = |low: f64, high: f64, job: Workload| {
-        let bounds = Bounds { power_limit_watts_min: Some(low), power_limit_watts_max: Some(high), ..Bounds::default() };
+        let bounds =
+            LayoutBounds { power_limit_watts_min: Some(low), power_limit_watts_max: Some(high), ..LayoutBounds::default() };
         Workload { bounds, ..job }
     };
     let jobs = vec![
@@ -444,7 +446,7 @@ fn a_version_shares_as_it_did() {
     for (slowdown, name) in [(0.0, "no slowdown"), (0.07, "some slowdown"), (0.5, "much slowdown")] {
         let mut site = Site::new(4_000.0, jobs.clone(), points.clone());
         site.settings.max_slowdown_ratio = slowdown;
-        let mut told = Told::new(name);
+        let mut told = DecisionTranscript::new(name);
         for (minute, budget) in
             (0..40).zip([4_000.0, 3_100.0, 2_400.0, 5_200.0, 1_500.0].into_iter().flat_map(|watts| [watts; 8]))
         {

@@ -75,7 +75,7 @@ impl PodFactsReader {
             if owners.len() == MAX_OWNER_STEPS {
                 return Err(format!("it has more than {MAX_OWNER_STEPS} owners above each other"));
             }
-            next = self.above(namespace, &owner).await?;
+            next = self.read_owner(namespace, &owner).await?;
             owners.push(owner);
         }
         let workload = format!("{namespace}/{}", chain::outermost_workload(name, &owners));
@@ -83,7 +83,7 @@ impl PodFactsReader {
     }
 
     /// The owner of an owner, where it matters.
-    async fn above(&self, namespace: &str, owner: &ControllerRef) -> Result<Option<ControllerRef>, String> {
+    async fn read_owner(&self, namespace: &str, owner: &ControllerRef) -> Result<Option<ControllerRef>, String> {
         let Some(resource) = owner.resource() else { return Ok(None) };
         let known = self.owners.lock().unwrap_or_else(PoisonError::into_inner).get(&owner.uid, Instant::now());
         if let Some(known) = known {
@@ -93,7 +93,7 @@ impl PodFactsReader {
         let metadata = api.get_metadata_with(&owner.name, &GetParams::any()).await;
         let metadata =
             metadata.map_err(|error| format!("its {} {}: {}", owner.kind, owner.name, pod_error(&resource.plural, &error)))?;
-        // Another object of the same name says nothing about the owner of this one.
+        // Another object of the same name does not give the owner of this one.
         if metadata.metadata.uid.as_deref() != Some(&*owner.uid) {
             return Err(format!("its {} {} is gone, and another of that name is there", owner.kind, owner.name));
         }

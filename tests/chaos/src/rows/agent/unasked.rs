@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
-use eadt_bus::{Bus, Outgoing, Producer};
+use eadt_bus::{Bus, Producer, ProducerRecord};
 use eadt_schemas::v1::DeviceIntent;
 use eadt_schemas::{EventTime, Topic};
 
@@ -78,7 +78,7 @@ fn run(run: Run) -> Result<Outcome> {
 
 fn ask(asks: &mut dyn Producer, world: &World, wish: Wish, time_to_live_seconds: f64) -> Result<EventTime> {
     let intent = DeviceIntent { time: now(), time_to_live_seconds, ..wish.intent() };
-    let record = Outgoing {
+    let record = ProducerRecord {
         topic: world.topic(Topic::DeviceIntents).into(),
         partition: None,
         key: Some(intent.node.clone().into_bytes().into()),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use eadt_archiver::Settings;
+use eadt_archiver::ArchiverSettings;
 use eadt_lake::Archive;
 
 use super::{OF_A_STORY, await_archived, judge, settings};
@@ -44,12 +44,12 @@ enum Size {
     Small,
 }
 
-fn sized(place: &Path, size: Size) -> Settings {
+fn sized(place: &Path, size: Size) -> ArchiverSettings {
     let (roll_rows, roll_seconds) = match size {
         Size::Large => (600, 0.5),
         Size::Small => (20, 0.1),
     };
-    Settings { roll_rows, roll_seconds, ..settings(place) }
+    ArchiverSettings { roll_rows, roll_seconds, ..settings(place) }
 }
 
 /// Longer than a session.

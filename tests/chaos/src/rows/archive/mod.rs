@@ -8,9 +8,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use eadt_archiver::Settings;
+use eadt_archiver::ArchiverSettings;
 use eadt_bus::Bus;
-use eadt_lake::{Archive, Row as LakeRow};
+use eadt_lake::{Archive, ArchiveRow};
 use eadt_schemas::Topic;
 
 use crate::part::Part;
@@ -22,13 +22,13 @@ use crate::world::{PARTITIONS, World};
 pub const OF_A_STORY: [Topic; 2] = [Topic::GpuTelemetry, Topic::TrainingProgress];
 
 /// An archiver whose files are small.
-pub fn settings(place: &Path) -> Settings {
-    Settings {
+pub fn settings(place: &Path) -> ArchiverSettings {
+    ArchiverSettings {
         location: place.display().to_string(),
         roll_rows: 150,
         roll_seconds: 0.5,
         retry_max_seconds: 1.0,
-        ..Settings::default()
+        ..ArchiverSettings::default()
     }
 }
 
@@ -79,8 +79,10 @@ pub fn judge(world: &World, place: &Path, archive: &Archive, topics: &[Topic], o
             outcome.check(seen == wanted, || format!("of {topic} pyarrow sees {seen:?}, and the log has {wanted:?}"));
         }
         for partition in 0..PARTITIONS {
-            let rows =
-                archive.rows(&listing, topic, partition).collect::<Result<Vec<LakeRow>, _>>().context("reading the archive")?;
+            let rows = archive
+                .rows(&listing, topic, partition)
+                .collect::<Result<Vec<ArchiveRow>, _>>()
+                .context("reading the archive")?;
             for row in rows {
                 let value = row.value.as_deref().map(<[u8]>::to_vec);
                 match logged.remove(&(partition, row.offset)) {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use eadt_schemas::v1::Outcome as Became;
+use eadt_schemas::v1::ActuationOutcome;
 use eadt_tests::kubernetes::Component;
 use eadt_tests::kubernetes::training::foreign;
 
@@ -66,7 +66,9 @@ fn run(run: Run) -> Result<Outcome> {
         site.wait(&mut part, "something becomes of it", |_| Ok(!site.became("lasts").is_empty()))?;
     }
     std::thread::sleep(outage.saturating_sub(gone.elapsed()));
-    outcome.check(run.bites || !site.became("lasts").contains(&Became::Applied), || "it was applied to nothing".to_owned());
+    outcome.check(run.bites || !site.became("lasts").contains(&ActuationOutcome::Applied), || {
+        "it was applied to nothing".to_owned()
+    });
     site.kubernetes().start_again(Component::ApiServer)?;
     let back = Instant::now();
     outcome.peak("away for (s)", (back - gone).as_secs_f64());
@@ -80,7 +82,7 @@ fn run(run: Run) -> Result<Outcome> {
     }
     for id in ["expires", "late"] {
         let became = site.became(id);
-        outcome.check(became == [Became::Refused], || format!("{id} was to be refused, and became {became:?}"));
+        outcome.check(became == [ActuationOutcome::Refused], || format!("{id} was to be refused, and became {became:?}"));
     }
     site.judge(&mut outcome, &["lasts".to_owned()], before, percentage(1))?;
     let now = foreign(&site.object()?);

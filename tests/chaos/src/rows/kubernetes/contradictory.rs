@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use eadt_schemas::v1::Outcome as Became;
+use eadt_schemas::v1::ActuationOutcome;
 
 use crate::chance::Chance;
 use crate::row::{Outcome, Row, Run};
@@ -61,7 +61,7 @@ fn run(run: Run) -> Result<Outcome> {
     // A change that was made is noted ready after that, unless another one comes first, as it does without the interval.
     std::thread::sleep(Duration::from_secs(2));
     let begun = Instant::now();
-    while !run.bites && begun.elapsed() < LIMIT && ids.iter().any(|id| site.became(id) == [Became::Applied]) {
+    while !run.bites && begun.elapsed() < LIMIT && ids.iter().any(|id| site.became(id) == [ActuationOutcome::Applied]) {
         std::thread::sleep(Duration::from_millis(50));
     }
     let answers = site.actuations();
@@ -71,13 +71,13 @@ fn run(run: Run) -> Result<Outcome> {
         outcome.compared += 1;
         match *became {
             [] => outcome.lost += 1,
-            [Became::Refused] => outcome.count("decisions refused", 1),
-            [Became::Applied, Became::Ready] => changed.push(answers[id][0].time),
+            [ActuationOutcome::Refused] => outcome.count("decisions refused", 1),
+            [ActuationOutcome::Applied, ActuationOutcome::Ready] => changed.push(answers[id][0].time),
             _ => outcome.check(false, || format!("{id} became {became:?}")),
         }
     }
     for id in &stale {
-        outcome.check(!site.became(id).contains(&Became::Applied), || format!("{id} was stale and was applied"));
+        outcome.check(!site.became(id).contains(&ActuationOutcome::Applied), || format!("{id} was stale and was applied"));
     }
     changed.sort();
     outcome.count("changes", changed.len() as u64);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use eadt_schemas::v1::Outcome as Became;
+use eadt_schemas::v1::ActuationOutcome;
 use eadt_tests::kubernetes::Component;
 use eadt_tests::kubernetes::training::training;
 use serde_json::{Value, json};
@@ -90,10 +90,10 @@ fn run(run: Run) -> Result<Outcome> {
             site.kubernetes().part(Component::ControllerManager).freeze(false)?;
         }
         site.wait(&mut second, "all pods run as before", |_| all_run(&site))?;
-        let over = || site.became(&id).contains(&Became::RolledBack);
+        let over = || site.became(&id).contains(&ActuationOutcome::RolledBack);
         site.wait(&mut second, &format!("{id} is rolled back"), |_| Ok(over()))?;
         let became = site.became(&id);
-        outcome.check(became == [Became::Applied, Became::RolledBack], || {
+        outcome.check(became == [ActuationOutcome::Applied, ActuationOutcome::RolledBack], || {
             format!("{id} was to be rolled back, and became {became:?}")
         });
         first.kill()?;

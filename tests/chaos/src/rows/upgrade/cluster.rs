@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use eadt_lake::Archive;
 use eadt_nvml::fake::FakeSettings;
-use eadt_schemas::v1::{Decision, DeviceState, Layout, Outcome as Became};
+use eadt_schemas::v1::{ActuationOutcome, Decision, DeviceState, Layout};
 use eadt_schemas::{Topic, decode};
 use eadt_tests::kubernetes::training::{energy_policy, training};
 use serde_json::{Value, json};
@@ -69,7 +69,7 @@ fn run(run: Run) -> Result<Outcome> {
             // Nobody leads.
             site.decide(&decision)?;
         }
-        let applied = |_: &Part| Ok(site.became(&decision.id).contains(&Became::Applied));
+        let applied = |_: &Part| Ok(site.became(&decision.id).contains(&ActuationOutcome::Applied));
         let there = site.wait_within(limit, &mut parts[leads], &format!("{} is applied", decision.id), applied);
         if broken(there, run.bites, &mut outcome)? {
             return Ok(outcome);
@@ -212,8 +212,8 @@ fn judge(site: &Site, ids: &[String], generation: u64, before: &Value, outcome: 
     std::thread::sleep(Duration::from_secs(1));
     for id in ids {
         let became = site.became(id);
-        let count = |which: Became| became.iter().filter(|outcome| **outcome == which).count() as u64;
-        for which in [Became::Applied, Became::Ready] {
+        let count = |which: ActuationOutcome| became.iter().filter(|outcome| **outcome == which).count() as u64;
+        for which in [ActuationOutcome::Applied, ActuationOutcome::Ready] {
             outcome.compared += 1;
             outcome.lost += u64::from(count(which) == 0);
             outcome.duplicated += count(which).saturating_sub(1);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use eadt_bus::Bus;
 use eadt_lake::Archive;
-use eadt_optimizer::{Settings, Verdict, learn};
+use eadt_optimizer::{ModelVerdict, OptimizerSettings, learn};
 use eadt_schemas::v1::{EfficiencyWindow, Layout, Model, Origin, Workload};
 use eadt_schemas::{EventTime, Topic};
 
@@ -48,12 +48,12 @@ fn run(run: Run) -> Result<Outcome> {
     let world = World::start(Cluster::One, run.bites.then_some("unknown-fields"))?;
     let place = world.dir().join("archive");
     let archive = Archive::folder(&place)?;
-    let settings = Settings {
+    let settings = OptimizerSettings {
         location: place.display().to_string(),
         interval_seconds: 1.0,
         windows_min: WINDOWS / 2,
         windows_max: WINDOWS,
-        ..Settings::default()
+        ..OptimizerSettings::default()
     };
     let mut files = world.part(Service::Archiver(Box::new(archive::settings(&place))), None)?;
     let optimizer = || world.part(Service::Optimizer(Box::new(settings.clone())), None);
@@ -168,14 +168,20 @@ fn models(world: &World) -> Result<Vec<Vec<Model>>> {
 }
 
 /// Waits until the archive has nothing better than what is in force.
-fn await_settled(world: &World, archive: &Archive, settings: &Settings, part: &mut Part, limit: Duration) -> Result<bool> {
+fn await_settled(
+    world: &World,
+    archive: &Archive,
+    settings: &OptimizerSettings,
+    part: &mut Part,
+    limit: Duration,
+) -> Result<bool> {
     let begun = Instant::now();
     loop {
         let (training, _) = eadt_optimizer::read(archive)?;
         let present: BTreeMap<String, Model> =
             models(world)?.into_iter().flatten().map(|model| (model.name.clone(), model)).collect();
         let proposals = learn(&training, &present, settings, now());
-        if !present.is_empty() && proposals.iter().all(|proposal| proposal.verdict != Verdict::Publish) {
+        if !present.is_empty() && proposals.iter().all(|proposal| proposal.verdict != ModelVerdict::Publish) {
             return Ok(true);
         }
         if begun.elapsed() > limit {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use eadt_archiver::Settings;
+use eadt_archiver::ArchiverSettings;
 use eadt_lake::Archive;
 
 use crate::feeder::Feeder;
@@ -29,7 +29,12 @@ fn run(run: Run) -> Result<Outcome> {
     let world = World::start(Cluster::One, run.bites.then_some("unknown-fields"))?;
     let (watch, mut outcome) = (world.watch()?, Outcome::default());
     let place = world.dir().join("archive");
-    let settings = Settings { location: place.display().to_string(), roll_rows: 500, roll_seconds: 0.5, ..Settings::default() };
+    let settings = ArchiverSettings {
+        location: place.display().to_string(),
+        roll_rows: 500,
+        roll_seconds: 0.5,
+        ..ArchiverSettings::default()
+    };
     let archiver = || world.part(Service::Archiver(Box::new(settings.clone())), None);
     let processor = |name: &str| {
         let mut settings = world.settings();

@@ -1,0 +1,81 @@
+//! The model that the listener shares with whoever feeds it.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::model::DashboardModel;
+use crate::model::overview::FleetOverview;
+
+/// Shortest time between two overviews.
+pub(crate) const UPDATE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Something new, as JSON.
+#[derive(Debug, Serialize)]
+struct OverviewUpdate<'a> {
+    overview: &'a FleetOverview,
+}
+
+/// The overview of one version, ready to be sent.
+#[derive(Debug, Clone)]
+pub(crate) struct OverviewSnapshot {
+    pub version: u64,
+    pub update: Arc<str>,
+    made: Instant,
+}
+
+/// A model whose changes can be waited for. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct SharedModel {
+    model: Arc<RwLock<DashboardModel>>,
+    version_sender: Arc<watch::Sender<u64>>,
+    snapshot: Arc<Mutex<Option<OverviewSnapshot>>>,
+    /// Distinguishes this process from another that served under the same address.
+    pub(crate) boot: u64,
+}
+
+impl SharedModel {
+    pub fn new(model: DashboardModel) -> Self {
+        let version_sender = watch::Sender::new(model.version());
+        // Without chance two processes would differ by chance of their versions only.
+        let boot = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+        Self { model: Arc::new(RwLock::new(model)), version_sender: Arc::new(version_sender), snapshot: Arc::default(), boot }
+    }
+
+    /// Reads the model.
+    pub fn read<T>(&self, read: impl FnOnce(&DashboardModel) -> T) -> T {
+        read(&self.model.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes the model, and wakes those who wait if there is something new.
+    pub fn change<T>(&self, change: impl FnOnce(&mut DashboardModel) -> T) -> T {
+        let mut model = self.model.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut model);
+        let version = model.version();
+        drop(model);
+        self.version_sender.send_if_modified(|known| std::mem::replace(known, version) != version);
+        changed
+    }
+
+    /// The overview for all who follow: it is made at most once in [`UPDATE_PAUSE`], however many they are.
+    pub(crate) fn snapshot(&self) -> OverviewSnapshot {
+        let mut kept = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let known =
+            kept.as_ref().filter(|kept| kept.made.elapsed() < UPDATE_PAUSE || kept.version == self.read(DashboardModel::version));
+        if let Some(known) = known {
+            return known.clone();
+        }
+        let overview = self.read(DashboardModel::overview);
+        let update = serde_json::to_string(&OverviewUpdate { overview: &overview }).expect("every key is a string");
+        let snapshot = OverviewSnapshot { version: overview.version, update: update.into(), made: Instant::now() };
+        *kept = Some(snapshot.clone());
+        snapshot
+    }
+
+    /// Waits for versions.
+    pub(crate) fn versions(&self) -> watch::Receiver<u64> {
+        self.version_sender.subscribe()
+    }
+}
