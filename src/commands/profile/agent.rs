@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use eadt_models::energy::{IntegrationRule, PowerSample, PowerSeries};
-use eadt_nvml::{GpuDriver, NvmlDriver};
+use eadt_nvml::{GpuDriver, GpuLost, NvmlDriver};
 use eadt_schemas::latest::GpuTelemetry;
 use eadt_service::tasks::{GPU_READER, ORDER};
 use eadt_tune::plan::SweepStep;
@@ -18,11 +18,17 @@ use super::{ProfileArgs, ProfileKnob, ProfileRunner, RunMeasurement};
 
 /// Ten readings a second: as often as the energy counter is refreshed.
 const READING: Duration = Duration::from_millis(100);
+/// Calls that take longer than this are repeated before and after a run, if shorter ones are usual.
+const QUICK_SECONDS: f64 = 0.01;
+/// Calls that are tried for a quick one.
+const ATTEMPTS: usize = 10;
+/// Share of a run that the call may take that reads its counter.
+const UNKNOWN_SHARE: f64 = 0.02;
 /// The agent puts everything back this long after the last order, should this process be killed.
 const TIME_TO_LIVE: Duration = Duration::from_mins(1);
 /// The order is prolonged this often.
 const PROLONG: Duration = Duration::from_secs(15);
-/// How long the agent may take beyond the time to settle.
+/// Time that the agent may take beyond the time to settle.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(30);
 /// A clock this far above its bound was not bounded.
 const CLOCK_TOLERANCE: f64 = 1.03;
@@ -83,7 +89,7 @@ impl AgentRunner {
     fn read(&self) -> anyhow::Result<GpuTelemetry> {
         let mut reading = GpuTelemetry::default();
         self.driver.with_gpu(self.gpu, &mut |gpu| {
-            // What fails or is not supported stays absent, and absent is dealt with below.
+            // A value that fails or is not supported stays absent, and absent is dealt with below.
             let mut failed = Vec::new();
             if let Err(error) = gpu.read(true, &mut reading, &mut failed) {
                 tracing::warn!(%error, "the GPU does not answer");
@@ -92,7 +98,7 @@ impl AgentRunner {
         Ok(reading)
     }
 
-    /// Orders the setting and waits until it is in force, as far as the device says.
+    /// Orders the setting and waits until it is in force, as far as the device reports it.
     fn set(&mut self, setting: f64) -> anyhow::Result<()> {
         let Some(order) = &self.order else {
             std::thread::sleep(self.settle);
@@ -112,7 +118,7 @@ impl AgentRunner {
                 let now = self.read()?.power_limit_watts;
                 (now, now.is_some_and(|watts| (watts - setting).abs() < 0.5), "W")
             } else {
-                // A GPU that waits may run slower than it is allowed to, and says so.
+                // A GPU that waits may run slower than it is allowed to, and reports the lower clock.
                 let now = self.read()?.sm_clock_mhz;
                 (now, now.is_none_or(|mhz| mhz <= CLOCK_TOLERANCE * setting), "MHz")
             };
@@ -146,7 +152,7 @@ impl ProfileRunner for AgentRunner {
         let began = Instant::now();
         let (tell, reads) = sync_channel(1);
         let sampler = GPU_READER.thread(move || sample(&driver, gpu, began, &stopped, &tell))?;
-        // The whole run lies between two readings. Where there is none, joining says why.
+        // The whole run lies between two readings. If there is none, joining returns the reason.
         let reading = reads.recv().is_ok();
         let mut command = Command::new(&self.command[0]);
         // What it prints is no result of ours, and whoever reads ours may have seen enough.
@@ -177,9 +183,17 @@ impl ProfileRunner for AgentRunner {
     }
 }
 
-type TimedTelemetry = (f64, GpuTelemetry);
+/// A reading of the GPU, with when it was made.
+#[derive(Debug)]
+struct TimedTelemetry {
+    /// Begin of the call, in seconds since the readings began: energy and power are read first.
+    seconds: f64,
+    /// How long the call took: somewhere within it lies the moment that energy and power are of.
+    took_seconds: f64,
+    telemetry: GpuTelemetry,
+}
 
-/// Readings until `stop` is set; tells of the first.
+/// Returns the readings until `stop` is set; signals the first one by `first`.
 fn sample(
     driver: &NvmlDriver,
     gpu: u32,
@@ -190,14 +204,24 @@ fn sample(
     let mut readings: Vec<TimedTelemetry> = Vec::new();
     let mut lost = None;
     driver.with_gpu(gpu, &mut |gpu| {
+        let mut read = || -> Result<TimedTelemetry, GpuLost> {
+            let seconds = began.elapsed().as_secs_f64();
+            let mut telemetry = GpuTelemetry::default();
+            gpu.read(false, &mut telemetry, &mut Vec::new())?;
+            Ok(TimedTelemetry { seconds, took_seconds: began.elapsed().as_secs_f64() - seconds, telemetry })
+        };
         loop {
             let ending = stop.load(Ordering::Relaxed);
-            let mut reading = GpuTelemetry::default();
-            if let Err(error) = gpu.read(false, &mut reading, &mut Vec::new()) {
-                lost = Some(error);
-                return;
+            let at_an_end = ending || readings.is_empty();
+            let least_seconds = readings.iter().map(|reading| reading.took_seconds).reduce(f64::min);
+            let usual_seconds = least_seconds.map_or(QUICK_SECONDS, |least| QUICK_SECONDS.max(2.0 * least));
+            match if at_an_end { read_quickly(&mut read, usual_seconds) } else { read() } {
+                Ok(reading) => readings.push(reading),
+                Err(error) => {
+                    lost = Some(error);
+                    return;
+                }
             }
-            readings.push((began.elapsed().as_secs_f64(), reading));
             if readings.len() == 1 {
                 // Nobody listens any more only where the run was given up, which ends this by itself.
                 first.send(()).ok();
@@ -215,35 +239,65 @@ fn sample(
     }
 }
 
+/// Reads until a call takes no longer than is usual, and returns the quickest reading.
+///
+/// The energy of a run is what its first and its last reading differ by: if the thread is suspended within one of the two calls,
+/// nobody knows when the counter was read.
+fn read_quickly<E>(read: &mut impl FnMut() -> Result<TimedTelemetry, E>, usual_seconds: f64) -> Result<TimedTelemetry, E> {
+    let mut quickest = read()?;
+    for _ in 1..ATTEMPTS {
+        if quickest.took_seconds <= usual_seconds {
+            break;
+        }
+        let reading = read()?;
+        if reading.took_seconds < quickest.took_seconds {
+            quickest = reading;
+        }
+    }
+    Ok(quickest)
+}
+
+/// Returns the figures of a run from `from` to `to`, in seconds since the readings began.
+///
+/// Errors: neither an energy counter nor readings of the power that cover the run; the moment of the first or the last reading is
+/// not known well enough.
 fn measure(readings: &[TimedTelemetry], from: f64, to: f64) -> anyhow::Result<RunMeasurement> {
-    let during = || readings.iter().filter(|(seconds, _)| (from..=to).contains(seconds));
+    let during = || readings.iter().filter(|reading| (from..=to).contains(&reading.seconds));
     let mean = |of: fn(&GpuTelemetry) -> Option<f64>| {
-        let values: Vec<f64> = during().filter_map(|(_, reading)| of(reading)).collect();
+        let values: Vec<f64> = during().filter_map(|reading| of(&reading.telemetry)).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
-    let samples =
-        readings.iter().filter_map(|(seconds, reading)| Some(PowerSample { seconds: *seconds, watts: reading.power_watts? }));
-    let series = PowerSeries::new(samples)?;
+    let sample = |reading: &TimedTelemetry| Some(PowerSample { seconds: reading.seconds, watts: reading.telemetry.power_watts? });
+    let series = PowerSeries::new(readings.iter().filter_map(sample))?;
     let integral = series.energy_between(from, to, IntegrationRule::Trapezoid, None);
     // The counter is more exact than readings of the power, but is refreshed every 100 ms only: for runs that are longer.
-    let counters: Vec<(f64, f64)> =
-        readings.iter().filter_map(|(seconds, reading)| Some((*seconds, reading.energy_joules_total?))).collect();
-    let counted = match (counters.first(), counters.last()) {
-        (Some(first), Some(last)) if last.1 > first.1 && last.0 - first.0 > 20.0 * READING.as_secs_f64() => {
-            Some((last.1 - first.1) / (last.0 - first.0) * (to - from))
+    let mut counters = readings.iter().filter_map(|reading| Some((reading, reading.telemetry.energy_joules_total?)));
+    let first = counters.next();
+    let energy_joules = match (first, counters.next_back()) {
+        (Some((first, before)), Some((last, after)))
+            if after > before && last.seconds - first.seconds > 20.0 * READING.as_secs_f64() =>
+        {
+            let between_seconds = last.seconds - first.seconds;
+            let unknown_seconds = first.took_seconds.max(last.took_seconds);
+            if unknown_seconds > UNKNOWN_SHARE * between_seconds {
+                bail!(
+                    "reading the GPU took {:.0} ms before the run and {:.0} ms after it, so that its energy is known to no better than \
+                     {:.0} %: the machine is too busy, or the run too short",
+                    1e3 * first.took_seconds,
+                    1e3 * last.took_seconds,
+                    100.0 * unknown_seconds / between_seconds
+                );
+            }
+            (after - before) / between_seconds * (to - from)
         }
-        _ => None,
-    };
-    let energy_joules = match counted {
-        Some(joules) => joules,
-        None if integral.covered_ratio > 0.9 => integral.joules,
-        None => bail!("neither energy counter nor enough readings of the power: the run is too short, or the GPU does not say"),
+        _ if integral.covered_ratio > 0.9 => integral.joules,
+        _ => bail!("neither energy counter nor enough readings of the power: the run is too short, or the GPU does not say"),
     };
     Ok(RunMeasurement {
         duration_seconds: to - from,
         energy_joules,
-        sm_clock_mhz: mean(|reading| reading.sm_clock_mhz),
-        temperature_celsius: mean(|reading| reading.temperature_celsius),
+        sm_clock_mhz: mean(|telemetry| telemetry.sm_clock_mhz),
+        temperature_celsius: mean(|telemetry| telemetry.temperature_celsius),
     })
 }
 
@@ -302,5 +356,45 @@ impl Drop for IntentFile {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WATTS: f64 = 300.0;
+
+    /// A reading of a GPU at 300 W, made at the end of a call that took so long.
+    fn reading(seconds: f64, took_seconds: f64) -> TimedTelemetry {
+        let telemetry = GpuTelemetry { energy_joules_total: Some(WATTS * seconds), ..GpuTelemetry::default() };
+        TimedTelemetry { seconds: seconds - took_seconds, took_seconds, telemetry }
+    }
+
+    #[test]
+    fn a_run_whose_counter_was_read_at_an_unknown_moment_is_no_measurement() {
+        let run = |took: f64| measure(&[reading(0.0, 0.001), reading(1.0, 0.5), reading(3.0, took)], 0.1, 2.9);
+        let measured = run(0.02).unwrap();
+        assert!((measured.energy_joules / measured.duration_seconds / WATTS - 1.0).abs() < 0.01, "{measured:?}");
+        let error = run(0.4).unwrap_err().to_string();
+        assert!(error.contains("1 ms before the run and 400 ms after it") && error.contains("15 %"), "{error}");
+    }
+
+    #[test]
+    fn a_slow_reading_is_repeated_and_a_machine_that_is_always_slow_is_not_asked_for_ever() {
+        let quickest = |took: &[f64], usual| {
+            let mut calls = took.iter().map(|took| reading(1.0, *took));
+            let mut asked = 0;
+            let read = &mut || {
+                asked += 1;
+                calls.next().ok_or(())
+            };
+            let quickest = read_quickly(read, usual).unwrap().took_seconds;
+            (quickest, asked)
+        };
+        assert_eq!(quickest(&[0.3, 0.002, 0.001], QUICK_SECONDS), (0.002, 2));
+        assert_eq!(quickest(&[0.04, 0.001], 0.05), (0.04, 1));
+        let slow: Vec<f64> = (0..20).map(|n| 0.5 - f64::from(n) / 100.0).collect();
+        assert_eq!(quickest(&slow, QUICK_SECONDS), (slow[ATTEMPTS - 1], ATTEMPTS));
     }
 }
