@@ -10,12 +10,12 @@ pub struct RetryBackoff {
     most: Duration,
     failures: u32,
     /// The error of the last warning, without its figures.
-    told: String,
+    warned: String,
 }
 
 impl RetryBackoff {
     pub fn new(least: Duration, most: Duration) -> Self {
-        Self { least, most: most.max(least), failures: 0, told: String::new() }
+        Self { least, most: most.max(least), failures: 0, warned: String::new() }
     }
 
     /// Returns the pause before the next attempt, after one failed. A failure is a warning unless the last warning was the same
@@ -24,9 +24,9 @@ impl RetryBackoff {
         let doubled = self.least.saturating_mul(1 << self.failures.min(20));
         let wait = doubled.min(self.most);
         self.failures = self.failures.saturating_add(1);
-        let told: String = error.to_string().chars().filter(|c| !c.is_ascii_digit()).collect();
-        if self.failures == 1 || told != self.told {
-            self.told = told;
+        let text: String = error.to_string().chars().filter(|c| !c.is_ascii_digit()).collect();
+        if self.failures == 1 || text != self.warned {
+            self.warned = text;
             tracing::warn!(%error, "{what}: tried again until it works, at least every {} s", self.most.as_secs_f64());
         } else {
             tracing::debug!(%error, attempts = self.failures, "{what}");

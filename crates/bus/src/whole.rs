@@ -69,12 +69,12 @@ struct ReadWatchdog {
 
 impl ReadWatchdog {
     /// Returns whether the warning is due now. The time begins anew then, and with every record.
-    fn is_report_due(&mut self, heard: bool, now: Instant) -> bool {
-        let said = !heard && now.duration_since(self.since) >= SILENCE;
-        if heard || said {
+    fn is_report_due(&mut self, received: bool, now: Instant) -> bool {
+        let is_due = !received && now.duration_since(self.since) >= SILENCE;
+        if received || is_due {
             self.since = now;
         }
-        said
+        is_due
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
     fn a_silence_is_said_after_half_a_minute_and_again_after_as_long() {
         let begun = Instant::now();
         let mut silence = ReadWatchdog { since: begun };
-        for (seconds, heard, said) in [
+        for (seconds, received, is_due) in [
             (29, false, false),
             (30, false, true),
             (31, false, false),
@@ -182,7 +182,7 @@ mod tests {
             (200, true, false),
             (229, false, false),
         ] {
-            assert_eq!(silence.is_report_due(heard, begun + Duration::from_secs(seconds)), said, "{seconds}");
+            assert_eq!(silence.is_report_due(received, begun + Duration::from_secs(seconds)), is_due, "{seconds}");
         }
     }
 }

@@ -213,9 +213,13 @@ fn sample(
         loop {
             let ending = stop.load(Ordering::Relaxed);
             let at_an_end = ending || readings.is_empty();
-            let least_seconds = readings.iter().map(|reading| reading.took_seconds).reduce(f64::min);
-            let usual_seconds = least_seconds.map_or(QUICK_SECONDS, |least| QUICK_SECONDS.max(2.0 * least));
-            match if at_an_end { read_quickly(&mut read, usual_seconds) } else { read() } {
+            let result = if at_an_end {
+                let least_seconds = readings.iter().map(|reading| reading.took_seconds).reduce(f64::min);
+                read_quickly(&mut read, least_seconds.map_or(QUICK_SECONDS, |least| QUICK_SECONDS.max(2.0 * least)))
+            } else {
+                read()
+            };
+            match result {
                 Ok(reading) => readings.push(reading),
                 Err(error) => {
                     lost = Some(error);

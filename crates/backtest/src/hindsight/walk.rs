@@ -162,10 +162,10 @@ impl HindsightWalk<'_> {
             Some(mut imagined) => {
                 let rolling = index < imagined.ready_from;
                 let same = recorded.is_some_and(|recorded| same_layout(recorded, &imagined.layout, self.board_watts));
-                let told = self.evidence.find_group(&imagined.layout, self.evidence.phase(index));
+                let group = self.evidence.find_group(&imagined.layout, self.evidence.phase(index));
                 let mut lost = false;
                 // Where the record restarts, or knows nothing, nothing is decided, as while the imagined change rolls out.
-                match (figures.filter(|_| !rolling), same, told) {
+                match (figures.filter(|_| !rolling), same, group) {
                     (None, ..) => window.restarted = true,
                     (Some(figures), true, _) => {
                         self.it.windows_as_recorded += 1;

@@ -26,7 +26,7 @@ pub struct MaintenanceCounts {
     pub deleted_bytes: u64,
 }
 
-/// What is owed to the disk.
+/// Space that is still to be given back to the disk.
 #[derive(Debug)]
 pub struct PendingReclaims {
     reclaims: u8,
@@ -53,11 +53,11 @@ impl PendingReclaims {
 }
 
 pub fn run(shared: &EmbeddedLogState, now: EventTime) -> Result<MaintenanceCounts> {
-    let mut owed = lock(&shared.owed);
+    let mut pending = lock(&shared.pending);
     let mut swept = SweepProgress::default();
     let refused = sweep(shared, now, &mut swept).err();
     // Also after a refusal: it may want just this space.
-    if owed.is_due(swept.removed_bytes, || shared.store.is_short_of_room()) {
+    if pending.is_due(swept.removed_bytes, || shared.store.is_short_of_room()) {
         shared.store.reclaim()?;
     }
     refused.map_or(Ok(swept.done), Err)
@@ -438,14 +438,14 @@ mod tests {
     fn space_is_asked_for_once_32_mib_were_removed_and_as_often_as_it_takes_where_room_is_short() {
         let enough = 32 * 1024 * 1024;
         // What the run before had removed counts as well.
-        for mut owed in [PendingReclaims::default(), PendingReclaims { reclaims: 0 }] {
-            let due = [0, enough - 1, enough, enough + 1, 0].map(|removed| owed.is_due(removed, || false));
+        for mut pending in [PendingReclaims::default(), PendingReclaims { reclaims: 0 }] {
+            let due = [0, enough - 1, enough, enough + 1, 0].map(|removed| pending.is_due(removed, || false));
             assert_eq!(due, [false, false, true, true, false], "with room");
         }
-        let mut owed = PendingReclaims { reclaims: 0 };
-        let due = [0, 1, 0, 0, 0, enough, 0, 5, 0, 0, 0].map(|removed| owed.is_due(removed, || true));
+        let mut pending = PendingReclaims { reclaims: 0 };
+        let due = [0, 1, 0, 0, 0, enough, 0, 5, 0, 0, 0].map(|removed| pending.is_due(removed, || true));
         assert_eq!(due, [false, true, true, true, false, true, true, true, true, true, false], "without");
-        let mut owed = PendingReclaims::default();
-        assert_eq!([0; 4].map(|removed| owed.is_due(removed, || true)), [true, true, true, false], "after a start");
+        let mut pending = PendingReclaims::default();
+        assert_eq!([0; 4].map(|removed| pending.is_due(removed, || true)), [true, true, true, false], "after a start");
     }
 }

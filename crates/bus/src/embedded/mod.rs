@@ -125,7 +125,7 @@ struct EmbeddedLogState {
     news: AppendNotifier,
     generation: AtomicU64,
     /// Held while it is tidied.
-    owed: Mutex<PendingReclaims>,
+    pending: Mutex<PendingReclaims>,
 }
 
 /// Wakes waiting readers: the count rises with every append and every new partition.
@@ -176,7 +176,7 @@ impl EmbeddedLog {
             lanes: ProducerQueues::default(),
             news: AppendNotifier::default(),
             generation: AtomicU64::new(0),
-            owed: Mutex::default(),
+            pending: Mutex::default(),
         });
         let writer = Arc::new(WriterThread::start(Arc::clone(&shared))?);
         Ok(Self { shared, _writer: writer })

@@ -14,6 +14,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::context::KafkaContext;
 use super::errors::{explain, is_denied};
+use super::events::text;
 use super::{ANSWER, KafkaBus};
 use crate::rights::{AclEntry, AclOperation, AclResource, PatternType};
 use crate::{BusError, Remedy, Result};
@@ -187,7 +188,7 @@ impl AclBinding {
             PatternType::Prefixed => P::RD_KAFKA_RESOURCE_PATTERN_PREFIXED,
         };
         let (name, principal) = (c_string(right.resource.name(), what)?, c_string(principal, what)?);
-        let mut said: [c_char; 512] = [0; 512];
+        let mut detail: [c_char; 512] = [0; 512];
         // SAFETY: all texts are C strings that outlive the call, which copies them; the buffer has the length that is passed.
         let made = unsafe {
             native::rd_kafka_AclBinding_new(
@@ -198,14 +199,14 @@ impl AclBinding {
                 c"*".as_ptr(),
                 native_operation(right.operation),
                 native::rd_kafka_AclPermissionType_t::RD_KAFKA_ACL_PERMISSION_TYPE_ALLOW,
-                said.as_mut_ptr(),
-                said.len(),
+                detail.as_mut_ptr(),
+                detail.len(),
             )
         };
         NonNull::new(made).map(Self).ok_or_else(|| {
             // SAFETY: the library has written a C string into the buffer, which begins as one.
-            let said = unsafe { CStr::from_ptr(said.as_ptr()) }.to_string_lossy();
-            BusError::new(Remedy::Stop, what, format!("{right} is no possible right: {said}"))
+            let detail = unsafe { CStr::from_ptr(detail.as_ptr()) }.to_string_lossy();
+            BusError::new(Remedy::Stop, what, format!("{right} is no possible right: {detail}"))
         })
     }
 }
@@ -265,7 +266,7 @@ impl<'a> AdminRequest<'a> {
             .map(AdminResponse)
             .ok_or_else(|| BusError::new(Remedy::Retry, what, "the brokers did not answer"))?;
         // SAFETY: the event is valid until `event` is dropped, and so is its text.
-        let (code, said) = unsafe {
+        let (code, detail) = unsafe {
             let code = Code::from(native::rd_kafka_event_error(event.0.as_ptr()));
             (code, text(native::rd_kafka_event_error_string(event.0.as_ptr())))
         };
@@ -273,7 +274,7 @@ impl<'a> AdminRequest<'a> {
             return Ok(event);
         }
         let remedy = if is_denied(code) { Remedy::Stop } else { Remedy::Retry };
-        Err(BusError::new(remedy, what, explain(code, &said)))
+        Err(BusError::new(remedy, what, explain(code, &detail)))
     }
 }
 
@@ -322,13 +323,13 @@ fn create(call: &AdminRequest<'_>, bindings: &[AclBinding], rights: &[AclEntry],
         let mut count = 0;
         let results = native::rd_kafka_CreateAcls_result_acls(result, &raw mut count);
         items(results, count).iter().zip(rights).find_map(|(result, right)| {
-            failure(native::rd_kafka_acl_result_error(*result)).map(|(code, said)| (right, code, said))
+            failure(native::rd_kafka_acl_result_error(*result)).map(|(code, detail)| (right, code, detail))
         })
     };
     match refused {
         None => Ok(()),
-        Some((right, code, said)) => {
-            Err(BusError::new(Remedy::Stop, what, format!("{right} was not granted: {}", explain(code, &said))))
+        Some((right, code, detail)) => {
+            Err(BusError::new(Remedy::Stop, what, format!("{right} was not granted: {}", explain(code, &detail))))
         }
     }
 }
@@ -367,7 +368,9 @@ fn describe_topics(
                 }
                 // A client that may not even describe a topic gets the answer that there is none.
                 Some((code, _)) if is_denied(code) || code == Code::UnknownTopicOrPartition => BTreeSet::new(),
-                Some((code, said)) => return Err(BusError::new(Remedy::Retry, format!("{what}, {name}"), explain(code, &said))),
+                Some((code, detail)) => {
+                    return Err(BusError::new(Remedy::Retry, format!("{what}, {name}"), explain(code, &detail)));
+                }
             };
             all.insert(name, allowed);
         }
@@ -407,8 +410,8 @@ fn describe_group(call: &AdminRequest<'_>, name: &str, what: &str) -> Result<BTr
             }
             Some((code, _)) if is_denied(code) => Ok(BTreeSet::new()),
             // The brokers' error text may be nothing but the call's name.
-            Some((code, said)) => {
-                Err(BusError::new(Remedy::Retry, format!("{what}, {name}"), format!("{} ({code})", explain(code, &said))))
+            Some((code, detail)) => {
+                Err(BusError::new(Remedy::Retry, format!("{what}, {name}"), format!("{} ({code})", explain(code, &detail))))
             }
         }
     }
@@ -446,19 +449,8 @@ unsafe fn failure(error: *const native::rd_kafka_error_t) -> Option<(Code, Strin
         return None;
     }
     // SAFETY: promised by the caller; the text lives as long as the error.
-    let (code, said) = unsafe { (Code::from(native::rd_kafka_error_code(error)), text(native::rd_kafka_error_string(error))) };
-    (code != Code::NoError).then_some((code, said))
-}
-
-/// # Safety
-/// The pointer is null or a C string.
-#[allow(unsafe_code)]
-unsafe fn text(said: *const c_char) -> String {
-    if said.is_null() {
-        return String::new();
-    }
-    // SAFETY: promised by the caller.
-    unsafe { CStr::from_ptr(said) }.to_string_lossy().into_owned()
+    let (code, detail) = unsafe { (Code::from(native::rd_kafka_error_code(error)), text(native::rd_kafka_error_string(error))) };
+    (code != Code::NoError).then_some((code, detail))
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ fn detached(message: &BorrowedMessage<'_>) -> ProducerRecord {
 struct DeliveryFailure {
     code: Code,
     topic: String,
-    said: String,
+    detail: String,
 }
 
 /// Shared by all clients of the crate; each has its own.
@@ -124,16 +124,16 @@ impl KafkaContext {
         fatal: impl FnOnce() -> Option<(Code, String)>,
         otherwise: Remedy,
     ) -> Option<BusError> {
-        let DeliveryFailure { code, topic, said } =
+        let DeliveryFailure { code, topic, detail } =
             self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (what, purged) = (what(), matches!(code, Code::PurgeQueue | Code::PurgeInflight));
-        let (code, said) = if purged { fatal() } else { None }.unwrap_or((code, said));
+        let (code, detail) = if purged { fatal() } else { None }.unwrap_or((code, detail));
         // A client that may write to no topic at all gets no producer id, and its error is about the cluster.
         let lacking = code == Code::TopicAuthorizationFailed || purged && code == Code::ClusterAuthorizationFailed;
         Some(match denied.or_else(|| lacking.then(|| topic.clone())) {
             Some(topic) => BusError::new(Remedy::Stop, what, lacks(&self.who, AclOperation::Write, &AclResource::Topic(topic))),
-            None => from_code(what, code, &format!("{said}, topic {topic}"), otherwise),
+            None => from_code(what, code, &format!("{detail}, topic {topic}"), otherwise),
         })
     }
 
@@ -227,7 +227,11 @@ impl ProducerContext for KafkaContext {
                 }
                 self.deliveries.failed.fetch_add(1, Ordering::Relaxed);
                 let mut first = self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner);
-                first.get_or_insert_with(|| DeliveryFailure { code, topic: message.topic().to_owned(), said: error.to_string() });
+                first.get_or_insert_with(|| DeliveryFailure {
+                    code,
+                    topic: message.topic().to_owned(),
+                    detail: error.to_string(),
+                });
             }
         }
     }
@@ -248,7 +252,7 @@ mod tests {
     /// As the library says that a record was not delivered.
     fn fails(context: &KafkaContext, topic: &str, code: Code) {
         let mut first = context.deliveries.first_failure.lock().unwrap();
-        first.get_or_insert_with(|| DeliveryFailure { code, topic: topic.to_owned(), said: "said".to_owned() });
+        first.get_or_insert_with(|| DeliveryFailure { code, topic: topic.to_owned(), detail: "said".to_owned() });
     }
 
     fn failure(context: &KafkaContext, fatal: Option<Code>) -> Option<(Remedy, String)> {
@@ -279,8 +283,11 @@ mod tests {
         let context = context();
         for purged in [Code::PurgeQueue, Code::PurgeInflight] {
             fails(&context, "a", purged);
-            let (remedy, said) = failure(&context, Some(Code::ProducerFenced)).unwrap();
-            assert!(remedy == Remedy::Stop && said.starts_with("fenced: ") && said.contains("it is over, topic a"), "{said}");
+            let (remedy, detail) = failure(&context, Some(Code::ProducerFenced)).unwrap();
+            assert!(
+                remedy == Remedy::Stop && detail.starts_with("fenced: ") && detail.contains("it is over, topic a"),
+                "{detail}"
+            );
             fails(&context, "a", purged);
             assert_eq!(failure(&context, None), Some((Remedy::Retry, "said, topic a".to_owned())));
         }
@@ -292,8 +299,8 @@ mod tests {
     #[test]
     fn a_right_to_write_that_is_lacking_is_named_with_its_topic() {
         let lacking = |topic: &str| {
-            let said = format!("denied: User:eadt lacks the right Write on topic {topic}: grant it, see `eadt topics acls`");
-            Some((Remedy::Stop, said))
+            let detail = format!("denied: User:eadt lacks the right Write on topic {topic}: grant it, see `eadt topics acls`");
+            Some((Remedy::Stop, detail))
         };
         let context = context();
         fails(&context, "a", Code::TopicAuthorizationFailed);

@@ -52,38 +52,38 @@ pub fn lacks(who: &str, operation: AclOperation, resource: &AclResource) -> Stri
 }
 
 /// Describes a code, with the remedy if it is known.
-pub fn explain(code: Code, said: &str) -> String {
+pub fn explain(code: Code, detail: &str) -> String {
     if is_fenced(code) {
         return format!(
-            "fenced: a newer member of the same instance has taken over ({said}); where both are to run, give each an instance name of its own"
+            "fenced: a newer member of the same instance has taken over ({detail}); where both are to run, give each an instance name of its own"
         );
     }
-    if said.starts_with(DENIED) {
-        return said.to_owned();
+    if detail.starts_with(DENIED) {
+        return detail.to_owned();
     }
     if is_denied(code) {
-        return format!("denied by the broker ({said}): check user, password, certificates and access rights");
+        return format!("denied by the broker ({detail}): check user, password, certificates and access rights");
     }
     match code {
-        Code::MessageSizeTooLarge => format!("a record is larger than the topic allows ({said})"),
+        Code::MessageSizeTooLarge => format!("a record is larger than the topic allows ({detail})"),
         Code::InvalidRecord => {
-            format!("the broker refused a record ({said}); a compacted topic takes no record without a key")
+            format!("the broker refused a record ({detail}); a compacted topic takes no record without a key")
         }
         Code::UnknownTopicOrPartition | Code::UnknownTopic => {
-            format!("there is no such topic or partition ({said}): run `eadt topics apply`")
+            format!("there is no such topic or partition ({detail}): run `eadt topics apply`")
         }
         Code::UnknownPartition => {
             format!(
-                "there is no such partition, or every broker that has it is away ({said}): start them, or run `eadt topics apply`"
+                "there is no such partition, or every broker that has it is away ({detail}): start them, or run `eadt topics apply`"
             )
         }
-        _ => said.to_owned(),
+        _ => detail.to_owned(),
     }
 }
 
 /// An error whose remedy follows from its code: final ones stop, `otherwise` for all others.
-pub fn from_code(what: impl Into<String>, code: Code, said: &str, otherwise: Remedy) -> BusError {
-    BusError::new(if is_final(code) { Remedy::Stop } else { otherwise }, what, explain(code, said))
+pub fn from_code(what: impl Into<String>, code: Code, detail: &str, otherwise: Remedy) -> BusError {
+    BusError::new(if is_final(code) { Remedy::Stop } else { otherwise }, what, explain(code, detail))
 }
 
 pub fn from_error(what: impl Into<String>, error: &KafkaError, otherwise: Remedy) -> BusError {
@@ -156,9 +156,12 @@ mod tests {
 
     #[test]
     fn a_right_that_is_known_to_be_lacking_is_said_as_it_is() {
-        let said = lacks("User:eadt", AclOperation::Write, &AclResource::Topic("eadt.decisions.v1".into()));
-        assert_eq!(said, "denied: User:eadt lacks the right Write on topic eadt.decisions.v1: grant it, see `eadt topics acls`");
-        assert_eq!(from_code("sending", Code::TopicAuthorizationFailed, &said, Remedy::Retry).detail, said);
+        let detail = lacks("User:eadt", AclOperation::Write, &AclResource::Topic("eadt.decisions.v1".into()));
+        assert_eq!(
+            detail,
+            "denied: User:eadt lacks the right Write on topic eadt.decisions.v1: grant it, see `eadt topics acls`"
+        );
+        assert_eq!(from_code("sending", Code::TopicAuthorizationFailed, &detail, Remedy::Retry).detail, detail);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub enum ConsumerEvent {
     End { at: TopicPartition, position: i64 },
     Assign(Vec<TopicPartition>),
     Revoke(Vec<TopicPartition>),
-    Failed { code: Code, said: String, fatal: bool, at: Option<TopicPartition> },
+    Failed { code: Code, detail: String, fatal: bool, at: Option<TopicPartition> },
 }
 
 /// A consumer and its queue.
@@ -108,8 +108,8 @@ impl ConsumerQueue {
         }
         if code != Code::NoError {
             // SAFETY: the text is valid as long as the message.
-            let said = unsafe { text(native::rd_kafka_message_errstr(message)) };
-            return ConsumerEvent::Failed { code, said, fatal: false, at: Some(at) };
+            let detail = unsafe { text(native::rd_kafka_message_errstr(message)) };
+            return ConsumerEvent::Failed { code, detail, fatal: false, at: Some(at) };
         }
         let mut kind = native::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: plain out-parameter.
@@ -142,7 +142,7 @@ impl ConsumerQueue {
         // SAFETY: the event is valid; texts live as long as it does; the partition is ours to destroy.
         unsafe {
             let code = Code::from(native::rd_kafka_event_error(event));
-            let said = text(native::rd_kafka_event_error_string(event));
+            let detail = text(native::rd_kafka_event_error_string(event));
             let fatal = native::rd_kafka_event_error_is_fatal(event) != 0;
             let mut at = None;
             let partition = native::rd_kafka_event_topic_partition(event);
@@ -156,7 +156,7 @@ impl ConsumerQueue {
                 }
                 at = Some(of);
             }
-            ConsumerEvent::Failed { code, said, fatal, at }
+            ConsumerEvent::Failed { code, detail, fatal, at }
         }
     }
 
@@ -183,7 +183,7 @@ impl ConsumerQueue {
         match code {
             Code::AssignPartitions => ConsumerEvent::Assign(partitions),
             Code::RevokePartitions => ConsumerEvent::Revoke(partitions),
-            code => ConsumerEvent::Failed { code, said: "the group could not be balanced".into(), fatal: false, at: None },
+            code => ConsumerEvent::Failed { code, detail: "the group could not be balanced".into(), fatal: false, at: None },
         }
     }
 }
@@ -236,15 +236,17 @@ unsafe fn bytes<'a>(begin: *const c_void, length: usize) -> Option<&'a [u8]> {
     (!begin.is_null()).then(|| unsafe { std::slice::from_raw_parts(begin.cast::<u8>(), length) })
 }
 
+/// Returns a text of the client library; empty if there is none.
+///
 /// # Safety
 /// The pointer is null or a C string.
 #[allow(unsafe_code)]
-unsafe fn text(said: *const std::ffi::c_char) -> String {
-    if said.is_null() {
+pub(super) unsafe fn text(message: *const std::ffi::c_char) -> String {
+    if message.is_null() {
         return String::new();
     }
     // SAFETY: promised by the caller.
-    unsafe { CStr::from_ptr(said) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
 }
 
 /// One text for all records; bounded, since foreign producers may invent names without end.

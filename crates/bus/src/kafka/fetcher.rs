@@ -140,48 +140,48 @@ pub fn group_failure(
     consumer: &BaseConsumer<KafkaContext>,
     group: &str,
     code: Code,
-    said: &str,
+    detail: &str,
     fatal: bool,
     at: Option<&TopicPartition>,
 ) -> Option<BusError> {
     let of = || at.map_or_else(|| "reading".to_owned(), |at| format!("reading {at}"));
     match code {
         Code::AutoOffsetReset => {
-            Some(BusError::new(Remedy::Stop, of(), format!("retention has deleted what was there ({said})")))
+            Some(BusError::new(Remedy::Stop, of(), format!("retention has deleted what was there ({detail})")))
         }
         Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed => {
             let resource = match (code, at) {
                 (Code::TopicAuthorizationFailed, Some(at)) => AclResource::Topic(at.topic.to_string()),
                 (Code::GroupAuthorizationFailed, _) => AclResource::Group(group.to_owned()),
-                _ => return Some(BusError::new(Remedy::Stop, of(), explain(code, said))),
+                _ => return Some(BusError::new(Remedy::Stop, of(), explain(code, detail))),
             };
             let who = consumer.context().who();
             Some(BusError::new(Remedy::Stop, of(), lacks(who, AclOperation::Read, &resource)))
         }
-        code if fatal || is_fenced(code) || is_denied(code) => Some(BusError::new(Remedy::Stop, of(), explain(code, said))),
+        code if fatal || is_fenced(code) || is_denied(code) => Some(BusError::new(Remedy::Stop, of(), explain(code, detail))),
         Code::PollExceeded => Some(BusError::new(
             Remedy::Restart,
             of(),
-            format!("the member was away for longer than max.poll.interval.ms and has lost its partitions ({said})"),
+            format!("the member was away for longer than max.poll.interval.ms and has lost its partitions ({detail})"),
         )),
         Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
-            Some(BusError::new(Remedy::Retry, of(), explain(code, said)))
+            Some(BusError::new(Remedy::Retry, of(), explain(code, detail)))
         }
         code => {
-            tracing::warn!(?code, partition = at.map(ToString::to_string), "{said}");
+            tracing::warn!(?code, partition = at.map(ToString::to_string), "{detail}");
             None
         }
     }
 }
 
 /// Returns the error of a position that cannot be read: retention has deleted it, or it never existed.
-pub fn lost_position(consumer: &BaseConsumer<KafkaContext>, at: &TopicPartition, position: i64, said: &str) -> BusError {
+pub fn lost_position(consumer: &BaseConsumer<KafkaContext>, at: &TopicPartition, position: i64, detail: &str) -> BusError {
     let detail = match consumer.fetch_watermarks(&at.topic, at.partition, ASK) {
         Ok((_, high)) if position > high => format!(
             "the partition ends at {high}: the position belongs to another log, or records were lost; was the topic made anew?"
         ),
         Ok((low, _)) => format!("retention has deleted what was there: go on at {low}, and treat what lies between as a gap"),
-        Err(_) => format!("retention has deleted what was there ({said})"),
+        Err(_) => format!("retention has deleted what was there ({detail})"),
     };
     BusError::new(Remedy::Stop, format!("reading {at} from {position}"), detail)
 }

@@ -165,8 +165,8 @@ impl LibraryFetcher {
                 }
                 ConsumerEvent::Assign(partitions) => return Ok(Some(RebalanceEvent::Assign(partitions))),
                 ConsumerEvent::Revoke(partitions) => return Ok(Some(RebalanceEvent::Revoke(partitions))),
-                ConsumerEvent::Failed { code, said, fatal, at } => {
-                    if let Some(error) = self.failure(code, &said, fatal, at.as_ref()) {
+                ConsumerEvent::Failed { code, detail, fatal, at } => {
+                    if let Some(error) = self.failure(code, &detail, fatal, at.as_ref()) {
                         return Err(error);
                     }
                 }
@@ -228,13 +228,13 @@ impl LibraryFetcher {
 
 impl LibraryFetcher {
     /// Returns an error if the caller must handle it; the client library tries again after all others.
-    fn failure(&self, code: Code, said: &str, fatal: bool, at: Option<&TopicPartition>) -> Option<BusError> {
+    fn failure(&self, code: Code, detail: &str, fatal: bool, at: Option<&TopicPartition>) -> Option<BusError> {
         match (code, at) {
             (Code::AutoOffsetReset, Some(at)) => {
                 let position = self.parts.iter().find(|part| part.at == *at).and_then(|part| part.next).unwrap_or(-1);
-                Some(lost_position(self.consumer(), at, position, said))
+                Some(lost_position(self.consumer(), at, position, detail))
             }
-            _ => group_failure(self.consumer(), &self.group, code, said, fatal, at),
+            _ => group_failure(self.consumer(), &self.group, code, detail, fatal, at),
         }
     }
 }
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn of_what_goes_wrong_a_reader_hears_what_it_can_do_something_about() {
         let fetcher = fetcher(&[0]);
-        let said = |code, fatal, at: Option<&TopicPartition>| {
+        let detail = |code, fatal, at: Option<&TopicPartition>| {
             let error = fetcher.failure(code, "said", fatal, at)?;
             Some((error.remedy, error.what, error.detail))
         };
@@ -304,7 +304,7 @@ mod tests {
             (Code::GroupAuthorizationFailed, None, "reading", lacks("group group")),
             (Code::GroupAuthorizationFailed, Some(&one), "reading in-0", lacks("group group")),
         ] {
-            assert_eq!(said(code, false, at), Some((Remedy::Stop, what.to_owned(), expected)), "{code:?}");
+            assert_eq!(detail(code, false, at), Some((Remedy::Stop, what.to_owned(), expected)), "{code:?}");
         }
         for (code, fatal, remedy, expected) in [
             (Code::TopicAuthorizationFailed, false, Remedy::Stop, "denied by the broker (said)"),
@@ -317,13 +317,13 @@ mod tests {
             (Code::UnknownPartition, false, Remedy::Retry, "there is no such partition, or every broker that has it is away"),
             (Code::AutoOffsetReset, false, Remedy::Stop, "retention has deleted what was there (said)"),
         ] {
-            let (told, what, detail) = said(code, fatal, None).unwrap_or_else(|| panic!("{code:?}"));
+            let (told, what, detail) = detail(code, fatal, None).unwrap_or_else(|| panic!("{code:?}"));
             assert_eq!((told, what.as_str()), (remedy, "reading"), "{code:?}");
             assert!(detail.starts_with(expected), "{code:?}: {detail}");
         }
         // The library tries again by itself.
         for code in [Code::BrokerTransportFailure, Code::AllBrokersDown, Code::Fail] {
-            assert_eq!(said(code, false, Some(&one)), None, "{code:?}");
+            assert_eq!(detail(code, false, Some(&one)), None, "{code:?}");
         }
     }
 
@@ -482,7 +482,7 @@ mod tests {
         let brokers = MockBrokers::start();
         brokers.append("in", 0, 0..3);
         let mut fetcher = reading(&brokers, &[1, 0]);
-        let mut said = |position: Option<i64>| {
+        let mut detail = |position: Option<i64>| {
             if let Some(position) = position {
                 fetcher.start(&at(0), position).unwrap();
             }
@@ -491,13 +491,13 @@ mod tests {
             error.to_string()
         };
         let gone = "retention has deleted what was there: go on at 0, and treat what lies between as a gap";
-        assert_eq!(said(None), format!("reading in-0 from -1: {gone}"));
-        assert_eq!(said(Some(3)), format!("reading in-0 from 3: {gone}"));
+        assert_eq!(detail(None), format!("reading in-0 from -1: {gone}"));
+        assert_eq!(detail(Some(3)), format!("reading in-0 from 3: {gone}"));
         let never =
             "the partition ends at 3: the position belongs to another log, or records were lost; was the topic made anew?";
-        assert_eq!(said(Some(4)), format!("reading in-0 from 4: {never}"));
+        assert_eq!(detail(Some(4)), format!("reading in-0 from 4: {never}"));
         brokers.cluster.broker_down(1).unwrap();
-        assert_eq!(said(None), "reading in-0 from 4: retention has deleted what was there (said)");
+        assert_eq!(detail(None), "reading in-0 from 4: retention has deleted what was there (said)");
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl KafkaMember {
         let consumer = self.fetcher.consumer();
         consumer.commit(positions, CommitMode::Sync).map_err(|error| match consumer.client().fatal_error() {
             // An error that a heartbeat received before is not repeated, such as that a newer member of the name has joined.
-            Some((code, said)) => from_code(self.what(), code, &said, Remedy::Restart),
+            Some((code, detail)) => from_code(self.what(), code, &detail, Remedy::Restart),
             None => from_error(self.what(), &error, Remedy::Restart),
         })
     }
@@ -216,17 +216,17 @@ impl KafkaMember {
         let TransactionalProducer { producer, context, stray, .. } = transactional;
         context.forget_failures();
         let disconnects = context.disconnects();
-        if let Some((code, said)) = producer.client().fatal_error() {
-            return Err(from_code(what, code, &said, Remedy::Restart));
+        if let Some((code, detail)) = producer.client().fatal_error() {
+            return Err(from_code(what, code, &detail, Remedy::Restart));
         }
         producer.begin_transaction().map_err(|error| from_error(&what, &error, Remedy::Restart))?;
         crate::chaos::reach("step.begun");
         // Nothing is decided before the commit is asked for: everything up to there can be taken back for certain.
         if let Err(error) = fill_transaction(producer, context, step, positions, &self.fetcher, &what) {
             // A fatal error purges the records in flight, and the delivery reports contain only the purge.
-            if let Some((code, said)) = producer.client().fatal_error() {
-                self.dead = Some(said.clone());
-                return Err(from_code(what, code, &said, Remedy::Restart));
+            if let Some((code, detail)) = producer.client().fatal_error() {
+                self.dead = Some(detail.clone());
+                return Err(from_code(what, code, &detail, Remedy::Restart));
             }
             *stray = true;
             if let Err(not_aborted) = abort(producer) {
@@ -393,9 +393,9 @@ fn abort(producer: &BaseProducer<KafkaContext>) -> Result<(), KafkaError> {
 
 /// Positions are set by whoever may read the topics.
 fn positions_error(what: &str, who: &str, positions: &TopicPartitionList, error: &RDKafkaError) -> BusError {
-    let said = error.to_string();
+    let detail = error.to_string();
     let elements = positions.elements();
-    match elements.iter().map(rdkafka::topic_partition_list::TopicPartitionListElem::topic).find(|topic| said.contains(topic)) {
+    match elements.iter().map(rdkafka::topic_partition_list::TopicPartitionListElem::topic).find(|topic| detail.contains(topic)) {
         Some(topic) if error.code() == RDKafkaErrorCode::TopicAuthorizationFailed => {
             BusError::new(Remedy::Stop, what, lacks(who, AclOperation::Read, &AclResource::Topic(topic.to_owned())))
         }
@@ -556,7 +556,7 @@ mod tests {
     fn a_step_that_was_refused_before_its_commit_is_taken_back_and_the_next_one_has_a_fresh_producer() {
         let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
-        for (position, (api, answer, remedy, said)) in (1..).zip([
+        for (position, (api, answer, remedy, detail)) in (1..).zip([
             (ApiKey::Produce, RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, Remedy::Stop, "a record is larger than the topic allows"),
             (ApiKey::Produce, RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED, Remedy::Stop, "lacks the right Write on topic out"),
             (ApiKey::TxnOffsetCommit, RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED, Remedy::Stop, "denied by the broker"),
@@ -576,7 +576,7 @@ mod tests {
             brokers.cluster.request_errors(api, &[answer]);
             let error = member.commit(&step(100)).unwrap_err();
             assert_eq!((error.remedy, error.what.as_str()), (remedy, "committing for group group"), "{answer:?}: {error}");
-            assert!(error.detail.contains(said), "{answer:?}: {error}");
+            assert!(error.detail.contains(detail), "{answer:?}: {error}");
             assert_eq!(producer(&member), first);
             member.commit(&step(position)).unwrap();
             assert_ne!(producer(&member), first, "{answer:?}");

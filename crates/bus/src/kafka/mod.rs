@@ -193,8 +193,8 @@ impl Shared {
         }
     }
 
-    /// A client for one administrative call. It sends what is asked to the broker that it was first told is the controller, and
-    /// goes on waiting for that one after it has gone; nobody else is told before the next of its rare looks for changes.
+    /// A client for one administrative call. It sends the request to the broker that it first knew as the controller, and goes
+    /// on waiting for that one after it has gone; it finds another one only at the next of its rare looks for changes.
     fn admin(&self) -> Result<AdminClient<KafkaContext>> {
         AdminClient::from_config_and_context(&common(&self.options), KafkaContext::new(self.options.principal().into()))
             .map_err(|error| from_error(format!("connecting to Kafka at {}", self.options.brokers), &error, Remedy::Stop))
@@ -221,10 +221,10 @@ impl KafkaBus {
         let begun = Instant::now();
         while let Err(error) = asking.fetch_metadata(None, ATTEMPT) {
             // Serves the queue, so that the context hears what went wrong.
-            let mut said = error.to_string();
+            let mut detail = error.to_string();
             for _ in 0..16 {
                 if let Some(Err(error)) = asking.poll(Duration::ZERO) {
-                    said = error.to_string();
+                    detail = error.to_string();
                 }
             }
             // Once may be a broker that is just starting.
@@ -235,7 +235,7 @@ impl KafkaBus {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             }
-            let why = context.last_error().unwrap_or(said);
+            let why = context.last_error().unwrap_or(detail);
             return Err(BusError::new(
                 Remedy::Stop,
                 what,
@@ -414,7 +414,7 @@ fn committed(consumer: &BaseConsumer<KafkaContext>, group: &str, of: &[TopicPart
             Remedy::Retry,
             what(),
             format!(
-                "no broker said them within {ANSWER:?}: it is away, or a transaction stays open in them \
+                "no broker detail them within {ANSWER:?}: it is away, or a transaction stays open in them \
                  (see \"A transaction that stays open\" in docs/operate/operations.md)"
             ),
         ),

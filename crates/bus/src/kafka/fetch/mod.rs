@@ -224,8 +224,8 @@ impl NativeFetcher {
             match event {
                 ConsumerEvent::Assign(partitions) => return Ok(Some(RebalanceEvent::Assign(partitions))),
                 ConsumerEvent::Revoke(partitions) => return Ok(Some(RebalanceEvent::Revoke(partitions))),
-                ConsumerEvent::Failed { code, said, fatal, at } => {
-                    if let Some(error) = group_failure(self.events.consumer(), &self.group, code, &said, fatal, at.as_ref()) {
+                ConsumerEvent::Failed { code, detail, fatal, at } => {
+                    if let Some(error) = group_failure(self.events.consumer(), &self.group, code, &detail, fatal, at.as_ref()) {
                         return Err(error);
                     }
                 }

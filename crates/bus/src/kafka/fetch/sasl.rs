@@ -71,9 +71,9 @@ impl SaslUser {
         })?;
         let mut reader = WireReader::new(answer);
         let error = reader.i16()?;
-        let said = String::from_utf8_lossy(reader.short_bytes()?.unwrap_or_default()).into_owned();
+        let detail = String::from_utf8_lossy(reader.short_bytes()?.unwrap_or_default()).into_owned();
         if error != 0 {
-            return Err(refused(format!("the broker refused User:{}: check user and password ({said})", self.username)));
+            return Err(refused(format!("the broker refused User:{}: check user and password ({detail})", self.username)));
         }
         let answer = reader.long_bytes()?.to_vec();
         let lifetime = u64::try_from(reader.i64()?).ok().filter(|millis| *millis > 0);
