@@ -273,6 +273,10 @@ pub struct DashboardArgs {
     /// Address of the page [default: 127.0.0.1:9580, or the setting `dashboard.address`].
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub address: Option<String>,
+    /// Another run that people compare this one with, workload by workload: a data folder, an archive or the output of `replay`;
+    /// may be repeated. It is read once, at the start.
+    #[arg(long, value_name = "OTHER")]
+    pub compare: Vec<PathBuf>,
     /// Let people pause, approve and set modes through the page, in this context's cluster; without a name, in that of
     /// the current context, or in the cluster it runs in.
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "", conflicts_with = "path")]

@@ -9,6 +9,7 @@ mod help;
 mod live;
 mod number;
 mod output;
+mod progress;
 mod rights;
 mod services;
 mod sheet;
@@ -16,6 +17,7 @@ mod target;
 mod up;
 mod usage;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
@@ -119,7 +121,7 @@ fn run(cli: Cli, mut variables: EnvVariables, secrets: &SecretRedactor) -> anyho
             output::print_note(&format!("warning: {line}"));
         }
     }
-    dispatch(cli.command, settings, secrets)
+    dispatch(cli.command, settings, cli.config, secrets)
 }
 
 /// On standard error; beside the live view, into the data folder.
@@ -144,7 +146,12 @@ fn view_log() -> anyhow::Result<std::fs::File> {
     Ok(std::fs::OpenOptions::new().create_new(true).append(true).open(path)?)
 }
 
-fn dispatch(command: CliCommand, settings: ProgramSettings, secrets: &SecretRedactor) -> anyhow::Result<()> {
+fn dispatch(
+    command: CliCommand,
+    settings: ProgramSettings,
+    config: Option<PathBuf>,
+    secrets: &SecretRedactor,
+) -> anyhow::Result<()> {
     let shutdown = Shutdown::new();
     let on_runtime = |future: std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -185,7 +192,7 @@ fn dispatch(command: CliCommand, settings: ProgramSettings, secrets: &SecretReda
         CliCommand::Optimizer(_) => on_runtime(Box::pin(services::run(StandaloneService::Optimizer, settings, shutdown.clone()))),
         CliCommand::Archive(command) => commands::archive::run(&command, &settings),
         CliCommand::Backtest(args) => commands::backtest::run(&args, &settings),
-        CliCommand::Dashboard(args) => on_runtime(Box::pin(commands::dashboard::run(args, settings, shutdown.clone()))),
+        CliCommand::Dashboard(args) => on_runtime(Box::pin(commands::dashboard::run(args, settings, config, shutdown.clone()))),
         CliCommand::Dataset(command) => commands::dataset::run(&command),
         CliCommand::Topics(cli::TopicsCommand::Desired { json, strimzi }) => {
             commands::topics::desired(json, strimzi.as_deref(), &settings.topics)

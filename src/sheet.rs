@@ -1,6 +1,7 @@
 //! Rows for people and for programs: a table, a wide table, JSON or CSV. A table has figures with units; the others raw ones.
 
 use clap::ValueEnum;
+use eadt_report::units;
 use serde_json::{Map, Value};
 
 /// In which form rows are printed.
@@ -51,12 +52,17 @@ impl OutputCell {
         Self { shown: text.clone(), value: text.into() }
     }
 
+    /// A text that may be unknown: a dash for people, nothing in JSON and CSV.
+    pub fn optional_text(text: Option<String>) -> Self {
+        text.map_or_else(|| Self { shown: units::UNKNOWN.to_owned(), value: Value::Null }, Self::text)
+    }
+
     pub fn figure(value: Option<f64>, shown: impl Fn(f64) -> String) -> Self {
-        Self { shown: value.map_or_else(|| "–".to_owned(), shown), value: value.into() }
+        Self { shown: value.map_or_else(|| units::UNKNOWN.to_owned(), shown), value: value.into() }
     }
 
     pub fn count(value: Option<u64>) -> Self {
-        Self { shown: value.map_or_else(|| "–".to_owned(), |value| value.to_string()), value: value.into() }
+        Self { shown: value.map_or_else(|| units::UNKNOWN.to_owned(), |value| value.to_string()), value: value.into() }
     }
 }
 

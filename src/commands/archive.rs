@@ -4,6 +4,7 @@ use eadt_service::ServiceClock;
 
 use crate::cli::ArchiveCommand;
 use crate::output::say;
+use crate::progress::ProgressMeter;
 use crate::settings::ProgramSettings;
 
 /// Files are merged up to about this size.
@@ -14,7 +15,11 @@ pub fn run(command: &ArchiveCommand, settings: &ProgramSettings) -> anyhow::Resu
     let path = path.clone().unwrap_or_else(|| settings.bus.data_dir.clone());
     let before = before.clone().unwrap_or_else(|| ServiceClock::machine().now().date());
     let archive = eadt_lake::Archive::find(&path)?;
+    let meter = ProgressMeter::bytes(eadt_lake::compactable_bytes(&archive, &before, TARGET_BYTES)?);
+    let counted = meter.clone();
+    let archive = archive.observed(move |bytes| counted.add(bytes));
     let done = eadt_lake::compact(&archive, &before, TARGET_BYTES)?;
+    meter.finish();
     if *json {
         say!(
             "{}",

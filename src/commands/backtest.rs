@@ -2,8 +2,8 @@
 
 pub mod measured;
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -15,9 +15,9 @@ use eadt_core::controller::ControllerName;
 use eadt_lake::Archive;
 use eadt_schemas::Topic;
 use eadt_schemas::decode::DecodableEvent;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::{BacktestArgs, BacktestOversubscription};
+use crate::progress::{self, ProgressMeter};
 use crate::settings::ProgramSettings;
 use crate::target::AtomicFile;
 use crate::usage;
@@ -55,9 +55,9 @@ pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()
     contest.check()?;
     // Before hours of simulation, not after them.
     let page = args.html.as_deref().map(|path| AtomicFile::create(path, &[], args.force)).transpose()?;
-    let bar = progress(contest.len() as u64, !args.json);
-    let runs = contest.run(&|| bar.inc(1));
-    bar.finish_and_clear();
+    let meter = ProgressMeter::steps(contest.len() as u64, RUNS);
+    let runs = contest.run(&|| meter.add(1));
+    meter.finish();
     let report = BacktestReport::of(&runs?, days, seeds);
     if let Some(page) = page {
         page.write(&html(&report))?;
@@ -95,6 +95,8 @@ fn check_options(args: &BacktestArgs) -> anyhow::Result<()> {
     }
 }
 
+/// Steps of the progress of a backtest.
+const RUNS: &str = "runs";
 /// Controllers of a contest, and days of a run, where none are named.
 const CONTROLLERS: [&str; 4] = ["hybrid", "power-cap", "matrix", "matrix-literal"];
 const DAYS: f64 = 14.0;
@@ -122,9 +124,9 @@ fn calibrate(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<
     };
     calibration.check()?;
     let page = args.html.as_deref().map(|path| AtomicFile::create(path, &[], args.force)).transpose()?;
-    let bar = progress(calibration.len() as u64, !args.json);
-    let report = calibration.run(&|| bar.inc(1));
-    bar.finish_and_clear();
+    let meter = ProgressMeter::steps(calibration.len() as u64, RUNS);
+    let report = calibration.run(&|| meter.add(1));
+    meter.finish();
     let report = report?;
     if let Some(page) = page {
         page.write(&calibration_html(&report))?;
@@ -139,13 +141,19 @@ fn calibrate(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<
 /// What the controllers would have decided on a record.
 fn look_back(args: &BacktestArgs, path: &Path, settings: &ProgramSettings) -> anyhow::Result<()> {
     let controllers = controllers(&or_default(&args.controller, &CONTROLLERS))?;
-    let archive = Archive::find(path)?;
+    let topics = [Topic::EfficiencyWindows, Topic::Workloads, Topic::Actuations];
+    let (archive, meter) = progress::over_archive(Archive::find(path)?, &topics)?;
     let record = HindsightInput {
         windows: events(&archive, Topic::EfficiencyWindows)?,
         workloads: events(&archive, Topic::Workloads)?,
         actuations: events(&archive, Topic::Actuations)?,
     };
-    let all = eadt_backtest::evaluate_record(&record, &controllers, &settings.processor.controller_settings);
+    meter.finish();
+    let workloads: BTreeSet<&str> = record.windows.iter().map(|window| window.workload.as_str()).collect();
+    let meter = ProgressMeter::steps((workloads.len() * controllers.len()) as u64, "records");
+    let defaults = &settings.processor.controller_settings;
+    let all = eadt_backtest::evaluate_record_counted(&record, &controllers, defaults, &|| meter.add(1));
+    meter.finish();
     if all.is_empty() {
         anyhow::bail!("{} holds no windows of a workload: there is nothing to look back on", path.display());
     }
@@ -163,15 +171,6 @@ fn events<T: DecodableEvent>(archive: &Archive, topic: Topic) -> anyhow::Result<
         crate::output::note!("warning: an event of {topic} was left out, partition {partition} offset {offset}: {refusal}");
     }
     Ok(read.events)
-}
-
-/// On a terminal; nothing of it goes to standard output.
-fn progress(runs: u64, wanted: bool) -> ProgressBar {
-    if !wanted || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} runs, {eta} left");
-    ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 fn subjects(names: &[String]) -> anyhow::Result<Vec<ScenarioSource>> {

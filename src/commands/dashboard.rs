@@ -1,5 +1,6 @@
 //! `eadt dashboard`: the web page of an archive, or of a pipeline that runs on Kafka.
 
+use std::ffi::OsString;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,19 +11,24 @@ use anyhow::{Context, bail};
 use eadt_bus::StartOffset;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_dashboard::{
-    ArchivedIds, DashboardLimits, DashboardModel, DashboardServer, PastReader, RecordStore, ReplayCheck, ReplayVerdict,
+    ArchivedIds, DashboardLimits, DashboardModel, DashboardServer, OtherRun, PastReader, RecordStore, ReplayCheck, ReplayVerdict,
     SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
 };
-use eadt_schemas::EventTime;
+use eadt_lake::{Archive, LakeError};
+use eadt_report::ReportSettings;
+use eadt_schemas::{EventTime, Topic};
 use eadt_service::{ServiceClock, Shutdown, Supervisor, tasks};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::cli::DashboardArgs;
 use crate::live::source;
-use crate::services;
-use crate::settings::ProgramSettings;
+use crate::settings::{ProgramSettings, TopicSettings};
+use crate::{progress, services};
 
+/// Topics of an archive that are read as a whole.
+const ARCHIVED_TOPICS: [Topic; 5] =
+    [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::DeadLetters];
 /// A replay that takes longer is given up: it would hold a core for a badge.
 const REPLAY_WITHIN: Duration = Duration::from_mins(2);
 const REPLAY_POLL: Duration = Duration::from_millis(100);
@@ -32,14 +38,21 @@ const COMPLAINT_BYTES: u64 = 64 << 10;
 const COMPLAINT_CHARS: usize = 400;
 
 /// Serves until interrupted.
-pub async fn run(args: DashboardArgs, mut settings: ProgramSettings, shutdown: Shutdown) -> anyhow::Result<()> {
+pub async fn run(
+    args: DashboardArgs,
+    mut settings: ProgramSettings,
+    config: Option<PathBuf>,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
     if let Some(address) = args.address {
         settings.dashboard.address = address;
         settings.dashboard.check().map_err(anyhow::Error::msg)?;
     }
+    let (others, names) = (args.compare, settings.topics.clone());
+    let others = tokio::task::spawn_blocking(move || read_others(&others, &names)).await??;
     let mut supervisor = Supervisor::new(shutdown.clone());
     let server = match args.path {
-        Some(path) => serve_folder(&mut supervisor, path, &settings, &shutdown).await?,
+        Some(path) => serve_folder(&mut supervisor, path, &settings, config, &shutdown).await?,
         None if settings.bus.brokers.is_empty() => bail!(
             "name an archive or a data folder to show, or a Kafka with --kafka BROKERS; a running `eadt up` serves the page itself"
         ),
@@ -57,10 +70,26 @@ pub async fn run(args: DashboardArgs, mut settings: ProgramSettings, shutdown: S
             }
         }
     };
+    let server = server.with_runs(others);
     crate::output::say!("the web page is at {}", server.url());
     supervisor.spawn(&tasks::DASHBOARD, server.run());
     supervisor.join().await?;
     Ok(())
+}
+
+/// Reads the runs of `--compare` as `eadt report` does.
+fn read_others(paths: &[PathBuf], names: &TopicSettings) -> anyhow::Result<Vec<OtherRun>> {
+    let mut others: Vec<OtherRun> = Vec::new();
+    for path in paths {
+        let name = path.display().to_string();
+        let report = super::report::read(path, names, &ReportSettings::default());
+        let report = report.with_context(|| format!("--compare {name}"))?;
+        if report.workloads.is_empty() {
+            bail!("--compare {name}: it holds no windows yet");
+        }
+        others.push(OtherRun::new(name, report));
+    }
+    Ok(others)
 }
 
 /// The page of a folder, with its earlier moments and what a replay of it gives.
@@ -68,6 +97,7 @@ async fn serve_folder(
     supervisor: &mut Supervisor,
     path: PathBuf,
     settings: &ProgramSettings,
+    config: Option<PathBuf>,
     shutdown: &Shutdown,
 ) -> anyhow::Result<DashboardServer> {
     let limits = DashboardLimits { windows: settings.dashboard.windows, ..DashboardLimits::default() };
@@ -85,7 +115,7 @@ async fn serve_folder(
     supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || {
         let show = |check| model.change(|model| model.set_replay(check));
         show(ReplayCheck { verdict: ReplayVerdict::Running, text: "the record is replayed and compared".to_owned() });
-        let checked = check_replay(&path, not_archived, &stop);
+        let checked = check_replay(&path, config.as_deref(), not_archived, &stop);
         show(checked.unwrap_or_else(|error| unknown(&format!("the record could not be replayed: {error:#}"))));
         anyhow::Ok(())
     });
@@ -97,12 +127,12 @@ fn unknown(text: &str) -> ReplayCheck {
 }
 
 /// Replays the record in a process of its own, which leaves the page its memory and is ended at the shutdown.
-fn check_replay(path: &Path, not_archived: NotArchived, stop: &Shutdown) -> anyhow::Result<ReplayCheck> {
-    let command = format!("`eadt replay {} --check`", path.display());
+fn check_replay(path: &Path, config: Option<&Path>, not_archived: NotArchived, stop: &Shutdown) -> anyhow::Result<ReplayCheck> {
+    let with = config.map_or_else(String::new, |config| format!(" --config {}", config.display()));
+    let command = format!("`eadt replay {} --check{with}`", path.display());
     let (mut answer, mut complaint) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut replay = Command::new(std::env::current_exe()?)
-        .args(["replay", "--check", "--json", "--log", "error", "--"])
-        .arg(path)
+        .args(replay_words(path, config))
         .stdin(Stdio::null())
         .stdout(answer.try_clone()?)
         .stderr(complaint.try_clone()?)
@@ -126,6 +156,17 @@ fn check_replay(path: &Path, not_archived: NotArchived, stop: &Shutdown) -> anyh
         return Ok(unknown(if text.trim().is_empty() { "the replay ended without a result" } else { text.trim() }));
     };
     Ok(verdict(&summary, not_archived, &command))
+}
+
+/// Returns the arguments of the replay: with the settings that this process was started with, since they are in force wherever the
+/// record names none.
+fn replay_words(path: &Path, config: Option<&Path>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = ["replay", "--check", "--json", "--log", "error"].map(OsString::from).into();
+    if let Some(config) = config {
+        words.extend(["--config".into(), config.into()]);
+    }
+    words.extend(["--".into(), path.into()]);
+    words
 }
 
 /// What is read of that which `eadt replay --check --json` prints.
@@ -198,20 +239,15 @@ fn load(
         model = model.as_of(time);
     }
     let log = path.join("log");
-    let archived = load_archive(path, &mut model).map_err(anyhow::Error::from);
+    let archived = match Archive::find(path) {
+        Ok(archive) => read_archive(archive, &mut model, until.is_none()),
+        // What the archive does not hold yet is in the log; what both hold counts once.
+        Err(LakeError::Absent { .. }) if log.is_dir() => Ok(ArchivedIds::default()),
+        Err(error) => Err(error.into()),
+    };
+    let ids = archived.with_context(|| format!("the archive in {} cannot be read", path.display()))?;
     let mut not_archived = NotArchived::Events(0);
     if log.is_dir() {
-        // What the archive does not hold yet is in the log; what both hold counts once.
-        let ids = match archived {
-            Ok(ids) => ids,
-            Err(error) if eadt_lake::Archive::find(path).is_ok() => {
-                return Err(error.context(format!("the archive in {} cannot be read", path.display())));
-            }
-            Err(error) => {
-                tracing::debug!(%error, "no archive yet");
-                ArchivedIds::default()
-            }
-        };
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
             Ok(bus) => not_archived = NotArchived::Events(load_log(&bus, prefix, &ids, &mut model)?),
             Err(error) if until.is_none() => {
@@ -224,15 +260,27 @@ fn load(
                 return Err(anyhow::Error::from(error).context(why));
             }
         }
-    } else {
-        archived.with_context(|| format!("cannot read {}", path.display()))?;
     }
     Ok((model, not_archived))
 }
 
+/// Takes in an archive, at the start with a progress bar.
+fn read_archive(archive: Archive, model: &mut DashboardModel, is_start: bool) -> anyhow::Result<ArchivedIds> {
+    if !is_start {
+        return Ok(load_archive(&archive, model)?);
+    }
+    let (archive, meter) = progress::over_archive(archive, &ARCHIVED_TOPICS)?;
+    let ids = load_archive(&archive, model)?;
+    meter.finish();
+    Ok(ids)
+}
+
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, CliCommand};
 
     #[test]
     fn the_badge_says_what_the_replay_compared() {
@@ -255,6 +303,33 @@ mod tests {
         assert_eq!(output.verdict, ReplayVerdict::Unknown, "the output of a replay holds no inputs");
         let other = of(&[], 7, Some("another release made it"));
         assert!(other.verdict == ReplayVerdict::Unknown && other.text.contains("another release"), "{other:?}");
+    }
+
+    #[test]
+    fn the_replay_of_the_badge_has_the_settings_file_of_the_page() {
+        let parse = |config: Option<&str>| {
+            let words = replay_words(Path::new("run"), config.map(Path::new));
+            Cli::try_parse_from([OsString::from("eadt")].into_iter().chain(words)).unwrap()
+        };
+        for config in [None, Some("eadt.toml")] {
+            let cli = parse(config);
+            assert_eq!(cli.config.as_deref(), config.map(Path::new));
+            assert!(matches!(cli.command, CliCommand::Replay(args) if args.check && args.logs == [PathBuf::from("run")]));
+        }
+    }
+
+    #[test]
+    fn an_archive_that_cannot_be_read_is_not_one_that_is_not_there_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
+        let read = || load(folder.path(), "", DashboardLimits::default(), None).map(drop);
+        assert!(read().is_ok(), "nothing is archived yet");
+        let foreign = folder.path().join("archive/topic=decisions.v1/date=2026-01-01");
+        std::fs::create_dir_all(&foreign).unwrap();
+        std::fs::write(foreign.join("other.parquet"), "no Parquet of ours").unwrap();
+        let refused = format!("{:#}", read().unwrap_err());
+        assert!(refused.contains("cannot be read") && refused.contains("other.parquet"), "{refused}");
     }
 
     #[test]

@@ -4,11 +4,14 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_dataset::{ColumnCells, DatasetBuilder, DatasetColumn, DatasetTable};
-use eadt_lake::{TableCells, TableColumn, write_table};
+use eadt_lake::{Archive, TableCells, TableColumn, read_events, write_table};
+use eadt_schemas::Topic;
+use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 use serde_json::json;
 
 use crate::cli::DatasetCommand;
 use crate::output::say;
+use crate::progress;
 use crate::target::create_folder;
 
 /// The machine-readable datasheet.
@@ -17,9 +20,12 @@ const MANIFEST: &str = "dataset.json";
 pub fn run(command: &DatasetCommand) -> anyhow::Result<()> {
     let DatasetCommand::Build { archive, out, force, json } = command;
     let mut builder = DatasetBuilder::default();
-    let windows = eadt_lake::read_windows(archive)?;
-    let decisions = eadt_lake::read_decisions(archive)?;
-    let actuations = eadt_lake::read_actuations(archive)?;
+    let topics = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations];
+    let (events, meter) = progress::over_archive(Archive::find(archive)?, &topics)?;
+    let windows = read_events::<EfficiencyWindow>(&events, Topic::EfficiencyWindows)?;
+    let decisions = read_events::<Decision>(&events, Topic::Decisions)?;
+    let actuations = read_events::<Actuation>(&events, Topic::Actuations)?;
+    meter.finish();
     let missing = || windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing);
     super::say_missing(missing());
     builder.removed(super::missing_offsets(missing()));

@@ -74,14 +74,6 @@ pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
     Ok(())
 }
 
-/// A text, if it is known: a dash for people, nothing in JSON and CSV otherwise.
-fn text_if_known(text: Option<String>) -> OutputCell {
-    match text.filter(|text| text != units::UNKNOWN) {
-        Some(text) => OutputCell::text(text),
-        None => OutputCell { shown: units::UNKNOWN.to_owned(), value: serde_json::Value::Null },
-    }
-}
-
 /// Whether a workload is asked for.
 fn wanted(args: &GetArgs, workload: &str) -> bool {
     let (namespace, name) = workload.split_once('/').unwrap_or(("", workload));
@@ -137,12 +129,12 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
             OutputCell::figure(row.energy_joules, units::joules),
             OutputCell::figure(row.samples_per_second, units::count),
             OutputCell::count(row.gpus.map(u64::from)),
-            text_if_known(Some(row.mode.clone())),
+            OutputCell::optional_text(row.mode.clone()),
             OutputCell::text(row.state),
-            text_if_known(row.origin.map(|origin| origin_word(origin).to_owned())),
+            OutputCell::optional_text(row.origin.map(|origin| origin_word(origin).to_owned())),
             OutputCell::count(Some(row.changes)),
             OutputCell::count(Some(row.reverts)),
-            text_if_known(Some(row.layout.clone())),
+            OutputCell::optional_text(row.layout.clone()),
         ]
     };
     Ok(OutputTable { columns, rows: rows.iter().map(row).collect() })
@@ -186,13 +178,13 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
                 value: wire_name(&decision.action).into(),
             },
             OutputCell::text(wire_name(&decision.validation)),
-            text_if_known(outcome),
+            OutputCell::optional_text(outcome),
             OutputCell::text(origin_word(decision.origin)),
             OutputCell::text(decision.controller.clone()),
             layout(&decision.from),
             layout(&decision.to),
             OutputCell::text(decision.id.clone()),
-            text_if_known(decision.concerns.clone()),
+            OutputCell::optional_text(decision.concerns.clone()),
             OutputCell::text(decision.reason.clone()),
         ]
     };
@@ -244,8 +236,8 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
             gpu.tenants.iter().map(|(name, share)| serde_json::json!({"workload": name, "share": share})).collect();
         vec![
             OutputCell::text(sample.device.clone()),
-            text_if_known(sample.node.clone()),
-            text_if_known(sample.gpu_model.clone()),
+            OutputCell::optional_text(sample.node.clone()),
+            OutputCell::optional_text(sample.gpu_model.clone()),
             OutputCell::figure(sample.power_watts.or(sample.power_average_watts), units::watts),
             OutputCell::figure(sample.power_limit_watts, units::watts),
             OutputCell::figure(sample.utilization_ratio, percent),
@@ -306,7 +298,7 @@ fn description(details: &WorkloadDetails, row: &WorkloadTally) -> String {
     let report = &details.report;
     add("Verdict", eadt_report::SavingSummary::of([report]).sentence());
     add("State", row.state().to_owned());
-    add("Layout", details.layout.clone());
+    add("Layout", details.layout.clone().unwrap_or_else(|| units::UNKNOWN.to_owned()));
     if let Some(declared) = &row.declared {
         add("Kind", declared.kind.clone());
         add("Mode", format!("{}{}", wire_name(&declared.mode), if declared.paused { ", paused" } else { "" }));
@@ -370,13 +362,14 @@ mod tests {
     #[test]
     fn what_is_not_known_is_a_dash_for_people_and_nothing_for_programs() {
         let columns = vec![OutputColumn::text("OUTCOME", "outcome"), OutputColumn::text("ORIGIN", "origin")];
-        let row = vec![text_if_known(None), text_if_known(Some("measured".to_owned()))];
+        let row = vec![OutputCell::optional_text(None), OutputCell::optional_text(Some("measured".to_owned()))];
         let sheet = OutputTable { columns, rows: vec![row] };
         let render = |form| sheet.render(form, None).unwrap();
         assert_eq!(render(OutputFormat::Csv), "outcome,origin\n,measured\n");
         assert_eq!(render(OutputFormat::Table), "OUTCOME   ORIGIN\n–         measured\n");
         let json: serde_json::Value = serde_json::from_str(&render(OutputFormat::Json)).unwrap();
         assert_eq!(json, serde_json::json!([{"outcome": null, "origin": "measured"}]));
-        assert_eq!(text_if_known(Some(units::UNKNOWN.to_owned())).value, serde_json::Value::Null, "as the views have it");
+        // A text is a text, whatever it is.
+        assert_eq!(OutputCell::optional_text(Some(units::UNKNOWN.to_owned())).value, units::UNKNOWN);
     }
 }

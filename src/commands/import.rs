@@ -13,6 +13,7 @@ use eadt_schemas::v1::Meter;
 
 use crate::cli::{FormatOrFile, ImportArgs, ImportFilesAre, ImportFormat, ReadingArgs};
 use crate::output::say;
+use crate::progress::{MeteredReader, ProgressMeter};
 use crate::target::AtomicFile;
 use crate::usage;
 
@@ -40,14 +41,24 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<()> {
     Ok(imported.report.check_refused()?)
 }
 
+fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
+    Ok(BufReader::new(File::open(path).with_context(|| format!("cannot read {}", path.display()))?))
+}
+
 fn input(path: &Path) -> anyhow::Result<RecordingFile<'static>> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(RecordingFile::new(path.display().to_string(), BufReader::new(file)))
+    Ok(RecordingFile::new(path.display().to_string(), open(path)?))
 }
 
 fn import(format: RecordingFormat, files: &[PathBuf], options: &ImportOptions) -> anyhow::Result<ImportedRecording> {
-    let inputs = files.iter().map(|path| input(path)).collect::<anyhow::Result<_>>()?;
-    Ok(eadt_recordings::import(format, inputs, options)?)
+    let meter = ProgressMeter::over_files(files);
+    let input = |path: &PathBuf| {
+        let reader = MeteredReader::new(open(path)?, &meter);
+        anyhow::Ok(RecordingFile::new(path.display().to_string(), reader))
+    };
+    let inputs = files.iter().map(input).collect::<anyhow::Result<_>>()?;
+    let imported = eadt_recordings::import(format, inputs, options);
+    meter.finish();
+    Ok(imported?)
 }
 
 /// Prints what would be made of the files, refused rows included, which are no error here. A table without a map is only looked

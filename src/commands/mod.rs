@@ -28,13 +28,15 @@ pub mod tune;
 
 use std::sync::Arc;
 
-use eadt_bus::{Bus, ConsumerRecord, StartOffset, TopicPartition};
+use eadt_bus::{Bus, BusError, ConsumerRecord, StartOffset, TopicPartition};
+use eadt_lake::LakeError;
 use eadt_processor::codec::StructuredEvent;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, LoggedEvent, Topic};
 use serde_json::value::RawValue;
 
+use crate::progress::ProgressMeter;
 use crate::settings::TopicSettings;
 
 /// Every partition of these topics, from `start`.
@@ -62,6 +64,26 @@ fn missing_topic(bus: &dyn Bus, name: &str, topic: Topic) -> anyhow::Error {
         prefixes.filter(|prefix| prefix.is_empty() || prefix.ends_with('.')).map(|prefix| format!("{prefix:?}")).collect();
     let hint = if others.is_empty() { String::new() } else { format!(", or set EADT_TOPICS__PREFIX to {}", others.join(" or ")) };
     anyhow::anyhow!("topic {name} does not exist: run `eadt topics apply`{hint}")
+}
+
+/// Whether an error says that nothing was ever archived in a place, rather than that its archive cannot be read.
+pub fn is_absent(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<LakeError>(), Some(LakeError::Absent { .. }))
+}
+
+/// Returns a bar of the records from these positions to the present end of the log.
+pub fn meter_of_log(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> Result<ProgressMeter, BusError> {
+    let mut records = 0;
+    for (at, start) in from {
+        let marks = bus.watermarks(at)?;
+        let first = match start {
+            StartOffset::At(offset) => (*offset).max(marks.low),
+            StartOffset::Earliest => marks.low,
+            StartOffset::Latest => marks.high,
+        };
+        records += u64::try_from(marks.high - first).unwrap_or(0);
+    }
+    Ok(ProgressMeter::steps(records, "records"))
 }
 
 /// Warns of ranges of offsets (topic, partition, first, last) that were archived and are not there any more.

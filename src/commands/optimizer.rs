@@ -6,11 +6,13 @@ use std::path::Path;
 use anyhow::bail;
 use eadt_lake::Archive;
 use eadt_optimizer::{ModelProposal, ModelVerdict, OptimizerService};
+use eadt_schemas::Topic;
 use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown};
 use serde_json::json;
 
 use crate::cli::OptimizerArgs;
 use crate::output::say;
+use crate::progress;
 use crate::settings::ProgramSettings;
 
 /// Returns why nothing can be learned from a folder that does not exist; `None` where there is one, or at an object store.
@@ -30,7 +32,10 @@ pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown
         bail!("{missing}");
     }
     let (proposals, sent) = if args.dry_run {
-        let (training, refused) = eadt_optimizer::read(&Archive::open(&settings.optimizer.location)?)?;
+        let topics = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::Workloads];
+        let (archive, meter) = progress::over_archive(Archive::open(&settings.optimizer.location)?, &topics)?;
+        let (training, refused) = eadt_optimizer::read(&archive)?;
+        meter.finish();
         if refused > 0 {
             crate::output::note!("warning: {refused} record(s) of the archive are no valid events; nothing is learned from them");
         }

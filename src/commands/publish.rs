@@ -12,6 +12,7 @@ use eadt_schemas::{Envelope, Topic};
 use eadt_service::Shutdown;
 
 use crate::output::say;
+use crate::progress::{MeteredReader, ProgressMeter};
 use crate::settings::TopicSettings;
 
 /// Checks that all of these files can be read, before anybody waits for a broker.
@@ -24,15 +25,17 @@ pub fn readable(logs: &[PathBuf]) -> anyhow::Result<()> {
 pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     let mut producer = bus.producer("eadt-recording")?;
     let (mut left_out, mut unusable, mut damaged) = (0_u64, 0_u64, 0_u64);
+    let meter = ProgressMeter::over_files(logs);
     for path in logs {
         let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = MeteredReader::new(file, &meter);
         let mut log = LogReader::new(path.display().to_string(), file)?;
         loop {
             let event = match log.next_event() {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(error) if error.cut => {
-                    eprintln!("warning: {error}; published up to there");
+                    meter.suspend(|| eprintln!("warning: {error}; published up to there"));
                     break;
                 }
                 Err(error) if error.can_go_on && error.good > 0 => {
@@ -73,6 +76,7 @@ pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Sh
             bail!("interrupted while events were on their way: {:?}", producer.counts());
         }
     }
+    meter.finish();
     let counts = producer.counts();
     say!(
         "{} events published, {} failed, {left_out} outputs left out, {unusable} of unknown type, {damaged} damaged lines",

@@ -64,10 +64,15 @@ pub fn run(args: &RecordArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdow
             }
         }
     }
+    // A log that is followed has no end.
+    let meter = if args.follow { None } else { Some(super::meter_of_log(bus, &from)?) };
     let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let (mut batch, mut open) = (Vec::new(), ends.clone());
     while !shutdown.is_cancelled() && (args.follow || !open.is_empty()) {
         reader.poll(4096, Duration::from_millis(200), &mut batch)?;
+        if let Some(meter) = &meter {
+            meter.add(batch.len() as u64);
+        }
         for polled in batch.drain(..) {
             match polled {
                 PollEvent::Record(record) => {
@@ -112,6 +117,7 @@ pub fn run(args: &RecordArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdow
         }
     }
     sink.finish()?;
+    drop(meter);
     if args.json {
         say!("{}", serde_json::to_string(&recorded)?);
     } else {

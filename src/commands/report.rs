@@ -4,12 +4,14 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_report::{
-    FigurePair, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter, SupplyError, meter_word, read_carbon,
-    read_prices, units,
+    FigurePair, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter, SupplyError, read_carbon, read_prices,
+    units,
 };
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{StartOffset, read_to_end};
+use eadt_lake::{Archive, read_events};
+use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 use eadt_schemas::{Topic, decode};
 
 use super::{partitions, topic_of};
@@ -17,7 +19,7 @@ use crate::cli::{Breakdown, ReportArgs, ReportFormat};
 use crate::live::origin_word;
 use crate::settings::TopicSettings;
 use crate::sheet::{OutputCell, OutputColumn, OutputFormat, OutputTable};
-use crate::usage;
+use crate::{progress, usage};
 
 pub fn run(args: &ReportArgs, names: &TopicSettings) -> anyhow::Result<()> {
     if !args.path.exists() {
@@ -80,10 +82,10 @@ pub fn run(args: &ReportArgs, names: &TopicSettings) -> anyhow::Result<()> {
 
 /// Reports on a data folder, an archive or a replay's output. What its archive lacks is noted with each workload, since its
 /// workload is unknown.
-fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> anyhow::Result<eadt_report::EnergyReport> {
+pub fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> anyhow::Result<eadt_report::EnergyReport> {
     let mut reporter = Reporter::default();
     let log = path.join("log");
-    let archived = read_archive(path, &mut reporter);
+    let archived = Archive::find(path).map_err(anyhow::Error::from).and_then(|archive| read_archive(archive, &mut reporter));
     let missing: Vec<String> = if log.is_dir() {
         // What the archive does not hold yet is in the log; what both hold counts once.
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
@@ -91,12 +93,12 @@ fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> anyhow
             Err(error) => crate::output::note!("warning: only what is archived is reported: {error}"),
         }
         let notes = archived.unwrap_or_else(|error| {
-            if eadt_lake::Archive::find(path).is_ok() {
+            if super::is_absent(&error) {
+                tracing::debug!(%error, "no archive yet");
+            } else {
                 crate::output::note!(
                     "warning: the archive cannot be read, and only what its log still has is reported: {error:#}"
                 );
-            } else {
-                tracing::debug!(%error, "no archive yet");
             }
             Vec::new()
         });
@@ -187,16 +189,9 @@ fn comparison(report: &eadt_report::EnergyReport, other: &eadt_report::EnergyRep
             notes.push(format!("note: {} is only in this run", this.workload));
             continue;
         };
-        if let (Some(here), Some(there)) = (this.meter, that.meter)
-            && here != there
-        {
-            let (here, there) = (meter_word(here), meter_word(there));
-            let name = &this.workload;
-            notes.push(format!(
-                "note: {name}: the energy of the other run is of the {there}, here of the {here}; the change is not a saving"
-            ));
-        }
-        let ReportComparison { joules_per_sample, samples_per_second, energy_joules, .. } = ReportComparison::of(this, that);
+        let ReportComparison { joules_per_sample, samples_per_second, energy_joules, refusals, .. } =
+            ReportComparison::of(this, that);
+        notes.extend(refusals.iter().map(|refusal| format!("note: {}: {refusal}", this.workload)));
         rows.push(vec![
             OutputCell::text(this.workload.clone()),
             OutputCell::figure(joules_per_sample.other, units::joules_per_sample),
@@ -226,11 +221,16 @@ fn read_supply_file<T>(path: &Path, read: impl FnOnce(&str, &str) -> Result<T, S
     read(&text, &name).with_context(|| path.display().to_string())
 }
 
-/// Reads everything in the archive under `path`, and returns notes on what it lacks; an error if there is none.
-fn read_archive(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<Vec<String>> {
-    let windows = eadt_lake::read_windows(path)?;
-    let decisions = eadt_lake::read_decisions(path)?;
-    let actuations = eadt_lake::read_actuations(path)?;
+/// Topics of a report.
+const TOPICS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations];
+
+/// Reads everything in an archive, and returns notes on what it lacks.
+fn read_archive(archive: Archive, reporter: &mut Reporter) -> anyhow::Result<Vec<String>> {
+    let (archive, meter) = progress::over_archive(archive, &TOPICS)?;
+    let windows = read_events::<EfficiencyWindow>(&archive, Topic::EfficiencyWindows)?;
+    let decisions = read_events::<Decision>(&archive, Topic::Decisions)?;
+    let actuations = read_events::<Actuation>(&archive, Topic::Actuations)?;
+    meter.finish();
     let missing: Vec<_> = windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing).collect();
     super::say_missing(missing.iter().copied());
     let lacks = |(topic, partition, from, to): &(Topic, i32, i64, i64)| {
@@ -250,12 +250,14 @@ fn read_archive(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Resu
 
 /// Everything that the embedded log still has.
 fn logged(bus: &EmbeddedLog, names: &TopicSettings, reporter: &mut Reporter) -> anyhow::Result<()> {
-    let from = partitions(bus, names, &[Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations], StartOffset::Earliest)?;
+    let from = partitions(bus, names, &TOPICS, StartOffset::Earliest)?;
+    let meter = super::meter_of_log(bus, &from)?;
     read_to_end(
         bus,
         &from,
         || false,
         |record| {
+            meter.add(1);
             let Some(value) = &record.value else { return Ok(()) };
             match topic_of(&record, &names.prefix) {
                 Some(Topic::EfficiencyWindows) => reporter.window(&decode(value)?),
@@ -303,13 +305,18 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_different_meters_are_told_apart() {
+    fn a_change_between_different_meters_is_refused_with_its_reason() {
         let (mut this, mut other) = (run_of(3000.0, &["a/both"]), run_of(4000.0, &["a/both"]));
         this.workloads[0].meter = Some(Meter::Gpu);
         for (meter, is_noted) in [(Meter::Gpu, false), (Meter::Wall, true)] {
             other.workloads[0].meter = Some(meter);
-            let notes = comparison(&this, &other).1;
-            assert_eq!(notes.iter().any(|note| note.contains("not a saving")), is_noted, "{notes:?}");
+            let (table, notes) = comparison(&this, &other);
+            assert_eq!(
+                notes.iter().any(|note| note.contains("a/both: ") && note.contains("not be a saving")),
+                is_noted,
+                "{notes:?}"
+            );
+            assert_eq!(table.rows[0][3].value.is_null(), is_noted, "{table:?}");
         }
     }
 }

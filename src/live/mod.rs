@@ -18,6 +18,7 @@ pub mod table;
 pub mod tally;
 pub mod view;
 
+use eadt_report::units;
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Layout, Origin};
 
 /// Returns the name of a plain enum value on the wire.
@@ -49,8 +50,13 @@ pub const fn action_word(action: ControllerAction, validation: ChangeValidation)
     }
 }
 
-/// A layout in one line: `6×50 % world 6 ≤300 W`.
+/// A layout in one line: `6×50 % world 6 ≤300 W`; a dash if nothing is set in it.
 pub fn layout_text(layout: &Layout) -> String {
+    layout_words(layout).unwrap_or_else(|| units::UNKNOWN.to_owned())
+}
+
+/// A layout in one line; `None` if nothing is set in it.
+pub fn layout_words(layout: &Layout) -> Option<String> {
     let mut parts = Vec::new();
     match (layout.replicas, layout.mps_thread_percentage) {
         (Some(replicas), Some(percent)) => parts.push(format!("{replicas}×{percent} %")),
@@ -71,7 +77,7 @@ pub fn layout_text(layout: &Layout) -> String {
     if let Some(layers) = layout.frozen_prefix_layers {
         parts.push(format!("{layers} layers frozen"));
     }
-    if parts.is_empty() { "–".to_owned() } else { parts.join(" ") }
+    (!parts.is_empty()).then(|| parts.join(" "))
 }
 
 /// A saving with its error and the part that it is of: `+16.9 ±1.2 of 98 %`.

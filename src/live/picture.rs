@@ -5,7 +5,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Origin};
 
 use super::chart::ChartMark;
-use super::layout_text;
+use super::layout_words;
 use super::tally::{LiveTally, WorkloadSaving};
 
 /// The part of a run with a given duration that is over.
@@ -27,9 +27,9 @@ pub struct WorkloadRow {
     pub energy_joules: Option<f64>,
     pub saving: Option<WorkloadSaving>,
     pub gpus: Option<u32>,
-    pub layout: String,
+    pub layout: Option<String>,
     pub state: &'static str,
-    pub mode: String,
+    pub mode: Option<String>,
     pub changes: u64,
     pub reverts: u64,
     pub origin: Option<Origin>,
@@ -43,7 +43,7 @@ pub struct WorkloadDetails {
     /// The newest last.
     pub decisions: Vec<Decision>,
     pub marks: Vec<(EventTime, ChartMark)>,
-    pub layout: String,
+    pub layout: Option<String>,
 }
 
 /// A frame's figures.
@@ -124,9 +124,9 @@ pub fn rows(tally: &LiveTally) -> Vec<WorkloadRow> {
             energy_joules: row.report.as_ref().and_then(|report| report.energy_joules),
             saving: row.saving(),
             gpus: row.gpus.or(row.declared.as_ref().and_then(|declared| declared.gpus)),
-            layout: row.layout().map_or_else(|| "–".to_owned(), layout_text),
+            layout: row.layout().and_then(layout_words),
             state: row.state(),
-            mode: row.declared.as_ref().map_or_else(|| "–".to_owned(), |declared| super::wire_name(&declared.mode)),
+            mode: row.declared.as_ref().map(|declared| super::wire_name(&declared.mode)),
             changes: row.report.as_ref().map_or(0, |report| report.changes),
             reverts: row.report.as_ref().map_or(0, |report| report.reverts),
             origin: row.origin(),
@@ -141,7 +141,7 @@ impl WorkloadDetails {
         let report = tally.by_window(name).unwrap_or_default();
         let decisions: Vec<Decision> = row.recent.iter().cloned().collect();
         let marks = decisions.iter().filter_map(|decision| Some((decision.time, mark(decision)?))).collect();
-        let layout = row.layout().map_or_else(|| "–".to_owned(), layout_text);
+        let layout = row.layout().and_then(layout_words);
         Some(Self { name: name.to_owned(), report, decisions, marks, layout })
     }
 }

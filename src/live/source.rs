@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, IN_USE};
 use eadt_bus::{Bus, BusError, IsolationLevel, PollEvent, StartOffset, TopicPartition, read_to_end};
-use eadt_lake::{Archive, Listing};
+use eadt_lake::{Archive, LakeError, Listing};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
 use crate::commands::{partitions, topic_of};
+use crate::progress;
 use crate::settings::{ProgramSettings, TopicSettings};
 
 /// Topics of the views.
@@ -55,20 +56,22 @@ pub fn read(
         );
     }
     let log = path.join("log");
-    let archived =
-        Archive::find(path).map_err(anyhow::Error::from).and_then(|archive| read_archive(&archive, topics, span, take));
+    // What the archive does not hold yet is in the log; one that cannot be read is an error.
+    let archived = match Archive::find(path) {
+        Ok(archive) => Some(read_archive(archive, topics, span, take)?),
+        Err(LakeError::Absent { .. }) if log.is_dir() => None,
+        Err(error) => return Err(error.into()),
+    };
     if !log.is_dir() {
-        archived?;
         return Ok(());
     }
-    // What the archive does not hold yet is in the log.
     match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
         Ok(bus) => {
             read_bus(&bus, &settings.topics, topics, span, &archived.unwrap_or_default(), shutdown, take)?;
         }
         Err(error) => {
             let error = name_page(error.into(), settings);
-            if archived.is_err() {
+            if archived.is_none() {
                 return Err(error.context("nothing is archived yet"));
             }
             crate::output::note!("warning: only what is archived is shown: {error:#}");
@@ -95,7 +98,7 @@ pub fn name_page(error: anyhow::Error, settings: &ProgramSettings) -> anyhow::Er
 type NextOffsets = BTreeMap<(Topic, i32), i64>;
 
 fn read_archive(
-    archive: &Archive,
+    archive: Archive,
     topics: &[Topic],
     span: ReadRange,
     take: &mut dyn FnMut(Topic, &[u8]),
@@ -106,6 +109,7 @@ fn read_archive(
     if span == ReadRange::Newest {
         listing = newest_files(listing);
     }
+    let (archive, meter) = progress::over_files(archive, &listing, topics);
     for (topic, partition) in next.keys().filter(|(topic, _)| topics.contains(topic)) {
         for row in archive.rows(&listing, *topic, *partition) {
             let row = row?;
@@ -120,6 +124,7 @@ fn read_archive(
             }
         }
     }
+    meter.finish();
     Ok(next)
 }
 
@@ -151,11 +156,13 @@ fn read_bus(
             StartOffset::Earliest | StartOffset::Latest => low,
         });
     }
+    let meter = crate::commands::meter_of_log(bus, &from)?;
     read_to_end(
         bus,
         &from,
         || shutdown.is_cancelled(),
         |record| {
+            meter.add(1);
             if let (Some(topic), Some(value)) = (topic_of(&record, &names.prefix), &record.value) {
                 take(topic, value);
             }
@@ -254,4 +261,32 @@ fn first_stamps(
         }
     }
     Ok(stamps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_that_cannot_be_read_is_an_error_and_one_that_is_not_there_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let bus = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
+        for spec in eadt_bus::topics::desired("eadt.", 1, 1) {
+            bus.create_topic(&spec).unwrap();
+        }
+        drop(bus);
+        let settings = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
+        let read = || {
+            let mut events = 0;
+            let mut count = |_: Topic, _: &[u8]| events += 1;
+            super::read(Some(folder.path()), &settings, &TOPICS, ReadRange::Whole, &Shutdown::new(), &mut count).map(|()| events)
+        };
+        assert_eq!(read().unwrap(), 0, "nothing is archived yet");
+        let foreign = folder.path().join("archive/topic=decisions.v1/date=2026-01-01");
+        std::fs::create_dir_all(&foreign).unwrap();
+        std::fs::write(foreign.join("other.parquet"), "no Parquet of ours").unwrap();
+        let refused = format!("{:#}", read().unwrap_err());
+        assert!(refused.contains("other.parquet"), "{refused}");
+    }
 }

@@ -28,18 +28,22 @@ const PER_SAMPLE: ViewColumn =
     ViewColumn { title: "J/sample", left: false, text: |row| figure(row.joules_per_sample, units::joules_per_sample) };
 const SAVED: ViewColumn =
     ViewColumn { title: "saved of run", left: false, text: |row| row.saving.map_or_else(|| UNKNOWN.to_owned(), saving_text) };
+fn known(text: Option<&str>) -> String {
+    text.unwrap_or(UNKNOWN).to_owned()
+}
+
 const STATE: ViewColumn = ViewColumn { title: "state", left: true, text: |row| row.state.to_owned() };
 const ORIGIN: ViewColumn =
     ViewColumn { title: "origin", left: true, text: |row| row.origin.map_or(UNKNOWN, origin_word).to_owned() };
 const ENERGY: ViewColumn = ViewColumn { title: "energy", left: false, text: |row| figure(row.energy_joules, units::joules) };
 const SAMPLES: ViewColumn =
     ViewColumn { title: "samples/s", left: false, text: |row| figure(row.samples_per_second, units::count) };
-const LAYOUT: ViewColumn = ViewColumn { title: "layout", left: true, text: |row| row.layout.clone() };
+const LAYOUT: ViewColumn = ViewColumn { title: "layout", left: true, text: |row| known(row.layout.as_deref()) };
 const GPUS: ViewColumn =
     ViewColumn { title: "GPUs", left: false, text: |row| row.gpus.map_or_else(|| UNKNOWN.to_owned(), |gpus| gpus.to_string()) };
 const CHANGES: ViewColumn =
     ViewColumn { title: "changed/back", left: false, text: |row| format!("{}/{}", row.changes, row.reverts) };
-const MODE: ViewColumn = ViewColumn { title: "mode", left: true, text: |row| row.mode.clone() };
+const MODE: ViewColumn = ViewColumn { title: "mode", left: true, text: |row| known(row.mode.as_deref()) };
 
 /// A text of at most `width` columns: what is too long loses its middle.
 pub fn shortened(text: &str, width: usize) -> String {
@@ -131,9 +135,9 @@ mod tests {
             energy_joules: Some(8.59e9),
             saving: Some(saving),
             gpus: Some(1024),
-            layout: "6×50 % world 6/2 ≤300 W".into(),
+            layout: Some("6×50 % world 6/2 ≤300 W".into()),
             state: "rolling out",
-            mode: "enforce".into(),
+            mode: Some("enforce".into()),
             changes: 12,
             reverts: 3,
             origin: Some(Origin::Measured),

@@ -185,7 +185,7 @@ fn draw_details(frame: &mut Frame<'_>, details: &WorkloadDetails, area: Rect, sc
             eadt_report::SavingSummary::of([&details.report]).sentence()
         };
         lines.extend(wrapped(&sentence, width).into_iter().map(Line::from));
-        lines.push(Line::from(format!("layout {}", details.layout)).dark_gray());
+        lines.push(Line::from(format!("layout {}", details.layout.as_deref().unwrap_or(units::UNKNOWN))).dark_gray());
     }
     let rows = details.report.by_window.as_deref().unwrap_or_default();
     let high = usize::from(inner.height);

@@ -25,7 +25,7 @@ pub use contest::{BacktestRun, Contender, Contest, ContestError, Oversubscriptio
 pub use days::{come_and_go, even_phases, random_days};
 pub use hindsight::{
     CounterfactualChange, ENOUGH_WINDOWS, Estimate, HindsightInput, HindsightRow, InsufficientEvidence, RefusedChange,
-    evaluate_record, hindsight_text,
+    evaluate_record, evaluate_record_counted, hindsight_text,
 };
 pub use measured::{
     MeasuredBoard, MeasuredContest, MeasuredError, MeasuredMean, MeasuredReport, MeasuredRow, SweepKnob, SweepPoint,

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +26,17 @@ pub struct Archive {
     pub(crate) store: Arc<dyn ArchiveStore>,
     place: Arc<str>,
     pub(crate) extents: PartitionExtents,
+    observer: Option<ReadObserver>,
+}
+
+/// Gets the bytes of files as their rows are read.
+#[derive(Clone)]
+struct ReadObserver(Arc<dyn Fn(u64) + Send + Sync>);
+
+impl fmt::Debug for ReadObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReadObserver").finish_non_exhaustive()
+    }
 }
 
 /// A visible file.
@@ -105,7 +117,7 @@ impl Archive {
             refused(format!("{error}{build}"))
         })?;
         let objects = BucketStore::new(store.into(), prefix).map_err(|error| refused(error.to_string()))?;
-        Ok(Self { store: Arc::new(objects), place: location.into(), extents: PartitionExtents::default() })
+        Ok(Self { store: Arc::new(objects), place: location.into(), extents: PartitionExtents::default(), observer: None })
     }
 
     /// A local folder.
@@ -118,10 +130,11 @@ impl Archive {
             return Err(LakeError::Location { location: place, detail: "it is a file, not a folder".to_owned() });
         }
         let store = Arc::new(FolderStore::new(root.to_owned(), RealDisk));
-        Ok(Self { store, place: place.into(), extents: PartitionExtents::default() })
+        Ok(Self { store, place: place.into(), extents: PartitionExtents::default(), observer: None })
     }
 
-    /// The archive of a data folder (`DIR/archive`), an archive, or a replay's output.
+    /// The archive of a data folder (`DIR/archive`), an archive, or a replay's output; [`LakeError::Absent`] if nothing was ever
+    /// archived there.
     pub fn find(path: &Path) -> Result<Self> {
         let within: PathBuf = path.join("archive");
         let root = if within.is_dir() { within } else { path.to_owned() };
@@ -132,19 +145,34 @@ impl Archive {
                 .missing()
                 .map(|(topic, partition, from, to)| format!("{topic} partition {partition} offsets {from} to {to}"))
                 .collect();
-            let detail = if lost.is_empty() {
-                "it holds no Parquet files of EADT; name a data folder, an archive or a replay's output".to_owned()
-            } else {
-                format!("it holds no Parquet files of EADT any more, and it had {}; put them back from a copy", lost.join(", "))
-            };
-            return Err(LakeError::Location { location: path.display().to_string(), detail });
+            let location = path.display().to_string();
+            if lost.is_empty() {
+                return Err(LakeError::Absent { location });
+            }
+            let detail =
+                format!("it holds no Parquet files of EADT any more, and it had {}; put them back from a copy", lost.join(", "));
+            return Err(LakeError::Location { location, detail });
         }
         Ok(archive)
     }
 
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn on(store: impl ArchiveStore + 'static) -> Self {
-        Self { store: Arc::new(store), place: "test".into(), extents: PartitionExtents::default() }
+        Self { store: Arc::new(store), place: "test".into(), extents: PartitionExtents::default(), observer: None }
+    }
+
+    /// Calls `on_read` with the bytes of each file as its rows are read: of a file that is read to its end, all of its bytes. A
+    /// file that a compaction merges counts as read.
+    #[must_use]
+    pub fn observed(self, on_read: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        Self { observer: Some(ReadObserver(Arc::new(on_read))), ..self }
+    }
+
+    /// Reports bytes that were read.
+    pub(crate) fn observe(&self, bytes: u64) {
+        if let Some(ReadObserver(report)) = &self.observer {
+            report(bytes);
+        }
     }
 
     /// Where it is.
@@ -268,7 +296,7 @@ impl Archive {
     /// As [`Archive::rows`], with the rows still in their columns.
     pub fn stored(&self, listing: &Listing, topic: Topic, partition: i32) -> StoredRows {
         let mine = |name: &FileName| name.topic == topic && name.partition == partition;
-        let mut files: Vec<FileName> = listing.files.iter().map(|file| file.name.clone()).filter(mine).collect();
+        let mut files: Vec<ArchiveFile> = listing.files.iter().filter(|file| mine(&file.name)).cloned().collect();
         files.reverse();
         StoredRows { archive: self.clone(), files, current: None }
     }
@@ -376,7 +404,7 @@ impl Iterator for PartitionRows {
 pub struct StoredRows {
     archive: Archive,
     /// Still to be read; the next one last.
-    files: Vec<FileName>,
+    files: Vec<ArchiveFile>,
     current: Option<FileRows>,
 }
 
@@ -399,8 +427,8 @@ impl Iterator for StoredRows {
                     None => self.current = None,
                 }
             }
-            let name = self.files.pop()?;
-            match FileRows::open(&self.archive, name) {
+            let file = self.files.pop()?;
+            match FileRows::open(&self.archive, file) {
                 Ok(sorted) => self.current = Some(sorted),
                 Err(error) => {
                     // Nothing after a file that cannot be read is in order.
@@ -422,10 +450,33 @@ struct FileRows {
     due: Vec<i64>,
     /// Rows that came before their turn.
     early: BTreeMap<i64, StoredRow>,
+    progress: ReadProgress,
+}
+
+/// How much of a file is read.
+#[derive(Debug)]
+struct ReadProgress {
+    observer: Option<ReadObserver>,
+    bytes: u64,
+    rows: u64,
+    read_rows: u64,
+    reported_bytes: u64,
+}
+
+impl ReadProgress {
+    fn add(&mut self, rows: usize) {
+        let Some(ReadObserver(report)) = &self.observer else { return };
+        self.read_rows = self.rows.min(self.read_rows + rows as u64);
+        let read = u128::from(self.bytes) * u128::from(self.read_rows) / u128::from(self.rows.max(1));
+        let read = u64::try_from(read).unwrap_or(self.bytes);
+        report(read - self.reported_bytes);
+        self.reported_bytes = read;
+    }
 }
 
 impl FileRows {
-    fn open(archive: &Archive, name: FileName) -> Result<Self> {
+    fn open(archive: &Archive, file: ArchiveFile) -> Result<Self> {
+        let ArchiveFile { name, bytes } = file;
         let mut due = archive.offsets(&name)?;
         due.sort_unstable_by_key(|offset| Reverse(*offset));
         let twice = due.windows(2).any(|pair| pair[0] == pair[1]);
@@ -435,7 +486,9 @@ impl FileRows {
             return Err(archive.located(damaged(&name.path(), &detail)));
         }
         let batches = archive.reader(&name)?.batches().map_err(|error| archive.located(error))?;
-        Ok(Self { name, batches, batch: None, due, early: BTreeMap::new() })
+        let (observer, rows) = (archive.observer.clone(), due.len() as u64);
+        let progress = ReadProgress { observer, bytes, rows, read_rows: 0, reported_bytes: 0 };
+        Ok(Self { name, batches, batch: None, due, early: BTreeMap::new(), progress })
     }
 
     fn read(&mut self) -> Option<Result<StoredRow>> {
@@ -450,7 +503,11 @@ impl FileRows {
                 return Some(row.map_err(|detail| damaged(&self.name.path(), &detail)));
             }
             match self.batches.next()? {
-                Ok(batch) => self.batch = Some((Arc::new(StoredBatch::new(self.name.topic, batch)), 0)),
+                Ok(batch) => {
+                    let batch = Arc::new(StoredBatch::new(self.name.topic, batch));
+                    self.progress.add(batch.rows());
+                    self.batch = Some((batch, 0));
+                }
                 Err(error) => return Some(Err(error)),
             }
         }

@@ -32,6 +32,12 @@ pub fn compact(archive: &Archive, before: &str, target_bytes: u64) -> Result<Com
     Ok(done)
 }
 
+/// Returns the bytes of the files that [`compact`] would merge.
+pub fn compactable_bytes(archive: &Archive, before: &str, target_bytes: u64) -> Result<u64> {
+    let files = archive.files()?.files;
+    Ok(groups(&files, before, target_bytes).into_iter().flatten().map(|file| file.bytes).sum())
+}
+
 /// Runs of at least two files that may become one.
 fn groups<'a>(files: &'a [ArchiveFile], before: &str, target_bytes: u64) -> Vec<&'a [ArchiveFile]> {
     let mut groups = Vec::new();
@@ -68,6 +74,7 @@ fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary)
         for batch in reader.batches().map_err(|error| archive.located(error))? {
             batches.push(batch.map_err(|error| archive.located(error))?);
         }
+        archive.observe(old.bytes);
     }
     let bytes = file::encode(&name, &batches, &deleted)?;
     let size = bytes.len() as u64;

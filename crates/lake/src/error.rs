@@ -16,6 +16,11 @@ pub enum LakeError {
     /// A location that is neither a folder nor a usable object-store URL.
     #[error("cannot use {location:?} as an archive: {detail}")]
     Location { location: String, detail: String },
+    /// A place in which nothing was ever archived.
+    #[error(
+        "cannot use {location:?} as an archive: it holds no Parquet files of EADT; name a data folder, an archive or a replay's output"
+    )]
+    Absent { location: String },
     /// Parquet, or a folder, that this program did not write.
     #[error("{path} does not belong to an EADT archive: {detail}; move it out of the archive's folder")]
     Foreign { path: String, detail: String },

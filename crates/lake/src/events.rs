@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use eadt_schemas::decode::DecodableEvent;
-use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
+use eadt_schemas::v1::EfficiencyWindow;
 use eadt_schemas::{DecodeError, Topic};
 
 use crate::archive::Archive;
@@ -42,14 +42,4 @@ pub fn read_events<T: DecodableEvent>(archive: &Archive, topic: Topic) -> Result
 /// The windows under `path`: a data folder, an archive or a replay's output.
 pub fn read_windows(path: &Path) -> Result<TopicEvents<EfficiencyWindow>> {
     read_events(&Archive::find(path)?, Topic::EfficiencyWindows)
-}
-
-/// The decisions under `path`, as [`read_windows`].
-pub fn read_decisions(path: &Path) -> Result<TopicEvents<Decision>> {
-    read_events(&Archive::find(path)?, Topic::Decisions)
-}
-
-/// The actuations under `path`, as [`read_windows`].
-pub fn read_actuations(path: &Path) -> Result<TopicEvents<Actuation>> {
-    read_events(&Archive::find(path)?, Topic::Actuations)
 }

@@ -29,9 +29,9 @@ mod tests;
 mod writer;
 
 pub use archive::{Archive, ArchiveFile, Listing, MergedRows, PartitionRows, StoredRows};
-pub use compact::{CompactionSummary, compact};
+pub use compact::{CompactionSummary, compact, compactable_bytes};
 pub use error::{LakeError, Result};
-pub use events::{TopicEvents, read_actuations, read_decisions, read_events, read_windows};
+pub use events::{TopicEvents, read_events, read_windows};
 pub use extent::is_archive_folder;
 pub use layout::FileName;
 pub use row::{ArchiveRow, RowHeader, RowView};

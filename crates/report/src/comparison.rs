@@ -1,22 +1,24 @@
 //! Two reports on workloads, side by side.
 
+use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
 use crate::WorkloadReport;
 use crate::figures::per;
+use crate::render::{meter_word, origin_word};
 
 /// A figure of this one and of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct FigurePair {
     pub this: Option<f64>,
     pub other: Option<f64>,
-    /// `this` over `other`, less 1; absent if one is unknown, or the other is not above zero.
+    /// `this` over `other`, less 1; absent if one is unknown, if the other is not above zero, or if the change is refused.
     pub change_ratio: Option<f64>,
 }
 
 impl FigurePair {
-    fn of(this: Option<f64>, other: Option<f64>) -> Self {
-        let change_ratio = per(this, other).map(|ratio| ratio - 1.0);
+    fn of(this: Option<f64>, other: Option<f64>, refused: bool) -> Self {
+        let change_ratio = per(this, other).filter(|_| !refused).map(|ratio| ratio - 1.0);
         Self { this, other, change_ratio }
     }
 }
@@ -34,21 +36,85 @@ pub struct ReportComparison {
     pub duration_seconds: FigurePair,
     pub cost: FigurePair,
     pub co2_grams: FigurePair,
+    /// Why changes are refused, in words; empty if none is.
+    pub refusals: Vec<String>,
 }
 
 impl ReportComparison {
-    /// Compares this one with the other.
+    /// Compares this one with the other. Between a simulated and a real run every change is refused, and between different meters
+    /// those of energy and power.
     pub fn of(this: &WorkloadReport, other: &WorkloadReport) -> Self {
-        let pair = |figure: fn(&WorkloadReport) -> Option<f64>| FigurePair::of(figure(this), figure(other));
+        let origin_refusal = refuse_origins(this, other);
+        let meter_refusal = refuse_meters(this, other);
+        let pair = |figure: fn(&WorkloadReport) -> Option<f64>, refused| FigurePair::of(figure(this), figure(other), refused);
+        let is_any_refused = origin_refusal.is_some();
+        let is_energy_refused = is_any_refused || meter_refusal.is_some();
         Self {
-            joules_per_sample: pair(|report| report.joules_per_sample),
-            samples_per_second: pair(|report| per(report.samples, report.duration_seconds)),
-            mean_power_watts: pair(|report| report.mean_power_watts),
-            energy_joules: pair(|report| report.energy_joules),
-            samples: pair(|report| report.samples),
-            duration_seconds: pair(|report| report.duration_seconds),
-            cost: pair(|report| report.cost),
-            co2_grams: pair(|report| report.co2_grams),
+            joules_per_sample: pair(|report| report.joules_per_sample, is_energy_refused),
+            samples_per_second: pair(|report| per(report.samples, report.duration_seconds), is_any_refused),
+            mean_power_watts: pair(|report| report.mean_power_watts, is_energy_refused),
+            energy_joules: pair(|report| report.energy_joules, is_energy_refused),
+            samples: pair(|report| report.samples, is_any_refused),
+            duration_seconds: pair(|report| report.duration_seconds, is_any_refused),
+            cost: pair(|report| report.cost, is_energy_refused),
+            co2_grams: pair(|report| report.co2_grams, is_energy_refused),
+            refusals: origin_refusal.into_iter().chain(meter_refusal).collect(),
+        }
+    }
+}
+
+/// Returns why no change is computed if one of the two is simulated and the other is not.
+fn refuse_origins(this: &WorkloadReport, other: &WorkloadReport) -> Option<String> {
+    let is_simulated = |report: &WorkloadReport| report.origin == Origin::Simulated;
+    (is_simulated(this) != is_simulated(other)).then(|| {
+        let (here, there) = (origin_word(this.origin), origin_word(other.origin));
+        format!("the figures of the other are {there}, here {here}; no change is computed: it would not be a saving")
+    })
+}
+
+/// Returns why no change of energy is computed if the energy of the two is of different meters.
+fn refuse_meters(this: &WorkloadReport, other: &WorkloadReport) -> Option<String> {
+    let (here, there) = this.meter.zip(other.meter).filter(|(here, there)| here != there)?;
+    let (here, there) = (meter_word(here), meter_word(there));
+    Some(format!(
+        "the energy of the other is of the {there}, here of the {here}; no change of energy is computed: it would not be a saving"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_schemas::v1::Meter;
+
+    use super::*;
+
+    fn report(origin: Origin, meter: Option<Meter>) -> WorkloadReport {
+        WorkloadReport {
+            origin,
+            meter,
+            energy_joules: Some(3000.0),
+            samples: Some(1000.0),
+            joules_per_sample: Some(3.0),
+            duration_seconds: Some(100.0),
+            ..WorkloadReport::default()
+        }
+    }
+
+    #[test]
+    fn a_change_between_two_meters_or_from_simulated_to_real_is_refused() {
+        let gpu = report(Origin::Measured, Some(Meter::Gpu));
+        for (other, energy, samples, words) in [
+            (report(Origin::Measured, Some(Meter::Gpu)), Some(0.0), Some(0.0), None),
+            (report(Origin::Measured, None), Some(0.0), Some(0.0), None),
+            (report(Origin::Imported, Some(Meter::Gpu)), Some(0.0), Some(0.0), None),
+            (report(Origin::Measured, Some(Meter::Wall)), None, Some(0.0), Some("of the wall, here of the gpu")),
+            (report(Origin::Simulated, Some(Meter::Gpu)), None, None, Some("are simulated, here measured")),
+        ] {
+            let compared = ReportComparison::of(&gpu, &other);
+            let changes = (compared.joules_per_sample.change_ratio, compared.samples_per_second.change_ratio);
+            assert_eq!(changes, (energy, samples), "{compared:?}");
+            assert_eq!((compared.energy_joules.this, compared.energy_joules.other), (Some(3000.0), Some(3000.0)));
+            assert_eq!(compared.refusals.len(), usize::from(words.is_some()), "{compared:?}");
+            assert!(words.is_none_or(|words| compared.refusals[0].contains(words)), "{compared:?}");
         }
     }
 }

@@ -9,6 +9,17 @@ pub struct EnergyReport {
     pub workloads: Vec<WorkloadReport>,
 }
 
+impl EnergyReport {
+    /// Drops what only the charts of a rendered report need: figures of each window.
+    #[must_use]
+    pub fn without_charts(mut self) -> Self {
+        for workload in &mut self.workloads {
+            (workload.curve, workload.decided) = (Vec::new(), Vec::new());
+        }
+        self
+    }
+}
+
 /// One workload. Absent figures are `null` in JSON: not known, which is not zero.
 ///
 /// Energy, duration, power and coverage are those of the run: the time between the job's `started` and `finished`. If it reports

@@ -20,4 +20,4 @@ mod tuning;
 pub use error::TableError;
 pub use map::{FieldMap, InvalidMap};
 pub use notes::{NoteKind, TableNote};
-pub use tuning::{SkippedGroup, ToAccuracy, Tuning, TuningGroup, TuningRequest, TuningSource, tune};
+pub use tuning::{SkippedGroup, ToAccuracy, Tuning, TuningGroup, TuningRequest, TuningSource, tune, tune_counted};

@@ -118,6 +118,11 @@ pub struct Tuning {
 
 /// Chooses for every group; one that cannot be chosen for is listed with its reason.
 pub fn tune(file: &str, groups: &BTreeMap<GroupKey, PointGroup>, request: &TuningRequest) -> Tuning {
+    tune_counted(file, groups, request, &|| ())
+}
+
+/// As [`tune`]; `on_group` is called after each group.
+pub fn tune_counted(file: &str, groups: &BTreeMap<GroupKey, PointGroup>, request: &TuningRequest, on_group: &dyn Fn()) -> Tuning {
     let method = match request.method {
         ChoiceMethod::Measured => "measured",
         ChoiceMethod::Robust(_) => "robust",
@@ -138,6 +143,7 @@ pub fn tune(file: &str, groups: &BTreeMap<GroupKey, PointGroup>, request: &Tunin
             Ok(group) => tuning.groups.push(group),
             Err(reason) => tuning.skipped.push(SkippedGroup { by: key.clone(), reason }),
         }
+        on_group();
     }
     tuning
 }

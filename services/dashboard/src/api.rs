@@ -27,6 +27,7 @@ use crate::model::detail::SeriesQuery;
 use crate::model::fleet::{FleetQuery, InvalidQuery};
 use crate::model::overview::FleetOverview;
 use crate::model::policies::PolicyQuery;
+use crate::model::runs::{OtherRun, RunList, RunQuery};
 use crate::model::sharing::SharingQuery;
 use crate::model::stages::StageProgress;
 use crate::past::{PastError, PastModel, PastReader};
@@ -42,6 +43,8 @@ pub struct ApiContext {
     pub what_if: Option<WhatIf>,
     /// Earlier moments; `None`: the record still grows.
     pub past: Option<PastReader>,
+    /// Other runs that the record can be compared with.
+    pub runs: Arc<[OtherRun]>,
     /// The log behind the page; `None`: it shows an archive.
     pub log: Option<LogSource>,
     /// What changes the terms of workloads; `None`: nothing here can.
@@ -55,7 +58,8 @@ pub struct ApiContext {
 impl ApiContext {
     pub fn new(model: SharedModel, access: Arc<AccessRules>, what_if: Option<WhatIf>, shutdown: Shutdown) -> Self {
         let export_turn = Arc::new(Semaphore::new(1));
-        Self { model, access, what_if, past: None, log: None, editor: None, answers: Arc::default(), export_turn, shutdown }
+        let (runs, answers) = (Arc::default(), Arc::default());
+        Self { model, access, what_if, past: None, runs, log: None, editor: None, answers, export_turn, shutdown }
     }
 }
 
@@ -73,6 +77,8 @@ pub fn routes(context: ApiContext) -> Router {
         .route("/api/v1/sharing", get(sharing))
         .route("/api/v1/policies", get(policies))
         .route("/api/v1/compare", get(compare))
+        .route("/api/v1/runs", get(runs))
+        .route("/api/v1/compare-run", get(compare_run))
         .route("/api/v1/what-if", get(ask_what_if))
         .route("/api/v1/export", get(export))
         .route("/api/v1/pipeline", get(pipeline))
@@ -238,6 +244,15 @@ async fn policies(uri: Uri, Query(query): Query<PolicyQuery>, AsOfContext(contex
 
 async fn compare(uri: Uri, Query(query): Query<CompareQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
     Ok(context.answer(&uri, |model| model.compare(&query))?)
+}
+
+async fn runs(State(context): State<ApiContext>) -> Response {
+    uncached_json(RunList::of(&context.runs))
+}
+
+async fn compare_run(uri: Uri, Query(query): Query<RunQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
+    let runs = context.runs.clone();
+    Ok(context.answer(&uri, |model| model.compare_run(&runs, &query))?)
 }
 
 impl From<WhatIfError> for ApiError {

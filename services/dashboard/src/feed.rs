@@ -1,7 +1,6 @@
 //! Where the model's events come from: a log that is followed, or an archive that is read once.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, Remedy, StartOffset, TopicPartition, TopicSpec};
@@ -223,16 +222,15 @@ pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut
 }
 
 /// Takes in everything that an archive, or the output of a replay, holds.
-pub fn load_archive(path: &Path, model: &mut DashboardModel) -> Result<ArchivedIds, FeedError> {
-    let archive = Archive::find(path)?;
+pub fn load_archive(archive: &Archive, model: &mut DashboardModel) -> Result<ArchivedIds, FeedError> {
     // Before anything is read: what is archived meanwhile is taken from the log.
     let listing = archive.files()?;
     let next = listing.partitions().into_iter().map(|(at, (_, last))| (at, last + 1)).collect();
-    load_dead_letters(&archive, &listing, model)?;
-    let workloads = eadt_lake::read_events::<Workload>(&archive, Topic::Workloads)?;
-    let windows = eadt_lake::read_events::<EfficiencyWindow>(&archive, Topic::EfficiencyWindows)?;
-    let decisions = eadt_lake::read_events::<Decision>(&archive, Topic::Decisions)?;
-    let actuations = eadt_lake::read_events::<Actuation>(&archive, Topic::Actuations)?;
+    load_dead_letters(archive, &listing, model)?;
+    let workloads = eadt_lake::read_events::<Workload>(archive, Topic::Workloads)?;
+    let windows = eadt_lake::read_events::<EfficiencyWindow>(archive, Topic::EfficiencyWindows)?;
+    let decisions = eadt_lake::read_events::<Decision>(archive, Topic::Decisions)?;
+    let actuations = eadt_lake::read_events::<Actuation>(archive, Topic::Actuations)?;
     let missing = [&workloads.missing, &windows.missing, &decisions.missing, &actuations.missing];
     for (topic, partition, from, to) in missing.into_iter().flatten() {
         tracing::warn!(%topic, partition, from, to, "a file of the archive was removed");
@@ -253,7 +251,7 @@ pub fn load_archive(path: &Path, model: &mut DashboardModel) -> Result<ArchivedI
         model.actuation(event);
         ids.insert(event.id.clone());
     }
-    load_devices(&archive, model)?;
+    load_devices(archive, model)?;
     while model.refresh(usize::MAX) {}
     model.set_caught_up();
     Ok(ArchivedIds { ids, next })

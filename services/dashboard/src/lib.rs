@@ -4,7 +4,8 @@
 //! ([`load_archive`]), and samples and settings of GPUs. Out: an HTTP listener of its own ([`DashboardServer`]) with the page and
 //! `/api/v1`. Every figure is [`eadt_report`]'s or an event's own; the page computes none. It never writes to the log, never
 //! joins a group, and holds no more than [`DashboardLimits`] allow. With an editor ([`DashboardServer::with_editor`]) people
-//! pause, approve and set modes through it. Of an archive it also shows earlier moments ([`PastReader`]). Terminals follow the
+//! pause, approve and set modes through it. Of an archive it also shows earlier moments ([`PastReader`]),
+//! and it compares the record with other runs ([`OtherRun`]). Terminals follow the
 //! log behind it over HTTP ([`DashboardServer::with_log`]).
 
 mod access;
@@ -30,6 +31,7 @@ pub use model::compare::{ComparePage, CompareQuery};
 pub use model::decisions::{DecisionPage, DecisionQuery};
 pub use model::fleet::{FleetPage, FleetQuery, SortKey};
 pub use model::policies::{PolicyPage, PolicyQuery};
+pub use model::runs::{OtherRun, RunPage, RunQuery};
 pub use model::sharing::{AttributionBasis, SharingPage, SharingQuery};
 pub use model::{DashboardLimits, DashboardModel, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind};
 pub use past::PastReader;

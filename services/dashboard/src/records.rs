@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use eadt_backtest::HindsightInput;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, BusError, StartOffset, TopicPartition, partition_for_key, read_to_end};
-use eadt_lake::Archive;
+use eadt_lake::{Archive, LakeError};
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{Actuation, EfficiencyWindow, Workload};
 use eadt_schemas::{Topic, decode};
@@ -45,8 +45,8 @@ impl From<BusError> for RecordError {
     }
 }
 
-impl From<eadt_lake::LakeError> for RecordError {
-    fn from(error: eadt_lake::LakeError) -> Self {
+impl From<LakeError> for RecordError {
+    fn from(error: LakeError) -> Self {
         Self::Unreadable(error.into())
     }
 }
@@ -62,7 +62,8 @@ impl RecordStore {
                 let log = path.join("log");
                 match Archive::find(path) {
                     Ok(archive) => reading.archive(&archive)?,
-                    Err(_) if log.is_dir() => {}
+                    // Nothing is archived yet; an archive that cannot be read is an error.
+                    Err(LakeError::Absent { .. }) if log.is_dir() => {}
                     Err(error) => return Err(error.into()),
                 }
                 // Declarations and actuations that both hold are there twice, which a look back does not mind.

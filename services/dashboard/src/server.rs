@@ -17,6 +17,7 @@ use crate::access::{self, AccessRules, AccessTokens};
 use crate::api::{self, ApiContext};
 use crate::assets;
 use crate::log::LogSource;
+use crate::model::runs::OtherRun;
 use crate::past::PastReader;
 use crate::settings::DashboardSettings;
 use crate::shared_model::SharedModel;
@@ -84,6 +85,13 @@ impl DashboardServer {
     #[must_use]
     pub fn with_past(mut self, past: PastReader) -> Self {
         self.context.past = Some(past);
+        self
+    }
+
+    /// Lets people compare the record with these runs.
+    #[must_use]
+    pub fn with_runs(mut self, runs: Vec<OtherRun>) -> Self {
+        self.context.runs = runs.into();
         self
     }
 

@@ -46,7 +46,7 @@ fn load(folder: &Path, until: Option<EventTime>) -> DashboardModel {
         Some(time) => empty.as_of(time),
         None => empty,
     };
-    load_archive(folder, &mut model).unwrap();
+    load_archive(&Archive::find(folder).unwrap(), &mut model).unwrap();
     model
 }
 

@@ -1,12 +1,13 @@
 //! What is shown is what the report says of the same events, and stays within bounds.
 
-use eadt_dashboard::{DashboardLimits, DashboardModel, DecisionQuery, FleetQuery, SortKey, SourceFacts, SourceKind};
+use eadt_dashboard::{DashboardLimits, DashboardModel, DecisionQuery, FleetQuery, OtherRun, SortKey, SourceFacts, SourceKind};
 use eadt_report::{ReportSettings, Reporter, SavingSummary};
 use eadt_schemas::v1::{
-    ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, UpdateMode, Workload,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin,
+    UpdateMode, Workload,
 };
 
-use crate::support::{Event, actuation, at, decision, facts, model, story, take, window};
+use crate::support::{Event, actuation, at, decision, facts, model, serve_runs, story, take, window};
 
 /// The model and the report of the same events.
 fn both(names: &[&str]) -> (DashboardModel, eadt_report::EnergyReport) {
@@ -364,4 +365,78 @@ fn two_workloads_and_two_times_are_compared_by_the_reports_figures() {
         let refused = model.compare(&query(text)).unwrap_err().to_string();
         assert!(refused.contains(wanted), "{refused}");
     }
+}
+
+/// The report on another run: the same story, each window with so many joules more.
+fn other_run(names: &[&str], more_joules: f64, origin: Origin) -> eadt_report::EnergyReport {
+    let mut reporter = Reporter::default();
+    for name in names {
+        story(name, &mut |event| match event {
+            Event::Window(mut window) => {
+                let joules = window.energy_joules.unwrap() + more_joules;
+                (window.energy_joules, window.run_energy_joules) = (Some(joules), Some(joules));
+                (window.mean_power_watts, window.joules_per_sample) = (Some(joules / 60.0), Some(joules / 6000.0));
+                window.origin = origin;
+                reporter.window(&window);
+            }
+            Event::Decision(event) => reporter.decision(&Decision { origin, ..event }),
+            Event::Actuation(event) => reporter.actuation(&Actuation { origin, ..event }),
+            Event::Workload(_) => {}
+        });
+    }
+    reporter.report(&ReportSettings::default())
+}
+
+#[tokio::test]
+async fn two_runs_are_compared_by_the_figures_of_report_compare() {
+    let (model, report) = both(&["team/a", "team/b", "team/new"]);
+    let other = other_run(&["team/a", "team/b", "team/old"], 3_600.0, Origin::Simulated);
+    let served = serve_runs(model, vec![OtherRun::new("before/run".to_owned(), other.clone())]).await;
+    let runs = served.get("/api/v1/runs").await.json();
+    assert_eq!((&runs["runs"][0]["name"], &runs["runs"][0]["workloads"]), (&"before/run".into(), &3.into()));
+    let page = served.get("/api/v1/compare-run?run=before%2Frun").await.json();
+    assert_eq!(page["matching"], 2, "{page}");
+    for row in page["rows"].as_array().unwrap() {
+        let of =
+            |run: &eadt_report::EnergyReport| run.workloads.iter().find(|it| row["workload"] == *it.workload).cloned().unwrap();
+        let wanted = eadt_report::ReportComparison::of(&of(&report), &of(&other));
+        assert_eq!(row["figures"], serde_json::to_value(&wanted).unwrap());
+        assert!(wanted.joules_per_sample.change_ratio.is_some_and(|ratio| (-0.2..-0.05).contains(&ratio)), "{wanted:?}");
+    }
+    assert_eq!((&page["only_this"]["names"][0], &page["only_other"]["names"][0]), (&"team/new".into(), &"team/old".into()));
+    assert!(page["notes"][0].as_str().unwrap().contains("is not checked"), "{page}");
+    let some = served.get("/api/v1/compare-run?run=before%2Frun&q=B&limit=1").await.json();
+    assert_eq!((&some["matching"], &some["rows"][0]["workload"]), (&1.into(), &"team/b".into()));
+    for (path, words) in [("/api/v1/compare-run?run=after", "before/run"), ("/api/v1/compare-run?colour=red", "colour")] {
+        let refused = served.get(path).await;
+        let text = String::from_utf8_lossy(&refused.body).into_owned();
+        assert!(refused.status == 400 && text.contains(words), "{path}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_comparison_of_runs_that_cannot_be_made_is_refused_with_its_reason() {
+    let (model, _) = both(&["team/a"]);
+    let measured = other_run(&["team/a"], 0.0, Origin::Measured);
+    let run = |name: &str, report| OtherRun::new(name.to_owned(), report);
+    let served = serve_runs(model, vec![run("real", measured), run("empty", eadt_report::EnergyReport::default())]).await;
+    let page = served.get("/api/v1/compare-run?run=real").await.json();
+    let row = &page["rows"][0];
+    assert!(row["figures"]["refusals"][0].as_str().unwrap().contains("are measured, here simulated"), "{row}");
+    assert_eq!(row["figures"]["energy_joules"]["change_ratio"], serde_json::Value::Null);
+    assert!(row["figures"]["energy_joules"]["this"].is_number(), "the figures themselves are shown: {row}");
+    assert_eq!(served.get("/api/v1/compare-run?run=empty").await.json()["only_this"]["count"], 1);
+    // Too many windows for a report: the row says so, and what does it.
+    let mut long = DashboardModel::new(facts(), DashboardLimits { windows: 10, ..DashboardLimits::default() });
+    story("team/a", &mut |event| take(&mut long, &event));
+    while long.refresh(8) {}
+    let other = other_run(&["team/a"], 0.0, Origin::Simulated);
+    let served = serve_runs(long, vec![run("other", other)]).await;
+    let page = served.get("/api/v1/compare-run?run=other").await.json();
+    let refusal = page["rows"][0]["refusal"].as_str().unwrap();
+    assert!(refusal.contains("eadt report --compare") && page["rows"][0]["figures"].is_null(), "{page}");
+    let alone = serve_runs(crate::support::model(), Vec::new()).await;
+    let refused = alone.get("/api/v1/compare-run?run=x").await;
+    assert!(refused.status == 400 && String::from_utf8_lossy(&refused.body).contains("--compare OTHER"));
+    assert_eq!(alone.get("/api/v1/runs").await.json()["runs"], serde_json::json!([]));
 }

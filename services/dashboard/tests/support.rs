@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use eadt_cluster::ChangeTerms;
 use eadt_dashboard::{
-    DashboardLimits, DashboardModel, DashboardServer, DashboardSettings, LogSource, PastReader, SharedModel, SourceFacts,
-    SourceKind,
+    DashboardLimits, DashboardModel, DashboardServer, DashboardSettings, LogSource, OtherRun, PastReader, SharedModel,
+    SourceFacts, SourceKind,
 };
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
@@ -164,6 +164,11 @@ pub async fn serve_with(model: DashboardModel, settings: DashboardSettings, edit
 /// With earlier moments.
 pub async fn serve_past(model: DashboardModel, past: PastReader) -> Served {
     serve_as(model, DashboardSettings::default(), |server| server.with_past(past)).await
+}
+
+/// With other runs to compare with.
+pub async fn serve_runs(model: DashboardModel, runs: Vec<OtherRun>) -> Served {
+    serve_as(model, DashboardSettings::default(), |server| server.with_runs(runs)).await
 }
 
 /// With a log to follow.

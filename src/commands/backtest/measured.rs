@@ -10,6 +10,7 @@ use eadt_tune::{TuningRequest, points, tune};
 
 use crate::cli::BacktestArgs;
 use crate::commands::tune::{KnobName, PointTableArgs, knobs_of, open};
+use crate::progress::ProgressMeter;
 use crate::settings::ProgramSettings;
 
 /// What the controllers work on.
@@ -77,9 +78,9 @@ pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()
         delay_seconds: f64::from(settings.simulator.effect_delay_seconds),
     };
     contest.check()?;
-    let bar = super::progress(contest.boards.len() as u64, !args.json);
-    let report = contest.run(&|| bar.inc(1));
-    bar.finish_and_clear();
+    let meter = ProgressMeter::steps(contest.boards.len() as u64, super::RUNS);
+    let report = contest.run(&|| meter.add(1));
+    meter.finish();
     let report = report?;
     if args.json {
         crate::output::print(&(serde_json::to_string_pretty(&report)? + "\n"))

@@ -6,6 +6,7 @@ use eadt_bus::{Bus, TopicPartition};
 use eadt_lake::{Archive, Listing};
 
 use super::Findings;
+use crate::progress::ProgressMeter;
 use crate::settings::ProgramSettings;
 
 pub fn check_archive(settings: &ProgramSettings, bus: Option<&dyn Bus>, findings: &mut Findings) {
@@ -63,6 +64,9 @@ fn check_newest_files(archive: &Archive, listing: &Listing, findings: &mut Findi
     for file in &listing.files {
         last.insert((file.name.topic, file.name.partition), file.clone());
     }
+    let meter = ProgressMeter::bytes(last.values().map(|file| file.bytes).sum());
+    let counted = meter.clone();
+    let archive = archive.clone().observed(move |bytes| counted.add(bytes));
     for ((topic, partition), file) in last {
         let one = Listing { files: vec![file], ..Listing::default() };
         for row in archive.rows(&one, topic, partition) {
@@ -76,6 +80,7 @@ fn check_newest_files(archive: &Archive, listing: &Listing, findings: &mut Findi
             }
         }
     }
+    meter.finish();
 }
 
 /// What the archive has that the log has not, and the other way round.

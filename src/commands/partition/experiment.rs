@@ -24,7 +24,12 @@ fn pairs(suite: &[SharedWorkload], seed: u64, partitions: &[Vec<u32>], clocks: &
     })
 }
 
-/// Runs the evaluation. The callback receives the description of each part before it starts.
+/// Returns the number of parts of the evaluation.
+pub const fn parts(paper_only: bool) -> u64 {
+    if paper_only { 2 } else { 7 }
+}
+
+/// Runs the evaluation. The callback receives the description of each of the [`parts`] before it starts.
 pub fn run(settings: &EvaluateSettings, paper_only: bool, tell: &dyn Fn(&str)) -> anyhow::Result<EvaluationFindings> {
     let mut findings = EvaluationFindings::default();
     let suite = paper_suite();

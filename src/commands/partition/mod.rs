@@ -3,6 +3,7 @@
 mod args;
 mod experiment;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -22,6 +23,7 @@ use serde_json::json;
 pub use args::PartitionCommand;
 
 use crate::output::{print, say};
+use crate::progress::ProgressMeter;
 use crate::target::{AtomicFile, create_folder};
 use crate::usage;
 
@@ -58,12 +60,24 @@ fn evaluate(args: &args::PartitionEvaluateArgs) -> anyhow::Result<()> {
         let measurements = measurements(&read(solo)?, solo, args.idle_watts, Some(co_runs))?;
         let trial = EvaluationSet::of(measurements);
         let mut findings = EvaluationFindings::default();
+        let meter = ProgressMeter::steps(3, "parts");
         by_group("groups", &trial, &settings, &mut findings)?;
+        meter.add(1);
         by_unseen_workload("groups with an unseen workload", &trial, &settings, &mut findings)?;
+        meter.add(1);
         workload_bars(&trial, &settings, &mut findings)?;
+        meter.finish();
         findings
     } else {
-        experiment::run(&settings, args.paper_only, &|part| tracing::info!("{part}"))?
+        let meter = ProgressMeter::steps(experiment::parts(args.paper_only), "parts");
+        let begun = Cell::new(false);
+        let findings = experiment::run(&settings, args.paper_only, &|part| {
+            // The one before is done.
+            meter.add(u64::from(begun.replace(true)));
+            meter.suspend(|| tracing::info!("{part}"));
+        });
+        meter.finish();
+        findings?
     };
     let note = if simulated { SIMULATED.to_owned() } else { "Choices are held against the measurements themselves.".to_owned() };
     if let Some(page) = page {
@@ -95,7 +109,9 @@ fn train(args: &args::PartitionTrainArgs) -> anyhow::Result<()> {
     let measurements =
         measurements(&read(&args.measured.solo)?, &args.measured.solo, args.measured.idle_watts, Some(&args.co_runs))?;
     let forest = ForestSettings::from(args.growth);
+    let meter = ProgressMeter::steps(2, "parts");
     let model = SlowdownModel::train(&measurements, &forest)?;
+    meter.add(1);
     let groups = measurements.groups().len();
     let trial = EvaluationSet::of(measurements);
     let settings = EvaluateSettings {
@@ -107,6 +123,7 @@ fn train(args: &args::PartitionTrainArgs) -> anyhow::Result<()> {
     };
     let mut findings = EvaluationFindings::default();
     let held_back = by_group("groups", &trial, &settings, &mut findings);
+    meter.finish();
     let text = serde_json::to_string(&model)?;
     target.write(&text)?;
     let score = findings.lines.iter().find(|line| line.method == EvaluatedMethod::SlowdownMean).map(|line| line.score);

@@ -11,6 +11,7 @@ use eadt_service::Shutdown;
 use eadt_tune::plan::{SweepSettings, SweepStep, plan};
 
 use crate::output::say;
+use crate::progress::ProgressMeter;
 use crate::target::AtomicFile;
 use crate::usage;
 
@@ -114,17 +115,20 @@ pub fn run(args: &ProfileArgs, stop: &Shutdown) -> anyhow::Result<()> {
     check(&settings, args.knob)?;
     let steps = plan(&settings, args.runs, args.seed);
     let mut table = csv_head(args.knob);
+    let meter = ProgressMeter::steps(steps.len() as u64, "runs");
     for (done, step) in steps.iter().enumerate() {
         if stop.is_cancelled() {
             bail!("interrupted after {done} of {} run(s): nothing is written, and what was set is put back", steps.len());
         }
         let what = if step.run == 0 { "cold run, thrown away".to_owned() } else { format!("run {}", step.run) };
-        crate::output::note!("{}/{}: {} {}, {what}", done + 1, steps.len(), args.knob.name(), step.setting);
+        meter.suspend(|| crate::output::note!("{}/{}: {} {}, {what}", done + 1, steps.len(), args.knob.name(), step.setting));
         let measured = rig.run(*step).with_context(|| format!("{} {}, {what}", args.knob.name(), step.setting))?;
         if step.run > 0 {
             push(&mut table, args, rig.as_ref(), *step, &measured);
         }
+        meter.add(1);
     }
+    meter.finish();
     let origin = rig.origin();
     // Puts the original settings back before the end is reported.
     drop(rig);

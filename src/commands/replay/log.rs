@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -14,6 +15,7 @@ use eadt_service::tasks::REPLAY_READER;
 
 use super::batches::{BatchReceiver, BatchSender, ReplayBatch};
 use super::check::{OutputHeaders, ProcessorOutputs};
+use crate::progress::{MeteredReader, ProgressMeter};
 
 /// More threads than this would only wait for the one that decompresses.
 const MOST_LANES: usize = 4;
@@ -71,8 +73,13 @@ pub struct LogReadOptions {
 }
 
 /// The log's events, and what else is wanted of it.
-pub fn read<'a>(path: &Path, wanted: LogReadOptions, own: &'a RefCell<ProcessorOutputs>) -> anyhow::Result<BatchReceiver<'a>> {
-    let (name, file) = (path.display().to_string(), open(path)?);
+pub fn read<'a>(
+    path: &Path,
+    wanted: LogReadOptions,
+    own: &'a RefCell<ProcessorOutputs>,
+    meter: &ProgressMeter,
+) -> anyhow::Result<BatchReceiver<'a>> {
+    let (name, file) = (path.display().to_string(), MeteredReader::new(open(path)?, meter));
     let lanes = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_LANES);
     let (lanes, batches) = BatchReceiver::new(name.clone(), lanes, own);
     // Of each lane one chunk waits and one is taken apart.
@@ -89,7 +96,12 @@ pub fn read<'a>(path: &Path, wanted: LogReadOptions, own: &'a RefCell<ProcessorO
 }
 
 /// Hands the chunks out in turn, until nobody wants more.
-fn distribute_chunks(name: String, file: File, work: &[SyncSender<ChunkMessage>], used: &Receiver<LogChunk>) {
+fn distribute_chunks(
+    name: String,
+    file: impl Read + Send + 'static,
+    work: &[SyncSender<ChunkMessage>],
+    used: &Receiver<LogChunk>,
+) {
     let mut chunks = LogChunks::new(name, file);
     for send in work.iter().cycle() {
         let mut chunk = used.try_recv().unwrap_or_default();

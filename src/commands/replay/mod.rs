@@ -10,7 +10,7 @@ mod ranks;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
 use eadt_core::FoldSettings;
@@ -22,6 +22,7 @@ use self::check::{ComparisonReport, LeftOut, ProcessorOutputs, WindowOutput, com
 use self::output::ReplayWriter;
 use crate::cli::{ReplayArgs, WindowAlignment};
 use crate::output::say;
+use crate::progress::ProgressMeter;
 use crate::settings::ProgramSettings;
 use crate::usage;
 
@@ -72,6 +73,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     let own: Vec<RefCell<ProcessorOutputs>> = args.logs.iter().map(|_| RefCell::default()).collect();
     let mut sources: Vec<Box<dyn ReplaySource<anyhow::Error> + '_>> = Vec::new();
     let (mut imported, mut recorded) = (true, Vec::new());
+    let meter = ProgressMeter::bytes(input_bytes(args)?);
     for (path, own) in args.logs.iter().zip(&own) {
         if path.is_dir() {
             let archive = Archive::find(path)?;
@@ -81,6 +83,8 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
             own.borrow_mut().left_out.removed_offsets = super::missing_offsets(inputs);
             imported = false;
             recorded.extend(archive::settings(&archive, &listing)?);
+            let counted = meter.clone();
+            let archive = archive.observed(move |bytes| counted.add(bytes));
             for (topic, partition) in listing.partitions().into_keys() {
                 if Topic::PROCESSOR_INPUTS.contains(&topic) {
                     sources.push(Box::new(archive::read(&archive, &listing, topic, partition, args.check, own)?));
@@ -94,7 +98,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
             imported &= !head.stamped;
             recorded.extend(head.settings);
             let wanted = log::LogReadOptions { check: args.check, totals: args.logs.len() > 1 };
-            sources.push(Box::new(log::read(path, wanted, own)?));
+            sources.push(Box::new(log::read(path, wanted, own, &meter)?));
         }
     }
     let recorded_by = recorded.first().map(|first| settings_hash(first));
@@ -106,22 +110,12 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     }
 
     let mut ranges = apart::WorkloadTimeExtents::default();
-    let progress = if std::io::stderr().is_terminal() {
-        indicatif::ProgressBar::new_spinner().with_style(
-            indicatif::ProgressStyle::with_template("{spinner} {msg}")
-                .unwrap_or_else(|_| indicatif::ProgressStyle::default_spinner()),
-        )
-    } else {
-        indicatif::ProgressBar::hidden()
-    };
     let mut out = args.out.as_deref().map(|out| ReplayWriter::create(out, &args.logs, args.force)).transpose()?;
     let (mut produced, mut refusals, mut held_open) = (ProcessorOutputs::default(), BTreeMap::new(), Vec::new());
     let at_the_end = if args.close { AtTheEnd::Close } else { AtTheEnd::AsLive };
     let counts: ReplayCounts = replay(&fold, sources, at_the_end, |positions, replayed| {
         match &replayed {
             ReplayOutput::Window(window) => {
-                progress.set_message(format!("{} {}", window.window_end, window.workload));
-                progress.tick();
                 ranges.add(window);
             }
             ReplayOutput::Refused { topic, offset, refusal } => {
@@ -151,12 +145,12 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     if let Some(out) = out {
         out.finish()?;
     }
-    progress.finish_and_clear();
+    meter.finish();
     for line in ranges.describe() {
         tracing::warn!("{line}");
     }
     let seconds = began.elapsed().as_secs_f64();
-    let totals = |(path, own): (&std::path::PathBuf, &RefCell<ProcessorOutputs>)| {
+    let totals = |(path, own): (&PathBuf, &RefCell<ProcessorOutputs>)| {
         (path.display().to_string(), std::mem::take(&mut own.borrow_mut().imported_totals))
     };
     let contradictions = ranks::describe_contradictions(&args.logs.iter().zip(&own).map(totals).collect::<Vec<_>>());
@@ -220,6 +214,22 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     }
     // What a check compares with was made without them, too.
     if args.check { Ok(()) } else { summary.check_missing() }
+}
+
+/// Returns the bytes that are read: of event logs, and of the files of archives.
+fn input_bytes(args: &ReplayArgs) -> anyhow::Result<u64> {
+    let is_read =
+        |topic: &Topic| Topic::PROCESSOR_INPUTS.contains(topic) || args.check && ProcessorOutputs::TOPICS.contains(topic);
+    let mut bytes = 0;
+    for path in &args.logs {
+        bytes += if path.is_dir() {
+            let files = Archive::find(path)?.files()?.files;
+            files.iter().filter(|file| is_read(&file.name.topic)).map(|file| file.bytes).sum()
+        } else {
+            std::fs::metadata(path).map_or(0, |found| found.len())
+        };
+    }
+    Ok(bytes)
 }
 
 /// Events that a replay left out: it ended in good order, and its windows and decisions are not of all that the record holds.

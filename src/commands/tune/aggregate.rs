@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::cli::ReadingArgs;
 use crate::commands::import::reading_options;
 use crate::output::{print, say};
+use crate::progress::ProgressMeter;
 
 #[derive(Debug, Args)]
 pub struct TuneAggregateArgs {
@@ -87,6 +88,7 @@ pub fn run(args: &TuneAggregateArgs) -> anyhow::Result<()> {
     }
     // Each thread takes every n-th file: the order of the results does not depend on how many there are.
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(matching.len());
+    let meter = ProgressMeter::steps(matching.len() as u64, "files");
     let one = |(file, columns): &(&PathBuf, eadt_tune::points::GroupKey)| -> Result<RunProfile, TableError> {
         let name = file.display().to_string();
         let reader = std::fs::File::open(file).map_err(|error| TableError {
@@ -96,7 +98,9 @@ pub fn run(args: &TuneAggregateArgs) -> anyhow::Result<()> {
             problem: format!("cannot be read: {error}"),
             remedy: "check its rights".to_owned(),
         })?;
-        read(&name, std::io::BufReader::new(reader), columns.clone(), format, &options)
+        let profile = read(&name, std::io::BufReader::new(reader), columns.clone(), format, &options);
+        meter.add(1);
+        profile
     };
     let results: Vec<Result<RunProfile, TableError>> = std::thread::scope(|scope| {
         let (one, matching) = (&one, &matching);
@@ -107,6 +111,7 @@ pub fn run(args: &TuneAggregateArgs) -> anyhow::Result<()> {
         done.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().flatten().collect())
     })
     .map_err(|_| anyhow::anyhow!("reading the files failed: a worker panicked"))?;
+    meter.finish();
     let mut bad: Vec<String> = Vec::new();
     let mut profiles = Vec::new();
     for result in results {

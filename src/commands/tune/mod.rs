@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, TuningKnob, TuningKnobs};
-use eadt_tune::{FieldMap, TuningRequest, epochs, points, presets, tune};
+use eadt_tune::{FieldMap, TuningRequest, epochs, points, presets, tune_counted};
 
 use crate::cli::ImportDecimal;
 use crate::output::{print, say};
+use crate::progress::{MeteredReader, ProgressMeter};
 use crate::target::AtomicFile;
 use crate::usage;
 
@@ -287,8 +288,12 @@ fn choose(args: &TuneChooseArgs) -> anyhow::Result<()> {
         request.by.push("batch_size".to_owned());
     }
     let name = path.display().to_string();
-    let groups = points::read(&name, open(path)?, &request)?;
-    let mut result = tune(&name, &groups, &request);
+    let meter = ProgressMeter::over_files([path]);
+    let groups = points::read(&name, MeteredReader::new(open(path)?, &meter), &request)?;
+    meter.finish();
+    let meter = ProgressMeter::steps(groups.len() as u64, "groups");
+    let mut result = tune_counted(&name, &groups, &request, &|| meter.add(1));
+    meter.finish();
     let mut inputs = vec![path.clone()];
     if let Some(file) = &args.epochs {
         let runs = epochs::read(&file.display().to_string(), open(file)?, &request)?;

@@ -98,8 +98,24 @@ pub fn evaluate_record(
     controllers: &[ControllerName],
     settings: &ControllerSettings,
 ) -> Vec<HindsightRow> {
+    evaluate_record_counted(record, controllers, settings, &|| ())
+}
+
+/// As [`evaluate_record`]; `on_row` is called after each workload and controller.
+pub fn evaluate_record_counted(
+    record: &HindsightInput,
+    controllers: &[ControllerName],
+    settings: &ControllerSettings,
+    on_row: &dyn Fn(),
+) -> Vec<HindsightRow> {
     let jobs = walk::jobs(record);
-    jobs.iter().flat_map(|job| controllers.iter().map(|controller| walk::walk(job, *controller, settings))).collect()
+    let pairs = jobs.iter().flat_map(|job| controllers.iter().map(move |controller| (job, *controller)));
+    let walked = pairs.map(|(job, controller)| {
+        let row = walk::walk(job, controller, settings);
+        on_row();
+        row
+    });
+    walked.collect()
 }
 
 const SHOWN: usize = 5;

@@ -1,5 +1,7 @@
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use eadt_schemas::Topic;
 use eadt_schemas::v1::EfficiencyWindow;
@@ -7,7 +9,8 @@ use serde_json::json;
 
 use super::{all, row, telemetry, time};
 use crate::{
-    Archive, ArchiveRow, ArchiveWriter, FileName, LakeError, RollLimits, WrittenFile, compact, read_events, read_windows,
+    Archive, ArchiveRow, ArchiveWriter, FileName, LakeError, RollLimits, WrittenFile, compact, compactable_bytes, read_events,
+    read_windows,
 };
 
 const TOPIC: Topic = Topic::GpuTelemetry;
@@ -530,4 +533,37 @@ fn older_files_are_read_and_newer_ones_refused() {
     rewrite(&RecordBatch::try_from_iter_with_nullable(newer).unwrap());
     let error = all(&archive, TOPIC, 0).unwrap_err();
     assert!(matches!(&error, LakeError::Newer { column, .. } if column == "brand_new"), "{error}");
+}
+
+#[test]
+fn an_observer_gets_the_bytes_of_all_files_that_are_read_or_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let rows: Vec<ArchiveRow> = (0..50).map(|offset| telemetry(0, offset, offset)).collect();
+    write(&archive, small(20), &rows);
+    let bytes: u64 = archive.files().unwrap().files.iter().map(|file| file.bytes).sum();
+    let read = Arc::new(AtomicU64::new(0));
+    let counted = read.clone();
+    let observed = archive.observed(move |bytes| {
+        counted.fetch_add(bytes, Ordering::SeqCst);
+    });
+    assert_eq!(all(&observed, TOPIC, 0).unwrap().len(), 50);
+    assert_eq!(read.swap(0, Ordering::SeqCst), bytes);
+    assert_eq!(compactable_bytes(&observed, "2027-01-01", 1 << 30).unwrap(), bytes);
+    compact(&observed, "2027-01-01", 1 << 30).unwrap();
+    assert_eq!(read.swap(0, Ordering::SeqCst), bytes);
+    assert_eq!(compactable_bytes(&observed, "2027-01-01", 1 << 30).unwrap(), 0);
+}
+
+#[test]
+fn a_place_without_an_archive_is_not_one_that_lost_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = Archive::find(folder.path()).unwrap_err();
+    assert!(matches!(&none, LakeError::Absent { .. }) && none.to_string().contains("no Parquet files of EADT"), "{none}");
+    let archive = Archive::folder(folder.path()).unwrap();
+    for file in write(&archive, small(20), &[telemetry(0, 0, 0)]) {
+        fs::remove_file(folder.path().join(file.name.path())).unwrap();
+    }
+    let lost = Archive::find(folder.path()).unwrap_err();
+    assert!(matches!(&lost, LakeError::Location { .. }) && lost.to_string().contains("any more"), "{lost}");
 }

@@ -53,11 +53,9 @@ impl DashboardModel {
         let a = self.compare_side(&query.a, query.a_from_ms, query.a_to_ms)?;
         let b = self.compare_side(&query.b, query.b_from_ms, query.b_to_ms)?;
         let mut notes = vec!["restarts and trials are included; that both did the same work is not checked".to_owned()];
-        if a.report.origin != b.report.origin {
+        let figures = ReportComparison::of(&b.report, &a.report);
+        if a.report.origin != b.report.origin && figures.refusals.is_empty() {
             notes.push("the figures of the two have different origins".to_owned());
-        }
-        if a.report.meter != b.report.meter {
-            notes.push("the energy of the two is of different meters".to_owned());
         }
         if a.gpu_model.is_some() && b.gpu_model.is_some() && a.gpu_model != b.gpu_model {
             notes.push("the two run on different boards".to_owned());
@@ -65,15 +63,13 @@ impl DashboardModel {
         if a.part || b.part {
             notes.push("of a part of a record only windows that lie within it count, and no saving is estimated".to_owned());
         }
-        Ok(ComparePage { figures: ReportComparison::of(&b.report, &a.report), a, b, notes })
+        Ok(ComparePage { a, b, figures, notes })
     }
 
     fn compare_side(&self, name: &str, from_ms: Option<i64>, to_ms: Option<i64>) -> Result<CompareSide, InvalidQuery> {
         let state = self.workloads.get(name).ok_or_else(|| InvalidQuery::no_workload(name))?;
         if !state.is_exact() {
-            return Err(InvalidQuery(format!(
-                "the record of {name:?} is too long to be compared here: `eadt report --compare` does it, or set dashboard.windows higher"
-            )));
+            return Err(InvalidQuery::too_long(name));
         }
         let (from, to) =
             (from_ms.map_or(EventTime::MIN, EventTime::from_millis), to_ms.map_or(EventTime::MAX, EventTime::from_millis));

@@ -103,6 +103,13 @@ impl InvalidQuery {
     pub fn no_workload(name: &str) -> Self {
         Self(format!("no workload is named {name:?} here"))
     }
+
+    /// More windows are on record than are kept.
+    pub fn too_long(name: &str) -> Self {
+        Self(format!(
+            "the record of {name:?} is too long to be compared here: `eadt report --compare` does it, or set dashboard.windows higher"
+        ))
+    }
 }
 
 /// What a row is placed by: its figure, then its name.

@@ -8,6 +8,7 @@ mod devices;
 pub mod fleet;
 pub mod overview;
 pub mod policies;
+pub mod runs;
 pub mod sharing;
 pub mod stages;
 pub mod trace;

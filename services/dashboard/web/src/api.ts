@@ -421,6 +421,11 @@ export type CompareFigure =
   | "cost"
   | "co2_grams";
 
+export type Comparison = Record<CompareFigure, FigurePair> & {
+  /** Why changes are not computed. */
+  refusals: string[];
+};
+
 export interface CompareSide {
   workload: string;
   from_ms: Num;
@@ -435,7 +440,44 @@ export interface CompareSide {
 export interface ComparePage {
   a: CompareSide;
   b: CompareSide;
-  figures: Record<CompareFigure, FigurePair>;
+  figures: Comparison;
+  notes: string[];
+}
+
+export interface RunFacts {
+  name: string;
+  workloads: number;
+  energy_joules: Num;
+  /** `null`: those of its workloads differ. */
+  origin: Origin | null;
+}
+
+export interface RunList {
+  runs: RunFacts[];
+}
+
+export interface RunRow {
+  workload: string;
+  this_origin: Origin | null;
+  other_origin: Origin;
+  /** `null`: `refusal` says why. */
+  figures: Comparison | null;
+  refusal: string | null;
+}
+
+/** Workloads that only one run has. */
+export interface Unmatched {
+  names: string[];
+  count: number;
+}
+
+export interface RunPage {
+  this: RunFacts;
+  other: RunFacts;
+  rows: RunRow[];
+  matching: number;
+  only_this: Unmatched;
+  only_other: Unmatched;
   notes: string[];
 }
 

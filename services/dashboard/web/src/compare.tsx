@@ -3,7 +3,7 @@ import { useMemo, useRef } from "preact/hooks";
 import { type CompareFigure, type ComparePage, type CompareSide, type FigurePair, type FleetPage, query, type Series, workloadPath } from "./api";
 import { Chart, type Line } from "./chart";
 import { changesNote, count, digits, duration, fixed, interval, joules, moment, perSample, saving, UNKNOWN, visible, watts } from "./format";
-import { LayoutText, OriginBadge, Problem } from "./parts";
+import { LayoutText, OriginBadge, Problem, WithCode } from "./parts";
 import { changed, href, type Live, type Route, useData, workloadHref } from "./state";
 
 const FIGURES: [CompareFigure, string, (value: number | null) => string, "less" | "more" | null][] = [
@@ -36,7 +36,9 @@ export function Compare({ route, live }: { route: Route; live: Live }) {
   return (
     <>
       <h1>Compare</h1>
-      <p class="muted">Two workloads, or two times of one. Everything is of the whole record unless a time is given.</p>
+      <p class="muted">
+        Two workloads, or two times of one. Everything is of the whole record unless a time is given. <a href={href(["runs"])}>Two runs</a> have a view of their own.
+      </p>
       <section class="panel" aria-labelledby="what-heading">
         <h2 id="what-heading">What is compared</h2>
         <div class="columns">
@@ -110,8 +112,21 @@ function Heading({ side }: { side: CompareSide }) {
   );
 }
 
+/** Why changes are not computed. */
+export function Refusals({ texts }: { texts: string[] }) {
+  return (
+    <>
+      {texts.map((text) => (
+        <span key={text} class="refusal">
+          <span aria-hidden="true">✗</span> refused: <WithCode text={visible(text)} />
+        </span>
+      ))}
+    </>
+  );
+}
+
 /** With its sign, and a word where one direction is the better one. */
-function Change({ pair, better }: { pair: FigurePair; better: "less" | "more" | null }) {
+export function Change({ pair, better }: { pair: FigurePair; better: "less" | "more" | null }) {
   const { change_ratio: ratio } = pair;
   if (ratio === null) return <span class="unknown">{UNKNOWN}</span>;
   const text = `${ratio > 0 ? "+" : ""}${fixed(ratio * 100, 1)} %`;
@@ -186,6 +201,7 @@ function Figures({ page }: { page: ComparePage }) {
           </tbody>
         </table>
       </div>
+      <Refusals texts={page.figures.refusals} />
       <ul class="notes">
         {[...page.notes, ...notesOf(a), ...notesOf(b)].map((note) => (
           <li key={note}>{visible(note)}</li>

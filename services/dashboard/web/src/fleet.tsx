@@ -1,10 +1,11 @@
 // All workloads: a sentence, a few figures, power over time, a table sorted by what matters.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import { type FleetPage, type FleetRow, type Overview, type PowerHistory, query } from "./api";
 import { Chart, type Line } from "./chart";
 import { copy } from "./copy";
 import { changesNote, clock, count, digits, duration, interval, joules, kwh, perSample, percent, saving, STATES, visible, watts } from "./format";
 import { LayoutText, OriginBadge, Problem, SavingText, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting } from "./parts";
+import { useRowKeys } from "./rows";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
 
@@ -147,23 +148,8 @@ interface TableProps {
 }
 
 function Workloads({ page, route, sort, announce, mixed }: TableProps) {
-  const body = useRef<HTMLTableSectionElement>(null);
-  const [selected, setSelected] = useState(-1);
+  const body = useRowKeys(page.rows.length);
   const turned = route.params.get("order");
-  useEffect(() => {
-    const onKey = (event: KeyboardEvent) => {
-      if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
-      const step = { j: 1, k: -1 }[event.key];
-      if (step === undefined) return;
-      event.preventDefault();
-      const next = Math.max(0, Math.min(page.rows.length - 1, selected + step));
-      setSelected(next);
-      body.current?.rows[next]?.querySelector<HTMLAnchorElement>("a")?.focus();
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  }, [page.rows.length, selected]);
-
   const filters = [route.params.get("q"), route.params.get("state")].some((filter) => filter);
   const shown = `${page.before + 1}–${page.before + page.rows.length} of ${count(page.matching)}`;
   useEffect(() => {
@@ -215,10 +201,6 @@ function Workloads({ page, route, sort, announce, mixed }: TableProps) {
       </footer>
     </section>
   );
-}
-
-function isTyping(target: EventTarget | null): boolean {
-  return target instanceof HTMLElement && (target.isContentEditable || ["INPUT", "SELECT", "TEXTAREA"].includes(target.tagName));
 }
 
 function StateFilter({ route }: { route: Route }) {

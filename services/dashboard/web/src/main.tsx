@@ -7,7 +7,7 @@ import "./app.css";
 import "./content.css";
 import "./views.css";
 import "./narrow.css";
-import { addressMoment, openSession, type Overview } from "./api";
+import { addressMoment, openSession, type Overview, type RunList } from "./api";
 import { copy } from "./copy";
 import { Compare } from "./compare";
 import { AllDecisions, Decision } from "./decision";
@@ -16,6 +16,7 @@ import { clock, duration, visible } from "./format";
 import { OriginBadge } from "./parts";
 import { Pipeline } from "./pipeline";
 import { Policies } from "./policies";
+import { Runs } from "./runs";
 import { Sharing } from "./sharing";
 import { changed, href, type Live, parseRoute, type Route, type Theme, useData, useLive, useQuiet, useRoute, useTheme } from "./state";
 import { TimeTravel } from "./timetravel";
@@ -29,6 +30,8 @@ const VIEWS: [string, string][] = [
   ["policies", "Policies"],
   ["pipeline", "Pipeline"],
 ];
+/** Only where another run was given. */
+const RUNS: [string, string] = ["runs", "Runs"];
 
 function App() {
   const route = useRoute();
@@ -36,6 +39,9 @@ function App() {
   const newest = useLive(session);
   const at = addressMoment();
   const past = useData<Overview>(at === null ? null : "overview", 0);
+  // Other runs are given at the start of the server.
+  const { data: runs } = useData<RunList>(copy === null && newest.connection === "open" ? "runs" : null, 0);
+  const views = runs && runs.runs.length > 0 ? [...VIEWS, RUNS] : VIEWS;
   const live = at === null ? newest : { ...newest, overview: past.data };
   // A log that grows has no earlier moments: an address of an archive's page goes on at the newest.
   const isLive = newest.overview?.source.kind === "live";
@@ -91,7 +97,7 @@ function App() {
           EADT
         </a>
         <nav aria-label="Views">
-          {VIEWS.map(([key, label]) => (
+          {views.map(([key, label]) => (
             <a key={key} href={href([key])} aria-current={view === key ? "page" : undefined}>
               {label}
             </a>
@@ -109,7 +115,7 @@ function App() {
       </header>
       {newest.overview?.source.kind === "archive" && copy === null && <TimeTravel newest={newest.overview} at={at} error={at === null ? null : past.error} />}
       <main id="main" tabIndex={-1}>
-        <View view={view} route={route} live={live} announce={setSpoken} />
+        <View view={view} route={route} live={live} runs={runs} announce={setSpoken} />
       </main>
       <footer class="foot">
         {live.overview && (
@@ -144,12 +150,13 @@ function focusMain(event: Event) {
 function title({ parts, params }: Route): string {
   if (parts[0] === "workload") return visible(parts.slice(1).join("/"));
   if (parts[0] === "compare") return "Compare";
+  if (parts[0] === "runs") return "Compare two runs";
   if (parts[0] === "what-if") return `What if: ${visible(params.get("workload") ?? "")}`;
   if (parts[0] === "decision") return `Decision on ${visible(params.get("workload") ?? "")}`;
   return VIEWS.find(([key]) => key === (parts[0] ?? "fleet"))?.[1] ?? "";
 }
 
-function View({ view, route, live, announce }: { view: string; route: Route; live: Live; announce: (text: string) => void }) {
+function View({ view, route, live, runs, announce }: { view: string; route: Route; live: Live; runs: RunList | null; announce: (text: string) => void }) {
   switch (view) {
     case "fleet":
       return <Fleet route={route} live={live} announce={announce} />;
@@ -165,6 +172,8 @@ function View({ view, route, live, announce }: { view: string; route: Route; liv
       return <Sharing route={route} live={live} />;
     case "compare":
       return <Compare route={route} live={live} />;
+    case "runs":
+      return <Runs key={route.params.get("run")} route={route} live={live} list={runs} />;
     case "what-if":
       return <WhatIf key={route.params.toString()} route={route} />;
     case "policies":

@@ -367,6 +367,49 @@ const tests = {
     await server.kill();
   },
 
+  async "two runs are compared by the figures of report --compare"() {
+    const other = join(folder, "other-run");
+    await output("--data-dir", other, "up", "--no-view", "--json", "--speed", "max", "--duration", "30m", "--seed", "8");
+    const csv = (await output("report", data, "--compare", other, "--csv")).trim().split("\n").map((line) => line.split(","));
+    const column = (name) => csv[0].indexOf(name);
+    const server = await serve(["dashboard", data, "--compare", other]);
+    for (const width of [1280, 400]) {
+      const page = await open(server.url, { width });
+      await page.getByRole("link", { name: "Runs", exact: true }).focus();
+      await page.keyboard.press("Enter");
+      const rows = page.locator(".runs tbody tr:has(th)");
+      await rows.first().waitFor();
+      assert.equal(await rows.count(), csv.length - 1);
+      for (const [index, wanted] of csv.slice(1).entries()) {
+        const cells = await rows.nth(index).locator("th, td").allInnerTexts();
+        assert.equal(cells[0].trim(), wanted[column("workload")]);
+        const figures = [["other_joules_per_sample", 1, 1], ["joules_per_sample", 2, 1], ["joules_per_sample_change_ratio", 3, 100], ["other_samples_per_second", 4, 1], ["samples_per_second", 5, 1]];
+        for (const [name, cell, factor] of figures) {
+          const figure = Number(wanted[column(name)]) * factor;
+          const shown = number(/[−\d][\d.,]*/.exec(cells[cell])[0]);
+          assert.ok(Math.abs(shown - figure) <= Math.max(0.051, Math.abs(figure) * 0.006), `${name}: ${cells[cell]} for ${figure}`);
+        }
+      }
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `as wide as ${width} px`);
+      await isAccessible(page, `two runs at ${width}`);
+      await page.keyboard.press("j");
+      await page.keyboard.press("Enter");
+      await page.waitForFunction(() => location.hash.startsWith("#/workload/"));
+      await close(page);
+    }
+    const address = `${server.url}#/runs?${new URLSearchParams({ run: other })}`;
+    const told = await (await fetch(`${server.url}api/v1/compare-run?${new URLSearchParams({ run: other })}`)).json();
+    const refused = "the figures of the other are measured, here simulated";
+    for (const pair of Object.values(told.rows[0].figures)) pair.change_ratio = null;
+    told.rows[0].figures.refusals = [refused];
+    const page = await open(address, { width: 400, prepare: (page) => page.route("**/api/v1/compare-run*", (route) => route.fulfill({ json: told })) });
+    await page.locator(".runs .refusal").getByText(refused).waitFor();
+    await isAccessible(page, "a refused comparison");
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the reason is wrapped");
+    await close(page);
+    await server.kill();
+  },
+
   async "another controller's decisions are those of backtest"() {
     const server = await serve(["dashboard", data]);
     const told = JSON.parse(await output("backtest", "--archive", data, "--controller", "matrix", "--json")).hindsight;

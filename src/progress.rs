@@ -1,0 +1,153 @@
+//! How far a command is, with the time left: one bar on standard error, only if that is a terminal.
+
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use eadt_lake::{Archive, LakeError, Listing};
+use eadt_report::units;
+use eadt_schemas::Topic;
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle};
+
+/// A command that ends sooner shows no bar.
+const DELAY: Duration = Duration::from_secs(1);
+/// How often the bar is drawn again: the time left goes on while a step takes long.
+const REDRAW: Duration = Duration::from_millis(500);
+/// Characters of the bar itself.
+const BAR_WIDTH: usize = 24;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WorkUnit {
+    /// Steps, with their name in the plural.
+    Steps(&'static str),
+    /// Bytes that are read.
+    Bytes,
+}
+
+/// A bar for work of a known size. Clones are the same bar; it goes when the last one is dropped.
+#[derive(Debug, Clone)]
+pub struct ProgressMeter(ProgressBar);
+
+impl ProgressMeter {
+    fn new(total: u64, unit: WorkUnit) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden()));
+        }
+        let write = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let text = bar_text(unit, state.pos(), state.len().unwrap_or(0), state.elapsed(), state.eta());
+            // The line is a String, which takes every write.
+            out.write_str(&text).ok();
+        };
+        let style = ProgressStyle::with_template("{line}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+        let bar = bar.with_style(style.with_key("line", write)).with_finish(ProgressFinish::AndClear);
+        bar.enable_steady_tick(REDRAW);
+        Self(bar)
+    }
+
+    /// Returns a bar of steps; `unit` is their name in the plural.
+    pub fn steps(total: u64, unit: &'static str) -> Self {
+        Self::new(total, WorkUnit::Steps(unit))
+    }
+
+    /// Returns a bar of bytes that are read.
+    pub fn bytes(total: u64) -> Self {
+        Self::new(total, WorkUnit::Bytes)
+    }
+
+    /// Returns a bar of the bytes of these files; one that cannot be looked at counts nothing.
+    pub fn over_files<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Self {
+        Self::bytes(paths.into_iter().filter_map(|path| std::fs::metadata(path).ok()).map(|found| found.len()).sum())
+    }
+
+    /// Counts work that is done.
+    pub fn add(&self, done: u64) {
+        self.0.inc(done);
+    }
+
+    /// Takes the bar away while something is printed.
+    pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.0.suspend(print)
+    }
+
+    /// Removes the bar, before the result is printed.
+    pub fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Returns the line of a bar; it is empty while the command has not run for long.
+fn bar_text(unit: WorkUnit, done: u64, total: u64, elapsed: Duration, left: Duration) -> String {
+    if elapsed < DELAY {
+        return String::new();
+    }
+    let part = (done as f64 / total.max(1) as f64).min(1.0);
+    let full = (part * BAR_WIDTH as f64) as usize;
+    let amounts = match unit {
+        WorkUnit::Steps(name) => format!("{done} of {total} {name}"),
+        WorkUnit::Bytes => format!("{} of {} read", HumanBytes(done), HumanBytes(total)),
+    };
+    let left = if done == 0 { String::new() } else { format!(", {} left", units::duration(left.as_secs_f64())) };
+    format!("{}{}  {amounts}{left}", "█".repeat(full), "░".repeat(BAR_WIDTH - full))
+}
+
+/// A reader that counts what is read of it.
+#[derive(Debug)]
+pub struct MeteredReader<R> {
+    reader: R,
+    meter: ProgressMeter,
+}
+
+impl<R> MeteredReader<R> {
+    /// Counts into a bar of bytes.
+    pub fn new(reader: R, meter: &ProgressMeter) -> Self {
+        Self { reader, meter: meter.clone() }
+    }
+}
+
+impl<R: Read> Read for MeteredReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.meter.add(read as u64);
+        Ok(read)
+    }
+}
+
+/// Shows how far the reading of these topics is, of whoever reads from the returned archive.
+pub fn over_archive(archive: Archive, topics: &[Topic]) -> Result<(Archive, ProgressMeter), LakeError> {
+    let listing = archive.files()?;
+    Ok(over_files(archive, &listing, topics))
+}
+
+/// As [`over_archive`], of these files.
+pub fn over_files(archive: Archive, listing: &Listing, topics: &[Topic]) -> (Archive, ProgressMeter) {
+    let files = listing.files.iter().filter(|file| topics.contains(&file.name.topic));
+    let meter = ProgressMeter::bytes(files.map(|file| file.bytes).sum());
+    let counted = meter.clone();
+    (archive.observed(move |bytes| counted.add(bytes)), meter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_says_how_much_is_done_and_how_long_the_rest_takes() {
+        let text = |unit, done, elapsed| bar_text(unit, done, 8, elapsed, Duration::from_secs(90));
+        assert_eq!(text(WorkUnit::Bytes, 2, Duration::ZERO), "", "most commands end sooner");
+        let shown = text(WorkUnit::Steps("runs"), 2, DELAY);
+        assert!(shown.starts_with("██████░") && shown.contains("2 of 8 runs, ") && shown.ends_with(" left"), "{shown}");
+        assert!(text(WorkUnit::Bytes, 8, DELAY).contains("8 B of 8 B read"));
+        assert!(!text(WorkUnit::Steps("runs"), 0, DELAY).contains("left"), "nothing is known of the pace");
+        assert!(text(WorkUnit::Steps("runs"), 9, DELAY).contains("9 of 8"), "more than was expected");
+    }
+
+    #[test]
+    fn a_metered_reader_counts_what_is_read() {
+        let meter = ProgressMeter::bytes(8);
+        let mut reader = MeteredReader::new(&b"12345678"[..], &meter);
+        reader.read_exact(&mut [0; 6]).unwrap();
+        assert_eq!((meter.0.position(), meter.0.length()), (6, Some(8)));
+    }
+}
