@@ -17,7 +17,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 
 /// Prints a line on standard error. What cannot be written is dropped: there is nowhere left to report it.
 pub fn print_note(text: &str) {
-    let line = format!("{}\n", shown::lines(&shown::hide_url_secrets(text)));
+    let line = format!("{}\n", shown::lines(&shown::hide_credentials(text)));
     if let Err(error) = std::io::stderr().lock().write_all(line.as_bytes()) {
         tracing::trace!(%error, "standard error is closed");
     }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use eadt_bus::RetryBackoff;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::GpuTelemetry;
-use eadt_service::shown::hide_url_secrets;
+use eadt_service::shown::hide_credentials;
 use eadt_service::{ServiceClock, Shutdown};
 use http_body_util::{BodyExt as _, Full};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
@@ -82,7 +82,7 @@ impl OtlpPush {
     /// An error names the setting or the variable that cannot be used.
     pub fn new(settings: &OtlpSettings, exporter: Exporter, clock: ServiceClock) -> anyhow::Result<Self> {
         let receiver = settings.receiver().map_err(anyhow::Error::msg)?;
-        let shown = hide_url_secrets(receiver.url.as_str()).into_owned();
+        let shown = hide_credentials(receiver.url.as_str()).into_owned();
         let authorities = match receiver.authorities {
             Some(authorities) => authorities,
             None if receiver.url.scheme() == "https" => machine_authorities(),

@@ -545,7 +545,17 @@ mod tests {
         // A URL with a password anywhere, and a password where it belongs.
         for key in &keys {
             let variable = variable_of(key);
-            for value in [format!("https://user:{MARK}@host:1/x?token={MARK}"), format!("s3://{MARK}@bucket/a")] {
+            for value in [
+                format!("https://user:{MARK}@host:1/x?token={MARK}"),
+                format!("s3://{MARK}@bucket/a"),
+                format!("s3://key:a/{MARK}@bucket/a"),
+                format!("s3://bucket/a?access_key_id=x&secret_access_key={MARK}"),
+                format!("SASL://user:{MARK}@host:9092"),
+                format!("host:9092?password={MARK}"),
+                format!("a:9092,host:9092;sasl.password={MARK}"),
+                format!("/data/archive?secret={MARK}"),
+                format!("password={MARK}"),
+            ] {
                 check(variables(&[(&variable, &value)]), &format!("{variable}={value}"));
             }
         }
@@ -572,6 +582,8 @@ mod tests {
             format!("[bus]\nproperties = \"sasl.password={MARK}\"\n"),
             format!("[bus.properties]\nsasl.password = [\"{MARK}\"]\n"),
             format!("[archiver]\nlocation = \"s3://key:{MARK}@bucket\"\nroll_seconds = -1\n"),
+            format!("[archiver]\nlocation = [\"s3://bucket?secret={MARK}\"]\n"),
+            format!("[bus]\nbrokers = [\"host:9092?password={MARK}\"]\n"),
         ] {
             let text = with_file(&file).unwrap_err().to_string();
             let shown = SecretRedactor::default().redact(&text).into_owned();

@@ -4,15 +4,16 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use eadt_schemas::Topic;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaDataReader;
 
+use crate::bounds;
 use crate::error::{LakeError, Result};
 use crate::extent::{PartitionExtent, PartitionExtents};
-use crate::file::{ArchiveFileReader, FileBatches, FileFooter, NewestRow, damaged};
+use crate::file::{ArchiveFileReader, FileBatches, FileFooter, NewestRow, damaged, refused};
 use crate::layout::FileName;
 use crate::row::ArchiveRow;
 use crate::store::{ArchiveStore, BucketStore, FolderStore, RealDisk};
@@ -274,6 +275,7 @@ impl Archive {
         loop {
             let range = file.bytes - length..file.bytes;
             let end = self.store.range(&path, range).map_err(|source| self.failed("read", &path, source))?;
+            bounds::check_schema(&end).map_err(|refusal| self.located(refused(&path, refusal)))?;
             let mut reader = ParquetMetaDataReader::new();
             match reader.try_parse_sized(&end, file.bytes) {
                 Ok(()) => {
@@ -347,6 +349,7 @@ impl Archive {
         if let LakeError::Foreign { path, .. }
         | LakeError::Misnamed { path, .. }
         | LakeError::Damaged { path, .. }
+        | LakeError::TooLarge { path, .. }
         | LakeError::Newer { path, .. } = &mut error
         {
             *path = self.full(path);
@@ -450,6 +453,8 @@ struct FileRows {
     due: Vec<i64>,
     /// Rows that came before their turn.
     early: BTreeMap<i64, StoredRow>,
+    /// The batches of which rows may be `early`.
+    held: Vec<Weak<StoredBatch>>,
     progress: ReadProgress,
 }
 
@@ -488,7 +493,7 @@ impl FileRows {
         let batches = archive.reader(&name)?.batches().map_err(|error| archive.located(error))?;
         let (observer, rows) = (archive.observer.clone(), due.len() as u64);
         let progress = ReadProgress { observer, bytes, rows, read_rows: 0, reported_bytes: 0 };
-        Ok(Self { name, batches, batch: None, due, early: BTreeMap::new(), progress })
+        Ok(Self { name, batches, batch: None, due, early: BTreeMap::new(), held: Vec::new(), progress })
     }
 
     fn read(&mut self) -> Option<Result<StoredRow>> {
@@ -510,7 +515,23 @@ impl FileRows {
                 }
                 Err(error) => return Some(Err(error)),
             }
+            if let Err(error) = self.hold() {
+                return Some(Err(error));
+            }
         }
+    }
+
+    /// Returns an error if the batches whose rows wait for others take too much memory.
+    fn hold(&mut self) -> Result<()> {
+        self.held.retain(|batch| batch.strong_count() > 0);
+        self.held.extend(self.batch.iter().map(|(batch, _)| Arc::downgrade(batch)));
+        let bytes: u64 = self.held.iter().filter_map(Weak::upgrade).map(|batch| batch.bytes() as u64).sum();
+        let limit = bounds::max_waiting_bytes(self.batches.file_bytes());
+        if bytes <= limit {
+            return Ok(());
+        }
+        let detail = format!("its rows are so far out of order that more than {limit} bytes of them wait for others");
+        Err(LakeError::TooLarge { path: self.name.path(), detail })
     }
 }
 

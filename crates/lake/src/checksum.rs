@@ -31,11 +31,9 @@ pub(crate) fn seal(file: &mut [u8]) -> bool {
 /// Compares a file with its checksum, if it has one. Returns what is wrong with it.
 pub(crate) fn verify(input: &ParquetInput) -> Result<(), String> {
     let unreadable = |error: parquet::errors::ParquetError| error.to_string();
-    let length = Length::len(input);
-    let tail = input.get_bytes(length.saturating_sub(TAIL_BYTES), length.min(TAIL_BYTES) as usize).map_err(unreadable)?;
     // What is no Parquet at all is found by who reads it.
-    let Some(start) = footer_start(length, tail.last_chunk().copied()) else { return Ok(()) };
-    let footer = input.get_bytes(start, (length - start) as usize).map_err(unreadable)?;
+    let footer = footer(input)?;
+    let start = Length::len(input) - footer.len() as u64;
     let Some(place) = find(&footer) else { return Ok(()) };
     let (digits_at, digits) = (start + place as u64, &footer[place..][..UNKNOWN.len()]);
     let mut sum = 0;
@@ -51,6 +49,15 @@ pub(crate) fn verify(input: &ParquetInput) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("its bytes are not the ones that were written: CRC-32C {sum:08x}, and its footer says {}", digits.escape_ascii()))
+}
+
+/// Returns the footer of a file and the eight bytes after it; nothing if it has none.
+pub(crate) fn footer(input: &ParquetInput) -> Result<bytes::Bytes, String> {
+    let unreadable = |error: parquet::errors::ParquetError| error.to_string();
+    let length = Length::len(input);
+    let tail = input.get_bytes(length.saturating_sub(TAIL_BYTES), length.min(TAIL_BYTES) as usize).map_err(unreadable)?;
+    let Some(start) = footer_start(length, tail.last_chunk().copied()) else { return Ok(bytes::Bytes::new()) };
+    input.get_bytes(start, (length - start) as usize).map_err(unreadable)
 }
 
 /// Where the footer begins, by the last eight bytes of a file.

@@ -36,6 +36,12 @@ pub enum LakeError {
     /// A file of ours that cannot be read.
     #[error("{path} is damaged: {detail}; restore it from a copy, or delete it while the log still has its offsets")]
     Damaged { path: String, detail: String },
+    /// A file that would take more memory than a file of ours can.
+    #[error(
+        "{path} stands for more data than a file of an archive may: {detail}; restore it from a copy, or move it out of the \
+         archive's folder"
+    )]
+    TooLarge { path: String, detail: String },
     /// A file with columns that this version does not know.
     #[error(
         "{path} has a column {column:?} that this version cannot read; use the version of eadt that wrote it, or a newer one"

@@ -1,22 +1,27 @@
 //! One Parquet file: batches to bytes, and back.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, new_null_array};
 use arrow::compute::interleave;
-use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
+use arrow::datatypes::{Field, Int64Type, Schema, TimestampMicrosecondType};
 use arrow::error::ArrowError;
 use bytes::Bytes;
 use eadt_schemas::{EventTime, Topic};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::metadata::{KeyValue, ParquetMetaData, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::Length;
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnPath;
 
+use crate::bounds::{self, Refusal};
 use crate::checksum;
 use crate::error::{LakeError, Result};
 use crate::layout::FileName;
@@ -25,10 +30,9 @@ use crate::store::ParquetInput;
 
 /// Rows in a row group: `DuckDB`'s own size, and small enough to skip by time.
 pub(crate) const ROW_GROUP_ROWS: usize = 122_880;
-/// Rows in a batch that is read: a few kilobytes of a dictionary can represent gigabytes of text in a large one, and no footer
-/// gives the length of a dictionary's texts.
-const READ_BATCH_ROWS: usize = 1_024;
 
+/// The column of the offsets.
+const OFFSET: &str = "kafka_offset";
 const FORMAT: &str = "eadt.format";
 const FORMAT_VERSION: &str = "1";
 const PLACE: &str = "eadt.place";
@@ -233,7 +237,8 @@ fn ranges(topic: Topic, metadata: &ParquetMetaData, column: CommonColumn) -> imp
 pub(crate) struct ArchiveFileReader {
     topic: Topic,
     path: String,
-    builder: ParquetRecordBatchReaderBuilder<ParquetInput>,
+    input: ParquetInput,
+    metadata: ArrowReaderMetadata,
     pub deleted: Vec<(i64, i64)>,
 }
 
@@ -241,38 +246,63 @@ impl ArchiveFileReader {
     pub(crate) fn open(name: &FileName, input: ParquetInput) -> Result<Self> {
         let path = name.path();
         checksum::verify(&input).map_err(|detail| damaged(&path, &detail))?;
-        let builder = ParquetRecordBatchReaderBuilder::try_new(input).map_err(|error| damaged(&path, &error))?;
-        let FileFooter { deleted, .. } = FileFooter::of(name, builder.metadata())?;
-        Ok(Self { topic: name.topic, path, builder, deleted })
+        let footer = checksum::footer(&input).map_err(|detail| damaged(&path, &detail))?;
+        bounds::check_schema(&footer).map_err(|refusal| refused(&path, refusal))?;
+        let metadata = ArrowReaderMetadata::load(&input, ArrowReaderOptions::new()).map_err(|error| damaged(&path, &error))?;
+        let FileFooter { deleted, .. } = FileFooter::of(name, metadata.metadata())?;
+        let reader = Self { topic: name.topic, path, input, metadata, deleted };
+        reader.check_rows(reader.rows())?;
+        Ok(reader)
     }
 
     pub(crate) fn rows(&self) -> u64 {
-        self.builder.metadata().file_metadata().num_rows().try_into().unwrap_or(0)
+        self.metadata.metadata().file_metadata().num_rows().try_into().unwrap_or(0)
+    }
+
+    fn file_bytes(&self) -> u64 {
+        Length::len(&self.input)
+    }
+
+    fn check_rows(&self, rows: u64) -> Result<()> {
+        if rows <= bounds::max_rows(self.file_bytes()) {
+            return Ok(());
+        }
+        let detail = format!("it has more than {} rows in {} bytes", bounds::max_rows(self.file_bytes()), self.file_bytes());
+        Err(LakeError::TooLarge { path: self.path.clone(), detail })
     }
 
     /// Only the offsets, in the order of the file.
     pub(crate) fn offsets(name: &FileName, input: ParquetInput) -> Result<Vec<i64>> {
-        let path = name.path();
-        let Self { builder, .. } = Self::open(name, input)?;
-        let mask = ProjectionMask::columns(builder.parquet_schema(), ["kafka_offset"]);
-        let reader = builder.with_projection(mask).build().map_err(|error| damaged(&path, &error))?;
+        let reader = Self::open(name, input)?;
+        let path = &reader.path;
+        check_columns(reader.topic, path, reader.metadata.schema())?;
+        let mask = ProjectionMask::columns(reader.metadata.parquet_schema(), [OFFSET]);
+        for group in 0..reader.metadata.metadata().num_row_groups() {
+            let rows = bounds::batch_rows(&reader.input, reader.metadata.metadata(), group, |name| name == OFFSET);
+            rows.map_err(|refusal| refused(path, refusal))?;
+        }
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(reader.input.clone(), reader.metadata.clone());
         let mut offsets = Vec::new();
-        for batch in reader {
-            let batch = batch.map_err(|error| damaged(&path, &error))?;
+        let batches = builder.with_projection(mask).build().map_err(|error| damaged(path, &error))?;
+        for batch in batches {
+            let batch = batch.map_err(|error| damaged(path, &error))?;
             let column = batch.columns().first().and_then(|column| column.as_primitive_opt::<Int64Type>());
-            let column = column.ok_or_else(|| damaged(&path, &"kafka_offset is not a column of integers"))?;
+            let column = column.ok_or_else(|| damaged(path, &"kafka_offset is not a column of integers"))?;
             if column.null_count() > 0 {
-                return Err(damaged(&path, &"a row has no offset"));
+                return Err(damaged(path, &"a row has no offset"));
             }
             offsets.extend_from_slice(column.values());
+            // The footer may say less than there is.
+            reader.check_rows(offsets.len() as u64)?;
         }
         Ok(offsets)
     }
 
-    /// The batches, with exactly the columns of this version.
+    /// The batches, with exactly the columns of this version. None has more than [`bounds::BATCH_BYTES`] of texts.
     pub(crate) fn batches(self) -> Result<FileBatches> {
-        let reader = self.builder.with_batch_size(READ_BATCH_ROWS).build().map_err(|error| damaged(&self.path, &error))?;
-        Ok(FileBatches { topic: self.topic, path: self.path, reader })
+        check_columns(self.topic, &self.path, self.metadata.schema())?;
+        let Self { topic, path, input, metadata, .. } = self;
+        Ok(FileBatches { topic, path, input, metadata, next_group: 0, reader: None })
     }
 }
 
@@ -280,39 +310,91 @@ impl ArchiveFileReader {
 pub(crate) struct FileBatches {
     topic: Topic,
     path: String,
-    reader: ParquetRecordBatchReader,
+    input: ParquetInput,
+    metadata: ArrowReaderMetadata,
+    next_group: usize,
+    /// Of the row group before the next one.
+    reader: Option<ParquetRecordBatchReader>,
+}
+
+impl FileBatches {
+    /// Bytes of the file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        Length::len(&self.input)
+    }
+
+    fn open_group(&self, group: usize) -> Result<ParquetRecordBatchReader> {
+        let rows = bounds::batch_rows(&self.input, self.metadata.metadata(), group, |_| true);
+        let rows = rows.map_err(|refusal| refused(&self.path, refusal))?;
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(self.input.clone(), self.metadata.clone());
+        let reader = builder.with_row_groups(vec![group]).with_batch_size(rows).build();
+        reader.map_err(|error| damaged(&self.path, &error))
+    }
 }
 
 impl Iterator for FileBatches {
     type Item = Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let batch = self.reader.next()?;
-        Some(batch.map_err(|error| damaged(&self.path, &error)).and_then(|batch| conform(self.topic, &self.path, &batch)))
+        loop {
+            if let Some(batch) = self.reader.as_mut().and_then(Iterator::next) {
+                let batch = batch.map_err(|error| damaged(&self.path, &error));
+                return Some(batch.and_then(|batch| conform(self.topic, &self.path, &batch)));
+            }
+            if self.next_group >= self.metadata.metadata().num_row_groups() {
+                return None;
+            }
+            self.next_group += 1;
+            match self.open_group(self.next_group - 1) {
+                Ok(reader) => self.reader = Some(reader),
+                Err(error) => {
+                    self.next_group = usize::MAX;
+                    self.reader = None;
+                    return Some(Err(error));
+                }
+            }
+        }
     }
 }
 
-/// Columns that an older version did not have are null; one that this version does not know is refused, not dropped.
+pub(crate) fn refused(path: &str, refusal: Refusal) -> LakeError {
+    let path = path.to_owned();
+    match refusal {
+        Refusal::Damaged(detail) => LakeError::Damaged { path, detail },
+        Refusal::Foreign(detail) => LakeError::Foreign { path, detail },
+        Refusal::TooLarge(detail) => LakeError::TooLarge { path, detail },
+    }
+}
+
+/// Refuses columns that this version does not know, or knows as others.
+fn check_columns(topic: Topic, path: &str, there: &Schema) -> Result<()> {
+    let plan = plan(topic);
+    let mut names = BTreeSet::new();
+    for field in there.fields() {
+        let Ok(known) = plan.schema.field_with_name(field.name()) else {
+            return Err(LakeError::Newer { path: path.to_owned(), column: field.name().clone() });
+        };
+        let detail = if known.data_type() != field.data_type() {
+            format!("column {} is {}, not {}", field.name(), field.data_type(), known.data_type())
+        } else if !names.insert(field.name()) {
+            format!("column {} is there twice", field.name())
+        } else {
+            continue;
+        };
+        return Err(LakeError::Foreign { path: path.to_owned(), detail });
+    }
+    Ok(())
+}
+
+/// Columns that an older version did not have are null; the others are those of [`check_columns`].
 fn conform(topic: Topic, path: &str, batch: &RecordBatch) -> Result<RecordBatch> {
     let plan = plan(topic);
-    let there = batch.schema();
-    if let Some(unknown) = there.fields().iter().find(|field| plan.schema.index_of(field.name()).is_err()) {
-        return Err(LakeError::Newer { path: path.to_owned(), column: unknown.name().clone() });
-    }
-    let arrays: Result<Vec<ArrayRef>> = plan
-        .schema
-        .fields()
-        .iter()
-        .map(|field| match batch.column_by_name(field.name()) {
-            None => Ok(new_null_array(field.data_type(), batch.num_rows())),
-            Some(array) if array.data_type() == field.data_type() => Ok(Arc::clone(array)),
-            Some(array) => {
-                let detail = format!("column {} is {}, not {}", field.name(), array.data_type(), field.data_type());
-                Err(LakeError::Foreign { path: path.to_owned(), detail })
-            }
-        })
-        .collect();
-    RecordBatch::try_new(plan.schema.clone(), arrays?).map_err(|error| damaged(path, &error))
+    let column = |field: &Arc<Field>| match batch.column_by_name(field.name()) {
+        None => new_null_array(field.data_type(), batch.num_rows()),
+        Some(array) => Arc::clone(array),
+    };
+    let arrays: Vec<ArrayRef> = plan.schema.fields().iter().map(column).collect();
+    RecordBatch::try_new(plan.schema.clone(), arrays).map_err(|error| damaged(path, &error))
 }
 
 pub(crate) fn damaged(path: &str, error: &dyn std::fmt::Display) -> LakeError {

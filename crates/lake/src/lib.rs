@@ -6,6 +6,7 @@
 //! never reads a clock and never decides what is archived.
 
 mod archive;
+mod bounds;
 mod canonical;
 mod checksum;
 mod columns;
@@ -26,6 +27,7 @@ mod stored;
 mod table;
 #[cfg(test)]
 mod tests;
+mod thrift;
 mod writer;
 
 pub use archive::{Archive, ArchiveFile, Listing, MergedRows, PartitionRows, StoredRows};

@@ -96,6 +96,11 @@ impl StoredBatch {
         self.batch.num_rows()
     }
 
+    /// Memory of the columns.
+    pub(crate) fn bytes(&self) -> usize {
+        self.batch.get_array_memory_size()
+    }
+
     fn common(&self, column: CommonColumn) -> &StoredColumn {
         &self.columns[self.plan.common(column)]
     }

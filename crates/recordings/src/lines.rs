@@ -12,6 +12,9 @@ pub(crate) const MAX_LINE_BYTES: u64 = 256 << 20;
 
 /// Blank lines in a row before a file is taken for none of ours: a few kilobytes of zstd can hold gigabytes of them.
 pub(crate) const MAX_BLANK_BYTES: u64 = 4 << 20;
+/// As [`MAX_BLANK_BYTES`], of lines that hold no value: comments, and separators alone. Spreadsheets write some megabytes of
+/// empty rows below a table.
+pub(crate) const MAX_BARE_BYTES: u64 = 16 << 20;
 
 pub(crate) struct LineReader<'a> {
     pub(crate) name: String,
@@ -20,6 +23,8 @@ pub(crate) struct LineReader<'a> {
     pub(crate) number: u64,
     /// Of the blank lines just read.
     blank_bytes: u64,
+    /// Of the lines without a value just read, blank ones among them.
+    bare_bytes: u64,
     pub(crate) encoding: Encoding,
     /// Of the first bytes, decompressed and decoded: a file that has grown since keeps it.
     pub(crate) fingerprint: Fingerprint,
@@ -104,6 +109,7 @@ impl<'a> LineReader<'a> {
             buffer: Vec::new(),
             number: 0,
             blank_bytes: 0,
+            bare_bytes: 0,
             encoding,
             fingerprint,
             open_line: None,
@@ -133,11 +139,7 @@ impl<'a> LineReader<'a> {
         if self.buffer.last() != Some(&b'\n') {
             self.open_line = Some(self.number);
         }
-        self.blank_bytes = if self.buffer.trim_ascii().is_empty() { self.blank_bytes + read as u64 } else { 0 };
-        if self.blank_bytes >= MAX_BLANK_BYTES {
-            let problem = format!("there is nothing in {} MiB of blank lines", MAX_BLANK_BYTES >> 20);
-            return Err(ImportError::at(&self.name, self.number, problem, "check that this is the right file"));
-        }
+        self.count_bare_line()?;
         let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let (text, windows_1252) = line_text(line);
@@ -147,10 +149,31 @@ impl<'a> LineReader<'a> {
         Ok(Some((self.number, text)))
     }
 
+    /// Returns an error if too many lines in sequence, the last one among them, hold nothing.
+    fn count_bare_line(&mut self) -> Result<(), ImportError> {
+        let (line, bytes) = (self.buffer.trim_ascii(), self.buffer.len() as u64);
+        self.blank_bytes = if line.is_empty() { self.blank_bytes + bytes } else { 0 };
+        self.bare_bytes = if is_bare(line) { self.bare_bytes + bytes } else { 0 };
+        let problem = if self.blank_bytes >= MAX_BLANK_BYTES {
+            format!("there is nothing in {} MiB of blank lines", MAX_BLANK_BYTES >> 20)
+        } else if self.bare_bytes >= MAX_BARE_BYTES {
+            format!("there is no value in {} MiB of comments and empty rows", MAX_BARE_BYTES >> 20)
+        } else {
+            return Ok(());
+        };
+        Err(ImportError::at(&self.name, self.number, problem, "check that this is the right file"))
+    }
+
     /// The rest of the input as one reader, for formats that are not made of lines.
     pub(crate) fn into_reader(self) -> Box<dyn BufRead + 'a> {
         self.reader
     }
+}
+
+/// Returns whether a line holds no value: it is a comment, or has neither a letter nor a digit.
+fn is_bare(line: &[u8]) -> bool {
+    let is_text = |byte: &u8| byte.is_ascii_alphanumeric() || !byte.is_ascii();
+    line.starts_with(b"#") || line.starts_with(b"//") || !line.iter().any(is_text)
 }
 
 fn unreadable(name: &str, line: Option<u64>, error: &io::Error) -> ImportError {

@@ -17,6 +17,9 @@ pub(crate) type FileId = usize;
 /// Index into [`Recording::sources`].
 pub(crate) type SourceId = usize;
 
+/// Refused rows after which an import ends at once if they are more than half of its rows so far.
+const MOST_REFUSED_ROWS: u64 = 250_000;
+
 #[derive(Debug)]
 pub(crate) struct Recording {
     pub(crate) format: RecordingFormat,
@@ -233,7 +236,8 @@ impl Recording {
             Ok(()) => Ok(()),
             Err(RowError::Damaged(kind, error)) => {
                 self.refuse(kind, *error);
-                Ok(())
+                // A few kilobytes of zstd can be rows without end.
+                if self.refusals.rows >= MOST_REFUSED_ROWS { self.check_refusals() } else { Ok(()) }
             }
             Err(RowError::Stop(error)) => Err(*error),
         }

@@ -636,6 +636,63 @@ fn an_endless_run_of_blank_lines_and_an_endless_line_are_errors_soon() {
     }
 }
 
+/// A line again and again after a text.
+fn endless(text: &'static str, line: &'static str) -> impl std::io::Read {
+    use std::io::Read;
+
+    let lines = line.repeat(1 << 10);
+    let many = std::iter::repeat_with(move || lines.clone());
+    text.as_bytes().chain(Repeated { lines: Box::new(many), rest: Vec::new().into_iter() })
+}
+
+struct Repeated {
+    lines: Box<dyn Iterator<Item = String>>,
+    rest: std::vec::IntoIter<u8>,
+}
+
+impl std::io::Read for Repeated {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if self.rest.len() == 0 {
+            self.rest = self.lines.next().unwrap_or_default().into_bytes().into_iter();
+        }
+        let count = into.len().min(self.rest.len());
+        into.iter_mut().zip(&mut self.rest).for_each(|(place, byte)| *place = byte);
+        Ok(count)
+    }
+}
+
+#[test]
+fn lines_that_never_hold_a_value_are_errors_soon() {
+    const EMPTY: &str = "no value in 16 MiB of comments and empty rows";
+
+    let header = "time,w\n2025-02-03T10:00:00Z,100\n";
+    for (line, expected) in [
+        ("# a comment of some length, so that there are not so many of them in as many bytes\n", EMPTY),
+        ("// a comment of some length, so that there are not so many of them in as many bytes\n", EMPTY),
+        (",,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n", EMPTY),
+        // Rows that are refused.
+        ("x\n", "endless:3: row has 1 cell(s), its header 2"),
+        ("N/A,N/A\n", "endless:3: "),
+    ] {
+        let files = vec![RecordingFile::new("endless", endless(header, line))];
+        let error = import(CSV, files, &maps(&["power_watts=w"])).unwrap_err().to_string();
+        assert!(error.contains(expected), "{line:?}: {error}");
+    }
+    for format in [SMI, RecordingFormat::Mlperf] {
+        let files = vec![RecordingFile::new("endless", endless("x\n", "-,-;-\n"))];
+        let error = import(format, files, &plain()).unwrap_err().to_string();
+        assert!(error.contains("endless:"), "{format}: {error}");
+    }
+}
+
+#[test]
+fn comments_below_a_table_are_passed_over() {
+    let rows: String = (0..10).map(|second| format!("2025-02-03T10:00:{second:02}Z,100\n")).collect();
+    let text = format!("time,w\n{rows}{}", "# a note\n".repeat(10_000));
+    let imported = read(CSV, &[("a.csv", &text)], &maps(&["power_watts=w"])).unwrap();
+    near(total(&imported), 900.0, "comments");
+}
+
 #[test]
 fn a_mark_that_nothing_settles_is_asked_for() {
     let open = "time;w\n2025-02-03T10:00:00Z;1.200\n2025-02-03T10:00:10Z;1.300\n";

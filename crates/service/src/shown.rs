@@ -72,9 +72,9 @@ impl SecretRedactor {
         Self(texts.into())
     }
 
-    /// Replaces every secret, and the user and password of every URL.
+    /// Replaces every secret, and what [`hide_credentials`] finds.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let mut shown = hide_url_secrets(text);
+        let mut shown = hide_credentials(text);
         for secret in self.0.iter().filter(|secret| text.contains(secret.as_str())) {
             shown = Cow::Owned(shown.replace(secret.as_str(), HIDDEN));
         }
@@ -103,9 +103,69 @@ fn is_secret_parameter(name: &str) -> bool {
         .any(|part| name.contains(part))
 }
 
+/// Ends of the names that hold a secret wherever `NAME=VALUE` stands. `tokens=` and `password_file=` are none of them.
+const SECRET_NAME_ENDS: [&str; 8] =
+    ["password", "passwd", "secret", "token", "access_key", "secret_key", "api_key", "access-key"];
+/// Where a value, or a URL, ends.
+const END: &[char] = &[' ', '\t', '\n', '\r', '"', '\'', '<', '>', '`', '|', '\\'];
+
+/// Replaces what is secret by its form in a text: user and password of every URL, the values of its secret parameters, and every
+/// value behind the name of a secret, as in `host:9092?password=VALUE`.
+pub fn hide_credentials(text: &str) -> Cow<'_, str> {
+    match hide_url_secrets(text) {
+        Cow::Borrowed(text) => hide_named_values(text),
+        Cow::Owned(text) => Cow::Owned(hide_named_values(&text).into_owned()),
+    }
+}
+
+/// Replaces the values of `NAME=VALUE` and `NAME="VALUE"` if the name is one of a secret.
+fn hide_named_values(text: &str) -> Cow<'_, str> {
+    let (mut shown, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find('=') {
+        let (before, after) = (&rest[..at], &rest[at + 1..]);
+        let is_of_name = |character: char| character.is_alphanumeric() || "_-.".contains(character);
+        let start = before.trim_end_matches(is_of_name).len();
+        let is_parameter = before[..start].ends_with(['?', '&', ';']);
+        let name = before[start..].to_ascii_lowercase();
+        let is_secret = SECRET_NAME_ENDS.iter().any(|end| name.ends_with(end))
+            || is_parameter && is_secret_parameter(&name) && !name.ends_with("_file");
+        let quote = after.chars().next().filter(|first| matches!(first, '"' | '\''));
+        let opening = quote.map_or(0, char::len_utf8);
+        let value = &after[opening..];
+        let length = match quote {
+            Some(quote) => value.find(quote),
+            None => value.find(|character| END.contains(&character) || character == '&'),
+        };
+        let length = length.unwrap_or(value.len());
+        shown.push_str(&rest[..=at]);
+        rest = after;
+        if is_secret && length > 0 {
+            shown.push_str(&after[..opening]);
+            shown.push_str(HIDDEN);
+            rest = &value[length..];
+        }
+    }
+    if shown.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    shown.push_str(rest);
+    Cow::Owned(shown)
+}
+
+/// Returns where the authority of a URL ends, `://` left out. A password with a `/` in it, as keys of object stores have, is
+/// part of it: what follows a colon there is no port.
+fn authority_end(url: &str) -> usize {
+    let end = url.find(['/', '?', '#']).unwrap_or(url.len());
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let has_password = url[..end].rsplit_once(':').is_some_and(|(_, port)| !is_port(port)) && !url[..end].contains(['@', '[']);
+    match url.rfind('@').filter(|at| has_password && *at > end) {
+        Some(at) => url[at..].find(['/', '?', '#']).map_or(url.len(), |length| at + length),
+        None => end,
+    }
+}
+
 /// Replaces user and password of every URL in a text, and the values of its secret parameters.
-pub fn hide_url_secrets(text: &str) -> Cow<'_, str> {
-    const END: &[char] = &[' ', '\t', '\n', '\r', '"', '\'', '<', '>', '`', '|', '\\'];
+fn hide_url_secrets(text: &str) -> Cow<'_, str> {
     if !text.contains("://") {
         return Cow::Borrowed(text);
     }
@@ -114,7 +174,7 @@ pub fn hide_url_secrets(text: &str) -> Cow<'_, str> {
         let (before, after) = rest.split_at(at + 3);
         shown.push_str(before);
         let (url, next) = after.split_at(after.find(END).unwrap_or(after.len()));
-        let (authority, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
+        let (authority, path) = url.split_at(authority_end(url));
         // Of several URLs in a list each has its own credentials.
         for (number, part) in authority.split(',').enumerate() {
             if number > 0 {
@@ -223,8 +283,18 @@ mod tests {
             ("az://c/p?sv=1&sig=hunter2&x=3#t", "az://c/p?sv=1&sig=…&x=3#t"),
             ("https://h/?access_token=hunter2", "https://h/?access_token=…"),
             ("kafka://u:p@a:1,u:q@b:2", "kafka://…@a:1,…@b:2"),
+            ("s3://key:hunt/er2@bucket/p?x=1", "s3://…@bucket/p?x=1"),
+            ("http://h:80/a@b", "http://h:80/a@b"),
+            ("SASL://u:hunter2@h:9092", "SASL://…@h:9092"),
+            ("s3://bucket/p;password=hunter2", "s3://bucket/p;password=…"),
+            ("brokers=\"h:9092?password=hunter2,i:1\"", "brokers=\"h:9092?password=…\""),
+            ("h?sig=hunter2&x=1", "h?sig=…&x=1"),
+            ("a password=hunter2 b", "a password=… b"),
+            ("setting x.password=\"hunter 2\" from y", "setting x.password=\"…\" from y"),
+            ("sasl.password=hunter2", "sasl.password=…"),
+            ("key=ns/job tokens=3 password_file=/run/x password=", "key=ns/job tokens=3 password_file=/run/x password="),
         ] {
-            assert_eq!(hide_url_secrets(text), shown);
+            assert_eq!(hide_credentials(text), shown);
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -139,7 +140,7 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<ParquetInput> {
-        File::open(path).map(ParquetInput::File)
+        File::open(path).map(|file| ParquetInput::File(Arc::new(file)))
     }
 }
 

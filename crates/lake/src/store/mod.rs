@@ -8,6 +8,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use parquet::file::reader::{ChunkReader, Length};
@@ -45,9 +46,9 @@ pub(crate) trait ArchiveStore: Send + Sync + fmt::Debug {
 }
 
 /// A file to be read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum ParquetInput {
-    File(File),
+    File(Arc<File>),
     Bytes(Bytes),
 }
 
@@ -62,7 +63,7 @@ impl ParquetInput {
 impl Length for ParquetInput {
     fn len(&self) -> u64 {
         match self {
-            Self::File(file) => Length::len(file),
+            Self::File(file) => Length::len(&**file),
             Self::Bytes(bytes) => bytes.len() as u64,
         }
     }

@@ -4,10 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use eadt_schemas::Topic;
-use serde_json::json;
 
-use super::{all, row, telemetry};
-use crate::{Archive, ArchiveRow, ArchiveWriter, FileName, RollLimits, compact};
+use super::{all, telemetry};
+use crate::{Archive, ArchiveWriter, FileName, RollLimits, compact};
 
 const TOPIC: Topic = Topic::GpuTelemetry;
 
@@ -156,21 +155,4 @@ fn a_compaction_keeps_the_records_and_two_of_one_partition_are_the_wider_one() {
     assert_eq!(lost(&archive), [(TOPIC, 1, 30, 40)]);
     fs::remove_file(folder.path().join(compacted[1].name.path())).unwrap();
     assert_eq!(lost(&archive), [(TOPIC, 1, 0, 40)]);
-}
-
-#[test]
-fn a_small_file_of_long_equal_texts_is_read_in_small_pieces() {
-    let folder = tempfile::tempdir().unwrap();
-    let archive = Archive::folder(folder.path()).unwrap();
-    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
-    let long = json!({"time": "2026-01-02T00:00:00Z", "reason": "a".repeat(16 << 10)});
-    let rows: Vec<ArchiveRow> = (0..1100).map(|offset| row(Topic::Decisions, 0, offset, 0, &long)).collect();
-    for row in &rows {
-        writer.push(row, row.stamp).unwrap();
-    }
-    let written = writer.roll_all().unwrap();
-    assert!(written[0].bytes < 1 << 20, "{}", written[0].bytes);
-    let batches = archive.reader(&written[0].name).unwrap().batches().unwrap();
-    let sizes: Vec<usize> = batches.map(|batch| batch.unwrap().get_array_memory_size()).collect();
-    assert!(sizes.len() > 1 && sizes.iter().all(|bytes| *bytes < 64 << 20), "{sizes:?}");
 }

@@ -3,6 +3,7 @@
 mod archive;
 mod crash;
 mod damage;
+mod oversize;
 mod round_trip;
 mod stored;
 

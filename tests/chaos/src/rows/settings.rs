@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use eadt_bus::{Bus, ProducerRecord, TopicPartition, topics};
+use anyhow::ensure;
+use eadt_archiver::ArchiverSettings;
+use eadt_bus::{Bus, MemberOptions, Membership, PollEvent, ProducerRecord, TopicPartition, topics};
 use eadt_schemas::Topic;
 
 use super::archive;
@@ -15,12 +17,12 @@ use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 
 pub const ROW: Row = Row {
     name: "settings",
-    fault: "SIGKILL of the processor and the archiver, which are started again at once, of the same group and name, with another prefix of topics; or after partitions were added",
+    fault: "SIGKILL of the processor and the archiver, which are started again at once, of the same group and name, with another prefix of topics; or after partitions were added; or of a version that reads one topic more",
     promise: "both work on what they are now to read: windows come, and the archive goes on, within a minute",
     without: "a name in the group that says what its member reads",
     full: 30,
     batch: 3,
-    short: 2,
+    short: 3,
     off: 1,
     run,
 };
@@ -47,6 +49,42 @@ fn archived(world: &World, topic: Topic, partitions: i32) -> Result<Option<i64>>
     Ok(world.bus.committed("archiver", &parts)?.into_iter().sum())
 }
 
+/// Writes a record to a partition of the dead letters, which nobody merges with others'.
+fn send_dead_letter(world: &World, partition: i32) -> Result<()> {
+    let mut producer = world.bus.producer("chaos-settings")?;
+    let record = ProducerRecord {
+        topic: world.topic(Topic::DeadLetters).into(),
+        partition: Some(partition),
+        key: None,
+        value: Some("{}".into()),
+        headers: Vec::new(),
+    };
+    send(&mut *producer, &record)?;
+    producer.flush(LIMIT)?;
+    Ok(())
+}
+
+/// Is a member of the archiver's group and name for a moment, as of a version that does not read the dead letters, and goes
+/// without leaving the group: no setting adds a topic, a version does.
+fn join_without_dead_letters(world: &World, settings: &ArchiverSettings) -> Result<()> {
+    let topics = Topic::ALL.into_iter().filter(|topic| *topic != Topic::DeadLetters);
+    let membership = Membership::Static(settings.instance.clone());
+    let topics = topics.map(|topic| world.topic(topic).into()).collect();
+    let mut member = world.bus.member(MemberOptions { group: settings.group.clone(), membership, topics })?;
+    let assigned = until(LIMIT, || {
+        let mut events = Vec::new();
+        member.poll(1, Duration::from_millis(100), &mut events)?;
+        Ok(events.iter().any(|event| matches!(event, PollEvent::Assigned(partitions) if !partitions.is_empty())))
+    })?;
+    ensure!(assigned.is_some(), "the member without dead letters got no partition within {LIMIT:?}");
+    Ok(())
+}
+
+/// The position of the archiver's group in a partition of the dead letters.
+fn dead_letters_archived(world: &World, partition: i32) -> Result<Option<i64>> {
+    Ok(world.bus.committed("archiver", &[TopicPartition::new(world.topic(Topic::DeadLetters), partition)])?[0])
+}
+
 fn run(run: Run) -> Result<Outcome> {
     let mut world = World::start(Cluster::One, run.bites.then_some("member-name"))?;
     for topic in topics::desired(PREFIXES[1], PARTITIONS, 1) {
@@ -65,25 +103,27 @@ fn run(run: Run) -> Result<Outcome> {
     for round in 0..=run.rounds as usize {
         PREFIXES[round % 2].clone_into(&mut world.prefix);
         let place = world.dir().join(PREFIXES[round % 2]);
-        if round % 3 == 2 {
-            // Of a topic whose records nobody merges with others'.
-            partitions += 1;
-            world.bus.add_partitions(&world.topic(Topic::DeadLetters), partitions)?;
-            let mut producer = world.bus.producer("chaos-settings")?;
-            let record = ProducerRecord {
-                topic: world.topic(Topic::DeadLetters).into(),
-                partition: Some(partitions - 1),
-                key: None,
-                value: Some("{}".into()),
-                headers: Vec::new(),
-            };
-            send(&mut *producer, &record)?;
-            producer.flush(LIMIT)?;
+        let files_settings = archive::settings(&place);
+        let partition = match round % 4 {
+            2 => {
+                partitions += 1;
+                world.bus.add_partitions(&world.topic(Topic::DeadLetters), partitions)?;
+                Some(partitions - 1)
+            }
+            3 if !run.bites => {
+                join_without_dead_letters(&world, &files_settings)?;
+                Some(0)
+            }
+            _ => None,
+        };
+        let letters = partition.map(|partition| dead_letters_archived(&world, partition)).transpose()?.flatten();
+        if let Some(partition) = partition {
+            send_dead_letter(&world, partition)?;
         }
         let before = archived(&world, Topic::GpuTelemetry, PARTITIONS)?.unwrap_or(0);
         let begun = Instant::now();
         let processor = world.processor(world.settings(), None)?;
-        let archiver = world.part(Service::Archiver(Box::new(archive::settings(&place))), None)?;
+        let archiver = world.part(Service::Archiver(Box::new(files_settings)), None)?;
         let windows = until(limit, || Ok(watches[round % 2].has_all_after(begun)))?;
         let files = until(limit, || Ok(archived(&world, Topic::GpuTelemetry, PARTITIONS)?.unwrap_or(0) > before))?;
         if round > 0 {
@@ -94,10 +134,11 @@ fn run(run: Run) -> Result<Outcome> {
                 .took("from the start with other settings to windows in every partition", windows.unwrap_or(limit.as_secs_f64()));
             outcome.rounds += 1;
         }
-        if round % 3 == 2 && !run.bites {
-            let new = TopicPartition::new(world.topic(Topic::DeadLetters), partitions - 1);
-            let seen = until(limit, || Ok(world.bus.committed("archiver", std::slice::from_ref(&new))?[0].is_some()))?;
-            outcome.check(seen.is_some(), || format!("{new}, which was added, is not archived: {}", archiver.tail()));
+        if let Some(partition) = partition.filter(|_| !run.bites) {
+            let seen = until(limit, || Ok(dead_letters_archived(&world, partition)? > letters))?;
+            outcome.check(seen.is_some(), || {
+                format!("partition {partition} of the dead letters, which was added, is not archived: {}", archiver.tail())
+            });
         }
         processor.kill()?;
         archiver.kill()?;

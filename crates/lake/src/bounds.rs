@@ -1,0 +1,372 @@
+//! What a file may take in memory while it is read: a few kilobytes of Parquet can stand for gigabytes.
+//!
+//! Sizes are taken from the headers of the pages, which the Parquet reader keeps to, before a page is unpacked; from dictionaries,
+//! of which one long text may stand in every row; and, where values share prefixes, from a first pass over them. No footer says
+//! how long texts are, and one that did could lie.
+
+use std::sync::Arc;
+
+use parquet::basic::Type as PhysicalType;
+use parquet::column::page::{Page, PageReader};
+use parquet::column::reader::{get_column_reader, get_typed_column_reader};
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use parquet::file::reader::{ChunkReader, Length, SerializedPageReader};
+
+use crate::store::ParquetInput;
+use crate::thrift::{I32, LIST, STRUCT, ThriftReader};
+
+/// Rows in a batch, at most.
+pub(crate) const BATCH_ROWS: usize = 1_024;
+/// Texts and bytes of one batch, and thus of one row, at most. Records of Kafka have one MiB, unless a broker is set otherwise.
+pub(crate) const BATCH_BYTES: u64 = 32 << 20;
+/// Unpacked pages of all columns at a time: a dictionary and a page each. Writers fill pages up to one MiB.
+const PAGES_BYTES: u64 = 256 << 20;
+/// Rows that a byte of a file may stand for. Each row has an id, and takes some bytes.
+const ROWS_PER_FILE_BYTE: u64 = 64;
+/// Batches that wait for rows before them, in bytes: so many, or this multiple of their file.
+const WAITING_BYTES: u64 = 256 << 20;
+const WAITING_PER_FILE_BYTE: u64 = 256;
+/// Columns that a footer may have, ours and those of later versions.
+const MAX_COLUMNS: u64 = 4_096;
+
+/// Rows that a file may have, by its length in bytes.
+pub(crate) fn max_rows(file_bytes: u64) -> u64 {
+    file_bytes.saturating_mul(ROWS_PER_FILE_BYTE)
+}
+
+/// Bytes of batches that may wait for rows before them, by the length of their file.
+pub(crate) fn max_waiting_bytes(file_bytes: u64) -> u64 {
+    file_bytes.saturating_mul(WAITING_PER_FILE_BYTE).max(WAITING_BYTES)
+}
+
+/// Why a file is not read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Damaged(String),
+    Foreign(String),
+    TooLarge(String),
+}
+
+/// Refuses a schema of columns within columns, which this program never writes and which the Parquet reader follows without an
+/// end, or of too many. `end` is a footer and the eight bytes after it, or as much of a file's end; less is not looked at.
+pub(crate) fn check_schema(end: &[u8]) -> Result<(), Refusal> {
+    let Some((rest, [a, b, c, d, b'P', b'A', b'R', b'1'])) = end.split_last_chunk::<8>() else { return Ok(()) };
+    let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+    let Some(footer) = rest.len().checked_sub(length).and_then(|start| rest.get(start..)) else { return Ok(()) };
+    let mut problem = None;
+    // To its end: a second schema would count instead of the first.
+    let read = ThriftReader::new(footer).each_field(|reader, field| {
+        let is_schema = field.id == 2 && field.kind == LIST;
+        if is_schema {
+            read_schema(reader, &mut problem)?;
+        }
+        Some(is_schema)
+    });
+    match (problem, read) {
+        (Some(problem), _) => Err(Refusal::Foreign(problem)),
+        (None, None) => Err(Refusal::Damaged("its footer cannot be read".to_owned())),
+        (None, Some(())) => Ok(()),
+    }
+}
+
+/// Returns `None` if the schema cannot be read, or has a problem.
+fn read_schema(reader: &mut ThriftReader<'_>, problem: &mut Option<String>) -> Option<()> {
+    let (_, columns) = reader.list()?;
+    if columns > MAX_COLUMNS {
+        *problem = Some(format!("it has {columns} columns"));
+        return None;
+    }
+    for column in 0..columns {
+        let mut children = 0;
+        reader.each_field(|reader, field| {
+            let is_count = field.id == 5 && field.kind == I32;
+            if is_count {
+                children = reader.size()?;
+            }
+            Some(is_count)
+        })?;
+        if column > 0 && children > 0 {
+            *problem = Some("it has columns within columns".to_owned());
+            return None;
+        }
+    }
+    Some(())
+}
+
+/// The page of a column, by its header.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct PageSize {
+    kind: u64,
+    unpacked_bytes: u64,
+    packed_bytes: u64,
+    values: u64,
+    encoding: u64,
+}
+
+const DATA_PAGE: u64 = 0;
+const DICTIONARY_PAGE: u64 = 2;
+const DATA_PAGE_V2: u64 = 3;
+const DELTA_BYTE_ARRAY: u64 = 7;
+/// The encodings by a dictionary, old and new.
+const DICTIONARY_ENCODINGS: [u64; 2] = [2, 8];
+
+/// Reads the header of a page.
+fn page_size(reader: &mut ThriftReader<'_>) -> Option<PageSize> {
+    let mut page = PageSize::default();
+    reader.each_field(|reader, field| {
+        match (field.id, field.kind) {
+            (1, I32) => page.kind = reader.size()?,
+            (2, I32) => page.unpacked_bytes = reader.size()?,
+            (3, I32) => page.packed_bytes = reader.size()?,
+            // The header of a page of values, of a dictionary, and of a page of values in version 2: only the page's own.
+            (5 | 7 | 8, STRUCT) => {
+                let own = match page.kind {
+                    DATA_PAGE => 5,
+                    DICTIONARY_PAGE => 7,
+                    DATA_PAGE_V2 => 8,
+                    _ => return None,
+                };
+                if field.id != own {
+                    return None;
+                }
+                let encoding = if field.id == 8 { 4 } else { 2 };
+                reader.each_field(|reader, inner| {
+                    match (inner.id, inner.kind) {
+                        (1, I32) => page.values = reader.size()?,
+                        (id, I32) if id == encoding => page.encoding = reader.size()?,
+                        _ => return Some(false),
+                    }
+                    Some(true)
+                })?;
+            }
+            _ => return Some(false),
+        }
+        Some(true)
+    })?;
+    Some(page)
+}
+
+/// Returns the pages of a column in their order.
+fn page_sizes(chunk: &[u8]) -> Option<Vec<PageSize>> {
+    let (mut pages, mut at) = (Vec::new(), 0);
+    while at < chunk.len() {
+        let mut reader = ThriftReader::new(&chunk[at..]);
+        let page = page_size(&mut reader)?;
+        at = (chunk.len() - reader.remaining()).checked_add(usize::try_from(page.packed_bytes).ok()?)?;
+        pages.push(page);
+    }
+    Some(pages)
+}
+
+/// What the values of a column of one row group may take in memory.
+#[derive(Debug, Default)]
+struct ColumnSize {
+    /// The longest value that may stand in every row.
+    repeated_bytes: u64,
+    /// Values and bytes of the pages whose values stand there once.
+    pages: Vec<(u64, u64)>,
+    /// The largest dictionary and the largest page.
+    unpacked_bytes: u64,
+}
+
+impl ColumnSize {
+    fn bytes_of(&self, rows: u64) -> u64 {
+        let longest = self.pages.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+        let window = self.window_bytes(rows).min(longest.saturating_mul(rows));
+        self.repeated_bytes.saturating_mul(rows).saturating_add(window)
+    }
+
+    /// The bytes of the pages in which so many rows in sequence lie.
+    fn window_bytes(&self, rows: u64) -> u64 {
+        let (mut first, mut sum, mut inner, mut greatest) = (0, 0_u64, 0_u64, 0);
+        for (last, (values, bytes)) in self.pages.iter().enumerate() {
+            sum += bytes;
+            // Rows of all pages but the first and the last; one row at least lies in each of these.
+            while first < last && inner + 2 > rows {
+                sum -= self.pages[first].1;
+                first += 1;
+                inner -= if first < last { self.pages[first].0 } else { 0 };
+            }
+            greatest = greatest.max(sum);
+            inner += if first < last { *values } else { 0 };
+        }
+        greatest
+    }
+}
+
+/// Returns the rows that a batch of a row group may have, if only the columns of these names are read.
+pub(crate) fn batch_rows(
+    input: &ParquetInput,
+    metadata: &ParquetMetaData,
+    group: usize,
+    is_read: impl Fn(&str) -> bool,
+) -> Result<usize, Refusal> {
+    let chunks = metadata.row_group(group);
+    let mut sizes = Vec::with_capacity(chunks.num_columns());
+    for column in 0..chunks.num_columns() {
+        let size = if is_read(&chunks.column(column).column_path().string()) {
+            column_size(input, chunks, column)?
+        } else {
+            ColumnSize::default()
+        };
+        sizes.push(size);
+    }
+    rows_within(&sizes).map_err(|(column, bytes, what)| {
+        let first: i64 = metadata.row_groups()[..group].iter().map(RowGroupMetaData::num_rows).sum();
+        let name = chunks.column(column).column_path().string();
+        Refusal::TooLarge(format!("column {name} has {what} of {bytes} bytes from row {first} on"))
+    })
+}
+
+/// Returns the rows of a batch, or the column that takes most of the memory, how much, and for what.
+fn rows_within(sizes: &[ColumnSize]) -> Result<usize, (usize, u64, &'static str)> {
+    let sum = |bytes: &dyn Fn(&ColumnSize) -> u64| sizes.iter().map(bytes).fold(0, u64::saturating_add);
+    let largest = |bytes: &dyn Fn(&ColumnSize) -> u64| {
+        sizes.iter().map(bytes).enumerate().max_by_key(|(_, bytes)| *bytes).unwrap_or_default()
+    };
+    let unpacked = |size: &ColumnSize| size.unpacked_bytes;
+    if sum(&unpacked) > PAGES_BYTES {
+        let (column, bytes) = largest(&unpacked);
+        return Err((column, bytes, "a dictionary and a page"));
+    }
+    let mut rows = BATCH_ROWS;
+    while sum(&|size| size.bytes_of(rows as u64)) > BATCH_BYTES {
+        if rows == 1 {
+            let (column, bytes) = largest(&|size| size.bytes_of(1));
+            return Err((column, bytes, "values"));
+        }
+        rows /= 2;
+    }
+    Ok(rows)
+}
+
+fn column_size(input: &ParquetInput, group: &RowGroupMetaData, column: usize) -> Result<ColumnSize, Refusal> {
+    let chunk = group.column(column);
+    let wrong = |what: &dyn std::fmt::Display| Refusal::Damaged(format!("column {}: {what}", chunk.column_path()));
+    let pages = chunk_bytes(input, chunk).map_err(|what| wrong(&what))?;
+    let pages = page_sizes(&pages).ok_or_else(|| wrong(&"the header of a page cannot be read"))?;
+    let greatest = |dictionary: bool| {
+        let of = pages.iter().filter(|page| (page.kind == DICTIONARY_PAGE) == dictionary);
+        of.map(|page| page.unpacked_bytes).max().unwrap_or(0)
+    };
+    let mut size = ColumnSize { unpacked_bytes: greatest(true) + greatest(false), ..ColumnSize::default() };
+    if chunk.column_type() != PhysicalType::BYTE_ARRAY || size.unpacked_bytes > PAGES_BYTES {
+        return Ok(size);
+    }
+    if pages.iter().skip(1).any(|page| page.kind == DICTIONARY_PAGE) {
+        return Err(wrong(&"a dictionary comes after a page"));
+    }
+    let shares_prefixes = |page: &&PageSize| page.kind != DICTIONARY_PAGE && page.encoding == DELTA_BYTE_ARRAY;
+    let prefixed = pages.iter().filter(shares_prefixes).map(|page| page.unpacked_bytes).max().unwrap_or(0);
+    // What would be little in every row is not measured.
+    let in_every_row = |bytes: u64| bytes * BATCH_ROWS as u64 > BATCH_BYTES / 64;
+    let reader = || SerializedPageReader::new(Arc::new(input.clone()), chunk, group.num_rows() as usize, None);
+    size.repeated_bytes = if in_every_row(prefixed) {
+        let reader = reader().map_err(|error| wrong(&error))?;
+        longest_value(chunk, Box::new(reader), prefixed).map_err(|error| wrong(&error))?
+    } else if in_every_row(greatest(true)) {
+        let mut reader = reader().map_err(|error| wrong(&error))?;
+        let longest = longest_in_dictionary(&mut reader).map_err(|error| wrong(&error))?;
+        longest.max(prefixed)
+    } else {
+        greatest(true).max(prefixed)
+    };
+    let stands_once = |page: &&PageSize| {
+        page.kind != DICTIONARY_PAGE && page.encoding != DELTA_BYTE_ARRAY && !DICTIONARY_ENCODINGS.contains(&page.encoding)
+    };
+    size.pages = pages.iter().filter(stands_once).map(|page| (page.values, page.unpacked_bytes)).collect();
+    Ok(size)
+}
+
+/// The packed pages of a column.
+fn chunk_bytes(input: &ParquetInput, chunk: &ColumnChunkMetaData) -> Result<bytes::Bytes, String> {
+    let start = chunk.dictionary_page_offset().unwrap_or_else(|| chunk.data_page_offset());
+    let (start, length) = (u64::try_from(start), u64::try_from(chunk.compressed_size()));
+    let outside = || "its pages lie outside the file".to_owned();
+    let (Ok(start), Ok(length)) = (start, length) else { return Err(outside()) };
+    if start.checked_add(length).is_none_or(|end| end > Length::len(input)) {
+        return Err(outside());
+    }
+    let length = usize::try_from(length).map_err(|_| outside())?;
+    input.get_bytes(start, length).map_err(|error| error.to_string())
+}
+
+/// Returns the length of the longest text of a dictionary, which is the first page.
+fn longest_in_dictionary(reader: &mut impl PageReader) -> Result<u64, String> {
+    let Some(Page::DictionaryPage { buf, .. }) = reader.get_next_page().map_err(|error| error.to_string())? else {
+        return Err("its first page is no dictionary".to_owned());
+    };
+    let (mut rest, mut longest) = (&buf[..], 0);
+    while let Some((length, values)) = rest.split_first_chunk() {
+        let length = u32::from_le_bytes(*length);
+        rest = values.get(length as usize..).ok_or("a text of its dictionary is cut short")?;
+        longest = longest.max(u64::from(length));
+    }
+    Ok(longest)
+}
+
+/// Reads all values once, some at a time, and returns the length of the longest one.
+fn longest_value(chunk: &ColumnChunkMetaData, pages: Box<dyn PageReader>, page_bytes: u64) -> Result<u64, String> {
+    let mut reader = get_typed_column_reader::<ByteArrayType>(get_column_reader(chunk.column_descr_ptr(), pages));
+    let at_a_time = usize::try_from(BATCH_BYTES / page_bytes.max(1)).unwrap_or(BATCH_ROWS).clamp(1, BATCH_ROWS);
+    let (mut levels, mut values, mut longest) = (Vec::new(), Vec::<ByteArray>::new(), 0);
+    loop {
+        levels.clear();
+        values.clear();
+        let read = reader.read_records(at_a_time, Some(&mut levels), None, &mut values).map_err(|error| error.to_string())?;
+        if read.0 == 0 {
+            return Ok(longest);
+        }
+        longest = longest.max(values.iter().map(ByteArray::len).max().unwrap_or(0) as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_counted_by_the_pages_that_it_may_touch() {
+        let size = ColumnSize { pages: vec![(10, 100), (1, 1000), (1, 1000), (10, 100)], ..ColumnSize::default() };
+        let bytes: Vec<u64> = [1, 2, 3, 4, 24].iter().map(|rows| size.bytes_of(*rows)).collect();
+        assert_eq!(bytes, [1000, 2000, 2100, 2200, 2200]);
+        let size = ColumnSize { repeated_bytes: 50, ..ColumnSize::default() };
+        assert_eq!((size.bytes_of(1), size.bytes_of(1024)), (50, 51_200));
+    }
+
+    #[test]
+    fn batches_shrink_with_the_values_down_to_one_row() {
+        let repeated = |bytes| ColumnSize { repeated_bytes: bytes, ..ColumnSize::default() };
+        assert_eq!(rows_within(&[repeated(253), repeated(253)]), Ok(1024));
+        assert_eq!(rows_within(&[repeated(1 << 20), repeated(253)]), Ok(16));
+        assert_eq!(rows_within(&[repeated(BATCH_BYTES)]), Ok(1));
+        assert_eq!(rows_within(&[repeated(1), repeated(BATCH_BYTES)]), Err((1, BATCH_BYTES, "values")));
+        let unpacked = |bytes| ColumnSize { unpacked_bytes: bytes, ..ColumnSize::default() };
+        let (most, half) = (i32::MAX as u64, PAGES_BYTES / 2);
+        assert_eq!(rows_within(&[unpacked(1), unpacked(most)]), Err((1, most, "a dictionary and a page")));
+        assert_eq!(rows_within(&[unpacked(half), unpacked(half)]), Ok(1024));
+        assert_eq!(rows_within(&[unpacked(half), unpacked(1), unpacked(half)]), Err((2, half, "a dictionary and a page")));
+    }
+
+    #[test]
+    fn a_page_is_measured_by_its_header() {
+        // A dictionary of 3 packed and 2^31 - 1 unpacked bytes, and a page of values that share prefixes.
+        let dictionary = [0x15, 4, 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0x15, 6, 0x4c, 0x15, 2, 0x15, 0, 0, 0, 1, 2, 3];
+        let values = [0x15, 0, 0x15, 8, 0x15, 2, 0x2c, 0x15, 20, 0x15, 14, 0x15, 6, 0x15, 6, 0, 0, 9];
+        let pages = page_sizes(&[&dictionary[..], &values].concat()).unwrap();
+        let of = |kind, unpacked_bytes, packed_bytes, values, encoding| PageSize {
+            kind,
+            unpacked_bytes,
+            packed_bytes,
+            values,
+            encoding,
+        };
+        assert_eq!(pages, [of(DICTIONARY_PAGE, i32::MAX as u64, 3, 1, 0), of(0, 4, 1, 10, DELTA_BYTE_ARRAY)]);
+        // A header of another kind of page beside its own.
+        let both = [0x15, 0, 0x15, 8, 0x15, 2, 0x2c, 0x15, 20, 0x15, 14, 0, 0x3c, 0x15, 20, 0x35, 0, 0, 0, 9];
+        assert_eq!(page_sizes(&both), None);
+        // A negative size.
+        assert_eq!(page_sizes(&[0x15, 4, 0x15, 3, 0x15, 6, 0]), None);
+    }
+}

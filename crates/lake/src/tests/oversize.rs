@@ -1,0 +1,179 @@
+//! Small files that stand for much.
+
+use std::fs;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, TimestampMicrosecondArray};
+use arrow::datatypes::Schema;
+use bytes::Bytes;
+use eadt_schemas::Topic;
+use eadt_schemas::envelope::header;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use serde_json::json;
+
+use super::{START, all, row};
+use crate::bounds::BATCH_BYTES;
+use crate::columns::RowBatchBuilder;
+use crate::plan::{CommonColumn, plan};
+use crate::{Archive, ArchiveRow, FileName, file};
+
+const TOPIC: Topic = Topic::Decisions;
+
+fn name(rows: i64) -> FileName {
+    FileName { topic: TOPIC, partition: 0, first: 0, last: rows - 1, date: "2026-01-02".to_owned() }
+}
+
+fn decision(change: impl FnOnce(&mut ArchiveRow)) -> ArchiveRow {
+    let mut decision = row(TOPIC, 0, 0, 0, &json!({"time": "2026-01-02T00:00:00Z", "reason": "short"}));
+    change(&mut decision);
+    decision
+}
+
+fn with_reason(bytes: usize) -> ArchiveRow {
+    row(TOPIC, 0, 0, 0, &json!({"time": "2026-01-02T00:00:00Z", "reason": "a".repeat(bytes)}))
+}
+
+/// The row at each of these offsets in this order of time, written as the archiver writes; it is in memory once.
+fn archive(row: &ArchiveRow, offsets: impl Iterator<Item = i64>) -> (tempfile::TempDir, Archive, FileName) {
+    let plan = plan(TOPIC);
+    let mut builder = RowBatchBuilder::new(TOPIC);
+    builder.push(&row.view(), row.header_views());
+    let one = builder.take();
+    let batches: Vec<RecordBatch> = offsets
+        .zip(START..)
+        .map(|(offset, time)| {
+            let mut columns = one.columns().to_vec();
+            columns[plan.common(CommonColumn::Offset)] = Arc::new(Int64Array::from(vec![offset]));
+            let time = TimestampMicrosecondArray::from(vec![time]).with_timezone("UTC");
+            columns[plan.common(CommonColumn::CeTime)] = Arc::new(time);
+            RecordBatch::try_new(plan.schema.clone(), columns).unwrap()
+        })
+        .collect();
+    let name = name(batches.len() as i64);
+    let bytes = file::encode(&name, &batches, &[]).unwrap();
+    let (folder, archive) = stored(&name, &bytes);
+    (folder, archive, name)
+}
+
+fn stored(name: &FileName, bytes: &[u8]) -> (tempfile::TempDir, Archive) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name.path());
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    (folder, archive)
+}
+
+fn refusal(archive: &Archive) -> String {
+    // Without the rows, which are long.
+    all(archive, TOPIC, 0).map(drop).unwrap_err().to_string()
+}
+
+#[test]
+fn long_texts_are_read_in_small_batches_however_they_are_stored() {
+    const LONG: usize = 128 << 10;
+    let id = |row: &mut ArchiveRow| {
+        for (_, value) in row.headers.iter_mut().filter(|(name, _)| **name == *header::ID) {
+            *value = Bytes::from("a".repeat(LONG));
+        }
+    };
+    let no_json = |row: &mut ArchiveRow| row.value = Some("a".repeat(LONG).into());
+    for (stored, row) in [("dictionary", with_reason(LONG)), ("shared prefixes", decision(id)), ("pages", decision(no_json))] {
+        let (folder, archive, name) = archive(&row, 0..600);
+        let file_bytes = fs::metadata(folder.path().join(name.path())).unwrap().len();
+        assert!(file_bytes < 1 << 20, "{stored}: {file_bytes}");
+        let batches = archive.reader(&name).unwrap().batches().unwrap();
+        let (mut rows, mut largest) = (0, 0);
+        for batch in batches.map(Result::unwrap) {
+            rows += batch.num_rows();
+            largest = largest.max(batch.get_array_memory_size() as u64);
+        }
+        // Buffers double while they grow.
+        assert!(rows == 600 && largest < 2 * BATCH_BYTES + (1 << 20), "{stored}: {rows} rows, {largest} bytes");
+    }
+}
+
+#[test]
+fn usual_rows_are_read_in_large_batches() {
+    let (_folder, archive, name) = archive(&with_reason(400), 0..3000);
+    let batches = archive.reader(&name).unwrap().batches().unwrap();
+    assert_eq!(batches.map(|batch| batch.unwrap().num_rows()).collect::<Vec<_>>(), [1024, 1024, 952]);
+}
+
+#[test]
+fn a_value_that_no_record_can_have_is_refused_with_file_column_and_row() {
+    let (_folder, archive, name) = archive(&with_reason(BATCH_BYTES as usize), 0..1);
+    let refused = refusal(&archive);
+    assert!(refused.contains(&name.path()), "{refused}");
+    assert!(refused.contains("column reason has values of 33554") && refused.contains(" from row 0 on"), "{refused}");
+}
+
+#[test]
+fn rows_that_wait_for_others_are_bounded() {
+    const LONG: usize = 1 << 20;
+    let (_folder, archive, _) = archive(&with_reason(LONG), (0..300).rev());
+    let refused = refusal(&archive);
+    assert!(refused.contains("its rows are so far out of order"), "{refused}");
+}
+
+#[test]
+fn more_rows_than_a_file_has_bytes_for_are_refused() {
+    const ROWS: i64 = 300_000;
+    let plan = plan(TOPIC);
+    let offset = plan.schema.field(plan.common(CommonColumn::Offset)).clone();
+    let (name, schema) = (name(ROWS), Arc::new(Schema::new(vec![offset])));
+    let entries = [("eadt.format", "1".to_owned()), ("eadt.place", name.path())];
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_encoding(Encoding::DELTA_BINARY_PACKED)
+        .set_data_page_row_count_limit(usize::MAX)
+        .set_key_value_metadata(Some(entries.map(|(key, value)| KeyValue::new(key.to_owned(), value)).to_vec()))
+        .build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties)).unwrap();
+    let offsets: ArrayRef = Arc::new(Int64Array::from_iter_values(0..ROWS));
+    writer.write(&RecordBatch::try_new(schema, vec![offsets]).unwrap()).unwrap();
+    let bytes = writer.into_inner().unwrap();
+    assert!(bytes.len() < 4000, "{}", bytes.len());
+    let (_folder, archive) = stored(&name, &bytes);
+    let refused = refusal(&archive);
+    assert!(refused.contains("rows in") && refused.contains(&name.path()), "{refused}");
+}
+
+#[test]
+fn columns_within_columns_are_refused_however_deep() {
+    // The version, and a schema of groups with one child each.
+    let groups = 1_000_000_u32;
+    let mut footer = vec![0x15, 4, 0x19, 0xfc, 0xc0, 0x84, 0x3d];
+    for _ in 0..groups {
+        footer.extend([0x35, 0, 0x18, 1, b'a', 0x15, 2, 0]);
+    }
+    footer.push(0);
+    let mut deep = b"PAR1".to_vec();
+    let length = (footer.len() as u32).to_le_bytes();
+    for part in [&footer[..], &length, b"PAR1"] {
+        deep.extend_from_slice(part);
+    }
+    let many = refused_schema(&deep);
+    assert!(many.contains("it has 1000000 columns"), "{many}");
+    // As many as are allowed, in each other.
+    footer.drain(3..7);
+    footer.splice(3..3, [0xfc, 0x80, 0x10]);
+    footer.truncate(6 + 2048 * 8);
+    footer.push(0);
+    let length = (footer.len() as u32).to_le_bytes();
+    let deep = [b"PAR1", &footer[..], &length, b"PAR1"].concat();
+    let nested = refused_schema(&deep);
+    assert!(nested.contains("columns within columns"), "{nested}");
+}
+
+fn refused_schema(bytes: &[u8]) -> String {
+    let (_folder, archive) = stored(&name(1), bytes);
+    let listed = archive.files().and_then(|listing| archive.newest(&listing)).unwrap_err().to_string();
+    let read = refusal(&archive);
+    assert_eq!(listed, read);
+    read
+}
