@@ -801,7 +801,9 @@ impl PageSource {
 pub struct TopArgs {
     #[command(flatten)]
     pub page: PageSource,
-    /// Read what the log got in the last so much time only: `6h`, `2d`. Savings need the whole record and are not shown then.
+    /// Read what the log got in the last so much time only: `6h`, `2d`. It counts back from now on Kafka; with --url, and in a log
+    /// that nobody writes now, from the newest event, whose time may be simulated. Savings need the whole record and are not shown
+    /// then.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub since: Option<Duration>,
     /// What the workloads are sorted by.
@@ -835,7 +837,9 @@ pub struct GetSource {
     pub from: Option<PathBuf>,
     #[command(flatten)]
     pub page: PageSource,
-    /// Read what the log got in the last so much time only: `6h`, `2d`. Savings need the whole record and are not shown then.
+    /// Read what the log got in the last so much time only: `6h`, `2d`. It counts back from now on Kafka; in data folders, archives
+    /// and replays, and with --url, from the newest event, whose time may be simulated. Savings need the whole record and are not
+    /// shown then.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub since: Option<Duration>,
 }

@@ -23,10 +23,16 @@ fn from_tables_to_a_choice() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let (out, solo, runs, model) = (path("m"), path("m/solo.csv"), path("m/co_runs.csv"), path("model.json"));
     assert!(text(eadt(dir.path(), &["partition", "simulate", "--out", &out])).2);
+    for table in [&solo, &runs] {
+        let table = std::fs::read_to_string(table).unwrap();
+        assert!(table.lines().next().unwrap().ends_with(",origin"), "{table}");
+        assert!(table.lines().skip(1).all(|line| line.ends_with(",simulated")), "{table}");
+    }
     let train = ["train", "--solo", &solo, "--co-runs", &runs, "--out", &model, "--trees", "20", "--force"];
     let trained = run(dir.path(), &train);
     assert_eq!((&trained["groups"], &trained["gpu_model"]), (&121.into(), &"Tesla V100-PCIE-32GB".into()));
     assert!(trained["held_back"]["of_oracle_ratio"].as_f64().unwrap() > 0.97, "{trained}");
+    assert_eq!(trained["origin"], "simulated");
     let again = std::fs::read(&model).unwrap();
     run(dir.path(), &train);
     assert_eq!(std::fs::read(&model).unwrap(), again, "the same seed gives the same model, byte for byte");
@@ -37,6 +43,7 @@ fn from_tables_to_a_choice() {
     };
     let added = choose("Gemm,ViT-inf", &[]);
     assert_eq!((&added["predicted_by"], &added["verdict"]), (&"additive".into(), &"better".into()));
+    assert_eq!(added["origin"], "simulated");
     let learned = choose("Reduction,ALBERT-train", &["--model", &model]);
     assert_eq!(learned["predicted_by"], "model");
     assert!(learned["sure_gain_ratio"].as_f64().unwrap() >= 0.01);
@@ -44,6 +51,16 @@ fn from_tables_to_a_choice() {
     let paper = choose("Reduction,ALBERT-train", &["--model", &model, "--objective", "sum", "--floor", "0", "--risk", "mean"]);
     assert_eq!((share(&paper, 0), share(&paper, 1)), (90, 10));
     assert!(share(&learned, 1) > 10);
+    // A model carries its origin to a choice from tables that are measured.
+    let measured = path("measured.csv");
+    std::fs::write(&measured, std::fs::read_to_string(&solo).unwrap().replace(",simulated", ",measured")).unwrap();
+    let says_simulated = |more: &[&str]| {
+        let arguments = [&["partition", "choose", "--solo", &measured, "--workloads", "Gemm,ViT-inf"], more].concat();
+        let (out, error, success) = text(eadt(dir.path(), &arguments));
+        assert!(success, "{error}");
+        out.contains("predicted from simulated measurements")
+    };
+    assert!(!says_simulated(&[]) && says_simulated(&["--model", &model]));
     let three = choose("Gemm,ViT-inf,Sorting", &["--model", &model]);
     assert_eq!((0..3).map(|place| share(&three, place)).sum::<u64>(), 100);
     assert_eq!(choose("Gemm,Gemm", &["--max-slowdown", "0.1"])["verdict"], "infeasible");
@@ -80,8 +97,9 @@ fn from_tables_to_a_choice() {
             &page,
         ],
     );
-    assert_eq!((&evaluated["origin"], evaluated["workloads"].as_array().unwrap().len()), (&"measured".into(), 16));
+    assert_eq!((&evaluated["origin"], evaluated["workloads"].as_array().unwrap().len()), (&"simulated".into(), 16));
     let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<p>Simulated, by the tables&#39; column origin"), "{page}");
     assert_eq!(page.matches("class=\"chosen\"").count(), 16);
     assert!(page.contains("groups, 50 % training") && page.ends_with("</html>\n"));
 }

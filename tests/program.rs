@@ -5,6 +5,7 @@ mod support;
 mod doctor;
 mod frozen_layers;
 mod ingest;
+mod lists;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod partition;

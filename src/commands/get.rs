@@ -1,13 +1,12 @@
 //! `eadt get` and `eadt describe`: what there is, as a kubectl user asks for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use eadt_report::units;
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{Actuation, Decision};
-use eadt_service::{ServiceClock, Shutdown};
+use eadt_service::Shutdown;
 
 use crate::cli::{DescribeArgs, GetArgs, GetKind, GetSource};
 use crate::live::event_line::is_change;
@@ -15,46 +14,60 @@ use crate::live::gpus::{GpuSamples, GpuSnapshot};
 use crate::live::http_log;
 use crate::live::keys::SortKey;
 use crate::live::picture::{self, WorkloadDetails, WorkloadRow};
-use crate::live::source::{self, ReadRange, TOPICS};
+use crate::live::source::{self, ReadRange, SpanEnd, TOPICS};
 use crate::live::tally::{LiveTally, WorkloadTally};
 use crate::live::{action_word, layout_text, origin_word, saving_text, wire_name};
 use crate::settings::ProgramSettings;
 use crate::sheet::{OutputCell, OutputColumn, OutputFormat, OutputTable};
 use crate::usage;
 
-/// Returns the range that is read, by `--since`.
-pub fn span(since: Option<Duration>) -> ReadRange {
-    since.map_or(ReadRange::Whole, |since| ReadRange::Since(ServiceClock::machine().now().plus_seconds(-since.as_secs_f64())))
-}
-
-/// Reads a place, or the log behind a page, to its present end.
+/// Reads a place, or the log behind a page, to its present end. Returns the end of the span of `--since`.
 fn read(
     source: &GetSource,
     settings: &ProgramSettings,
     topics: &[Topic],
     shutdown: &Shutdown,
     take: &mut dyn FnMut(Topic, &[u8]),
-) -> anyhow::Result<()> {
+) -> anyhow::Result<SpanEnd> {
     match source.page.page()? {
-        Some(page) => http_log::read(&page, source.since, topics, shutdown, take),
-        None => source::read(source.from.as_deref(), settings, topics, span(source.since), shutdown, take),
+        Some(page) => {
+            http_log::read(&page, source.since, topics, shutdown, take)?;
+            Ok(SpanEnd::Newest(None))
+        }
+        None => source::read(source.from.as_deref(), settings, topics, ReadRange::last(source.since), shutdown, take),
     }
 }
 
 /// Returns everything that the views show.
-fn tally(source: &GetSource, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<LiveTally> {
+fn tally(source: &GetSource, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<(LiveTally, SpanEnd)> {
     let mut tally = LiveTally::default();
-    read(source, settings, &TOPICS, shutdown, &mut |topic, value| tally.take(topic, value))?;
+    let end = read(source, settings, &TOPICS, shutdown, &mut |topic, value| tally.take(topic, value))?;
     tally.refresh_all();
-    Ok(tally)
+    Ok((tally, end))
+}
+
+/// A list, and what its emptiness is told with.
+struct GetListing {
+    table: OutputTable,
+    span_end: SpanEnd,
+    /// Names of the record from which the asked ones are chosen.
+    known: BTreeSet<String>,
 }
 
 pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
-    let (mut sheet, what) = match args.kind {
+    let (listing, what) = match args.kind {
         GetKind::Workloads => (workloads(args, settings, shutdown)?, "workloads"),
         GetKind::Decisions => (decisions(args, settings, shutdown)?, "decisions"),
         GetKind::Gpus => (gpus(args, settings, shutdown)?, "GPUs"),
     };
+    let GetListing { table: mut sheet, span_end, mut known } = listing;
+    if args.kind != GetKind::Gpus && args.names.iter().any(|name| !has_name(&known, name)) {
+        add_names_of_record(&args.source, settings, shutdown, &mut known)?;
+    }
+    if let Some(namespace) = args.namespace.as_deref().filter(|_| args.kind != GetKind::Gpus) {
+        known.retain(|name| name.split_once('/').is_some_and(|(of, _)| of == namespace));
+    }
+    let missing: Vec<&String> = args.names.iter().filter(|name| !has_name(&known, name)).collect();
     let found = sheet.rows.len();
     let limit = args.limit.unwrap_or(usize::MAX);
     if args.kind == GetKind::Decisions {
@@ -64,13 +77,55 @@ pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
         sheet.rows.truncate(limit);
     }
     if found == 0 && matches!(args.output, OutputFormat::Table | OutputFormat::Wide) {
-        crate::output::note!("no {what} found");
-        return Ok(());
+        if missing.is_empty() {
+            let within = args.source.since.map_or_else(String::new, |since| format!(" {}", span_end.describe(since)));
+            crate::output::note!("no {what} found{within}");
+        }
+    } else {
+        crate::output::print(&sheet.render(args.output, crate::output::width())?)?;
     }
-    crate::output::print(&sheet.render(args.output, crate::output::width())?)?;
     if found > sheet.rows.len() {
         crate::output::note!("{} of {found} {what} shown: --limit", sheet.rows.len());
     }
+    refuse_missing(args, &missing, &known)
+}
+
+/// Returns an error if names were asked for that the record does not have.
+fn refuse_missing(args: &GetArgs, missing: &[&String], known: &BTreeSet<String>) -> anyhow::Result<()> {
+    let Some(first) = missing.first() else { return Ok(()) };
+    let kind = if args.kind == GetKind::Gpus { "GPU or node" } else { "workload" };
+    let within = args.namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+    let names: Vec<String> = missing.iter().map(|name| format!("{name:?}")).collect();
+    anyhow::bail!(
+        "no {kind} is named {}{within}; {}",
+        names.join(" or "),
+        super::nearest_names(first, known.iter().map(String::as_str))
+    )
+}
+
+/// Whether a name is one of these, with or without its namespace.
+fn has_name(known: &BTreeSet<String>, name: &str) -> bool {
+    known.contains(name) || known.iter().any(|known| known.split_once('/').is_some_and(|(_, short)| short == name))
+}
+
+/// The workload that an event is of.
+#[derive(serde::Deserialize)]
+struct EventOfWorkload {
+    workload: String,
+}
+
+/// Adds the workloads of the whole record, whatever `--since` leaves out.
+fn add_names_of_record(
+    source: &GetSource,
+    settings: &ProgramSettings,
+    shutdown: &Shutdown,
+    known: &mut BTreeSet<String>,
+) -> anyhow::Result<()> {
+    let whole = GetSource { since: None, from: source.from.clone(), page: source.page.clone() };
+    let topics = [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions];
+    read(&whole, settings, &topics, shutdown, &mut |_, value| {
+        known.extend(serde_json::from_slice::<EventOfWorkload>(value).map(|event| event.workload));
+    })?;
     Ok(())
 }
 
@@ -81,8 +136,9 @@ fn wanted(args: &GetArgs, workload: &str) -> bool {
         && (args.names.is_empty() || args.names.iter().any(|wanted| wanted == workload || wanted == name))
 }
 
-fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<OutputTable> {
-    let tally = tally(&args.source, settings, shutdown)?;
+fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
+    let (tally, span_end) = tally(&args.source, settings, shutdown)?;
+    let known = tally.workloads.keys().cloned().collect();
     let mut rows = picture::rows(&tally);
     for row in &mut rows {
         // Beside the sums of the run is the figure of the run; that of the newest window has a column of its own.
@@ -137,13 +193,13 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
             OutputCell::optional_text(row.layout.clone()),
         ]
     };
-    Ok(OutputTable { columns, rows: rows.iter().map(row).collect() })
+    Ok(GetListing { table: OutputTable { columns, rows: rows.iter().map(row).collect() }, span_end, known })
 }
 
-fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<OutputTable> {
+fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
     let (mut decisions, mut outcomes): (Vec<Decision>, BTreeMap<String, Actuation>) = (Vec::new(), BTreeMap::new());
     let topics = [Topic::Decisions, Topic::Actuations];
-    read(&args.source, settings, &topics, shutdown, &mut |topic, value| {
+    let span_end = read(&args.source, settings, &topics, shutdown, &mut |topic, value| {
         if topic == Topic::Decisions {
             decisions.extend(eadt_schemas::decode::<Decision>(value));
         } else if let Ok(actuation) = eadt_schemas::decode::<Actuation>(value) {
@@ -151,6 +207,7 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
             outcomes.insert(actuation.decision_id.clone(), actuation);
         }
     })?;
+    let known = decisions.iter().map(|decision| decision.workload.clone()).collect();
     decisions.retain(|decision| wanted(args, &decision.workload) && (args.all || is_change(decision)));
     decisions.sort_by(|a, b| (a.time, &a.workload).cmp(&(b.time, &b.workload)));
     let columns = vec![
@@ -188,20 +245,26 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
             OutputCell::text(decision.reason.clone()),
         ]
     };
-    Ok(OutputTable { columns, rows: decisions.iter().map(row).collect() })
+    Ok(GetListing { table: OutputTable { columns, rows: decisions.iter().map(row).collect() }, span_end, known })
 }
 
-fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<OutputTable> {
+fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
     if args.source.page.url.is_some() {
         return Err(usage::impossible(
             "--url does not go with gpus: a page passes on no samples of GPUs; its page GPUs shows them",
         ));
     }
+    if args.source.since.is_some() {
+        return Err(usage::impossible(
+            "--since does not go with gpus: the newest sample of each is shown, with its time in -o wide; leave --since out",
+        ));
+    }
     let mut gpus = GpuSamples::default();
     let path = args.source.from.as_deref();
-    source::read(path, settings, &[Topic::GpuTelemetry], ReadRange::Newest, shutdown, &mut |topic, value| {
+    let span_end = source::read(path, settings, &[Topic::GpuTelemetry], ReadRange::Newest, shutdown, &mut |topic, value| {
         gpus.take(topic, value);
     })?;
+    let known = gpus.iter().flat_map(|gpu| gpu.newest.node.clone().into_iter().chain([gpu.newest.device.clone()])).collect();
     let columns = vec![
         OutputColumn::text("GPU", "device"),
         OutputColumn::text("NODE", "node"),
@@ -253,7 +316,7 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
             },
         ]
     };
-    Ok(OutputTable { columns, rows: gpus.iter().filter(asked).map(row).collect() })
+    Ok(GetListing { table: OutputTable { columns, rows: gpus.iter().filter(asked).map(row).collect() }, span_end, known })
 }
 
 /// Decisions that `describe` shows.
@@ -261,7 +324,7 @@ const DECISIONS: usize = 12;
 
 pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     let source = GetSource { from: args.from.clone(), page: args.page.clone(), since: None };
-    let tally = tally(&source, settings, shutdown)?;
+    let (tally, _) = tally(&source, settings, shutdown)?;
     let matching: Vec<&String> = tally
         .workloads
         .keys()
@@ -269,7 +332,11 @@ pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shut
         .collect();
     let name = match matching.as_slice() {
         [one] => (*one).clone(),
-        [] => anyhow::bail!("no workload is named {:?} here: `eadt get workloads` lists them", args.name),
+        [] => anyhow::bail!(
+            "no workload is named {:?} here; {}; `eadt get workloads` lists them",
+            args.name,
+            super::nearest_names(&args.name, tally.workloads.keys().map(String::as_str))
+        ),
         several => {
             let names: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
             anyhow::bail!("{:?} is in several namespaces: say which of {}", args.name, names.join(", "))

@@ -127,6 +127,37 @@ fn near(name: &str) -> String {
     format!("did you mean {}?", nearest.map(|name| name.trim_end_matches(".v1")).collect::<Vec<_>>().join(" or "))
 }
 
+/// Names that are listed where none is near.
+const NAMES_LISTED: usize = 5;
+
+/// Returns the known names that somebody may have meant; the first few of all, if none is near. Names of workloads count with
+/// and without their namespace.
+pub fn nearest_names<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let name = name.to_lowercase();
+    let distance = |known: &str| {
+        let known = known.to_lowercase();
+        let forms = known.split_once('/').map(|(_, short)| short).into_iter().chain([known.as_str()]);
+        forms.map(|form| strsim::damerau_levenshtein(form, &name)).min().unwrap_or(usize::MAX)
+    };
+    let mut known: Vec<(usize, &str)> = known.into_iter().map(|known| (distance(known), known)).collect();
+    known.sort_unstable();
+    known.dedup();
+    let limit = 1 + name.chars().count() / 4;
+    let near: Vec<&str> = known.iter().filter(|(far, _)| *far <= limit).map(|(_, near)| *near).take(NAMES_LISTED).collect();
+    if !near.is_empty() {
+        return format!("did you mean {}?", near.join(" or "));
+    }
+    match known.len() {
+        0 => "there is none".to_owned(),
+        count => {
+            known.sort_unstable_by_key(|(_, name)| *name);
+            let listed: Vec<&str> = known.iter().map(|(_, name)| *name).take(NAMES_LISTED).collect();
+            let more = if count > NAMES_LISTED { format!(" and {} more", count - NAMES_LISTED) } else { String::new() };
+            format!("there are {}{more}", listed.join(", "))
+        }
+    }
+}
+
 /// A record as an event log has it; `None` where its value is not JSON (a dead letter of a malformed event, state).
 pub fn logged(record: &ConsumerRecord, topic: Topic) -> Option<LoggedEvent> {
     let event = record.value.as_deref().filter(|_| record.header(header::TYPE).is_none()).and_then(StructuredEvent::of);
@@ -184,5 +215,17 @@ mod tests {
         let far = told("energy-of-the-sun");
         assert!(far.contains("there are ") && far.contains("gpu.telemetry, ") && far.contains("models"), "{far}");
         assert_eq!(topic("decisions"), Ok(Topic::Decisions));
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_told_with_those_that_are_near() {
+        let known = ["team/llm", "team/vision", "lab/llm"];
+        assert_eq!(nearest_names("lml", known), "did you mean lab/llm or team/llm?");
+        assert_eq!(nearest_names("team/visoin", known), "did you mean team/vision?");
+        assert_eq!(nearest_names("something else", known), "there are lab/llm, team/llm, team/vision");
+        assert_eq!(nearest_names("nix", []), "there is none");
+        let many: Vec<String> = (0..7).map(|number| format!("team/job-{number}")).collect();
+        let listed = nearest_names("x", many.iter().map(String::as_str));
+        assert!(listed.ends_with("team/job-4 and 2 more"), "{listed}");
     }
 }

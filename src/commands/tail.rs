@@ -1,19 +1,19 @@
 //! `eadt tail`: events as they arrive.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::bail;
-use eadt_bus::{Bus, ConsumerRecord, IsolationLevel, PollEvent, StartOffset};
+use eadt_bus::{Bus, ConsumerRecord, IsolationLevel, PollEvent, StartOffset, read_to_end};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::dead_letter_header as h;
 use eadt_service::{Shutdown, shown};
 
-use super::{logged, partitions, topic_of};
+use super::{logged, nearest_names, partitions, topic_of};
 use crate::cli::{TailArgs, TailForm};
 use crate::live::event_line;
-use crate::settings::ProgramSettings;
+use crate::settings::{ProgramSettings, TopicSettings};
 
 /// Prints until interrupted, or with `--until-end` and on the embedded log up to the present end of every partition.
 pub fn run(args: &TailArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
@@ -35,6 +35,7 @@ pub fn run(args: &TailArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdown:
     let terminal = if std::io::stdout().is_terminal() { TailForm::Readable } else { TailForm::Raw };
     let form = args.output.unwrap_or(terminal);
     let (mut batch, mut out) = (Vec::new(), std::io::stdout().lock());
+    let mut is_key_found = args.key.is_none();
     while !shutdown.is_cancelled() && (!(args.until_end || embedded) || !open.is_empty()) {
         reader.poll(1000, Duration::from_millis(200), &mut batch)?;
         for polled in batch.drain(..) {
@@ -51,6 +52,7 @@ pub fn run(args: &TailArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdown:
             if args.key.as_deref().is_some_and(|wanted| wanted != key) {
                 continue;
             }
+            is_key_found = true;
             if args.changes && record.value.as_deref().is_some_and(|value| !event_line::is_news(topic, value)) {
                 continue;
             }
@@ -76,6 +78,37 @@ pub fn run(args: &TailArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdown:
         }
         out.flush()?;
     }
+    match args.key.as_deref().filter(|_| !is_key_found && !shutdown.is_cancelled()) {
+        Some(key) => explain_absent_key(key, &topics, bus, names, shutdown),
+        None => Ok(()),
+    }
+}
+
+/// Returns an error if no record of the log has the key; one of other topics is a note.
+fn explain_absent_key(
+    key: &str,
+    topics: &[Topic],
+    bus: &dyn Bus,
+    names: &TopicSettings,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let mut known = BTreeSet::new();
+    let keyed = [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::GpuTelemetry];
+    let from = partitions(bus, names, &keyed, StartOffset::Earliest)?;
+    read_to_end(
+        bus,
+        &from,
+        || shutdown.is_cancelled(),
+        |record: ConsumerRecord| {
+            known.extend(record.key.as_deref().map(|key| String::from_utf8_lossy(key).into_owned()));
+            anyhow::Ok(())
+        },
+    )?;
+    if !known.contains(key) {
+        bail!("no record has the key {key:?}; {}", nearest_names(key, known.iter().map(String::as_str)));
+    }
+    let topics: Vec<String> = topics.iter().map(Topic::to_string).collect();
+    crate::output::note!("no record of {} has the key {key}", topics.join(", "));
     Ok(())
 }
 

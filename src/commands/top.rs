@@ -5,12 +5,11 @@ use std::io::IsTerminal;
 use eadt_bus::{IsolationLevel, PartitionReader};
 use eadt_service::Shutdown;
 
-use super::get;
 use crate::cli::TopArgs;
 use crate::live::follow::{LiveViewOptions, RunLength};
 use crate::live::http_log::{DashboardClient, HttpLog};
 use crate::live::keys::ViewState;
-use crate::live::source::{self, TOPICS};
+use crate::live::source::{self, ReadRange, TOPICS};
 use crate::settings::ProgramSettings;
 
 /// Whether the view takes the terminal.
@@ -41,7 +40,8 @@ impl LiveViewInput {
     /// The log of the settings.
     fn log(args: &TopArgs, settings: &ProgramSettings) -> anyhow::Result<Self> {
         let bus = crate::bus::open(settings).map_err(|error| source::name_page(error, settings))?;
-        let from = source::starts(&*bus, &settings.topics, &TOPICS, get::span(args.since))?;
+        let (span, _) = source::resolve_log_range(&*bus, settings, &TOPICS, ReadRange::last(args.since))?;
+        let from = source::starts(&*bus, &settings.topics, &TOPICS, span)?;
         let embedded = settings.bus.brokers.is_empty();
         let headline = if embedded {
             format!("embedded log in {}, which nobody writes now", settings.bus.data_dir.display())

@@ -8,7 +8,7 @@ use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, IN_USE};
 use eadt_bus::{Bus, BusError, IsolationLevel, PollEvent, StartOffset, TopicPartition, read_to_end};
 use eadt_lake::{Archive, LakeError, Listing};
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::Shutdown;
+use eadt_service::{ServiceClock, Shutdown};
 
 use crate::commands::{partitions, topic_of};
 use crate::progress;
@@ -28,11 +28,70 @@ pub enum ReadRange {
     Whole,
     /// What was appended after this time, and perhaps some before.
     Since(EventTime),
+    /// What was appended in so much time before the end of the span.
+    Last(Duration),
     /// The newest records.
     Newest,
 }
 
-/// Reads a place to its present end. `path` is a data folder or an archive; without it the log of the settings.
+impl ReadRange {
+    /// Returns the range of `--since`.
+    pub fn last(since: Option<Duration>) -> Self {
+        since.map_or(Self::Whole, Self::Last)
+    }
+
+    /// Returns the range with the time at which it begins. Without a newest record there is nothing to leave out.
+    fn before(self, end: Option<EventTime>) -> Self {
+        match self {
+            Self::Last(since) => end.map_or(Self::Whole, |end| Self::Since(end.plus_seconds(-since.as_secs_f64()))),
+            other => other,
+        }
+    }
+}
+
+/// The moment that [`ReadRange::Last`] counts back from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanEnd {
+    /// The present, of a pipeline that may go on.
+    Now,
+    /// The newest record of what nobody writes to now. Its time may be simulated, or that of an old recording; `None`: not known.
+    Newest(Option<EventTime>),
+}
+
+impl SpanEnd {
+    /// Names the span of `--since` in a sentence.
+    pub fn describe(self, since: Duration) -> String {
+        let within = eadt_report::units::duration(since.as_secs_f64());
+        match self {
+            Self::Now => format!("in the {within} before now"),
+            Self::Newest(None) => format!("in the {within} before the newest event"),
+            Self::Newest(Some(newest)) => {
+                format!("in the {within} before the newest event, which is of {}Z", &newest.to_string()[..19])
+            }
+        }
+    }
+}
+
+/// Returns the range of a log as one with a beginning, and the end of the span. An embedded log that this process holds gets no
+/// more, so its newest record counts; Kafka goes on.
+pub fn resolve_log_range(
+    bus: &dyn Bus,
+    settings: &ProgramSettings,
+    topics: &[Topic],
+    span: ReadRange,
+) -> anyhow::Result<(ReadRange, SpanEnd)> {
+    if !settings.bus.brokers.is_empty() {
+        return Ok((span.before(Some(ServiceClock::machine().now())), SpanEnd::Now));
+    }
+    let newest = match span {
+        ReadRange::Last(_) => newest_in_log(bus, &settings.topics, topics)?,
+        _ => None,
+    };
+    Ok((span.before(newest), SpanEnd::Newest(newest)))
+}
+
+/// Reads a place to its present end. `path` is a data folder or an archive; without it the log of the settings. Returns the end
+/// of the span.
 pub fn read(
     path: Option<&Path>,
     settings: &ProgramSettings,
@@ -40,11 +99,13 @@ pub fn read(
     span: ReadRange,
     shutdown: &Shutdown,
     take: &mut dyn FnMut(Topic, &[u8]),
-) -> anyhow::Result<()> {
+) -> anyhow::Result<SpanEnd> {
     let path = match path {
         None if !settings.bus.brokers.is_empty() => {
             let bus = crate::bus::connect(settings)?;
-            return read_bus(&*bus, &settings.topics, topics, span, &BTreeMap::new(), shutdown, take);
+            let (span, end) = resolve_log_range(&*bus, settings, topics, span)?;
+            read_bus(&*bus, &settings.topics, topics, span, &BTreeMap::new(), shutdown, take)?;
+            return Ok(end);
         }
         None => settings.bus.data_dir.as_path(),
         Some(path) => path,
@@ -56,16 +117,25 @@ pub fn read(
         );
     }
     let log = path.join("log");
+    let log = log.is_dir().then(|| EmbeddedLog::open(&log, EmbeddedOptions::default()));
     // What the archive does not hold yet is in the log; one that cannot be read is an error.
-    let archived = match Archive::find(path) {
-        Ok(archive) => Some(read_archive(archive, topics, span, take)?),
-        Err(LakeError::Absent { .. }) if log.is_dir() => None,
+    let archive = match Archive::find(path) {
+        Ok(archive) => Some(archive),
+        Err(LakeError::Absent { .. }) if log.is_some() => None,
         Err(error) => return Err(error.into()),
     };
-    if !log.is_dir() {
-        return Ok(());
-    }
-    match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
+    let newest = match span {
+        ReadRange::Last(_) => {
+            let of_archive = archive.as_ref().map(|archive| newest_in_archive(archive, topics)).transpose()?;
+            let of_log = log.iter().flatten().map(|bus| newest_in_log(bus, &settings.topics, topics)).next().transpose()?;
+            of_archive.max(of_log).flatten()
+        }
+        _ => None,
+    };
+    let (span, end) = (span.before(newest), SpanEnd::Newest(newest));
+    let archived = archive.map(|archive| read_archive(archive, topics, span, take)).transpose()?;
+    let Some(log) = log else { return Ok(end) };
+    match log {
         Ok(bus) => {
             read_bus(&bus, &settings.topics, topics, span, &archived.unwrap_or_default(), shutdown, take)?;
         }
@@ -77,7 +147,47 @@ pub fn read(
             crate::output::note!("warning: only what is archived is shown: {error:#}");
         }
     }
-    Ok(())
+    Ok(end)
+}
+
+/// Topics whose newest record is the end of a span. Workloads are always read whole, and may be declared at any time.
+fn dated(topics: &[Topic]) -> impl Iterator<Item = Topic> {
+    topics.iter().copied().filter(|topic| *topic != Topic::Workloads)
+}
+
+/// Returns the append time of the newest record in an archive.
+fn newest_in_archive(archive: &Archive, topics: &[Topic]) -> anyhow::Result<Option<EventTime>> {
+    let listing = archive.files()?;
+    let recorded = archive.newest(&listing)?;
+    let last = newest_files(listing);
+    let mut newest = None;
+    for ((topic, partition), known) in &recorded {
+        if !dated(topics).any(|of| of == *topic) {
+            continue;
+        }
+        match known {
+            Some((_, stamp)) => newest = newest.max(Some(*stamp)),
+            None => {
+                for row in archive.rows(&last, *topic, *partition) {
+                    newest = newest.max(Some(row?.stamp));
+                }
+            }
+        }
+    }
+    Ok(newest)
+}
+
+/// Returns the append time of the newest record in a log.
+fn newest_in_log(bus: &dyn Bus, names: &TopicSettings, topics: &[Topic]) -> anyhow::Result<Option<EventTime>> {
+    let topics: Vec<Topic> = dated(topics).collect();
+    let mut last = Vec::new();
+    for (at, _) in partitions(bus, names, &topics, StartOffset::Earliest)? {
+        let marks = bus.watermarks(&at)?;
+        if marks.high > marks.low {
+            last.push((at, StartOffset::At(marks.high - 1)));
+        }
+    }
+    Ok(first_stamps(bus, &last)?.into_values().max())
 }
 
 /// Adds to the error of a log that a running `eadt up` has open how its figures are read.
@@ -164,7 +274,10 @@ fn read_bus(
         |record| {
             meter.add(1);
             if let (Some(topic), Some(value)) = (topic_of(&record, &names.prefix), &record.value) {
-                take(topic, value);
+                let is_older = matches!(span, ReadRange::Since(since) if record.stamp < since && topic != Topic::Workloads);
+                if !is_older {
+                    take(topic, value);
+                }
             }
             anyhow::Ok(())
         },
@@ -181,7 +294,8 @@ pub fn starts(
 ) -> anyhow::Result<Vec<(TopicPartition, StartOffset)>> {
     let mut from = partitions(bus, names, topics, StartOffset::Earliest)?;
     match span {
-        ReadRange::Whole => {}
+        // One without an end is whole.
+        ReadRange::Whole | ReadRange::Last(_) => {}
         ReadRange::Newest => {
             for (at, start) in &mut from {
                 let marks = bus.watermarks(at)?;

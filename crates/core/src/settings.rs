@@ -60,8 +60,8 @@ pub struct FoldSettings {
 /// 1: `joules_per_sample` is mean power over the rate while progress was known, and counters are believed. 2: it is
 /// energy over samples of one span, downtime included, and counters are tested against power and the board. 3: power
 /// that no such device can draw is no reading, and windows in which only a cap, a clock or what a job turns by itself
-/// changed are marked as such.
-pub const WINDOW_RULES: u32 = 3;
+/// changed are marked as such. 4: a counter that stood still from the start counts from its first rise on.
+pub const WINDOW_RULES: u32 = 4;
 
 /// Open windows of each source, and more, that a namespace with as many sources as it may have has room for: those of a
 /// source that lags until it is called idle, where windows are of six seconds. Where a tenth of the sources is there,
@@ -79,6 +79,12 @@ impl FoldSettings {
     /// Whether power is tested against what the device can draw.
     pub fn checks_power(&self) -> bool {
         self.window_rules >= 3
+    }
+
+    /// Whether a counter that stands still from its first sample on counts from its first rise on: where between two steps of
+    /// a coarse counter the first sample lies is not known.
+    pub fn starts_coarse_counters_at_a_rise(&self) -> bool {
+        self.window_rules >= 4
     }
 
     /// Whether a window whose sources have all ended stays open until it is over. It does in files, whose end shows

@@ -1289,6 +1289,32 @@ fn a_counter_that_contradicts_power_gives_way_to_it_and_one_that_does_not_is_bel
     }
 }
 
+/// 300 W for 600 s with a counter in steps of 36 kJ, which are 120 s each; the first sample lies 80 s behind a step.
+#[test]
+fn a_coarse_counter_counts_from_its_first_rise_on() {
+    let coarse = Metered { step: 5.0, joules: |s| Some(((s + 80.0) / 120.0).floor() * 36_000.0), watts: |_| Some(300.0) };
+    let joules = |rules| totals(&coarse.windows(rules, None)).0;
+    // Records of earlier rules replay with what they had: the 24 kJ before the first sample are in.
+    assert_eq!([2, 3, 4].map(|rules| joules(rules).round()), [204_000.0, 204_000.0, 180_000.0]);
+    assert_eq!(coarse.windows(4, Some(3)), coarse.windows(4, None), "with crashes");
+    // After it began anew it counts from its first rise on, too.
+    let anew = Metered {
+        joules: |s| {
+            Some(if s < 300.0 { 9e6 + ((s + 80.0) / 120.0).floor() * 36_000.0 } else { ((s + 10.0) / 120.0).floor() * 36_000.0 })
+        },
+        ..coarse
+    };
+    assert_eq!(totals(&anew.windows(4, None)).0.round(), 180_000.0);
+    // Every other rule about counters is as it was.
+    for metered in [
+        Metered { step: 5.0, joules: |s| Some(s * 300.0), watts: |_| Some(300.0) },
+        Metered { step: 5.0, joules: |s| Some(s * 240.0), watts: |_| Some(300.0) },
+        Metered { step: 1.0, joules: |s| (s % 10.0 == 0.0).then_some(s * 240.0), watts: |_| Some(300.0) },
+    ] {
+        assert_eq!(metered.windows(4, None), metered.windows(3, None));
+    }
+}
+
 #[test]
 fn by_the_first_rules_a_counter_is_believed_whatever_power_says() {
     let metered = Metered { step: 15.0, joules: |_| Some(5_198_685.762), watts: |_| Some(300.0) };

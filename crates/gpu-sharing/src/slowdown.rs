@@ -2,6 +2,7 @@
 //! together than added up. What is learned is a ratio to what was measured, so a model knows workloads that it never saw, and
 //! three on a GPU from pairs.
 
+use eadt_schemas::v1::Origin;
 use serde::{Deserialize, Serialize};
 
 use crate::forest::{Forest, ForestSettings, SamplesError, SettingsError, TrainingSamples, TreePredictions};
@@ -46,6 +47,8 @@ pub struct SlowdownModel {
     clock_max_mhz: Option<f64>,
     rates: Forest,
     power: Forest,
+    /// Origin of the training measurements, if they were not measured here and the model itself says so.
+    origin: Option<Origin>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,6 +62,8 @@ struct SlowdownDocument {
     clock_max_mhz: Option<f64>,
     rates: Forest,
     power: Forest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<Origin>,
 }
 
 /// Why a written model is refused.
@@ -94,8 +99,8 @@ const LOGARITHM_MAX: f32 = 10.0;
 
 impl From<SlowdownModel> for SlowdownDocument {
     fn from(model: SlowdownModel) -> Self {
-        let SlowdownModel { gpu_model, idle_watts, metrics, clock_max_mhz, rates, power } = model;
-        Self { format: FORMAT.to_owned(), version: VERSION, gpu_model, idle_watts, metrics, clock_max_mhz, rates, power }
+        let SlowdownModel { gpu_model, idle_watts, metrics, clock_max_mhz, rates, power, origin } = model;
+        Self { format: FORMAT.to_owned(), version: VERSION, gpu_model, idle_watts, metrics, clock_max_mhz, rates, power, origin }
     }
 }
 
@@ -109,8 +114,8 @@ impl TryFrom<SlowdownDocument> for SlowdownModel {
         if written.version != VERSION {
             return Err(ModelError::Version { found: written.version });
         }
-        let SlowdownDocument { gpu_model, idle_watts, metrics, clock_max_mhz, rates, power, .. } = written;
-        Self { gpu_model, idle_watts, metrics, clock_max_mhz, rates, power }.checked()
+        let SlowdownDocument { gpu_model, idle_watts, metrics, clock_max_mhz, rates, power, origin, .. } = written;
+        Self { gpu_model, idle_watts, metrics, clock_max_mhz, rates, power, origin }.checked()
     }
 }
 
@@ -162,6 +167,7 @@ impl SlowdownModel {
             power: grow(features.power_names(), &power, settings.seed.wrapping_add(1))?,
             metrics,
             clock_max_mhz,
+            origin: None,
         }
         .checked()?)
     }
@@ -176,6 +182,17 @@ impl SlowdownModel {
     /// The GPU model that it knows.
     pub fn gpu_model(&self) -> &str {
         &self.gpu_model
+    }
+
+    /// Names the origin of its training measurements. One that is `measured` is not written.
+    #[must_use]
+    pub fn with_origin(self, origin: Origin) -> Self {
+        Self { origin: Some(origin).filter(|origin| *origin != Origin::Measured), ..self }
+    }
+
+    /// Origin of the training measurements, as far as the model names it.
+    pub fn origin(&self) -> Origin {
+        self.origin.unwrap_or_default()
     }
 
     /// Idle power of the training measurements, in watts.

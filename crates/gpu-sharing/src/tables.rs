@@ -1,14 +1,19 @@
 //! Measurements as CSV tables: what a workload does alone, and what several do together.
 //!
 //! Alone, a row a measurement: `workload, gpu_model, mps_thread_percentage, samples_per_second, power_watts`, and, where they are
-//! known, `sm_clock_mhz`, the counters of [`ProfileMetric`] and `run`. Rows that differ in `run` only are repetitions and
+//! known, `sm_clock_mhz`, the counters of [`ProfileMetric`], `run` and `origin`. Rows that differ in `run` only are repetitions and
 //! combined by their median. A row with 0 % and 0 samples/s is the GPU's idle power.
 //!
 //! Together, a row a workload of a co-run: `co_run, workload, mps_thread_percentage, samples_per_second, power_watts` and, where
-//! it was held down, `sm_clock_mhz`; rows of one co-run have the same `co_run`, power and clock.
+//! it was held down, `sm_clock_mhz`, and `origin`; rows of one co-run have the same `co_run`, power and clock.
+//!
+//! `origin` is `measured` (also if the cell is empty or the column absent), `imported` or `simulated`. A table has the weakest
+//! origin of its rows.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+
+use eadt_schemas::v1::Origin;
 
 use crate::{CoRun, CoRunTenant, GpuMeasurements, MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile};
 
@@ -40,12 +45,24 @@ pub struct SoloTable {
     pub profiles: Vec<SoloProfile>,
     /// Median of the idle rows; absent where there are none.
     pub idle_watts: Option<f64>,
+    /// The weakest origin of the rows.
+    pub origin: Origin,
+}
+
+/// A table of co-runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CoRunTable {
+    /// In the order of the table.
+    pub runs: Vec<CoRun>,
+    /// The weakest origin of the rows.
+    pub origin: Origin,
 }
 
 const SOLO: [&str; 5] = ["workload", "gpu_model", "mps_thread_percentage", "samples_per_second", "power_watts"];
 const TOGETHER: [&str; 5] = ["co_run", "workload", "mps_thread_percentage", "samples_per_second", "power_watts"];
 const CLOCK: &str = "sm_clock_mhz";
 const RUN: &str = "run";
+const ORIGIN: &str = "origin";
 
 /// A row of the table alone, before repetitions are combined.
 type SoloReading = (u64, SoloPoint);
@@ -55,11 +72,12 @@ type SoloPointKey = (String, u32, Option<u64>);
 /// Reads a table of workloads alone. `file` is what errors call it.
 pub fn read_solo(file: &str, text: &str) -> Result<SoloTable, TableError> {
     let metrics: Vec<&str> = ProfileMetric::ALL.iter().map(|metric| metric.name()).collect();
-    let table = CsvTable::read(file, text, &SOLO, &[&[CLOCK, RUN][..], &metrics].concat())?;
-    let (mut idle, mut models) = (Vec::new(), BTreeMap::new());
+    let table = CsvTable::read(file, text, &SOLO, &[&[CLOCK, RUN, ORIGIN][..], &metrics].concat())?;
+    let (mut idle, mut models, mut origin) = (Vec::new(), BTreeMap::new(), Origin::Measured);
     let mut readings: BTreeMap<SoloPointKey, Vec<SoloReading>> = BTreeMap::new();
     let repeated = table.column(RUN).is_some();
     for row in &table.rows {
+        origin = origin.max(table.origin(row)?);
         let workload = table.text(row, "workload")?;
         let percentage = table.percentage(row)?;
         let clock = table.optional(row, CLOCK)?;
@@ -109,15 +127,16 @@ pub fn read_solo(file: &str, text: &str) -> Result<SoloTable, TableError> {
         let (model, points) = (models[&workload].clone(), points.into_iter().map(|(_, point)| point).collect());
         SoloProfile::new(workload, model, points).map_err(|source| TableError::Profile { file: file.to_owned(), line, source })
     });
-    Ok(SoloTable { profiles: profiles.collect::<Result<_, _>>()?, idle_watts: median(&mut idle) })
+    Ok(SoloTable { profiles: profiles.collect::<Result<_, _>>()?, idle_watts: median(&mut idle), origin })
 }
 
 /// Reads a table of co-runs. `file` is what errors call it.
-pub fn read_co_runs(file: &str, text: &str) -> Result<Vec<CoRun>, TableError> {
-    let table = CsvTable::read(file, text, &TOGETHER, &[CLOCK])?;
-    let mut order = Vec::new();
+pub fn read_co_runs(file: &str, text: &str) -> Result<CoRunTable, TableError> {
+    let table = CsvTable::read(file, text, &TOGETHER, &[CLOCK, ORIGIN])?;
+    let (mut order, mut origin) = (Vec::new(), Origin::Measured);
     let mut runs: BTreeMap<String, CoRun> = BTreeMap::new();
     for row in &table.rows {
+        origin = origin.max(table.origin(row)?);
         let name = table.text(row, "co_run")?;
         let (clock, watts) = (table.optional(row, CLOCK)?, table.number(row, "power_watts")?);
         let tenant = CoRunTenant {
@@ -136,11 +155,11 @@ pub fn read_co_runs(file: &str, text: &str) -> Result<Vec<CoRun>, TableError> {
         }
         run.tenants.push(tenant);
     }
-    Ok(order.iter().map(|name| runs[name].clone()).collect())
+    Ok(CoRunTable { runs: order.iter().map(|name| runs[name].clone()).collect(), origin })
 }
 
-/// The profiles as a table, with the idle power.
-pub fn write_solo(measurements: &GpuMeasurements) -> String {
+/// The profiles as a table, with the idle power. Every row names `origin`.
+pub fn write_solo(measurements: &GpuMeasurements, origin: Origin) -> String {
     let points = || measurements.profiles().values().flat_map(|profile| profile.points().map(move |point| (profile, point)));
     let clocked = points().any(|(_, point)| point.sm_clock_mhz.is_some());
     let metrics: Vec<ProfileMetric> = ProfileMetric::ALL
@@ -160,11 +179,12 @@ pub fn write_solo(measurements: &GpuMeasurements) -> String {
     for metric in &metrics {
         write!(text, ",{}", metric.name()).expect("writing to a String cannot fail");
     }
+    write!(text, ",{ORIGIN}").expect("writing to a String cannot fail");
     let model = quoted(measurements.gpu_model());
     write!(text, "\nidle,{model},0,0,{}", measurements.idle_watts()).expect("writing to a String cannot fail");
     clock(&mut text, None);
     text.extend(metrics.iter().map(|_| ','));
-    text.push('\n');
+    writeln!(text, ",{}", origin_name(origin)).expect("writing to a String cannot fail");
     for (profile, point) in points() {
         let SoloPoint { mps_thread_percentage, samples_per_second, power_watts, .. } = point;
         let name = quoted(profile.workload());
@@ -175,16 +195,16 @@ pub fn write_solo(measurements: &GpuMeasurements) -> String {
             text.push(',');
             number(&mut text, point.counters.get(*metric));
         }
-        text.push('\n');
+        writeln!(text, ",{}", origin_name(origin)).expect("writing to a String cannot fail");
     }
     text
 }
 
-/// The co-runs as a table.
-pub fn write_co_runs(measurements: &GpuMeasurements) -> String {
+/// The co-runs as a table. Every row names `origin`.
+pub fn write_co_runs(measurements: &GpuMeasurements, origin: Origin) -> String {
     let clocked = measurements.runs().iter().any(|run| run.sm_clock_mhz.is_some());
     let mut text = TOGETHER.join(",");
-    text.push_str(if clocked { ",sm_clock_mhz\n" } else { "\n" });
+    text.push_str(if clocked { ",sm_clock_mhz,origin\n" } else { ",origin\n" });
     for (number_of_run, run) in measurements.runs().iter().enumerate() {
         for CoRunTenant { workload, mps_thread_percentage, samples_per_second } in &run.tenants {
             let (name, watts) = (quoted(workload), run.power_watts);
@@ -194,10 +214,19 @@ pub fn write_co_runs(measurements: &GpuMeasurements) -> String {
                 text.push(',');
                 number(&mut text, run.sm_clock_mhz);
             }
-            text.push('\n');
+            writeln!(text, ",{}", origin_name(origin)).expect("writing to a String cannot fail");
         }
     }
     text
+}
+
+/// Returns the origin as a cell of a table.
+const fn origin_name(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Measured => "measured",
+        Origin::Imported => "imported",
+        Origin::Simulated => "simulated",
+    }
 }
 
 fn number(text: &mut String, value: Option<f64>) {
@@ -298,6 +327,16 @@ impl<'a> CsvTable<'a> {
 
     fn optional(&self, row: &TableRow, name: &str) -> Result<Option<f64>, TableError> {
         if self.value(row, name).is_empty() { Ok(None) } else { self.number(row, name).map(Some) }
+    }
+
+    fn origin(&self, row: &TableRow) -> Result<Origin, TableError> {
+        let value = self.value(row, ORIGIN);
+        let known = [Origin::Measured, Origin::Imported, Origin::Simulated];
+        match known.into_iter().find(|origin| value.eq_ignore_ascii_case(origin_name(*origin))) {
+            Some(origin) => Ok(origin),
+            None if value.is_empty() => Ok(Origin::Measured),
+            None => Err(self.cell(row, ORIGIN, "origin: measured, imported or simulated")),
+        }
     }
 
     fn percentage(&self, row: &TableRow) -> Result<u32, TableError> {

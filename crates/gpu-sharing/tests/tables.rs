@@ -4,6 +4,7 @@ use std::error::Error;
 
 use eadt_gpu_sharing::tables::{read_co_runs, read_solo, write_co_runs, write_solo};
 use eadt_gpu_sharing::{GpuMeasurements, ProfileMetric};
+use eadt_schemas::v1::Origin;
 use eadt_simulator::gpu::BoardModel;
 use eadt_simulator::sharing::{LabNoise, LabPlan, SharingLab, paper_suite, tenths};
 
@@ -13,9 +14,10 @@ fn tables_keep_every_bit() {
     for clocks in [vec![None], vec![Some(1410.0), Some(1005.0)]] {
         let plan = LabPlan { groups: vec![vec![0, 3], vec![5, 5], vec![1, 2, 3]], partitions: tenths(), clocks };
         let whole = lab.measure(&plan).unwrap();
-        let solo = read_solo("solo.csv", &write_solo(&whole)).unwrap();
-        let runs = read_co_runs("co.csv", &write_co_runs(&whole)).unwrap();
-        let read = GpuMeasurements::new(solo.idle_watts.unwrap(), solo.profiles, runs).unwrap();
+        let solo = read_solo("solo.csv", &write_solo(&whole, Origin::Simulated)).unwrap();
+        let together = read_co_runs("co.csv", &write_co_runs(&whole, Origin::Simulated)).unwrap();
+        assert_eq!((solo.origin, together.origin), (Origin::Simulated, Origin::Simulated));
+        let read = GpuMeasurements::new(solo.idle_watts.unwrap(), solo.profiles, together.runs).unwrap();
         assert_eq!(read, whole);
     }
 }
@@ -34,6 +36,20 @@ fn repetitions_are_combined_by_their_median() {
     assert_eq!((whole.samples_per_second, whole.power_watts), (41.0, 91.0));
     assert_eq!(whole.counters.get(ProfileMetric::SmActiveRatio), Some(0.6));
     assert_eq!(whole.counters.get(ProfileMetric::DramActiveRatio), None);
+}
+
+#[test]
+fn a_table_has_the_weakest_origin_of_its_rows() {
+    let origin = |column: &str, [first, second]: [&str; 2]| {
+        let text = format!("{HEAD}{column}\na,board,100,40,90{first}\na,board,50,20,60{second}\n");
+        read_solo("solo.csv", &text).map(|solo| solo.origin)
+    };
+    assert_eq!(origin("", ["", ""]).unwrap(), Origin::Measured);
+    assert_eq!(origin(",origin", [",", ",measured"]).unwrap(), Origin::Measured);
+    assert_eq!(origin(",origin", [",imported", ",measured"]).unwrap(), Origin::Imported);
+    assert_eq!(origin(",origin", [",Simulated", ",imported"]).unwrap(), Origin::Simulated);
+    let error = origin(",origin", [",measured", ",invented"]).unwrap_err().to_string();
+    assert_eq!(error, "solo.csv, line 3, column origin: \"invented\" is no origin: measured, imported or simulated");
 }
 
 #[test]

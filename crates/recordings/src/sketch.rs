@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::clock::TimeParser;
-use crate::csv_table::TIME_NAMES;
+use crate::csv_table::{SUM_WORDS, TIME_NAMES};
 use crate::error::quote;
 use crate::lines::LineReader;
 use crate::names::shell_quote;
@@ -134,7 +134,7 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
         let suggestion = match () {
             () if has(&["uuid", "device", "gpu", "card", "serial", "bus_id"]) && !has(&["name", "model"]) => map("device"),
             () if has(&["host", "node"]) => map("node"),
-            () if has(&["model", "name"]) => map("gpu_model"),
+            () if has(&["model"]) || lower == "name" || has(&["name"]) && has(&["gpu", "device", "card"]) => map("gpu_model"),
             () => None,
         };
         return (format!("texts such as {}", quote(first)), suggestion);
@@ -142,16 +142,19 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
     let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
     let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let values = format!("numbers from {low} to {high}");
+    // A total grows; what each row adds need not.
+    let grows = numbers.len() < 3 || low < high && numbers.is_sorted();
+    let total = |total: &str, added: &str| map(if grows { total } else { added });
     let suggestion = match () {
         () if has(&["limit", "cap"]) && has(&["power"]) => map("power_limit_watts"),
         () if has(&["power", "watt"]) => map("power_watts"),
-        () if has(&["energy", "joule"]) => map("energy_joules_total"),
+        () if has(&["energy", "joule"]) => total("energy_joules_total", "energy_joules"),
         () if has(&["util"]) && high > 1.05 => Some(format!("--map {}", shell_quote(&format!("utilization_ratio={name}:%")))),
         () if has(&["util"]) => map("utilization_ratio"),
         () if has(&["temp"]) => map("temperature_celsius"),
         () if has(&["samples_per", "throughput"]) => map("samples_per_second"),
-        () if has(&["sample", "image"]) => map("samples_total"),
-        () if has(&["token"]) => map("tokens_total"),
+        () if has(&["sample", "image"]) => total("samples_total", "samples"),
+        () if has(&["token"]) => total("tokens_total", "tokens"),
         () if lower == "step" || has(&["steps", "iteration"]) => map("steps_total"),
         () if lower == "loss" => map("loss"),
         () if (has(&["time"]) || lower == "ts") && low >= 1e8 => {
@@ -169,13 +172,24 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
     (values, suggestion)
 }
 
-/// Names boards where several columns suggest the same figure of a device.
+/// Names boards where several columns suggest the same figure of a device. A column that is by its name the sum or mean of others
+/// has no map then: mapped beside them it would count twice.
 fn number_boards(columns: &mut [ColumnSketch]) {
-    for field in ["power_watts", "energy_joules_total", "utilization_ratio", "temperature_celsius"] {
+    for field in ["power_watts", "energy_joules_total", "energy_joules", "utilization_ratio", "temperature_celsius"] {
         for quote in ["", "'"] {
             let start = format!("--map {quote}{field}=");
             let fits = |column: &&mut ColumnSketch| column.suggestion.as_ref().is_some_and(|text| text.starts_with(&start));
-            let same: Vec<&mut ColumnSketch> = columns.iter_mut().filter(fits).collect();
+            let mut same: Vec<&mut ColumnSketch> = columns.iter_mut().filter(fits).collect();
+            if same.len() < 2 {
+                continue;
+            }
+            if same.iter().any(|column| !names_a_sum_column(&column.name)) {
+                for column in same.iter_mut().filter(|column| names_a_sum_column(&column.name)) {
+                    column.suggestion = None;
+                    column.values += ", of several boards together by its name";
+                }
+                same.retain(|column| column.suggestion.is_some());
+            }
             if same.len() < 2 {
                 continue;
             }
@@ -186,6 +200,12 @@ fn number_boards(columns: &mut [ColumnSketch]) {
             }
         }
     }
+}
+
+/// Returns whether a column's name says that it is of all boards together, such as `total_power_W`.
+fn names_a_sum_column(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| SUM_WORDS.contains(&word))
 }
 
 impl fmt::Display for TableSketch {
@@ -234,6 +254,26 @@ mod tests {
             detect_format(RecordingFile::new("f", &b"{\"specversion\":\"1.0\"}\n"[..])).unwrap(),
             DetectedFormat::EventLog
         );
+    }
+
+    /// Maps that are suggested are not ones by which energy counts twice, or not at all.
+    #[test]
+    fn suggests_no_map_that_would_miscount() {
+        let sketch = |text: &str| sketch_table(RecordingFile::new("w.csv", text.as_bytes())).unwrap().to_string();
+        let wide = sketch("time,gpu0_W_power,gpu1_W_power,total_power\n2025-02-03T10:00:00Z,300,200,500\n");
+        assert!(wide.contains("power_watts[gpu1]=gpu1_W_power") && !wide.contains("=total_power"), "{wide}");
+        assert!(wide.contains("\"total_power\": numbers from 500 to 500, of several boards together"), "{wide}");
+        let alone = sketch("time,total_power\n2025-02-03T10:00:00Z,500\n");
+        assert!(alone.contains("--map power_watts=total_power"), "{alone}");
+        // Zeus writes the energy of each window, which is no counter.
+        let zeus = sketch(
+            "start_time,window_name,gpu0_energy,gpu1_energy\n1738576800.0,step,3000.0,2000.0\n1738576810.0,step,3010.0,2000.0\n\
+             1738576820.0,step,3005.0,2000.0\n",
+        );
+        assert!(zeus.contains("energy_joules[gpu0]=gpu0_energy") && zeus.contains("energy_joules[gpu1]=gpu1_energy"), "{zeus}");
+        assert!(!zeus.contains("gpu_model"), "{zeus}");
+        let counter = sketch("time,energy\n2025-02-03T10:00:00Z,1\n2025-02-03T10:00:01Z,1\n2025-02-03T10:00:02Z,301\n");
+        assert!(counter.contains("--map energy_joules_total=energy"), "{counter}");
     }
 
     #[test]

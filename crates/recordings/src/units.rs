@@ -98,6 +98,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("Joule", "J"),
     ("joules", "J"),
     ("Joules", "J"),
+    ("Ws", "J"),
     ("kj", "kJ"),
     ("KJ", "kJ"),
     ("μJ", "µJ"),
@@ -159,17 +160,93 @@ impl Dimension {
     }
 }
 
-/// Returns the unit in the last brackets of a column's name: `Power [mW]`, `Temperature (edge) (C)`.
-pub fn bracketed_unit(name: &str) -> Option<Unit> {
+/// Returns what is in the last brackets at the end of a column's name.
+fn last_brackets(name: &str) -> Option<&str> {
     let inside = name.trim_end().strip_suffix([']', ')'])?;
-    let (_, unit) = inside.rsplit_once(['[', '('])?;
-    Unit::named(unit.trim())
+    Some(inside.rsplit_once(['[', '('])?.1.trim())
+}
+
+/// Returns the unit in the last brackets of a column's name: `Power [mW]`, `Temperature (edge) (C)`, `Power (in mW)`.
+pub fn bracketed_unit(name: &str) -> Option<Unit> {
+    let inside = last_brackets(name)?;
+    Unit::named(inside.strip_prefix("in ").unwrap_or(inside).trim())
 }
 
 /// Returns the unit after the last separator of a column's name: `power_mW`, `Power, W`, `power.draw/W`, `energy in kWh`.
 pub fn suffix_unit(name: &str) -> Option<Unit> {
     let (_, unit) = name.trim().rsplit_once(['_', ',', '/', '.', '-', ' '])?;
     Unit::named(unit.trim())
+}
+
+/// Units that are spelled out, the longest first.
+const SPELLED_UNITS: [(&str, &str); 12] = [
+    ("milliwatthour", "mWh"),
+    ("kilowatthour", "kWh"),
+    ("watthour", "Wh"),
+    ("milliwatt", "mW"),
+    ("microwatt", "uW"),
+    ("kilowatt", "kW"),
+    ("megawatt", "MW"),
+    ("millijoule", "mJ"),
+    ("microjoule", "uJ"),
+    ("kilojoule", "kJ"),
+    ("megajoule", "MJ"),
+    ("wattsecond", "J"),
+];
+
+/// Returns the unit of a dimension that a column's name has outside of its last brackets: after the last separator or, of
+/// power and energy, as the whole name or a word that cannot mean anything else (`power_mW_avg`, `powerMilliwatts`).
+pub fn worded_unit(name: &str, dimension: Dimension) -> Option<Unit> {
+    let fits = |unit: &Unit| unit.dimension == dimension;
+    let is_electrical = matches!(dimension, Dimension::Power | Dimension::Energy);
+    let letters: String = name.chars().filter(char::is_ascii_alphabetic).collect::<String>().to_ascii_lowercase();
+    let spelled = SPELLED_UNITS.iter().find(|(spelling, _)| is_electrical && letters.contains(spelling));
+    if let Some((_, unit)) = spelled {
+        return Unit::named(unit).filter(fits);
+    }
+    if let Some(unit) = suffix_unit(name).or_else(|| Unit::named(name.trim()).filter(|_| is_electrical)).filter(fits) {
+        return Some(unit);
+    }
+    // `W` and `J` may be anything, and are the units that a column without one is in.
+    let written = words(name).filter(|word| is_electrical && word.chars().count() >= 2);
+    let mut units = written.filter_map(Unit::named).filter(fits);
+    let first = units.next()?;
+    units.all(|other| other == first).then_some(first)
+}
+
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    name.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty())
+}
+
+/// Units that are none of power or energy that is read here. `V` and `A` may name a feed or a phase as well.
+const FOREIGN_UNITS: [&str; 32] = [
+    "VA", "kVA", "var", "VAR", "kvar", "kVAR", "mV", "kV", "mA", "Ah", "dW", "cW", "hW", "nW", "GW", "dBm", "nJ", "cJ", "GJ",
+    "mWs", "kWs", "uWh", "µWh", "MWh", "GWh", "BTU", "Btu", "kcal", "eV", "erg", "VAh", "kVAh",
+];
+
+/// Milli or mega: letter case has to tell, and does not.
+const AMBIGUOUS_UNITS: [&str; 6] = ["mw", "Mw", "mj", "Mj", "mwh", "Mwh"];
+
+/// Returns what a column's name says of the unit that rules out to read it as power or energy in any unit known here: another
+/// unit in the last brackets or after the last separator (`Apparent power (VA)`, `power_dW`), a multiple (`power (W x10)`), or
+/// letters that may be milli or mega (`power_mw_avg`).
+pub fn unreadable_unit(name: &str) -> Option<&str> {
+    let name = name.trim();
+    let last = match last_brackets(name) {
+        Some(inside) => Some(inside.strip_prefix("in ").unwrap_or(inside).trim()),
+        None => name.rsplit_once(['_', ',', '/', '.', '-', ' ']).map(|(_, unit)| unit.trim()),
+    };
+    let is_foreign = |unit: &&str| FOREIGN_UNITS.contains(unit) || last_brackets(name).is_some() && is_multiple(unit);
+    last.filter(is_foreign).or_else(|| words(name).find(|word| AMBIGUOUS_UNITS.contains(word)))
+}
+
+/// Whether a text is a unit and a factor: `W x10`, `0.1 W`.
+fn is_multiple(text: &str) -> bool {
+    let mut parts = text.split([' ', 'x', '×', '*', '·']).filter(|part| !part.is_empty());
+    let (Some(first), Some(second), None) = (parts.next(), parts.next(), parts.next()) else { return false };
+    let is_unit = |part| Unit::named(part).is_some_and(|unit| matches!(unit.dimension, Dimension::Power | Dimension::Energy));
+    let is_factor = |part: &str| part.parse::<f64>().is_ok();
+    is_unit(first) && is_factor(second) || is_factor(first) && is_unit(second)
 }
 
 /// The content of a cell.
@@ -227,6 +304,57 @@ mod tests {
             ("Power (mean)", "", ""),
         ] {
             assert_eq!((name(bracketed_unit(text)), name(suffix_unit(text))), (bracketed, suffix), "{text}");
+        }
+    }
+
+    #[test]
+    fn finds_a_unit_of_power_or_energy_wherever_it_stands_in_a_name() {
+        let name = |unit: Option<Unit>| unit.map_or("", |unit| unit.name);
+        for (text, unit) in [
+            ("power (in mW)", "mW"),
+            ("milliwatts", "mW"),
+            ("mW", "mW"),
+            ("power_milliwatt", "mW"),
+            ("power mW avg", "mW"),
+            ("mW_total", "mW"),
+            ("power (mW) [GPU]", "mW"),
+            ("powerMilliwatts", "mW"),
+            ("gpuPowerMilliWattsAvg", "mW"),
+            ("Milliwatt (mean)", "mW"),
+            ("energy_kilowatt_hours", ""),
+            ("power_kW_rack_7", "kW"),
+            ("kW_or_mW_power", ""),
+            ("power_avg", ""),
+            ("W", "W"),
+            ("kWh", ""),
+        ] {
+            let unit_of = bracketed_unit(text).or_else(|| worded_unit(text, Power));
+            assert_eq!(name(unit_of), unit, "{text}");
+        }
+        assert_eq!(name(worded_unit("energy_kWh_total", Energy)), "kWh");
+        assert_eq!(name(worded_unit("energy in kilowatt-hours", Energy)), "kWh");
+        assert_eq!(name(worded_unit("time_ms_max", Duration)), "", "of time only at the end");
+    }
+
+    #[test]
+    fn a_unit_that_cannot_be_read_is_found_and_one_that_can_is_not() {
+        for (text, unit) in [
+            ("Apparent power (VA)", Some("VA")),
+            ("power_dW", Some("dW")),
+            ("energy [MWh]", Some("MWh")),
+            ("power (W x10)", Some("W x10")),
+            ("power [0.1 W]", Some("0.1 W")),
+            ("power_in_mw", Some("mw")),
+            ("Power(mw)", Some("mw")),
+            ("mw_total", Some("mw")),
+            ("power (W)", None),
+            ("power (max W)", None),
+            ("power [W, 1s avg]", None),
+            ("power (GPU 0)", None),
+            ("power_mW", None),
+            ("gpu_var_watts", None),
+        ] {
+            assert_eq!(unreadable_unit(text), unit, "{text}");
         }
     }
 

@@ -491,6 +491,54 @@ fn units_are_the_cells_the_users_or_the_headers() {
 }
 
 #[test]
+fn a_unit_of_the_header_counts_wherever_it_stands_and_one_that_cannot_be_read_is_refused() {
+    let rows =
+        |power: &str| (0..6).map(|row| format!("2025-02-03T10:00:{:02}Z,{power}\n", row * 10)).collect::<Vec<_>>().concat();
+    let options = |column: &str| maps(&[&format!("power_watts={column}")]);
+    // 3 W of a small board: no figure is impossible, so that only the header tells.
+    for column in ["milliwatts", "power (in mW)", "power mW avg", "mW_total", "powerMilliwatts", "power (mW) [GPU]"] {
+        let imported = read(CSV, &[("t.csv", &format!("time,{column}\n{}", rows("3000")))], &options(column)).unwrap();
+        assert_eq!(total(&imported), 150.0, "{column}");
+    }
+    for (column, unit) in [("power_in_mw", "mw"), ("Power(mw)", "mw"), ("power_dW", "dW"), ("power (W x10)", "W x10")] {
+        let text = format!("time,{column}\n{}", rows("3000"));
+        let error = read(CSV, &[("t.csv", &text)], &options(column)).unwrap_err();
+        assert!(error.contains(&format!("the header says {unit}, which is not a unit of power_watts")), "{column}: {error}");
+        let said = read(CSV, &[("t.csv", &text)], &options(&format!("{column}:mW"))).unwrap();
+        assert!((total(&said) - 150.0).abs() < 1e-9, "{column}");
+    }
+}
+
+#[test]
+fn rows_and_columns_of_all_boards_together_do_not_count_beside_those_of_each() {
+    let table = |sum: &str| {
+        let row = |second: u32| {
+            let time = format!("2025-02-03T10:00:{second:02}Z");
+            format!("{time},0,300\n{time},1,200\n{time},{sum},500\n")
+        };
+        format!("time,device,power_W\n{}", (0..=60).step_by(10).filter(|second| *second < 60).map(row).collect::<String>())
+    };
+    let options = maps(&["power_watts=power_W", "device=device"]);
+    for sum in ["total", "All GPUs", "gpu_sum", "Average"] {
+        let imported = read(CSV, &[("t.csv", &table(sum))], &options).unwrap();
+        let refused = &imported.report.refused[0];
+        assert_eq!((total(&imported), refused.lines), (25_000.0, 6), "{sum}");
+        assert!(refused.reason.contains("is of all boards together"), "{sum}: {}", refused.reason);
+    }
+    assert_eq!(total(&read(CSV, &[("t.csv", &table("gpu-all-2"))], &options).unwrap()), 50_000.0, "the name of a board");
+    // A table of nothing but the sum is a meter.
+    let sum = table("total");
+    let only = sum.lines().filter(|line| line.contains("time") || line.contains("total")).collect::<Vec<_>>().join("\n");
+    assert_eq!(total(&read(CSV, &[("t.csv", &only)], &options).unwrap()), 25_000.0);
+
+    let wide = "time,gpu0_power,gpu1_power,total_power\n2025-02-03T10:00:00Z,300,200,500\n2025-02-03T10:00:10Z,300,200,500\n";
+    let map = |pattern: &str| maps(&[&format!("power_watts={pattern}")]);
+    let error = read(CSV, &[("t.csv", wide)], &map("{board}_power")).unwrap_err();
+    assert!(error.contains("column \"total_power\" is of \"total\", by its name what the other boards have together"), "{error}");
+    assert_eq!(total(&read(CSV, &[("t.csv", wide)], &map("gpu{n}_power")).unwrap()), 5_000.0);
+}
+
+#[test]
 fn totals_and_what_rows_add_are_not_mixed_up() {
     let table = |values: &[u32]| -> String {
         let rows = values.iter().enumerate().map(|(row, value)| format!("2025-02-03T10:00:{row:02}Z,{value}\n"));

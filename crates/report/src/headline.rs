@@ -20,10 +20,15 @@ pub struct SavingSummary {
     pub compared_joules: f64,
     /// Energy that the starting layouts would have taken for their samples; `None`: nothing is compared.
     pub expected_joules: Option<f64>,
-    /// Half of the width of the 90 % interval of the saving. Errors of different workloads are taken as independent.
+    /// Half of the width of the 90 % interval of the saving. Errors of different workloads are taken as independent. 0 if a
+    /// workload was compared with a given baseline: that saving has no interval, and neither has a sum with it.
     pub error_joules: f64,
-    /// Least and greatest part of the throughput that was kept.
+    /// Least and greatest part of the throughput that was kept; `None`: that of a compared workload is not known.
     pub throughput: Option<(f64, f64)>,
+    /// A compared workload has no interval.
+    lacks_interval: bool,
+    /// A compared workload has no throughput to stand beside.
+    lacks_throughput: bool,
     /// Changes that were applied, and the reverts among them.
     pub changes: u64,
     pub reverts: u64,
@@ -60,7 +65,8 @@ impl SavingSummary {
         for workload in workloads {
             all.add(workload);
         }
-        all.error_joules = all.error_joules.sqrt();
+        all.error_joules = if all.lacks_interval { 0.0 } else { all.error_joules.sqrt() };
+        all.throughput = all.throughput.filter(|_| !all.lacks_throughput);
         all
     }
 
@@ -86,12 +92,16 @@ impl SavingSummary {
         let expected = compared + saving;
         self.compared_joules += compared;
         self.expected_joules = Some(self.expected_joules.unwrap_or(0.0) + expected);
-        if let (Some(low), Some(high)) = (workload.saving_ratio_low, workload.saving_ratio_high) {
-            self.error_joules += (0.5 * (high - low) * expected).powi(2);
+        match workload.saving_ratio_low.zip(workload.saving_ratio_high) {
+            Some((low, high)) => self.error_joules += (0.5 * (high - low) * expected).powi(2),
+            None => self.lacks_interval = true,
         }
-        if let Some(kept) = workload.throughput_kept_ratio {
-            let (least, most) = self.throughput.unwrap_or((kept, kept));
-            self.throughput = Some((least.min(kept), most.max(kept)));
+        match workload.throughput_kept_ratio {
+            Some(kept) => {
+                let (least, most) = self.throughput.unwrap_or((kept, kept));
+                self.throughput = Some((least.min(kept), most.max(kept)));
+            }
+            None => self.lacks_throughput = true,
         }
     }
 
@@ -308,6 +318,25 @@ mod tests {
         let all = SavingSummary::of(both.iter().chain([&third]));
         near(all.compared_ratio().unwrap(), 0.5);
         assert!(!all.is_whole());
+    }
+
+    /// A given baseline is a fixed figure without an interval: ± of the other workload alone would be too narrow.
+    #[test]
+    fn a_sum_with_a_given_baseline_has_no_interval() {
+        let estimated = workload(1e6, 1.0, 0.2, 0.03);
+        let given = WorkloadReport {
+            saving_ratio_low: None,
+            saving_ratio_high: None,
+            throughput_kept_ratio: None,
+            ..workload(3e6, 1.0, 0.1, 0.0)
+        };
+        for both in [[&estimated, &given], [&given, &estimated]] {
+            let all = SavingSummary::of(both);
+            assert_eq!((all.ratio_error(), all.error_joules, all.throughput), (None, 0.0, None));
+            assert_eq!(all.verdict(), SavingVerdict::Saved);
+            let said = all.sentence();
+            assert!(said.starts_with("saved 12.7 % of the energy (583 kJ") && !said.contains("throughput"), "{said}");
+        }
     }
 
     #[test]

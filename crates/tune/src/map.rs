@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::str::FromStr;
 
-use eadt_recordings::units::{Dimension, Unit, bracketed_unit, suffix_unit};
+use eadt_recordings::units::{Dimension, Unit, bracketed_unit, unreadable_unit, worded_unit};
 use eadt_recordings::{DecimalMark, QuantityCell, RecordingFile, TableRows, shell_quote};
 
 use crate::TableError;
@@ -221,7 +221,15 @@ impl<'a> TableHeader<'a> {
     pub(crate) fn field(&self, maps: &[FieldMap], field: &str, dimension: Dimension) -> Result<Option<FieldColumn>, TableError> {
         let column = |indices: Vec<usize>, unit: Option<&str>, name: &str| {
             let is_unit_asked = unit.is_some();
-            let own = || header_unit(&self.names[indices[0]], dimension).map(|unit| unit.name);
+            let head = &self.names[indices[0]];
+            let is_electrical = matches!(dimension, Dimension::Power | Dimension::Energy);
+            if let Some(other) = unreadable_unit(head).filter(|_| is_electrical && !is_unit_asked) {
+                let problem = format!("the header {} says {other}, which is not a unit of {field}", quote(head));
+                let remedy =
+                    format!("say the unit, --map {}; units: {}", shell_quote(&format!("{field}={head}:UNIT")), dimension.units());
+                return Err(TableError::new(self.file, problem, remedy));
+            }
+            let own = || header_unit(head, dimension).map(|unit| unit.name);
             let unit = unit.or_else(own).map(|unit| self.unit(field, unit, dimension)).transpose()?;
             Ok(FieldColumn { field: field.to_owned(), dimension, indices, unit, is_unit_asked, name: name.to_owned() })
         };
@@ -257,5 +265,6 @@ fn is_least(head: &str) -> bool {
 /// Returns the unit that a name contains: `Power [mW]`, or `duration_ms` if it is one of the field. `time_min` may be the least
 /// time as well; `time_minutes` is in minutes.
 fn header_unit(head: &str, dimension: Dimension) -> Option<Unit> {
-    bracketed_unit(head).or_else(|| suffix_unit(head).filter(|unit| unit.dimension == dimension && !is_least(head)))
+    let is_least_time = dimension == Dimension::Duration && is_least(head);
+    bracketed_unit(head).or_else(|| worded_unit(head, dimension).filter(|_| !is_least_time))
 }

@@ -16,12 +16,14 @@ use eadt_gpu_sharing::{
     AdditivePredictor, ChoiceSettings, ChoiceVerdict, GpuMeasurements, GpuTenants, ShareObjective, SharePredictor, SlowdownModel,
     SoloProfile, choose,
 };
+use eadt_schemas::v1::Origin;
 use eadt_simulator::gpu::BoardModel;
 use eadt_simulator::sharing::{LabNoise, LabPlan, PAPER_MEMORY_GIB, SharingLab, paper_suite, tenths};
 use serde_json::json;
 
 pub use args::PartitionCommand;
 
+use crate::live::origin_word;
 use crate::output::{print, say};
 use crate::progress::ProgressMeter;
 use crate::target::{AtomicFile, create_folder};
@@ -53,11 +55,10 @@ fn evaluate(args: &args::PartitionEvaluateArgs) -> anyhow::Result<()> {
         seed: args.growth.seed,
         ..EvaluateSettings::default()
     };
-    let simulated = args.solo.is_none();
     let inputs: Vec<PathBuf> = args.solo.iter().chain(&args.co_runs).cloned().collect();
     let page = args.html.as_deref().map(|path| AtomicFile::create(path, &inputs, args.force)).transpose()?;
-    let findings = if let (Some(solo), Some(co_runs)) = (&args.solo, &args.co_runs) {
-        let measurements = measurements(&read(solo)?, solo, args.idle_watts, Some(co_runs))?;
+    let (findings, origin, note) = if let (Some(solo), Some(co_runs)) = (&args.solo, &args.co_runs) {
+        let (measurements, origin) = measurements(&read(solo)?, solo, args.idle_watts, co_runs)?;
         let trial = EvaluationSet::of(measurements);
         let mut findings = EvaluationFindings::default();
         let meter = ProgressMeter::steps(3, "parts");
@@ -67,7 +68,7 @@ fn evaluate(args: &args::PartitionEvaluateArgs) -> anyhow::Result<()> {
         meter.add(1);
         workload_bars(&trial, &settings, &mut findings)?;
         meter.finish();
-        findings
+        (findings, origin, note_on_tables(origin))
     } else {
         let meter = ProgressMeter::steps(experiment::parts(args.paper_only), "parts");
         let begun = Cell::new(false);
@@ -77,9 +78,8 @@ fn evaluate(args: &args::PartitionEvaluateArgs) -> anyhow::Result<()> {
             meter.suspend(|| tracing::info!("{part}"));
         });
         meter.finish();
-        findings?
+        (findings?, Origin::Simulated, SIMULATED.to_owned())
     };
-    let note = if simulated { SIMULATED.to_owned() } else { "Choices are held against the measurements themselves.".to_owned() };
     if let Some(page) = page {
         page.write(&findings.html("Sharing a GPU: predicted and chosen partitions", std::slice::from_ref(&note)))?;
     }
@@ -88,7 +88,7 @@ fn evaluate(args: &args::PartitionEvaluateArgs) -> anyhow::Result<()> {
         say!(
             "{}",
             json!({
-                "origin": if simulated { "simulated" } else { "measured" },
+                "origin": origin,
                 "lines": findings.lines,
                 "workloads": findings.workloads,
                 "workload_gain_mean_ratio": gains.map(|(mean, _)| mean),
@@ -106,11 +106,11 @@ fn evaluate(args: &args::PartitionEvaluateArgs) -> anyhow::Result<()> {
 
 fn train(args: &args::PartitionTrainArgs) -> anyhow::Result<()> {
     let target = AtomicFile::create(&args.out, &[args.measured.solo.clone(), args.co_runs.clone()], args.force)?;
-    let measurements =
-        measurements(&read(&args.measured.solo)?, &args.measured.solo, args.measured.idle_watts, Some(&args.co_runs))?;
+    let (measurements, origin) =
+        measurements(&read(&args.measured.solo)?, &args.measured.solo, args.measured.idle_watts, &args.co_runs)?;
     let forest = ForestSettings::from(args.growth);
     let meter = ProgressMeter::steps(2, "parts");
-    let model = SlowdownModel::train(&measurements, &forest)?;
+    let model = SlowdownModel::train(&measurements, &forest)?.with_origin(origin);
     meter.add(1);
     let groups = measurements.groups().len();
     let trial = EvaluationSet::of(measurements);
@@ -130,11 +130,18 @@ fn train(args: &args::PartitionTrainArgs) -> anyhow::Result<()> {
     if args.json {
         say!(
             "{}",
-            json!({"out": args.out, "gpu_model": model.gpu_model(), "groups": groups, "nodes": model.nodes(), "bytes": text.len(), "held_back": score})
+            json!({"out": args.out, "origin": origin, "gpu_model": model.gpu_model(), "groups": groups, "nodes": model.nodes(), "bytes": text.len(), "held_back": score})
         );
         return Ok(());
     }
-    say!("{}: {}, {groups} groups, {} nodes, {} bytes", args.out.display(), model.gpu_model(), model.nodes(), text.len());
+    say!(
+        "{}: {}, {groups} groups ({}), {} nodes, {} bytes",
+        args.out.display(),
+        model.gpu_model(),
+        origin_word(origin),
+        model.nodes(),
+        text.len()
+    );
     match (held_back, score) {
         (Ok(()), Some(score)) => {
             let percent = |ratio: Option<f64>| ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0));
@@ -181,6 +188,7 @@ fn choose_for(args: &args::PartitionChooseArgs) -> anyhow::Result<()> {
     let outlook = predictor.predict(&together, &candidates)?;
     let choice = choose(&together, &candidates, &outlook, &settings);
     let by = if model.is_some() { "model" } else { "additive" };
+    let origin = model.as_ref().map_or(solo.origin, |model| model.origin().max(solo.origin));
     let rows: Vec<_> = (0..together.tenants().len())
         .map(|i| {
             let whole = together.tenants()[i].whole().samples_per_second;
@@ -198,12 +206,15 @@ fn choose_for(args: &args::PartitionChooseArgs) -> anyhow::Result<()> {
             .collect();
         say!(
             "{}",
-            json!({"gpu_model": together.gpu_model(), "predicted_by": by, "verdict": choice.verdict, "workloads": workloads,
+            json!({"origin": origin, "gpu_model": together.gpu_model(), "predicted_by": by, "verdict": choice.verdict, "workloads": workloads,
                 "sm_clock_mhz": choice.candidate.sm_clock_mhz, "power_watts": choice.expected.power_watts,
                 "equal_power_watts": choice.equal.power_watts, "gain_ratio": choice.gain_ratio,
                 "sure_gain_ratio": choice.sure_gain_ratio, "feasible": choice.feasible, "candidates": candidates.len()})
         );
         return Ok(());
+    }
+    if origin != Origin::Measured {
+        say!("{}: predicted from {} measurements", together.gpu_model(), origin_word(origin));
     }
     say!("{:<24}{:>8}{:>14}{:>14}{:>12}", "workload", "share", "samples/s", "at equal", "of alone");
     for (workload, share, expected, equal, whole) in rows {
@@ -255,7 +266,10 @@ fn simulate(args: &args::PartitionSimulateArgs) -> anyhow::Result<()> {
         clocks.push(None);
     }
     let measurements = lab.measure(&LabPlan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: tenths(), clocks })?;
-    for (name, text) in SIMULATED_TABLES.into_iter().zip([write_solo(&measurements), write_co_runs(&measurements)]) {
+    for (name, text) in SIMULATED_TABLES
+        .into_iter()
+        .zip([write_solo(&measurements, Origin::Simulated), write_co_runs(&measurements, Origin::Simulated)])
+    {
         let path = args.out.join(name);
         AtomicFile::create(&path, &[], args.force)?.write(&text)?;
         say!("{}", path.display());
@@ -283,18 +297,29 @@ fn idle(solo: &SoloTable, path: &Path, given: Option<f64>) -> anyhow::Result<f64
     })
 }
 
+/// Reads the co-runs and joins them with the table alone. Returns also the weakest origin of both.
 fn measurements(
     solo: &SoloTable,
     path: &Path,
     idle_watts: Option<f64>,
-    co_runs: Option<&Path>,
-) -> anyhow::Result<GpuMeasurements> {
-    let runs = match co_runs {
-        Some(path) => read_co_runs(&path.display().to_string(), &text_of(path)?)?,
-        None => Vec::new(),
-    };
+    co_runs: &Path,
+) -> anyhow::Result<(GpuMeasurements, Origin)> {
+    let together = read_co_runs(&co_runs.display().to_string(), &text_of(co_runs)?)?;
     let idle_watts = idle(solo, path, idle_watts)?;
-    Ok(GpuMeasurements::new(idle_watts, solo.profiles.clone(), runs)?)
+    let measurements = GpuMeasurements::new(idle_watts, solo.profiles.clone(), together.runs)?;
+    Ok((measurements, solo.origin.max(together.origin)))
+}
+
+/// Returns the note on an evaluation of tables, by their origin.
+fn note_on_tables(origin: Origin) -> String {
+    const HELD_AGAINST: &str = "Choices are held against the measurements themselves.";
+    match origin {
+        Origin::Measured => HELD_AGAINST.to_owned(),
+        Origin::Imported => format!("Imported, by the tables' column origin. {HELD_AGAINST}"),
+        Origin::Simulated => {
+            format!("Simulated, by the tables' column origin: these figures were not measured. {HELD_AGAINST}")
+        }
+    }
 }
 
 fn read_model(path: &Path) -> anyhow::Result<SlowdownModel> {

@@ -312,8 +312,9 @@ pub fn tables(data: &[u8]) {
         1 => {
             let Ok(text) = std::str::from_utf8(bytes) else { return };
             let Ok(solo) = read_solo("f", text) else { return };
+            let origin = solo.origin;
             if let Some(Ok(measured)) = solo.idle_watts.map(|watts| GpuMeasurements::new(watts, solo.profiles, Vec::new())) {
-                let again = read_solo("f", &write_solo(&measured)).expect("what was written can be read");
+                let again = read_solo("f", &write_solo(&measured, origin)).expect("what was written can be read");
                 assert!(again.profiles.iter().eq(measured.profiles().values()));
             }
         }

@@ -62,6 +62,10 @@ pub struct CounterStep {
     pub steps: u32,
     /// An earlier sample of the same value was left out already.
     pub waiting: bool,
+    /// The source was not silent in it.
+    pub is_live: bool,
+    /// How coarse counters begin, as [`crate::FoldSettings::starts_coarse_counters_at_a_rise`].
+    pub starts_at_a_rise: bool,
 }
 
 /// The verdict on a sample's counter.
@@ -71,11 +75,17 @@ pub enum EnergyCounterVerdict {
     /// It has not moved while power was drawn: as if the sample had no counter. The next rise shows whether it is slow
     /// or stuck.
     StandsStill,
+    /// It rose for the first time, after it had stood still: how much of that rise is of the time before its first sample
+    /// is not known. Power counts, and the counter goes on from here.
+    FirstRise,
     /// It fell, or it rose by what power and the board rule out: power counts, and the counter goes on from here.
     Contradicted,
 }
 
 /// The state of one source's counter.
+///
+/// By rules 4 `steps` is 0 until a rise was seen. `integral` is then what power gave while the counter stood still, and
+/// 0 if it did not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CounterCheck {
@@ -99,14 +109,18 @@ impl CounterCheck {
     pub fn judge(&mut self, step: &CounterStep, board: &MeteredBoard) -> EnergyCounterVerdict {
         let evidence = step.integral.filter(|joules| *joules >= MIN_EVIDENCE_WATTS * step.seconds);
         if step.joules < 0.0 {
+            if step.starts_at_a_rise {
+                self.forget_evidence();
+            }
             return EnergyCounterVerdict::Contradicted;
         }
         if step.joules == 0.0 {
-            return if step.waiting || evidence.is_some() {
-                EnergyCounterVerdict::StandsStill
-            } else {
-                EnergyCounterVerdict::Believed
-            };
+            return self.judge_standstill(step, evidence);
+        }
+        if let Some(integral) = evidence.filter(|_| self.is_first_rise(step)) {
+            // The rise itself is no evidence, for or against the counter.
+            (self.counted, self.integral, self.steps) = (integral, integral, step.steps);
+            return EnergyCounterVerdict::FirstRise;
         }
         let limit = board.limit_watts.filter(|watts| *watts > 0.0).map(|watts| watts * LIMIT_FACTOR);
         if step.joules > limit.unwrap_or_else(|| ceiling_watts(board.meter)) * step.seconds {
@@ -133,6 +147,27 @@ impl CounterCheck {
         }
     }
 
+    /// Notes a step in which the counter did not move.
+    fn judge_standstill(&mut self, step: &CounterStep, evidence: Option<f64>) -> EnergyCounterVerdict {
+        if !step.waiting && evidence.is_none() {
+            return EnergyCounterVerdict::Believed;
+        }
+        if let Some(integral) = evidence.filter(|_| step.starts_at_a_rise && self.steps == 0) {
+            self.integral = integral;
+        }
+        EnergyCounterVerdict::StandsStill
+    }
+
+    /// Whether a rise is the first one of a counter that was seen to stand still before.
+    fn is_first_rise(&self, step: &CounterStep) -> bool {
+        step.starts_at_a_rise && step.waiting && step.is_live && self.steps == 0 && self.integral > 0.0
+    }
+
+    /// Forgets what was counted: the counter begins anew.
+    pub fn forget_evidence(&mut self) {
+        (self.counted, self.integral, self.steps) = (0.0, 0.0, 0);
+    }
+
     /// Counts a step at whose end the counter is still not believed.
     pub fn wait(&mut self, power_known: bool) {
         self.waiting_steps = self.waiting_steps.saturating_add(1);
@@ -150,11 +185,71 @@ mod tests {
     use super::*;
 
     const GPU: MeteredBoard = MeteredBoard { meter: Meter::Gpu, limit_watts: None };
+    const STEP: CounterStep = CounterStep {
+        joules: 0.0,
+        seconds: 1.0,
+        integral: None,
+        steps: 1,
+        waiting: false,
+        is_live: true,
+        starts_at_a_rise: true,
+    };
+
+    /// A counter in steps of 36 kJ that stands still for 40 s at 300 W, rises, and rises again 120 s later.
+    #[test]
+    fn the_first_rise_after_a_standstill_counts_by_power_and_the_next_by_the_counter() {
+        let verdicts = |starts_at_a_rise, falls| {
+            let mut check = CounterCheck::default();
+            let mut judge = |joules, seconds, waiting| {
+                let step = CounterStep {
+                    joules,
+                    seconds,
+                    integral: Some(300.0 * seconds),
+                    steps: seconds as u32 / 10,
+                    waiting,
+                    starts_at_a_rise,
+                    ..STEP
+                };
+                check.judge(&step, &GPU)
+            };
+            if falls {
+                judge(36_000.0, 120.0, true);
+                assert_eq!(judge(-1.0, 10.0, false), EnergyCounterVerdict::Contradicted);
+            }
+            let steps =
+                [(0.0, 10.0, false), (0.0, 30.0, true), (36_000.0, 40.0, true), (0.0, 10.0, false), (36_000.0, 120.0, true)];
+            steps.map(|(joules, seconds, waiting)| judge(joules, seconds, waiting))
+        };
+        use EnergyCounterVerdict::{Believed, FirstRise, StandsStill};
+        let anew = [StandsStill, StandsStill, FirstRise, StandsStill, Believed];
+        assert_eq!(verdicts(true, false), anew);
+        assert_eq!(verdicts(true, true), anew, "a counter that fell begins anew");
+        assert_eq!(verdicts(false, false), [StandsStill, StandsStill, Believed, StandsStill, Believed], "by rules 3");
+    }
+
+    #[test]
+    fn a_first_rise_without_power_or_across_a_silence_is_the_counters() {
+        let still = CounterStep { seconds: 10.0, integral: Some(3_000.0), ..STEP };
+        let rise = CounterStep { joules: 12_000.0, seconds: 40.0, integral: Some(12_000.0), steps: 4, waiting: true, ..STEP };
+        let cases = [
+            (rise, EnergyCounterVerdict::FirstRise),
+            (CounterStep { integral: None, ..rise }, EnergyCounterVerdict::Believed),
+            (CounterStep { is_live: false, ..rise }, EnergyCounterVerdict::Believed),
+        ];
+        for (rise, verdict) in cases {
+            let mut check = CounterCheck::default();
+            assert_eq!(check.judge(&still, &GPU), EnergyCounterVerdict::StandsStill);
+            assert_eq!(check.judge(&rise, &GPU), verdict, "{rise:?}");
+        }
+        // Samples without the counter are no standstill.
+        assert_eq!(CounterCheck::default().judge(&rise, &GPU), EnergyCounterVerdict::Believed);
+    }
 
     /// The verdict on one step of so many joules in so many seconds, at so many watts of power.
     fn verdict(board: MeteredBoard, joules: f64, seconds: f64, watts: Option<f64>) -> EnergyCounterVerdict {
         let integral = watts.map(|watts| watts * seconds);
-        CounterCheck::default().judge(&CounterStep { joules, seconds, integral, steps: 1, waiting: false }, &board)
+        let step = CounterStep { joules, seconds, integral, ..STEP };
+        CounterCheck::default().judge(&step, &board)
     }
 
     #[test]
@@ -190,7 +285,7 @@ mod tests {
     fn believed(n: u32, ratio: f64, m: u32, then: f64) -> (u32, u32) {
         let mut check = CounterCheck::default();
         let mut run = |count: u32, ratio: f64| {
-            let step = CounterStep { joules: 300.0 * ratio, seconds: 1.0, integral: Some(300.0), steps: 1, waiting: false };
+            let step = CounterStep { joules: 300.0 * ratio, seconds: 1.0, integral: Some(300.0), ..STEP };
             (0..count).filter(|_| check.judge(&step, &GPU) == EnergyCounterVerdict::Believed).count() as u32
         };
         (run(n, ratio), run(m, then))

@@ -667,7 +667,7 @@ impl WorkloadState {
             let life = before.life_at(event.time, settings);
             if settings.checks_counters() {
                 let board = MeteredBoard { meter: event.meter, limit_watts: event.power_limit_watts };
-                step.contradicted = gpu.check_counter(&mut sample, life, &board, settings.power_gap);
+                step.contradicted = gpu.check_counter(&mut sample, life, &board, settings);
             }
             step.flow = gpu.flow(&sample, life, &self.head.slice_edges, settings.power_gap);
             if matches!(life, LivenessState::Live | LivenessState::Lagging) {

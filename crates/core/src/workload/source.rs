@@ -185,17 +185,25 @@ impl GpuSource {
         sample: &mut EnergySample,
         life: LivenessState,
         board: &MeteredBoard,
-        power_gap: i64,
+        settings: &FoldSettings,
     ) -> bool {
+        let starts_at_a_rise = settings.starts_coarse_counters_at_a_rise();
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
             self.check.settle();
+            if starts_at_a_rise {
+                self.check.forget_evidence();
+            }
             return false;
         }
-        let by_power = PowerFlow::of_power(&self.sample, sample, if life == LivenessState::Idle { 0 } else { power_gap });
-        let verdict = self.verdict(sample, by_power.as_ref(), board);
+        let is_live = life != LivenessState::Idle;
+        let by_power = PowerFlow::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
+        let step = self.counter_step(sample, by_power.as_ref(), is_live, starts_at_a_rise);
+        let verdict = step.map(|step| self.check.judge(&step, board));
         match verdict {
             Some(EnergyCounterVerdict::StandsStill) => sample.energy = None,
-            Some(EnergyCounterVerdict::Contradicted) => (self.sample.energy, self.lost) = (None, None),
+            Some(EnergyCounterVerdict::FirstRise | EnergyCounterVerdict::Contradicted) => {
+                (self.sample.energy, self.lost) = (None, None);
+            }
             Some(EnergyCounterVerdict::Believed) | None => {}
         }
         // As `flow` will: a sample without a counter after one that had it.
@@ -205,31 +213,33 @@ impl GpuSource {
         } else {
             self.check.settle();
         }
-        matches!(verdict, Some(EnergyCounterVerdict::StandsStill | EnergyCounterVerdict::Contradicted))
+        !matches!(verdict, Some(EnergyCounterVerdict::Believed) | None)
     }
 
-    /// `None`: there is no change of the counter to test.
-    fn verdict(
-        &mut self,
+    /// Returns the change of the counter since it was last believed; `None`: there is none to test.
+    fn counter_step(
+        &self,
         sample: &EnergySample,
         by_power: Option<&PowerFlow>,
-        board: &MeteredBoard,
-    ) -> Option<EnergyCounterVerdict> {
+        is_live: bool,
+        starts_at_a_rise: bool,
+    ) -> Option<CounterStep> {
         let base = self.lost.map_or(self.sample, |lost| lost.sample);
         let joules = (sample.energy? - base.energy?) * (base.share + sample.share) * 0.5;
         let before = self.lost.map_or(0.0, |lost| {
             let waiting = self.pending.iter().filter(|step| step.to > base.time);
             lost.summed + waiting.map(PendingStep::joules).sum::<f64>()
         });
-        let step = CounterStep {
+        Some(CounterStep {
             // A fall is one, also of what nobody has a share in.
             joules: if sample.energy < base.energy { -1.0 } else { joules },
             seconds: sample.time.seconds_since(base.time),
             integral: by_power.filter(|_| !self.check.power_unknown).map(|flow| before + flow.total()),
             steps: self.check.waiting_steps + 1,
             waiting: self.lost.is_some(),
-        };
-        Some(self.check.judge(&step, board))
+            is_live: is_live && !self.lost.is_some_and(|lost| lost.idle),
+            starts_at_a_rise,
+        })
     }
 
     /// The energy between the newest sample and this one, which came while the source was so alive.
@@ -699,7 +709,9 @@ mod tests {
             let mut gpu = device(sample(0));
             for tenths in 1..=ends {
                 let mut sample = sample(tenths);
-                let contradicted = gpu.check_counter(&mut sample, LivenessState::Live, &board, GAP);
+                // By rules 4 its first second would be power's.
+                let settings = FoldSettings { power_gap: GAP, window_rules: 3, ..FoldSettings::default() };
+                let contradicted = gpu.check_counter(&mut sample, LivenessState::Live, &board, &settings);
                 let flow = gpu.flow(&sample, LivenessState::Live, &window(), GAP);
                 let step = PendingStep {
                     flow,

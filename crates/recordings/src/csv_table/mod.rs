@@ -512,6 +512,8 @@ struct TableSources {
     with_id: BTreeSet<FileId>,
     /// The sources of rows that do not, though that column is mapped.
     without_id: BTreeMap<FileId, BTreeSet<SourceId>>,
+    /// The sources of rows that name all boards together in that column.
+    sums: BTreeMap<FileId, BTreeSet<SourceId>>,
     job: Option<SourceId>,
     steps: CounterIncrements,
 }
@@ -560,7 +562,9 @@ impl TableSources {
             self.devices.insert(key, source);
             sources.push(source);
         }
-        if device.is_some() {
+        if device.is_some_and(names_a_sum) {
+            self.sums.entry(file).or_default().extend(&sources);
+        } else if device.is_some() {
             self.with_id.insert(file);
         } else if plan.device.is_some() {
             self.without_id.entry(file).or_default().extend(&sources);
@@ -568,9 +572,27 @@ impl TableSources {
         sources
     }
 
-    /// Refuses the rows of a file that name no board, if others do: they are of one of those boards, or a sum of them.
+    /// Refuses the rows of a file that name no board, or all of them together, if others name one: they are of one of those
+    /// boards, or a sum or mean of them, which would count twice.
     fn refuse_rows_without_id(&mut self, recording: &mut Recording) {
-        for (file, sources) in std::mem::take(&mut self.without_id) {
+        let without_id = std::mem::take(&mut self.without_id);
+        let problem = "row has no id of a board, unlike others of its file: its readings of a board are left out";
+        self.refuse_rows(recording, without_id, problem, "fill the cell in, or take the row out");
+        let sums = std::mem::take(&mut self.sums);
+        let problem = "row is of all boards together by the name in its column of boards, and others are of one each: it is left \
+                       out, or these would count twice";
+        self.refuse_rows(recording, sums, problem, "take the row out, or name the board otherwise if it is one");
+    }
+
+    /// Refuses the rows of these sources in files in which other rows name their board.
+    fn refuse_rows(
+        &mut self,
+        recording: &mut Recording,
+        of_files: BTreeMap<FileId, BTreeSet<SourceId>>,
+        problem: &str,
+        remedy: &str,
+    ) {
+        for (file, sources) in of_files {
             if !self.with_id.contains(&file) {
                 continue;
             }
@@ -584,8 +606,6 @@ impl TableSources {
                 lines.extend(self.steps.remove(source, file));
             }
             if let Some(first) = lines.first() {
-                let remedy = "fill the cell in, or take the row out";
-                let problem = "row has no id of a board, unlike others of its file: its readings of a board are left out";
                 let error = recording.error(file, *first, problem, remedy);
                 recording.refuse_lines("id", lines.len() as u64, error);
             }
@@ -646,6 +666,18 @@ fn shortened_by_slurm(field: ReadingField, text: &str) -> Option<&'static str> {
     let number = text.trim().strip_suffix(|letter: char| "KMGTP".contains(letter))?;
     let is_shortened = field.dimension() == Dimension::Energy && number.parse::<f64>().is_ok();
     is_shortened.then_some(": sacct rounds ConsumedEnergy so; take its column ConsumedEnergyRaw, which is in joules")
+}
+
+/// Words of what is of several boards, and words beside them that add nothing.
+pub(crate) const SUM_WORDS: [&str; 9] = ["all", "total", "totals", "sum", "overall", "aggregate", "average", "avg", "mean"];
+const WORDS_BESIDE_SUMS: [&str; 8] = ["gpu", "gpus", "device", "devices", "board", "boards", "node", "system"];
+
+/// Returns whether the name of a board says that it is all boards together: `total`, `All GPUs`, `gpu_sum`.
+fn names_a_sum(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    words.iter().any(|word| SUM_WORDS.contains(word))
+        && words.iter().all(|word| SUM_WORDS.contains(word) || WORDS_BESIDE_SUMS.contains(word))
 }
 
 /// Returns whether a row names its board by an id that no other board has.

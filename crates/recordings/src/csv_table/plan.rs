@@ -1,14 +1,14 @@
 //! What each column of a table is, from its header and the `--map`s.
 
 use crate::clock::{TimeParser, is_time_of_day};
-use crate::csv_table::{STEPS, TIME_NAMES};
+use crate::csv_table::{STEPS, TIME_NAMES, names_a_sum};
 use crate::error::quote;
 use crate::identity::IdColumns;
 use crate::names::shell_quote;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::table::{HeaderRow, RowCells, TableReader};
-use crate::units::{Dimension, Unit, bracketed_unit, suffix_unit};
+use crate::units::{Dimension, Unit, bracketed_unit, unreadable_unit, worded_unit};
 use crate::{FieldMap, ImportError, ImportOptions, ReadingField};
 
 /// Rows by which a column of dates, or of times of day, is known.
@@ -521,6 +521,13 @@ impl MappingBuilder<'_> {
                 continue;
             }
             let unit = unit.map(|unit| self.named_unit(map, &map.column, unit)).transpose()?;
+            let is_sum = |(_, board): &&(usize, String)| names_a_sum(board);
+            if let Some((index, board)) = matching.iter().find(is_sum).filter(|_| matching.len() > 1) {
+                let name = self.plan.column_name(*index);
+                let problem = format!("column {name:?} is of {board:?}, by its name what the other boards have together");
+                let remedy = "use {n} in place of the braces if the others have numbers, or map each board's column by itself";
+                return Err(self.error(problem, remedy));
+            }
             let resolved = |(index, board): (usize, String)| ResolvedColumns {
                 board: Some(board),
                 columns: vec![NumberColumn { index, unit, asked: unit.is_some() }],
@@ -537,7 +544,7 @@ impl MappingBuilder<'_> {
         let fits = |unit: &Unit| unit.dimension == field.dimension();
         let remedy = format!("units of {}: {}", field.name(), field.dimension().units());
         let is_electrical = matches!(field.dimension(), Dimension::Power | Dimension::Energy) && column.unit.is_none();
-        if let Some(other) = foreign_unit(&name).filter(|_| is_electrical) {
+        if let Some(other) = unreadable_unit(&name).filter(|_| is_electrical) {
             let problem = format!("the header says {other}, which is not a unit of {}", field.name());
             return Err(self.error(problem, format!("map another column, or say the unit after a colon; {remedy}")).column(name));
         }
@@ -554,21 +561,9 @@ impl MappingBuilder<'_> {
                 self.recording.note(note);
                 Ok(Some(asked))
             }
-            (asked, own) => Ok(asked.or(own).or_else(|| suffix_unit(&name).filter(fits))),
+            (asked, own) => Ok(asked.or(own).or_else(|| worded_unit(&name, field.dimension()))),
         }
     }
-}
-
-/// Electrical units that are neither of power nor of energy, in the last brackets of a name or after its last separator:
-/// `Apparent power (VA)`, `apparent_power_VA`. `V` and `A` may name a feed or a phase as well.
-fn foreign_unit(name: &str) -> Option<&str> {
-    const FOREIGN: [&str; 10] = ["VA", "kVA", "var", "VAR", "kvar", "kVAR", "mV", "kV", "mA", "Ah"];
-    let name = name.trim();
-    let (_, unit) = match name.strip_suffix([']', ')']) {
-        Some(inside) => inside.rsplit_once(['[', '('])?,
-        None => name.rsplit_once(['_', ',', '/', '.', '-', ' '])?,
-    };
-    Some(unit.trim()).filter(|unit| FOREIGN.contains(unit))
 }
 
 /// `gpu.{n}.power`: `{n}` means digits, another word in braces any text.

@@ -1,0 +1,54 @@
+//! `eadt get`, `describe` and `tail` on a record that nobody writes any more.
+
+use crate::support;
+
+use support::{eadt, json, status, text};
+
+/// An hour of the default scenario. Its time is simulated and has nothing to do with the clock's.
+#[test]
+fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
+    let dir = tempfile::tempdir().unwrap();
+    json(eadt(dir.path(), &["up", "--speed", "max", "--duration", "1h", "--json", "--no-view"]));
+    let list = |args: &[&str]| json(eadt(dir.path(), &[args, &["-o", "json"]].concat())).as_array().unwrap().clone();
+
+    let energy = |rows: &[serde_json::Value]| rows.iter().filter_map(|row| row["energy_joules"].as_f64()).sum::<f64>();
+    let (whole, last) = (list(&["get", "workloads"]), list(&["get", "workloads", "--since", "10m"]));
+    assert_eq!((whole.len(), last.len()), (2, 2));
+    let part = energy(&last) / energy(&whole);
+    assert!((0.1..0.3).contains(&part), "ten minutes of an hour: {part}");
+    let (all, last) = (list(&["get", "decisions", "--all"]), list(&["get", "decisions", "--all", "--since", "10m"]));
+    assert!(!last.is_empty() && last.len() < all.len(), "{} of {}", last.len(), all.len());
+    let (err, code) = status(eadt(dir.path(), &["get", "decisions", "--since", "20ms"]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("before the newest event, which is of 2026-01-01T01:00"), "{err}");
+    let (line, err, good) = text(eadt(dir.path(), &["top", "--once", "--since", "10m"]));
+    assert!(good && line.contains(" · 2 workloads · "), "{line}{err}");
+
+    for kind in ["workloads", "decisions"] {
+        let (out, err, good) = text(eadt(dir.path(), &["get", kind, "nix", "--all"]));
+        assert!(
+            !good && out.is_empty() && err.contains("no workload is named \"nix\"; there are eadt/llm-training, "),
+            "{out}{err}"
+        );
+        let (out, err, good) = text(eadt(dir.path(), &["get", kind, "llm-training", "llm-trainig", "--all"]));
+        assert!(!good && out.contains("eadt/llm-training"), "what is there is listed: {out}");
+        assert!(err.contains("no workload is named \"llm-trainig\"; did you mean eadt/llm-training?"), "{err}");
+        let (out, err, good) = text(eadt(dir.path(), &["get", kind, "llm-training", "-n", "lab"]));
+        assert!(!good && err.contains("\"llm-training\" in namespace lab; there is none"), "{out}{err}");
+    }
+    let (_, err, good) = text(eadt(dir.path(), &["get", "gpus", "GPU-nix"]));
+    assert!(!good && err.contains("no GPU or node is named \"GPU-nix\""), "{err}");
+    let (err, code) = status(eadt(dir.path(), &["get", "gpus", "--since", "10m"]));
+    assert!(code == Some(2) && err.contains("--since does not go with gpus"), "{err}");
+    let (err, code) = status(eadt(dir.path(), &["describe", "workload", "vision"]));
+    assert!(code == Some(1) && err.contains("no workload is named \"vision\" here; there are eadt/llm-training"), "{err}");
+
+    let tail = |key: &str| text(eadt(dir.path(), &["tail", "actuations", "--until-end", "--workload", key]));
+    let (out, err, good) = tail("llm-training");
+    assert!(
+        !good && out.is_empty() && err.contains("no record has the key \"llm-training\"; did you mean eadt/llm-training?"),
+        "{err}"
+    );
+    let (out, err, good) = tail("eadt/llm-training");
+    assert!(good && (!out.is_empty() || err.contains("no record of actuations.v1 has the key")), "{out}{err}");
+}
